@@ -2,9 +2,15 @@
 
     CASES = [Case("roll", (X, 2)), Case("roll", (X, 1), {"axis": 0}), …]
 
+    @pytest.mark.table(default=1)
     @pytest.mark.parametrize("cases", batches(CASES), ids=batch_name)
     def test_like_jax(cases):
         values_like(jnp, jax.numpy, cases, jax)
+
+    @pytest.mark.table(default=1)
+    @PARTS
+    def test_vmap(part):
+        vmap_like_loop(jnp, CASES[part])
 
 numpy arrays among the arguments, also inside lists and tuples, become arguments of the compiled function; everything
 else is static. All calls of a batch are one program, to save compile time.
@@ -12,9 +18,11 @@ else is static. All calls of a batch are one program, to save compile time.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
+import pytest
 
 import shardwise as sw
 from shardwise.sharding import NamedSharding, PartitionSpec
@@ -48,9 +56,14 @@ def _argument_text(x: Any) -> str:
     return f"{x.dtype}{list(x.shape)}" if isinstance(x, np.ndarray) else str(x)
 
 
+SAMPLE = 6  # cases of a table that run by default
+PARTS = pytest.mark.parametrize("part", [slice(SAMPLE), slice(SAMPLE, None)], ids=["sample", "rest"])
+
+
 def batches(cases: Sequence[Case], size: int = 24) -> list[list[Case]]:
-    """Split a table into batches, each of which is compiled as one program."""
-    return [list(cases[start : start + size]) for start in range(0, len(cases), size)]
+    """Split a table into a small first batch, which runs by default, and larger ones; each is one program."""
+    starts = [0, *range(SAMPLE, len(cases), size)] if cases else []
+    return [list(cases[start:stop]) for start, stop in pairwise([*starts, len(cases)])]
 
 
 def batch_name(cases: Sequence[Case]) -> str:

@@ -75,6 +75,7 @@ def evaluate_traced(function, leaves):
     return evaluate(program, leaves)
 
 
+@pytest.mark.table(default=14)
 @ALL_COMBINES
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -94,6 +95,7 @@ def test_every_length(name, reverse, axis):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.table(default=5)
 @ALL_COMBINES
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 def test_compiled(name, reverse):
@@ -105,6 +107,7 @@ def test_compiled(name, reverse):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_eager_calls_match_numpy(count):
     x = numbers((count, 2))
@@ -160,6 +163,7 @@ def test_vmap_matches_loop(in_axes):
             np.testing.assert_allclose(scanned[key][i], want, rtol=1e-5)
 
 
+@pytest.mark.table(default=5)
 @ALL_COMBINES
 @pytest.mark.parametrize(
     ("shape", "axis", "spec"),
@@ -188,6 +192,7 @@ def test_no_collectives_if_only_other_dims_are_sharded():
     assert local.outputs[0].layout.dims == ((), ("data",))
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("count", [2, 3, 16, 17, 1000])
 def test_work_is_linear_and_depth_logarithmic(count):
     """At most two combinations per element, in at most two rounds per halving."""

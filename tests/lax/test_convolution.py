@@ -156,6 +156,7 @@ def test_reduce_window_recognizes_equivalent_computations():
     np.testing.assert_array_equal(sw.jit(lambda x: lax.reduce_window(x, x[0], jnp.maximum, (2,)))(x), [3, 3, 5])
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 @pytest.mark.parametrize("sizes", [(7, 3), (3, 7), (6, 4), (4, 6)], ids=str)
 def test_convolve_and_correlate_match_numpy(sizes, mode):
@@ -176,6 +177,7 @@ def network(x, kernels):
     return lax.conv_transpose(x, up, (2, 2), "SAME")
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize(
     "spec",
     [P("data"), P(None, "data"), P(None, "data", "model"), P("model", "data"), P(None, None, ("data", "model"))],

@@ -64,6 +64,7 @@ WINDOW_PARAMETERS = [
 ]
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize(("stride", "base", "dilation", "padding"), WINDOW_PARAMETERS, ids=str)
 def test_strides_dilations_and_padding(stride, base, dilation, padding):
     x, kernel = arrays((2, 3, 11), (4, 3, 3))
@@ -74,6 +75,7 @@ def test_strides_dilations_and_padding(stride, base, dilation, padding):
     compare(function, x, kernel, batch=stride == 2)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize(
     ("lhs", "rhs", "features", "batches"),
     [
@@ -112,6 +114,7 @@ def test_numbers_of_spatial_dims(count):
     compare(lambda m, x, k: m.lax.conv(x, k, (1,) * count, "SAME"), x, kernel)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize(
     ("strides", "padding", "transpose_kernel"),
     [((1, 1), "SAME", True), ((2, 3), "SAME", False), ((4, 2), "VALID", True), ((2, 1), [(1, 0), (2, 1)], False)],
@@ -142,6 +145,7 @@ def test_patches():
         compare(function, x)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.int32, np.uint8, np.complex64], ids=lambda d: d.__name__)
 def test_dtypes(dtype):
     rng = np.random.default_rng(0)
@@ -160,6 +164,7 @@ def test_preferred_element_type_wider_than_operands():
         close(*(function(m) for m in (OURS, THEIRS)))
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize(
     ("strides", "padding"), [((1, 1, 1), "SAME"), ((1, 2, 3), "VALID"), ((1, 2, 1), [(0, 0), (1, 1), (2, 1)])], ids=str
 )
@@ -215,6 +220,7 @@ def test_reduce_window_with_other_init_values_and_dtypes():
         close(call(OURS), call(THEIRS))
 
 
+@pytest.mark.table(default=5)
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 @pytest.mark.parametrize("sizes", [(7, 3), (3, 7), (6, 4), (4, 6), (5, 5)], ids=str)
 @pytest.mark.parametrize("name", ["convolve", "correlate"])

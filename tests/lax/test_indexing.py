@@ -67,6 +67,7 @@ NO_GRADIENT = {
 }
 
 
+@pytest.mark.table(default=7)
 @pytest.mark.jax
 @pytest.mark.parametrize("name", CALLS)
 def test_values_and_gradients_match_jax(name):
@@ -83,6 +84,7 @@ def test_values_and_gradients_match_jax(name):
         np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "float16", "int8"])
 def test_default_fill_value_matches_jax(dtype):

@@ -53,6 +53,7 @@ def test_indexing_an_empty_dim_is_an_error():
             numpy.zeros((0, 3))[0]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_associative_scan(axis, reverse):

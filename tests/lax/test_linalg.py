@@ -78,7 +78,7 @@ CASES = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
 def test_values_match_jax(cases):
@@ -86,6 +86,7 @@ def test_values_match_jax(cases):
     values_like(lax, pytest.importorskip("jax.lax"), cases, jax)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
 def test_gradients_match_jax(cases):
@@ -93,13 +94,13 @@ def test_gradients_match_jax(cases):
     gradients_like(lax, pytest.importorskip("jax.lax"), cases, jax)
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
 def test_vmap_matches_loop(cases):
     vmap_like_loop(lax, cases)
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
 def test_mesh_matches_one_device(mesh, cases, which):

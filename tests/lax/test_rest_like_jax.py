@@ -262,22 +262,25 @@ OURS, THEIRS = extend_namespace(sw, lax), extend_namespace(jax, jax.lax)
 CASES = [*SHAPES, *SELECTIONS, *PRODUCTS, *SOLVERS]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches(CASES), ids=batch_name)
 def test_values_match_jax(cases):
     values_like(OURS, THEIRS, cases, jax)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches(CASES), ids=batch_name)
 def test_gradients_match_jax(cases):
     gradients_like(OURS, THEIRS, cases, jax)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches(CASES), ids=batch_name)
 def test_vmap_matches_loop(cases):
     vmap_like_loop(OURS, [case for case in cases if case.name not in ("broadcast_in_dim",)])
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
 @pytest.mark.parametrize("cases", batches(CASES), ids=batch_name)
 def test_mesh_matches_one_device(mesh, cases, which):

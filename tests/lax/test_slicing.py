@@ -14,6 +14,7 @@ def test_slice():
     np.testing.assert_array_equal(lax.slice(X, [0, 1], [5, 4], [3, 2]), X[::3, 1:4:2])
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize(
     ("args", "expected"),
     [

@@ -16,6 +16,7 @@ CUMULATIVE = {
 }
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("function", CUMULATIVE, ids=lambda function: function.__name__)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_cumulative_reductions_match_numpy(function, axis):
@@ -58,6 +59,7 @@ def test_sort_errors():
         lax.sort(np.ones(3), 1)
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("axis", [0, 1, -2, 2])
 def test_top_k_along_any_axis(axis):
     x = np.random.default_rng(0).permutation(60).reshape(3, 4, 5).astype(np.float32)

@@ -22,6 +22,7 @@ def same(ours, theirs, rtol=1e-5):
         np.testing.assert_allclose(*wide, rtol=rtol, atol=rtol)
 
 
+@pytest.mark.table(default=5)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     # Our cumlogsumexp accepts only floats. JAX rejects integers as well.
@@ -40,6 +41,7 @@ def test_cumulative_reductions(name, dtype):
     same(sw.jit(calls(lax, jnp))(x), jax.jit(calls(jax.lax, jax.numpy))(x), rtol)
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_of_cumulative_reductions(name, reverse):
@@ -55,6 +57,7 @@ def test_gradients_of_cumulative_reductions(name, reverse):
 SPECIAL = np.array([[0.0, np.nan, -0.0, np.inf, 1.0, -np.inf], [-0.0, 0.0, 2.0, np.nan, 2.0, np.nan]], np.float32)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16, np.complex64])
 def test_order_of_special_values(dtype):
     x = SPECIAL.astype(dtype)
@@ -68,6 +71,7 @@ def test_order_of_special_values(dtype):
     same(sw.jit(calls(lax))(x, index), jax.jit(calls(jax.lax))(x, index))
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16, np.int32, np.uint8, np.bool_])
 def test_top_k(dtype):
     x = (np.where(np.isnan(SPECIAL), 3, np.clip(SPECIAL, -2, 2)) if dtype in (np.int32, np.uint8) else SPECIAL).astype(

@@ -7,6 +7,7 @@ import pytest
 import shardwise as sw
 from shardwise import nn
 from tests.agreement import (
+    PARTS,
     Case,
     batch_name,
     batches,
@@ -88,16 +89,19 @@ ALONG_AXES = [
 CASES = [*ELEMENTWISE, *ALONG_AXES]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
 def test_values_match_jax(cases):
     values_like(nn, jax.nn, cases, jax)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
 def test_gradients_match_jax(cases):
     gradients_like(nn, jax.nn, cases, jax)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize(
     "cases", batches([*ELEMENTWISE[1:46:2], *(case for case in CASES if case.args[0] is X)], 60), ids=batch_name
 )
@@ -105,14 +109,17 @@ def test_vmap_matches_a_loop(cases):
     vmap_like_loop(nn, cases)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_sharded_inputs_match_one_device(mesh, which):
-    mesh_like_one_device(mesh, nn, ALONG_AXES, which)
+@PARTS
+def test_sharded_inputs_match_one_device(mesh, which, part):
+    mesh_like_one_device(mesh, nn, ALONG_AXES[part], which)
 
 
-@pytest.mark.slow
-def test_sharded_elementwise_functions_match_one_device(mesh):
-    mesh_like_one_device(mesh, nn, ELEMENTWISE[:46:2], "last")
+@pytest.mark.table(default=1)
+@PARTS
+def test_sharded_elementwise_functions_match_one_device(mesh, part):
+    mesh_like_one_device(mesh, nn, ELEMENTWISE[:46:2][part], "last")
 
 
 def test_eager_calls_match_jax():

@@ -14,6 +14,7 @@ from shardwise.compiler.trace.build import build
 from shardwise.nn import attention
 from shardwise.sharding import PartitionSpec
 from tests.agreement import (
+    PARTS,
     Case,
     batch_name,
     batches,
@@ -89,24 +90,29 @@ def algorithm(request, monkeypatch):
         monkeypatch.setattr(attention, "MIN_BLOCKWISE_SCORES", 1)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches([*CASES, *NARROW]), ids=batch_name)
 def test_values_match_jax(algorithm, cases):
     values_like(nn, jax.nn, cases, jax)
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches([*CASES, *NARROW]), ids=batch_name)
 def test_gradients_match_jax(algorithm, cases):
     gradients_like(nn, jax.nn, cases, jax)
 
 
-def test_vmap_matches_a_loop(algorithm):
-    vmap_like_loop(nn, CASES[::3])
+@pytest.mark.table(default=1)
+@PARTS
+def test_vmap_matches_a_loop(algorithm, part):
+    vmap_like_loop(nn, CASES[::3][part])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_sharded_inputs_match_one_device(algorithm, mesh, which):
-    mesh_like_one_device(mesh, nn, [CASES[0], CASES[5], CASES[10], CASES[14]], which)
+@PARTS
+def test_sharded_inputs_match_one_device(algorithm, mesh, which, part):
+    mesh_like_one_device(mesh, nn, [CASES[0], CASES[5], CASES[10], CASES[14]][part], which)
 
 
 def test_eager_calls_match_jax():
@@ -146,6 +152,7 @@ FORWARD = [lambda q, k, v: nn.dot_product_attention(q, k, v, is_causal=True)]
 BOTH = [*FORWARD, sw.grad(loss, (0, 1, 2))]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("function", BOTH, ids=["forward", "backward"])
 def test_sharded_batch_and_heads_need_no_communication(algorithm, function):
     types = [ArrayType(shape, np.float32) for shape in ((8, 6, 8, 3), (8, 9, 4, 3), (8, 9, 4, 3))]
@@ -154,6 +161,7 @@ def test_sharded_batch_and_heads_need_no_communication(algorithm, function):
     assert all(output.layout.dims[0] == ("data",) for output in local.outputs)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("length", [16, 13])
 def test_sharded_queries_need_no_communication(algorithm, length):
     types = [ArrayType(shape, np.float32) for shape in ((2, length, 4, 3), (2, 9, 4, 3), (2, 9, 4, 3))]

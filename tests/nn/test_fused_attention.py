@@ -17,6 +17,7 @@ class TestFusedKernel:
     def pretend_gpu(self, monkeypatch):
         monkeypatch.setattr(attention, "default_backend", lambda: "gpu")
 
+    @pytest.mark.table(default=1)
     @pytest.mark.parametrize("causal", [False, True])
     @pytest.mark.parametrize("key_heads", [4, 2])
     def test_values_and_gradients_match_xla(self, causal, key_heads):

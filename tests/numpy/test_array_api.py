@@ -59,6 +59,7 @@ METHODS = {
 }
 
 
+@pytest.mark.table(default=7)
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_like_numpy(name, mesh):
     expected = METHODS[name](X)
@@ -195,6 +196,7 @@ def test_dlpack_shares_memory_with_numpy():
     assert shared[0, 0] == 7
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize(
     "x",
     [np.arange(7, dtype=np.int8)[1:], X.T, np.array(2.5), np.array([True, False]), np.array([1j], np.complex64)],

@@ -8,6 +8,7 @@ import shardwise.numpy as jnp
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 from tests.agreement import (
+    PARTS,
     Case,
     gradients_like,
     mesh_like_one_device,
@@ -60,24 +61,31 @@ LIKE_JAX = [
 ]
 
 
-def test_like_numpy_and_jax():
-    values_like_both(jnp, CASES, LIKE_JAX)
+@pytest.mark.table(default=1)
+@PARTS
+def test_like_numpy_and_jax(part):
+    values_like_both(jnp, CASES[part], LIKE_JAX[part])
     values_like_numpy(jnp, [ODD_PERIOD])
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.jax
-def test_gradients_like_jax():
+@PARTS
+def test_gradients_like_jax(part):
     jax = pytest.importorskip("jax")
-    gradients_like(jnp, jax.numpy, [case for case in CASES if case.args[0].dtype == np.float32][::2], jax)
+    gradients_like(jnp, jax.numpy, [case for case in CASES if case.args[0].dtype == np.float32][::2][part], jax)
 
 
-def test_vmap():
-    vmap_like_loop(jnp, CASES[1::4])
+@pytest.mark.table(default=1)
+@PARTS
+def test_vmap(part):
+    vmap_like_loop(jnp, CASES[1::4][part])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_on_a_mesh(mesh, which):
+@PARTS
+def test_on_a_mesh(mesh, which, part):
     cases = []
     for rows, columns in ((16, 8), (13, 7)):
         x = RNG.normal(size=(rows, columns)).astype(np.float32)
@@ -85,7 +93,7 @@ def test_on_a_mesh(mesh, which):
         cases += [Case("gradient", (x,)), Case("unwrap", (9 * x,), atol=1e-4), Case("ediff1d", (x,))]
         cases += [Case("trapezoid", (x,), {"axis": axis}) for axis in (0, 1)]
         cases += [Case("interp", (x, np.arange(5).astype(np.float32), np.arange(5.0).astype(np.float32) ** 2))]
-    mesh_like_one_device(mesh, jnp, cases, which)
+    mesh_like_one_device(mesh, jnp, cases[part], which)
 
 
 @pytest.mark.parametrize("rows", [4096, 4093], ids=["even", "uneven"])
@@ -107,6 +115,7 @@ def test_lookups_in_a_replicated_table_need_no_communication(mesh):
         assert sw.explain(call)(x).counts() == {}
 
 
+@pytest.mark.table(default=3)
 @pytest.mark.parametrize("method", ["scan", "scan_unrolled", "sort", "compare_all", "default"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_searchsorted_methods_agree(method, side):

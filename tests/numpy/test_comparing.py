@@ -7,7 +7,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
-from tests.agreement import Case, mesh_like_one_device, values_like_both, vmap_like_loop
+from tests.agreement import PARTS, Case, mesh_like_one_device, values_like_both, vmap_like_loop
 
 X = np.array([1.0, np.inf, -np.inf, np.nan, 0.0, 1e-9, 1000.0], np.float32)
 Y = np.array([1.000001, np.inf, np.inf, np.nan, -0.0, 0.0, 1001.0], np.float32)
@@ -28,23 +28,29 @@ CASES = [
 ]
 
 
-def test_like_numpy_and_jax():
-    values_like_both(jnp, CASES)
+@pytest.mark.table(default=1)
+@PARTS
+def test_like_numpy_and_jax(part):
+    values_like_both(jnp, CASES[part])
 
 
-def test_vmap():
-    vmap_like_loop(jnp, CASES)
+@pytest.mark.table(default=1)
+@PARTS
+def test_vmap(part):
+    vmap_like_loop(jnp, CASES[part])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_on_a_mesh(mesh, which):
+@PARTS
+def test_on_a_mesh(mesh, which, part):
     arrays = [
         np.arange(rows * columns).astype(np.float32).reshape(rows, columns) for rows, columns in ((16, 8), (13, 7))
     ]
     cases = [
         Case(name, (x, x + 1e-6)) for name in ("isclose", "allclose", "array_equal", "array_equiv") for x in arrays
     ]
-    mesh_like_one_device(mesh, jnp, cases, which)
+    mesh_like_one_device(mesh, jnp, cases[part], which)
 
 
 def test_allclose_all_reduces_one_boolean(mesh):

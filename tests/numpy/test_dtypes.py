@@ -58,6 +58,7 @@ def test_scalar_type_is_a_dtype(name):
     assert ours != jnp.complex64 or name in ("complex64", "csingle")
 
 
+@pytest.mark.table(default=16)
 @pytest.mark.parametrize(
     "name", [name for name in SUPPORTED if name not in ("float64", "complex128", "int64", "uint64")]
 )
@@ -164,6 +165,7 @@ def test_array_predicates():
     assert jnp.can_cast(jnp.int8, jnp.float32)
 
 
+@pytest.mark.table(default=4)
 @pytest.mark.parametrize("name", NARROW)
 def test_arrays_of_narrow_dtypes(name, mesh):
     """Creation, conversion, transfer, sharding and computation agree with JAX."""

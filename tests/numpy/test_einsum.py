@@ -10,6 +10,7 @@ from shardwise import lax
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 from tests.agreement import (
+    PARTS,
     Case,
     gradients_like,
     mesh_like_one_device,
@@ -146,8 +147,10 @@ def random_equations(count, seed=0):
             yield Case("einsum", (text, *arrays), {"optimize": bool(rng.random() < 0.7)}, rtol=1e-3, atol=1e-4)
 
 
-def test_random_equations_like_numpy():
-    values_like_numpy(jnp, list(random_equations(60)))
+@pytest.mark.table(default=1)
+@PARTS
+def test_random_equations_like_numpy(part):
+    values_like_numpy(jnp, list(random_equations(60))[part])
 
 
 @pytest.mark.slow
@@ -159,22 +162,30 @@ def test_many_random_equations_like_numpy(seed, mesh):
     mesh_like_one_device(mesh, jnp, cases[30:60], "last")
 
 
-def test_like_numpy_and_jax():
-    values_like_both(jnp, [*EQUATIONS, *PRODUCTS], LIKE_JAX)
+@pytest.mark.table(default=1)
+@PARTS
+def test_like_numpy_and_jax(part):
+    values_like_both(jnp, [*EQUATIONS, *PRODUCTS][part], LIKE_JAX[part])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
-def test_gradients_like_jax():
+@PARTS
+def test_gradients_like_jax(part):
     jax = pytest.importorskip("jax")
-    gradients_like(jnp, jax.numpy, [*EQUATIONS[4:20:2], *PRODUCTS[::2]], jax)
+    gradients_like(jnp, jax.numpy, [*EQUATIONS[4:20:2], *PRODUCTS[::2]][part], jax)
 
 
-def test_vmap():
-    vmap_like_loop(jnp, [*EQUATIONS[::2], *PRODUCTS[::3]])
+@pytest.mark.table(default=1)
+@PARTS
+def test_vmap(part):
+    vmap_like_loop(jnp, [*EQUATIONS[::2], *PRODUCTS[::3]][part])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_on_a_mesh(mesh, which):
+@PARTS
+def test_on_a_mesh(mesh, which, part):
     cases = []
     for rows, columns in ((16, 8), (13, 7)):
         x, y = f(rows, columns), f(columns, rows)
@@ -193,13 +204,16 @@ def test_on_a_mesh(mesh, which):
             Case("cross", (f(rows, 3), f(rows, 3))),
             Case("vdot", (x, x + 1)),
         ]
-    mesh_like_one_device(mesh, jnp, [Case(c.name, c.args, c.keywords, rtol=1e-3, atol=1e-4) for c in cases], which)
+    mesh_like_one_device(
+        mesh, jnp, [Case(c.name, c.args, c.keywords, rtol=1e-3, atol=1e-4) for c in cases][part], which
+    )
 
 
 def placed(mesh, shape, *spec):
     return sw.device_put(np.ones(shape, np.float32), NamedSharding(mesh, P(*spec)))
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize(
     ("text", "operands", "collectives"),
     [

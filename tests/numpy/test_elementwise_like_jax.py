@@ -78,6 +78,7 @@ def compare(names, *args):
         assert_same(mine, other, f"{name} of {args}")
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("operand", OPERANDS)
 def test_unary_functions(operand):
     x = OPERANDS[operand]
@@ -89,6 +90,7 @@ def test_unary_functions(operand):
     compare(sorted(names), x)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("left", ["f32", "bf16", "i32", "u8", "bool", "c64", "2.5"])
 def test_binary_functions(left):
     for right in ("f32", "i32", "2"):
@@ -169,6 +171,7 @@ def test_derivatives_of_complex_functions():
         np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("axes", [(), (0,), (1,), (0, 2), (2, 1, 0)], ids=str)
 def test_values_and_gradients_of_reductions(axes):
     x = np.random.default_rng(0).integers(-2, 3, (3, 4, 2)).astype(np.float32)
@@ -215,6 +218,7 @@ CALLS = {
 }
 
 
+@pytest.mark.table(default=4)
 @pytest.mark.parametrize("call", CALLS)
 def test_lax_calls(call):
     assert_same(CALLS[call](lax), CALLS[call](jax.lax), call)

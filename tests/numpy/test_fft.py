@@ -7,6 +7,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from tests.agreement import (
+    PARTS,
     Case,
     batch_name,
     batches,
@@ -64,11 +65,13 @@ MIXED = [  # integers, booleans and narrow floats are promoted as in JAX
 ]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches(CASES, 40), ids=batch_name)
 def test_like_numpy(cases):
     values_like_numpy(jnp, cases)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.parametrize("cases", batches([*CASES, *MIXED], 40), ids=batch_name)
 def test_like_jax(cases):
@@ -117,8 +120,10 @@ def test_gradients_like_jax():
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3, err_msg=name)
 
 
-def test_vmap():
-    vmap_like_loop(jnp, [case for case in CASES if case.args and isinstance(case.args[0], np.ndarray)][::3])
+@pytest.mark.table(default=1)
+@PARTS
+def test_vmap(part):
+    vmap_like_loop(jnp, [case for case in CASES if case.args and isinstance(case.args[0], np.ndarray)][::3][part])
 
 
 MESH_CASES = [
@@ -129,20 +134,24 @@ MESH_CASES = [
 ]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_on_a_mesh(mesh, which):
-    mesh_like_one_device(mesh, jnp, MESH_CASES, which)
+@PARTS
+def test_on_a_mesh(mesh, which, part):
+    mesh_like_one_device(mesh, jnp, MESH_CASES[part], which)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
-def test_lax_like_jax():
+@PARTS
+def test_lax_like_jax(part):
     jax = pytest.importorskip("jax")
     cases = [
         Case("fft", (complex_(2, 3, 4), kind, lengths), rtol=1e-4, atol=1e-5)
         for kind, lengths in (("FFT", (4,)), ("ifft", (3, 4)), ("IFFT", (2, 3, 4)), ("IRFFT", (3, 6)), ("fft", ()))
     ]
     cases += [Case("fft", (real(2, 3, 5), "rfft", lengths), rtol=1e-4, atol=1e-5) for lengths in ((5,), (3, 5))]
-    values_like(lax, jax.lax, cases, jax)
+    values_like(lax, jax.lax, cases[part], jax)
     assert [(kind.name, int(kind)) for kind in lax.FftType] == [(kind.name, int(kind)) for kind in jax.lax.FftType]
     np.testing.assert_allclose(lax.fft(real(4), lax.FftType.FFT, (4,)).shape, (4,))
 

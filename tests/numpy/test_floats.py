@@ -7,6 +7,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from tests.agreement import (
+    PARTS,
     Case,
     gradients_like,
     mesh_like_one_device,
@@ -56,27 +57,35 @@ LIKE_JAX = [  # numpy promotes these to wider dtypes
 ]
 
 
-def test_like_numpy_and_jax():
-    values_like_both(jnp, CASES, LIKE_JAX)
+@pytest.mark.table(default=1)
+@PARTS
+def test_like_numpy_and_jax(part):
+    values_like_both(jnp, CASES[part], LIKE_JAX[part])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
-def test_gradients_like_jax():
+@PARTS
+def test_gradients_like_jax(part):
     jax = pytest.importorskip("jax")
-    gradients_like(jnp, jax.numpy, [case for case in CASES if case.name not in ("modf", "spacing")], jax)
+    gradients_like(jnp, jax.numpy, [case for case in CASES if case.name not in ("modf", "spacing")][part], jax)
 
 
-def test_vmap():
-    vmap_like_loop(jnp, CASES[::2])
+@pytest.mark.table(default=1)
+@PARTS
+def test_vmap(part):
+    vmap_like_loop(jnp, CASES[::2][part])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_on_a_mesh(mesh, which):
+@PARTS
+def test_on_a_mesh(mesh, which, part):
     shapes = ((16, 8), (13, 7))
     arrays = [np.linspace(-4, 4, rows * columns).astype(np.float32).reshape(rows, columns) for rows, columns in shapes]
     cases = [Case(name, (x,)) for name in ("fabs", "signbit", "sinc", "frexp", "modf", "spacing") for x in arrays]
     cases += [Case(name, (x, x[:1])) for name in ("copysign", "heaviside", "fmax", "logaddexp2") for x in arrays]
-    mesh_like_one_device(mesh, jnp, cases, which)
+    mesh_like_one_device(mesh, jnp, cases[part], which)
 
 
 def test_elementwise_functions_need_no_communication(mesh):

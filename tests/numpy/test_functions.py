@@ -32,6 +32,7 @@ BINARY = {
 SHAPES = [((3, 4), (3, 4)), ((3, 4), (4,)), ((3, 1), (1, 4)), ((2, 1, 4), (3, 1)), ((), (3,)), ((0, 3), (1, 3))]
 
 
+@pytest.mark.table(default=44)
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
@@ -42,6 +43,7 @@ def test_binary_functions(name, shapes, dtype):
     np.testing.assert_allclose(got, BINARY[name](a, b), rtol=1e-6)
 
 
+@pytest.mark.table(default=9)
 @pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 2), (1, -1), ()], ids=str)
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("name", ["sum", "mean"])
@@ -53,6 +55,7 @@ def test_reductions(name, axis, keepdims):
     np.testing.assert_array_equal(method, got)
 
 
+@pytest.mark.table(default=4)
 @pytest.mark.parametrize(
     "shapes",
     [
@@ -76,6 +79,7 @@ def test_matmul(shapes):
     np.testing.assert_allclose(jnp.asarray(a) @ b, np.matmul(a, b), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("shapes", [((), (3,)), ((3,), (3,)), ((2, 3), (3, 4)), ((5, 2, 3), (4, 3, 2))], ids=str)
 def test_dot(shapes):
     a, b = arrays(*shapes)
@@ -131,6 +135,7 @@ def test_narrow_dtypes_accumulate_in_wider_ones():
     assert int(jnp.sum(np.full(1000, 100, np.int8))) == 100000
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("size", [8, 10, 3])
 def test_sharded_operands_give_the_same_values(mesh, dim, size):

@@ -9,6 +9,7 @@ from shardwise.errors import ConcretizationTypeError
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 from tests.agreement import (
+    PARTS,
     Case,
     eagerly_like,
     mesh_like_one_device,
@@ -57,8 +58,10 @@ LIKE_JAX = [
 EAGER = [Case("bincount", (N,)), Case("bincount", (N, W), {"minlength": 15}), Case("bincount", (N[:0],))]
 
 
-def test_like_numpy_and_jax():
-    values_like_both(jnp, CASES, LIKE_JAX)
+@pytest.mark.table(default=1)
+@PARTS
+def test_like_numpy_and_jax(part):
+    values_like_both(jnp, CASES[part], LIKE_JAX[part])
     for case in EAGER:
         expected = np.bincount(*case.args, **case.keywords)
         np.testing.assert_allclose(jnp.bincount(*case.args, **case.keywords), expected, 1e-5)
@@ -70,19 +73,23 @@ def test_eager_bincount_like_jax():
     eagerly_like(jnp, jax.numpy, EAGER)
 
 
-def test_vmap_like_loop():
-    vmap_like_loop(jnp, [*CASES[::2], *LIKE_JAX[:4]])
+@pytest.mark.table(default=1)
+@PARTS
+def test_vmap_like_loop(part):
+    vmap_like_loop(jnp, [*CASES[::2], *LIKE_JAX[:4]][part])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_sharded_like_one_device(mesh, which):
+@PARTS
+def test_sharded_like_one_device(mesh, which, part):
     cases = []
     for rows, columns in ((16, 8), (13, 7)):
         x = RNG.normal(size=(rows, columns)).astype(np.float32)
         n = RNG.integers(0, 9, rows).astype(np.int32)
         cases += [Case("histogram", (x, 5)), Case("histogram", (x, EDGES)), Case("digitize", (x, EDGES))]
         cases += [Case("bincount", (n,), {"length": 9}), Case("histogramdd", (x[:, :2].copy(), (2, 3)))]
-    mesh_like_one_device(mesh, jnp, cases, which)
+    mesh_like_one_device(mesh, jnp, cases[part], which)
 
 
 @pytest.mark.parametrize("rows", [4096, 4093], ids=["even", "uneven"])

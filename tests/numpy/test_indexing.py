@@ -49,6 +49,7 @@ def leaves(result):
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
+@pytest.mark.table(default=7)
 @pytest.mark.jax
 @pytest.mark.parametrize("name", CALLS)
 def test_like_jax(name):
@@ -61,6 +62,7 @@ def test_like_jax(name):
             np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("name", ["nonzero", "argwhere", "flatnonzero", "where"])
 def test_eager_nonzero_like_numpy(name):
     for x in (X, X > 2, X * 0, X[:, :0], X[0]):

@@ -8,6 +8,7 @@ import shardwise.numpy as jnp
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 from tests.agreement import (
+    PARTS,
     Case,
     mesh_like_one_device,
     values_like_both,
@@ -53,21 +54,27 @@ LIKE_JAX = [
 ]
 
 
-def test_like_numpy_and_jax():
-    values_like_both(jnp, CASES, LIKE_JAX)
+@pytest.mark.table(default=1)
+@PARTS
+def test_like_numpy_and_jax(part):
+    values_like_both(jnp, CASES[part], LIKE_JAX[part])
 
 
-def test_vmap_like_loop():
-    vmap_like_loop(jnp, CASES)
+@pytest.mark.table(default=1)
+@PARTS
+def test_vmap_like_loop(part):
+    vmap_like_loop(jnp, CASES[part])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_sharded_like_one_device(mesh, which):
+@PARTS
+def test_sharded_like_one_device(mesh, which, part):
     arrays = [RNG.integers(-500, 500, shape).astype(np.int32) for shape in ((16, 8), (13, 7))]
     cases = [Case(name, (x, x[::-1].copy())) for name in ("gcd", "lcm") for x in arrays]
     cases += [Case("packbits", (x,), {"axis": axis}) for x in arrays for axis in (None, 0, 1)]
     cases += [Case("unpackbits", (x.astype(np.uint8),), {"axis": axis}) for x in arrays for axis in (None, 0, 1)]
-    mesh_like_one_device(mesh, jnp, cases, which)
+    mesh_like_one_device(mesh, jnp, cases[part], which)
 
 
 def test_sharded_integer_functions_need_no_communication(mesh):

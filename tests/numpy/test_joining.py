@@ -37,6 +37,7 @@ CALLS = {
 }
 
 
+@pytest.mark.table(default=4)
 @pytest.mark.parametrize("name", CALLS)
 def test_like_numpy(name):
     expected = CALLS[name](np)

@@ -138,11 +138,13 @@ ONLY_JAX = [
 ]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches([*(c for c in CASES if c.name not in NO_NUMPY), *NO_JAX], 60), ids=batch_name)
 def test_like_numpy(cases):
     values_like_numpy(jnp, cases)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.parametrize("cases", batches([*CASES, *ONLY_JAX], 60), ids=batch_name)
 def test_like_jax(cases):
@@ -150,12 +152,13 @@ def test_like_jax(cases):
     values_like(jnp, jax.numpy, cases, jax)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.parametrize(
     "cases",
     [
         FEW,
-        *(pytest.param(cases, marks=pytest.mark.slow) for cases in batches([*CASES, *ONLY_JAX], 60)),
+        *batches([*CASES, *ONLY_JAX], 60),
     ],
     ids=batch_name,
 )
@@ -164,16 +167,17 @@ def test_gradients_like_jax(cases):
     gradients_like(jnp, jax.numpy, cases, jax)
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
 def test_vmap_like_loop(cases):
     vmap_like_loop(jnp, cases)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
 @pytest.mark.parametrize(
     "cases",
-    [FEW, *(pytest.param(cases, marks=pytest.mark.slow) for cases in batches(CASES, 60))],
+    [FEW, *batches(CASES, 60)],
     ids=batch_name,
 )
 def test_sharded_like_one_device(mesh, cases, which):

@@ -40,6 +40,7 @@ NORMALIZERS = {
 }
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("dtype", ["float32", "int32", "int8", "float16"])
 def test_reductions_like_jax(dtype):
     x = (10 * np.random.default_rng(0).normal(size=(4, 3, 2))).astype(dtype)

@@ -42,6 +42,7 @@ CALLS = {
 }
 
 
+@pytest.mark.table(default=4)
 @pytest.mark.parametrize("name", CALLS)
 def test_like_numpy(mesh, name):
     expected = CALLS[name](np, X)
@@ -50,6 +51,7 @@ def test_like_numpy(mesh, name):
         np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("method", ["linear", "lower", "higher", "midpoint", "nearest"])
 def test_quantile_methods_like_numpy(method):
     x = np.array([4.0, 1.0, 3.0, 2.0], np.float32)
@@ -64,6 +66,7 @@ def test_median_of_nan_and_infinities():
     assert jnp.median(jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("count", [40, 3000], ids=["compare all", "binary search"])
 def test_searchsorted_with_ties_and_nan(side, count):

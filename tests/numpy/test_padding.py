@@ -12,6 +12,7 @@ from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.trace.build import build
 from shardwise.sharding import PartitionSpec as P
 from tests.agreement import (
+    PARTS,
     Case,
     gradients_like,
     mesh_like_one_device,
@@ -56,9 +57,11 @@ def _padded_parts(row, counts, dim, keywords):
     return [*([first] * counts[0]), row[counts[0] : row.shape[0] - counts[1]], *([first - dim] * counts[1])]
 
 
-def test_like_numpy_and_jax():
+@pytest.mark.table(default=1)
+@PARTS
+def test_like_numpy_and_jax(part):
     values_like_both(
-        jnp, [case for case in CASES if case.args[2] != "empty"], [c for c in CASES if c.args[2] == "empty"]
+        jnp, [case for case in CASES if case.args[2] != "empty"][part], [c for c in CASES if c.args[2] == "empty"][part]
     )
 
 
@@ -79,21 +82,28 @@ def test_mode_function_like_numpy():
         np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.skipif(jax is None, reason="needs JAX")
-def test_gradients_like_jax():
-    gradients_like(jnp, jax.numpy, [case for case in CASES if case.args[0].dtype == np.float32], jax)
+@PARTS
+def test_gradients_like_jax(part):
+    gradients_like(jnp, jax.numpy, [case for case in CASES if case.args[0].dtype == np.float32][part], jax)
 
 
-def test_vmap_like_loop():
-    vmap_like_loop(jnp, CASES[:16:2])
+@pytest.mark.table(default=1)
+@PARTS
+def test_vmap_like_loop(part):
+    vmap_like_loop(jnp, CASES[:16:2][part])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_sharded_like_one_device(which):
-    mesh_like_one_device(sw.make_mesh((2, 2), ("x", "y")), jnp, CASES[:-1], which)
+@PARTS
+def test_sharded_like_one_device(which, part):
+    mesh_like_one_device(sw.make_mesh((2, 2), ("x", "y")), jnp, CASES[:-1][part], which)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap", "linear_ramp", "maximum", "mean"])
 def test_sharded_dim_is_not_all_gathered(mode):
     """Devices exchange only halos and the elements that shift to a neighbour, far less than a shard."""

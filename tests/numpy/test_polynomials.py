@@ -7,6 +7,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.errors import ConcretizationTypeError
 from tests.agreement import (
+    PARTS,
     Case,
     eagerly_like,
     gradients_like,
@@ -56,8 +57,10 @@ LIKE_JAX = [
 ]
 
 
-def test_like_numpy_and_jax():
-    values_like_both(jnp, CASES, LIKE_JAX)
+@pytest.mark.table(default=1)
+@PARTS
+def test_like_numpy_and_jax(part):
+    values_like_both(jnp, CASES[part], LIKE_JAX[part])
 
 
 @pytest.mark.jax
@@ -67,20 +70,26 @@ def test_eager_trim_leading_zeros_like_jax():
     eagerly_like(jnp, jax.numpy, [Case("polymul", (coefficients, Q), {"trim_leading_zeros": True})])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
-def test_gradients_like_jax():
+@PARTS
+def test_gradients_like_jax(part):
     jax = pytest.importorskip("jax")
     names = ("polyadd", "polymul", "polyint", "polyval", "poly", "i0")
     smooth = [case for case in CASES if case.name in names and case.args[0].dtype == np.float32]
-    gradients_like(jnp, jax.numpy, smooth, jax)
+    gradients_like(jnp, jax.numpy, smooth[part], jax)
 
 
-def test_vmap_like_loop():
-    vmap_like_loop(jnp, CASES)
+@pytest.mark.table(default=1)
+@PARTS
+def test_vmap_like_loop(part):
+    vmap_like_loop(jnp, CASES[part])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_sharded_like_one_device(mesh, which):
+@PARTS
+def test_sharded_like_one_device(mesh, which, part):
     cases = []
     for size in (16, 13):
         p, q = f(size), f(5)
@@ -91,7 +100,7 @@ def test_sharded_like_one_device(mesh, which):
             Case("vander", (p, 4)),
             Case("polyval", (q, f(size, 3))),
         ]
-    mesh_like_one_device(mesh, jnp, cases, which)
+    mesh_like_one_device(mesh, jnp, cases[part], which)
 
 
 def test_sharded_polyval_needs_no_communication(mesh):

@@ -6,7 +6,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.errors import ConcretizationTypeError
-from tests.agreement import Case, eagerly_like, mesh_like_one_device, values_like, vmap_like_loop
+from tests.agreement import PARTS, Case, eagerly_like, mesh_like_one_device, values_like, vmap_like_loop
 
 RNG = np.random.default_rng(0)
 N = RNG.integers(0, 9, (3, 4)).astype(np.int32)
@@ -70,6 +70,7 @@ SIZED = [
 ]
 
 
+@pytest.mark.table(default=5)
 @pytest.mark.parametrize("case", [*UNIQUE, *SETS], ids=str)
 def test_eager_results_match_numpy(case):
     ours = getattr(jnp, case.name)(*case.args, **case.keywords)
@@ -85,11 +86,12 @@ def test_isin_matches_numpy():
         np.testing.assert_array_equal(actual, np.isin(*case.args, invert=case.keywords.get("invert", False)))
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.jax
-def test_jitted_results_match_jax():
+@PARTS
+def test_jitted_results_match_jax(part):
     jax = pytest.importorskip("jax")
-    values_like(jnp, jax.numpy, [*SIZED, *ISIN], jax)
+    values_like(jnp, jax.numpy, [*SIZED, *ISIN][part], jax)
 
 
 @pytest.mark.slow
@@ -99,12 +101,16 @@ def test_eager_types_match_jax():
     eagerly_like(jnp, jax.numpy, [UNIQUE[1], UNIQUE[4], SETS[0], SETS[12], Case("unique", (5,))])
 
 
-def test_vmap_matches_a_loop():
-    vmap_like_loop(jnp, [*SIZED[::4], *ISIN[::4]])
+@pytest.mark.table(default=1)
+@PARTS
+def test_vmap_matches_a_loop(part):
+    vmap_like_loop(jnp, [*SIZED[::4], *ISIN[::4]][part])
 
 
-@pytest.mark.parametrize("which", ["first", pytest.param("last", marks=pytest.mark.slow)])
-def test_mesh_matches_one_device(mesh, which):
+@pytest.mark.table(default=1)
+@pytest.mark.parametrize("which", ["first", "last"])
+@PARTS
+def test_mesh_matches_one_device(mesh, which, part):
     cases = []
     for rows, columns in ((16, 8), (13, 7)):
         x = RNG.integers(0, 40, (rows, columns)).astype(np.int32)
@@ -113,7 +119,7 @@ def test_mesh_matches_one_device(mesh, which):
             Case(name, (x, x[0] + 3), {"size": 30}) for name in ("union1d", "intersect1d", "setdiff1d", "setxor1d")
         ]
         cases += [Case("isin", (x, x[0] + 3), {"method": method}) for method in ("compare_all", "sort")]
-    mesh_like_one_device(mesh, jnp, cases, which)
+    mesh_like_one_device(mesh, jnp, cases[part], which)
 
 
 def test_isin_needs_no_collectives(mesh):

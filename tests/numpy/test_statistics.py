@@ -11,6 +11,7 @@ import shardwise.numpy as jnp
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 from tests.agreement import (
+    PARTS,
     Case,
     gradients_like,
     mesh_like_one_device,
@@ -87,25 +88,33 @@ ONLY_LIKE_JAX = [
 ]
 
 
-def test_values_match_numpy_and_jax():
+@pytest.mark.table(default=1)
+@PARTS
+def test_values_match_numpy_and_jax(part):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        values_like_both(jnp, CASES, ONLY_LIKE_JAX)
+        values_like_both(jnp, CASES[part], ONLY_LIKE_JAX[part])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
-def test_gradients_match_jax():
+@PARTS
+def test_gradients_match_jax(part):
     jax = pytest.importorskip("jax")
     smooth = [case for case in CASES if case.args[0].dtype == np.float32 and case.name != "nanprod"]
-    gradients_like(jnp, jax.numpy, smooth[::4], jax)
+    gradients_like(jnp, jax.numpy, smooth[::4][part], jax)
 
 
-def test_vmap_matches_a_loop():
-    vmap_like_loop(jnp, CASES[::6])
+@pytest.mark.table(default=1)
+@PARTS
+def test_vmap_matches_a_loop(part):
+    vmap_like_loop(jnp, CASES[::6][part])
 
 
-@pytest.mark.parametrize("which", ["first", pytest.param("last", marks=pytest.mark.slow)])
-def test_mesh_matches_one_device(mesh, which):
+@pytest.mark.table(default=1)
+@pytest.mark.parametrize("which", ["first", "last"])
+@PARTS
+def test_mesh_matches_one_device(mesh, which, part):
     cases = []
     for rows, columns in ((16, 8), (13, 7)):
         x = RNG.normal(size=(rows, columns)).astype(np.float32)
@@ -114,13 +123,14 @@ def test_mesh_matches_one_device(mesh, which):
         cases += [Case(name, (with_nan,), {"axis": 1}) for name in ("nanargmax", "count_nonzero", "nanmedian")]
         cases += [Case("cov", (x,)), Case("cov", (x,), {"rowvar": False}), Case("corrcoef", (x,)), Case("ptp", (x,))]
         cases += [Case("average", (x,), {"axis": 0, "weights": np.abs(x)})]
-    mesh_like_one_device(mesh, jnp, cases, which)
+    mesh_like_one_device(mesh, jnp, cases[part], which)
 
 
 def ones_with_spec(mesh, shape, *spec):
     return sw.device_put(np.ones(shape, np.float32), NamedSharding(mesh, P(*spec)))
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize(
     "call",
     [

@@ -24,6 +24,7 @@ def is_accepted_by_numpy(case):
     )
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize(
     "cases",
     batches([case for case in (*SHAPES, *MOVES, *TRIANGLES, *CHOICES, *GRIDS) if is_accepted_by_numpy(case)], 40),

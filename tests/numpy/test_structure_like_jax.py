@@ -54,24 +54,26 @@ VALUE_DEPENDENT_SHAPES = [
 ]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches(CASES), ids=batch_name)
 def test_values_match_jax(cases):
     values_like(jnp, jax.numpy, cases, jax)
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches(REARRANGING, 40), ids=batch_name)
 def test_gradients_match_jax(cases):
     gradients_like(jnp, jax.numpy, cases, jax)
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches(REARRANGING, 40), ids=batch_name)
 def test_vmap_matches_a_loop(cases):
     vmap_like_loop(jnp, cases)
 
 
-@pytest.mark.parametrize("which", ["first", pytest.param("last", marks=pytest.mark.slow)])
+@pytest.mark.table(default=1)
+@pytest.mark.parametrize("which", ["first", "last"])
 @pytest.mark.parametrize("cases", batches(REARRANGING, 30), ids=batch_name)
 def test_mesh_matches_one_device(mesh, cases, which):
     mesh_like_one_device(mesh, jnp, cases, which)
@@ -81,6 +83,7 @@ def test_value_dependent_shapes_match_jax_eagerly():
     eagerly_like(jnp, jax.numpy, VALUE_DEPENDENT_SHAPES)
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize(
     "take",
     {

@@ -11,7 +11,7 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
-from tests.agreement import Case, mesh_like_one_device, values_like, values_like_both
+from tests.agreement import PARTS, Case, mesh_like_one_device, values_like, values_like_both
 
 try:
     import jax
@@ -62,19 +62,25 @@ AT = [  # numpy writes to its argument instead
 ]
 
 
-def test_methods_match_numpy_and_jax():
-    values_like_both(jnp, [*CASES, *OPTIONS])
+@pytest.mark.table(default=1)
+@PARTS
+def test_methods_match_numpy_and_jax(part):
+    values_like_both(jnp, [*CASES, *OPTIONS][part])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.skipif(jax is None, reason="needs JAX")
-def test_at_matches_jax():
-    values_like(jnp, jax.numpy, AT, jax)
+@PARTS
+def test_at_matches_jax(part):
+    values_like(jnp, jax.numpy, AT[part], jax)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_mesh_matches_one_device(which):
-    mesh_like_one_device(sw.make_mesh((2, 2), ("x", "y")), jnp, [*CASES[::3], *OPTIONS[:6], *AT[::3]], which)
+@PARTS
+def test_mesh_matches_one_device(which, part):
+    mesh_like_one_device(sw.make_mesh((2, 2), ("x", "y")), jnp, [*CASES[::3], *OPTIONS[:6], *AT[::3]][part], which)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -68,6 +68,7 @@ def test_each_device_samples_its_own_shard(mesh):
     assert collectives(local) == []
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
 def test_bits_do_not_depend_on_the_number_of_devices(count):
     mesh = sw.make_mesh((count,), ("x",), devices=sw.devices()[:count])

@@ -7,7 +7,7 @@ import pytest
 
 import shardwise as sw
 from shardwise import random
-from tests.agreement import Case, batch_name, batches, gradients_like, values_like
+from tests.agreement import PARTS, Case, batch_name, batches, gradients_like, values_like
 
 jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.jax
@@ -104,26 +104,29 @@ SMOOTH = [
 ]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches(EXACT, 40), ids=batch_name)
 def test_discrete_and_uniform_samples_equal_jax(cases):
     exact = [Case(case.name, case.args, case.keywords, rtol=0, atol=0, weak=False) for case in cases]
     values_like(random, jax.random, exact, jax)
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches(CLOSE, 40), ids=batch_name)
 def test_continuous_samples_match_jax(cases):
     values_like(random, jax.random, cases, jax)
 
 
-@pytest.mark.slow
-def test_functions_of_gamma_variates_match_jax():
-    values_like(random, jax.random, GAMMA_FUNCTIONS, jax)
+@pytest.mark.table(default=1)
+@PARTS
+def test_functions_of_gamma_variates_match_jax(part):
+    values_like(random, jax.random, GAMMA_FUNCTIONS[part], jax)
 
 
-@pytest.mark.slow
-def test_gradients_match_jax():
-    gradients_like(random, jax.random, SMOOTH, jax)
+@pytest.mark.table(default=1)
+@PARTS
+def test_gradients_match_jax(part):
+    gradients_like(random, jax.random, SMOOTH[part], jax)
 
 
 def test_keys_from_seeds_equal_jax():

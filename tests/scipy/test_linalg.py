@@ -123,14 +123,14 @@ JAX_ONLY = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches([*(c for c in CASES if c.name not in NO_SCIPY), *NO_JAX], 80), ids=batch_name)
 def test_values_equal_those_of_scipy(cases):
     values_like_numpy(own, cases, scipy)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
-@pytest.mark.slow
 @pytest.mark.parametrize("cases", batches([*CASES, *JAX_ONLY], 100), ids=batch_name)
 def test_values_equal_those_of_jax(cases):
     jax = pytest.importorskip("jax")
@@ -151,21 +151,21 @@ def test_gradient_of_qr_multiply_equals_that_of_an_explicit_product(c, mode):
     np.testing.assert_allclose(gradient, jax.grad(explicit_product)(a), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
-@pytest.mark.slow
 @pytest.mark.parametrize("cases", batches(CASES, 100), ids=batch_name)
 def test_gradients_equal_those_of_jax(cases):
     jax = pytest.importorskip("jax")
     gradients_like(own, pytest.importorskip("jax.scipy"), cases, jax)
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches([c for c in CASES if c.name != "linalg.lu_solve"], 100), ids=batch_name)
 def test_vmap_equals_a_loop(cases):
     vmap_like_loop(own, cases)
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
 @pytest.mark.parametrize("cases", batches(CASES, 100), ids=batch_name)
 def test_results_on_a_mesh_equal_those_on_one_device(mesh, cases, which):

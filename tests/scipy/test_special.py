@@ -16,6 +16,7 @@ from shardwise.compiler.trace.build import build
 from shardwise.scipy import special
 from shardwise.sharding import PartitionSpec as P
 from tests.agreement import (
+    PARTS,
     Case,
     batch_name,
     batches,
@@ -94,13 +95,14 @@ EDGE_CASES = [
 ]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches([*CASES, *EDGE_CASES], 16), ids=batch_name)
 def test_values_equal_those_of_scipy(cases):
     comparable = [case for case in cases if "return_sign" not in case.keywords]
     values_like_numpy(special, comparable, scipy.special)
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.parametrize("cases", batches(CASES, 16), ids=batch_name)
 def test_values_equal_those_of_jax(cases):
@@ -108,15 +110,9 @@ def test_values_equal_those_of_jax(cases):
     values_like(special, jax.scipy.special, cases, jax)
 
 
-# Functions with loops compile slowly, so all batches but the first are marked slow.
-GRADIENTS = [
-    pytest.param(cases, id=batch_name(cases), marks=[pytest.mark.slow] * bool(number))
-    for number, cases in enumerate(batches(CASES, 12))
-]
-
-
+@pytest.mark.table(default=1)
 @pytest.mark.jax
-@pytest.mark.parametrize("cases", GRADIENTS)
+@pytest.mark.parametrize("cases", batches(CASES, 12), ids=batch_name)
 def test_gradients_equal_those_of_jax(cases):
     jax = pytest.importorskip("jax")
     gradients_like(special, jax.scipy.special, [_with_looser_tolerance(case) for case in cases], jax)
@@ -126,8 +122,10 @@ def _with_looser_tolerance(case):
     return Case(case.name, case.args, case.keywords, 2e-3, 2e-4, case.weak, case.smooth)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
-def test_promotion_of_integers_and_float16_equals_that_of_jax():
+@PARTS
+def test_promotion_of_integers_and_float16_equals_that_of_jax(part):
     jax = pytest.importorskip("jax")
     cases = [
         Case("gammaln", (np.arange(1, 5),)),
@@ -136,11 +134,13 @@ def test_promotion_of_integers_and_float16_equals_that_of_jax():
         Case("gammainc", (np.ones(3, np.float16), np.arange(3).astype(np.float16))),
         Case("betainc", (1, 2, np.array([0.25, 0.5], np.float16))),
     ]
-    values_like(special, jax.scipy.special, cases, jax)
+    values_like(special, jax.scipy.special, cases[part], jax)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
-def test_special_functions_of_lax_equal_those_of_jax():
+@PARTS
+def test_special_functions_of_lax_equal_those_of_jax(part):
     jax = pytest.importorskip("jax")
     tolerance = {"rtol": 2e-4, "atol": 2e-6}
     operands = np.meshgrid(np.array([0.5, 2.0, 30.0], np.float32), np.array([1.3, 4.5, 28.0, 60.0], np.float32))
@@ -151,15 +151,19 @@ def test_special_functions_of_lax_equal_those_of_jax():
         Case("polygamma", (ORDERS, REAL), **tolerance),
         Case("zeta", (A + 1, B), **tolerance),
     ]
-    values_like(lax, jax.lax, cases, jax)
+    values_like(lax, jax.lax, cases[part], jax)
 
 
-def test_vmap_equals_a_loop():
-    vmap_like_loop(special, CASES[::5])
+@pytest.mark.table(default=1)
+@PARTS
+def test_vmap_equals_a_loop(part):
+    vmap_like_loop(special, CASES[::5][part])
 
 
-@pytest.mark.parametrize("which", ["first", pytest.param("last", marks=pytest.mark.slow)])
-def test_results_on_a_mesh_equal_those_on_one_device(mesh, which):
+@pytest.mark.table(default=1)
+@pytest.mark.parametrize("which", ["first", "last"])
+@PARTS
+def test_results_on_a_mesh_equal_those_on_one_device(mesh, which, part):
     def padded(x):
         return np.concatenate([x.reshape(-1)] * 3)[:13].astype(np.float32)
 
@@ -168,7 +172,7 @@ def test_results_on_a_mesh_equal_those_on_one_device(mesh, which):
     cases.append(
         Case("betainc", (np.ones((9, 5), np.float32), 2 * np.ones((9, 5), np.float32), padded(PROBABILITIES)[:5]))
     )
-    mesh_like_one_device(mesh, special, cases, which)
+    mesh_like_one_device(mesh, special, cases[part], which)
 
 
 MESH = AbstractMesh((4, 2), ("data", "model"))

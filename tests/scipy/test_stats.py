@@ -11,6 +11,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.scipy import stats
 from tests.agreement import (
+    PARTS,
     Case,
     assert_equal,
     batch_name,
@@ -130,25 +131,31 @@ SAMPLES = [
 ]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches([*CASES, *MULTIVARIATE, *SAMPLES]), ids=batch_name)
 def test_values_equal_those_of_scipy_and_jax(cases):
     values_like_both(stats, cases, numpy=scipy.stats, theirs="scipy.stats")
 
 
-def test_scipy_only_cases_equal_scipy():
-    values_like_numpy(stats, SCIPY_ONLY, scipy.stats)
+@pytest.mark.table(default=1)
+@PARTS
+def test_scipy_only_cases_equal_scipy(part):
+    values_like_numpy(stats, SCIPY_ONLY[part], scipy.stats)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.skipif(jax is None, reason="needs JAX")
-def test_jax_only_cases_equal_jax():
-    values_like(stats, jax.scipy.stats, JAX_ONLY, jax)
+@PARTS
+def test_jax_only_cases_equal_jax(part):
+    values_like(stats, jax.scipy.stats, JAX_ONLY[part], jax)
 
 
 def _is_log(case):
     return case.name.endswith(("logpdf", "logpmf"))
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.skipif(jax is None, reason="needs JAX")
 @pytest.mark.parametrize("cases", batches([*filter(_is_log, [*CASES, *MULTIVARIATE, *JAX_ONLY])]), ids=batch_name)
@@ -156,7 +163,7 @@ def test_gradients_of_log_densities_equal_those_of_jax(cases):
     gradients_like(stats, jax.scipy.stats, cases, jax)
 
 
-@pytest.mark.slow
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.skipif(jax is None, reason="needs JAX")
 @pytest.mark.parametrize("cases", batches([case for case in CASES if not _is_log(case)]), ids=batch_name)
@@ -174,15 +181,18 @@ def test_gradients_equal_finite_differences(name):
         np.testing.assert_allclose(gradient, expected, rtol=1e-4, err_msg=f)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches([*CASES[::12], *MULTIVARIATE], 40), ids=batch_name)
 def test_vmap_equals_a_loop(cases):
     vmap_like_loop(stats, cases)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_results_on_a_mesh_equal_those_on_one_device(which):
+@PARTS
+def test_results_on_a_mesh_equal_those_on_one_device(which, part):
     mesh = sw.make_mesh((4, 2), ("x", "y"))
-    mesh_like_one_device(mesh, stats, [*CASES[::9], *MULTIVARIATE[::2], *SAMPLES[::3]], which)
+    mesh_like_one_device(mesh, stats, [*CASES[::9], *MULTIVARIATE[::2], *SAMPLES[::3]][part], which)
 
 
 @pytest.mark.jax
@@ -252,8 +262,10 @@ EDGES = {
 }
 
 
-def test_edge_cases_equal_scipy():
-    values_like_numpy(stats, [Case(name, args, rtol=2e-5) for name, args in EDGES.items()], scipy.stats)
+@pytest.mark.table(default=1)
+@PARTS
+def test_edge_cases_equal_scipy(part):
+    values_like_numpy(stats, [Case(name, args, rtol=2e-5) for name, args in EDGES.items()][part], scipy.stats)
 
 
 def test_gradients_outside_of_the_support_are_finite():
