@@ -1,4 +1,4 @@
-"""What an expert's plan sends, said collective by collective, and compared with what was planned."""
+"""The collectives of an expert's plan, compared with those of the chosen plan."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,82 +12,88 @@ from tests.golden.models import Leaf, Model
 SHORT = {np.dtype(np.float32): "f32", np.dtype(np.int32): "i32"}
 
 
-class Move(NamedTuple):
-    """A collective: of which kind, over which axes, of a piece of this shape, how often."""
+class ExpectedCollective(NamedTuple):
+    """A collective of a plan: its kind, its axes, the shape of its operand on one device, and how often it runs."""
 
     kind: str
     axes: tuple[str, ...]
     shape: tuple[int, ...]
-    turns: int = 1
+    times: int = 1
 
-    def sent(self, sizes: Mapping[str, int], halo: int = 0) -> float:
-        """What one device sends, in bytes of f32, by the ring model. `halo`: the elements that a window sends."""
+    def wire_bytes(self, sizes: Mapping[str, int], halo: int = 0) -> float:
+        """Return the bytes of f32 that one device sends, by the ring model. `halo`: the elements that a window
+        sends."""
         count = int(np.prod([sizes[axis] for axis in self.axes]))
-        piece = 4 * int(np.prod(self.shape))
-        share = {
-            "all_reduce": 2 * piece * (count - 1) / count,
-            "reduce_scatter": piece * (count - 1) / count,
-            "all_to_all": piece * (count - 1) / count,
-            "all_gather": piece * (count - 1),
-            "rotate": piece,
+        operand = 4 * int(np.prod(self.shape))
+        bytes_of_kind = {
+            "all_reduce": 2 * operand * (count - 1) / count,
+            "reduce_scatter": operand * (count - 1) / count,
+            "all_to_all": operand * (count - 1) / count,
+            "all_gather": operand * (count - 1),
+            "rotate": operand,
             "take_window": 4 * halo,
         }
-        return self.turns * share[self.kind]
+        return self.times * bytes_of_kind[self.kind]
 
 
-def planned_moves(plan: Any) -> Counter[Move]:
-    """The collectives of a plan, all of f32."""
-    found: Counter[Move] = Counter()
+def planned_collectives(plan: Any) -> Counter[ExpectedCollective]:
+    """Return the collectives of a plan, all of f32."""
+    actual: Counter[ExpectedCollective] = Counter()
     for row in plan.collectives:
         name, _, shape = row.type.partition("[")
         assert name == "f32"
         sizes = tuple(int(size) for size in shape.removesuffix("]").split(",") if size)
-        found[Move(row.kind, row.axes, sizes, row.times)] += 1
-    return found
+        actual[ExpectedCollective(row.kind, row.axes, sizes, row.times)] += 1
+    return actual
 
 
-def assert_planned(model: Model, plan: Any, expected: Iterable[Move], halo: int = 0) -> None:
-    """The plan of a training step has these collectives and no others, sends their bytes, and lays its results out as
-    its arguments are."""
-    listed = list(expected)
-    found, wanted = planned_moves(plan), Counter(listed)
-    assert found == wanted, f"too much: {found - wanted}\nmissing: {wanted - found}"
-    sent = sum(move.sent(model.axes, halo) for move in listed)
-    assert plan.wire_bytes == sent, f"{plan.wire_bytes} bytes are sent instead of {sent}"
+def assert_planned(model: Model, plan: Any, expected: Iterable[ExpectedCollective], halo: int = 0) -> None:
+    """Check that a training step has exactly these collectives, sends their bytes, and returns a state with the
+    shardings of its arguments."""
+    expected_list = list(expected)
+    actual, expected_counts = planned_collectives(plan), Counter(expected_list)
+    assert actual == expected_counts, f"unexpected: {actual - expected_counts}\nmissing: {expected_counts - actual}"
+    wire_bytes = sum(collective.wire_bytes(model.axes, halo) for collective in expected_list)
+    assert plan.wire_bytes == wire_bytes, f"{plan.wire_bytes} bytes are sent, expected {wire_bytes}"
     for number, (before, after) in enumerate(zip(plan.inputs, plan.outputs[:-1], strict=False)):
-        assert before.layout == after.layout, f"result {number} lies as {after.layout}, argument as {before.layout}"
+        assert before.layout == after.layout, f"result {number} has layout {after.layout}, its argument {before.layout}"
 
 
-def weights(model: Model) -> list[Leaf]:
-    """Every parameter; of a stack, what one turn takes."""
+def parameters(model: Model) -> list[Leaf]:
+    """Return all parameters; of a stack, the slice of one iteration."""
     return [leaf.layer for leaf in jax.tree.leaves(model.params)]
 
 
-def piece(leaf: Leaf, model: Model, whole_over: str = "") -> tuple[int, ...]:
-    """The shape of a device's piece; of one that was gathered along an axis."""
-    cuts = [model.axes[axis] if axis and axis != whole_over else 1 for axis in leaf.spec]
-    return tuple(size // cut for size, cut in zip(leaf.shape, [*cuts, *[1] * len(leaf.shape)], strict=False))
+def shard_shape(leaf: Leaf, model: Model, gathered_along: str = "") -> tuple[int, ...]:
+    """Return the shape of a shard, or of a shard that was gathered along an axis."""
+    shard_counts = [model.axes[axis] if axis and axis != gathered_along else 1 for axis in leaf.spec]
+    return tuple(
+        size // count for size, count in zip(leaf.shape, [*shard_counts, *[1] * len(leaf.shape)], strict=False)
+    )
 
 
-def reduced(model: Model, axis: str) -> Iterator[Move]:
-    """Every gradient is summed over an axis, once; and so is the loss."""
-    yield Move("all_reduce", (axis,), ())
-    for leaf in weights(model):
-        yield Move("all_reduce", (axis,), piece(leaf, model), leaf.turns)
+def all_reduced_gradients(model: Model, axis: str) -> Iterator[ExpectedCollective]:
+    """Yield one all-reduce over an axis for every gradient and for the loss."""
+    yield ExpectedCollective("all_reduce", (axis,), ())
+    for leaf in parameters(model):
+        yield ExpectedCollective("all_reduce", (axis,), shard_shape(leaf, model), leaf.times)
 
 
-def gathered_and_scattered(model: Model, axis: str) -> Iterator[Move]:
-    """Every parameter is gathered along an axis, and its gradient scattered; the loss is summed.
+def fsdp_collectives(model: Model, axis: str) -> Iterator[ExpectedCollective]:
+    """Yield an all-gather for every parameter, a reduce-scatter for its gradient, and an all-reduce for the loss.
 
-    One copy serves both passes; but the backward pass over scanned layers is a loop of its own, which gathers again.
+    The gathered parameter serves both passes, but the backward pass over scanned layers is a loop of its own, which
+    gathers again.
     """
-    yield Move("all_reduce", (axis,), ())
-    for leaf in weights(model):
-        for _ in range(1 if leaf.turns == 1 else 2):
-            yield Move("all_gather", (axis,), piece(leaf, model), leaf.turns)
-        yield Move("reduce_scatter", (axis,), piece(leaf, model, whole_over=axis), leaf.turns)
+    yield ExpectedCollective("all_reduce", (axis,), ())
+    for leaf in parameters(model):
+        for _ in range(1 if leaf.times == 1 else 2):
+            yield ExpectedCollective("all_gather", (axis,), shard_shape(leaf, model), leaf.times)
+        yield ExpectedCollective("reduce_scatter", (axis,), shard_shape(leaf, model, gathered_along=axis), leaf.times)
 
 
-def in_layers(move: Move, count: int, scanned: bool, first: bool = True) -> list[Move]:
-    """A collective of every layer; of the first too, if `first`. A loop does not tell its last turn from the others."""
-    return [move._replace(turns=count)] if scanned else [move] * (count if first else count - 1)
+def per_layer(
+    collective: ExpectedCollective, count: int, scanned: bool, first: bool = True
+) -> list[ExpectedCollective]:
+    """Return a collective of every layer, without the first unless `first`. In a loop all iterations are the same."""
+    return [collective._replace(times=count)] if scanned else [collective] * (count if first else count - 1)

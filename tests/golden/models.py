@@ -1,7 +1,7 @@
-"""The models whose plans are golden: each as a user would write it, with the layouts of its parameters and its batch.
+"""The models of the golden plans, as a user would write them, with shardings of their parameters and their batch.
 
-A model is a loss and trees of `Leaf`s. `step` makes a training step of it; `planned` plans that step from shapes alone.
-Layers are a list, or stacked along a first dim and scanned over.
+A model is a loss and pytrees of `Leaf`s. `step` returns a training step, and `plan` its plan for abstract arguments.
+Layers are a list, or stacked along the first dim and scanned.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,24 +19,24 @@ from shardwise.sharding import PartitionSpec as P
 
 @dataclass(frozen=True)
 class Leaf:
-    """An array's shape, its layout, and its dtype; integers are numbers below `words`.
+    """The shape, spec and dtype of an array; integers are below `words`.
 
-    A stack of layers is scanned over in so many `turns`.
+    `times`: the number of layers of a stack.
     """
 
     shape: tuple[int, ...]
     spec: P
     dtype: Any = np.float32
     words: int = 0
-    turns: int = 1
+    times: int = 1
 
     def stacked(self, count: int) -> "Leaf":
-        return Leaf((count, *self.shape), P(None, *self.spec), self.dtype, turns=count)
+        return Leaf((count, *self.shape), P(None, *self.spec), self.dtype, times=count)
 
     @property
     def layer(self) -> "Leaf":
-        """What a turn of the loop takes of a stack."""
-        return self if self.turns == 1 else Leaf(self.shape[1:], P(*self.spec[1:]), self.dtype, turns=self.turns)
+        """The slice of a stack for one iteration."""
+        return self if self.times == 1 else Leaf(self.shape[1:], P(*self.spec[1:]), self.dtype, times=self.times)
 
     def struct(self, mesh: Any) -> Any:
         return jax.ShapeDtypeStruct(self.shape, self.dtype, sharding=NamedSharding(mesh, self.spec))
@@ -49,25 +49,25 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Model:
-    """`loss(params, *batch)` is a number. `axes`: the sizes of the mesh's axes by name."""
+    """A loss, `loss(params, *batch)`, with its arguments. `axes`: the sizes of the mesh axes by name."""
 
     loss: Callable[..., Any]
     params: Any
     batch: tuple[Leaf, ...]
     axes: Mapping[str, int]
 
-    def planned(self, optimizer: str = "sgd") -> Any:
-        """The plan of a training step."""
+    def plan(self, optimizer: str = "sgd") -> Any:
+        """Return the plan of a training step."""
         mesh = AbstractMesh(tuple(self.axes.values()), tuple(self.axes))
         arguments = jax.tree.map(lambda leaf: leaf.struct(mesh), self.arguments(optimizer))
         return jax.jit(self.step(optimizer)).lower(*arguments).plan
 
     def arguments(self, optimizer: str) -> tuple[Any, ...]:
-        """What the optimizer keeps from step to step, and the batch."""
+        """Return the state of the optimizer, and the batch."""
         return ((self.params,) * (1 if optimizer == "sgd" else 3), *self.batch)
 
     def step(self, optimizer: str) -> Callable[..., Any]:
-        """(state, *batch) → (state, loss)."""
+        """Return the training step (state, *batch) → (state, loss)."""
         update = {"sgd": sgd, "adam": adam}[optimizer]
 
         def step(state: Any, *batch: Any) -> Any:
@@ -88,13 +88,13 @@ def adam(grads: Any, params: Any, means: Any, squares: Any) -> Any:
     return params, means, squares
 
 
-def layered(layer: Any, count: int, scanned: bool) -> Any:
-    """The parameters of `count` layers: a list, or one tree of stacks."""
+def make_layers(layer: Any, count: int, scanned: bool) -> Any:
+    """Return the parameters of `count` layers: a list, or one pytree of stacks."""
     return jax.tree.map(lambda leaf: leaf.stacked(count), layer) if scanned else [layer] * count
 
 
-def through(block: Callable[[Any, Any], Any], layers: Any, x: Any) -> Any:
-    """`x` after all layers."""
+def apply_layers(block: Callable[[Any, Any], Any], layers: Any, x: Any) -> Any:
+    """Apply all layers to `x`."""
     if isinstance(layers, list):
         for layer in layers:
             x = block(layer, x)
@@ -102,11 +102,11 @@ def through(block: Callable[[Any, Any], Any], layers: Any, x: Any) -> Any:
     return lax.scan(lambda x, layer: (block(layer, x), None), x, layers)[0]
 
 
-def distance(x: Any, y: Any) -> Any:
+def mean_squared_error(x: Any, y: Any) -> Any:
     return jnp.mean(jnp.square(x - y))
 
 
-# Residual blocks of two matrices, cut as Megatron has it: columns of the first, rows of the second.
+# Residual blocks of two matrices with Megatron shardings: columns of the first, rows of the second.
 
 
 def mlp(scanned: bool, rows: int = 256, width: int = 512, hidden: int = 2048, count: int = 4) -> Model:
@@ -116,17 +116,17 @@ def mlp(scanned: bool, rows: int = 256, width: int = 512, hidden: int = 2048, co
         return x + jax.nn.relu(x @ layer["up"]) @ layer["down"]
 
     def loss(layers: Any, x: Any, y: Any) -> Any:
-        return distance(through(block, layers, x), y)
+        return mean_squared_error(apply_layers(block, layers, x), y)
 
     batch = Leaf((rows, width), P("data", None))
-    return Model(loss, layered(layer, count, scanned), (batch, batch), {"data": 4, "model": 2})
+    return Model(loss, make_layers(layer, count, scanned), (batch, batch), {"data": 4, "model": 2})
 
 
-# Microbatches one after the other, whose gradients are added up.
+# Gradient accumulation over microbatches.
 
 
-def accumulated(cut: str | None, micro: int = 4, rows: int = 4096, width: int = 512) -> Model:
-    params = {"up": Leaf((width, width), P(cut, None)), "down": Leaf((width, width), P(None, cut))}
+def accumulated_gradients(axis: str | None, micro: int = 4, rows: int = 4096, width: int = 512) -> Model:
+    params = {"up": Leaf((width, width), P(axis, None)), "down": Leaf((width, width), P(None, axis))}
 
     def loss(params: Any, x: Any) -> Any:
         def add(total: Any, rows: Any) -> Any:
@@ -141,10 +141,11 @@ def accumulated(cut: str | None, micro: int = 4, rows: int = 4096, width: int = 
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """How a transformer lies: the axes that cut its batch; heads and hidden features; and the rows of its matrices.
+class Parallelism:
+    """The mesh axes of a transformer: of its batch; of heads and hidden features (`tensor`); of the rows of its
+    weights.
 
-    `sequence`: the axis that cuts positions between the blocks.
+    `sequence`: the axis of positions between the blocks.
     """
 
     axes: Mapping[str, int]
@@ -154,17 +155,17 @@ class Layout:
     sequence: str | None = None
 
 
-DATA = Layout({"data": 8}, batch="data")
-FSDP = Layout({"data": 8}, batch="data", rows="data")
-TENSOR = Layout({"model": 8}, tensor="model")
-DATA_TENSOR = Layout({"data": 4, "model": 2}, batch="data", tensor="model")
-FSDP_TENSOR = Layout({"data": 4, "model": 2}, batch="data", tensor="model", rows="data")
-SEQUENCE = Layout({"data": 4, "model": 2}, batch="data", tensor="model", sequence="model")
+DATA = Parallelism({"data": 8}, batch="data")
+FSDP = Parallelism({"data": 8}, batch="data", rows="data")
+TENSOR = Parallelism({"model": 8}, tensor="model")
+DATA_TENSOR = Parallelism({"data": 4, "model": 2}, batch="data", tensor="model")
+FSDP_TENSOR = Parallelism({"data": 4, "model": 2}, batch="data", tensor="model", rows="data")
+SEQUENCE = Parallelism({"data": 4, "model": 2}, batch="data", tensor="model", sequence="model")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a transformer: these are the language model of which the design notes count the bytes."""
+    """The sizes of a transformer. The defaults are those of the language model of the benchmarks."""
 
     width: int = 256
     hidden: int = 1024
@@ -184,23 +185,23 @@ def attention(x: Any, qkv: Any, out: Any) -> Any:
     q, k, v = jnp.einsum("btd,dihk->ibhtk", x, qkv)
     scores = jnp.einsum("bhqk,bhtk->bhqt", q, k) * q.shape[-1] ** -0.5
     scores = jnp.where(jnp.tri(scores.shape[-1], dtype=bool), scores, -1e9)
-    mixed = jnp.einsum("bhqt,bhtk->bhqk", jax.nn.softmax(scores), v)
-    return jnp.einsum("bhtk,hkd->btd", mixed, out)
+    attended = jnp.einsum("bhqt,bhtk->bhqk", jax.nn.softmax(scores), v)
+    return jnp.einsum("bhtk,hkd->btd", attended, out)
 
 
 def cross_entropy(logits: Any, targets: Any) -> Any:
     logits = logits - lax.stop_gradient(jnp.max(logits, -1, keepdims=True))
-    chosen = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
-    return jnp.mean(jnp.log(jnp.sum(jnp.exp(logits), -1)) - chosen)
+    expert = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
+    return jnp.mean(jnp.log(jnp.sum(jnp.exp(logits), -1)) - expert)
 
 
 LANGUAGE_MODEL = Sizes()
 
 
-def transformer(layout: Layout, scanned: bool, sizes: Sizes = LANGUAGE_MODEL, mesh: Any = None) -> Model:
-    """`mesh`: the devices to run on, for constraints; without, it can only be planned."""
+def transformer(parallelism: Parallelism, scanned: bool, sizes: Sizes = LANGUAGE_MODEL, mesh: Any = None) -> Model:
+    """Return a transformer language model. `mesh`: the devices of its constraints; without, it can only be planned."""
     width, hidden, heads = sizes.width, sizes.hidden, sizes.heads
-    rows, tensor = layout.rows, layout.tensor
+    rows, tensor = parallelism.rows, parallelism.tensor
     layer = {
         "norm1": Leaf((width,), P(rows)),
         "qkv": Leaf((width, 3, heads, width // heads), P(rows, None, tensor, None)),
@@ -211,29 +212,29 @@ def transformer(layout: Layout, scanned: bool, sizes: Sizes = LANGUAGE_MODEL, me
     }
     params = {
         "embed": Leaf((sizes.words, width), P(None, rows)),
-        "layers": layered(layer, sizes.layers, scanned),
+        "layers": make_layers(layer, sizes.layers, scanned),
         "norm": Leaf((width,), P(rows)),
     }
-    mesh = mesh or AbstractMesh(tuple(layout.axes.values()), tuple(layout.axes))
+    mesh = mesh or AbstractMesh(tuple(parallelism.axes.values()), tuple(parallelism.axes))
 
-    def between(x: Any) -> Any:
-        if layout.sequence is None:
+    def constrain_positions(x: Any) -> Any:
+        if parallelism.sequence is None:
             return x
-        return lax.with_sharding_constraint(x, NamedSharding(mesh, P(layout.batch, layout.sequence, None)))
+        return lax.with_sharding_constraint(x, NamedSharding(mesh, P(parallelism.batch, parallelism.sequence, None)))
 
     def block(layer: Any, x: Any) -> Any:
-        x = between(x + attention(norm(x, layer["norm1"]), layer["qkv"], layer["out"]))
-        return between(x + jax.nn.gelu(norm(x, layer["norm2"]) @ layer["up"]) @ layer["down"])
+        x = constrain_positions(x + attention(norm(x, layer["norm1"]), layer["qkv"], layer["out"]))
+        return constrain_positions(x + jax.nn.gelu(norm(x, layer["norm2"]) @ layer["up"]) @ layer["down"])
 
     def loss(params: Any, tokens: Any, targets: Any) -> Any:
-        x = through(block, params["layers"], between(params["embed"][tokens]))
+        x = apply_layers(block, params["layers"], constrain_positions(params["embed"][tokens]))
         return cross_entropy(norm(x, params["norm"]) @ params["embed"].T, targets)
 
-    tokens = Leaf((sizes.batch, sizes.length), P(layout.batch, None), np.int32, sizes.words)
-    return Model(loss, params, (tokens, tokens), layout.axes)
+    tokens = Leaf((sizes.batch, sizes.length), P(parallelism.batch, None), np.int32, sizes.words)
+    return Model(loss, params, (tokens, tokens), parallelism.axes)
 
 
-# Attention over a sequence that is cut.
+# Attention over a sharded sequence.
 
 
 def long_attention(batch: int = 4, length: int = 2048, heads: int = 8, size: int = 32) -> Model:
@@ -245,7 +246,7 @@ def long_attention(batch: int = 4, length: int = 2048, heads: int = 8, size: int
     return Model(loss, params, (Leaf((batch, length, width), P(None, "data", None)),), {"data": 8})
 
 
-# A large vocabulary, cut: the rows of the embedding, and with them the logits.
+# A large sharded vocabulary: the rows of the embedding, and with them the logits.
 
 
 def vocabulary(words: int = 32768, width: int = 128, batch: int = 32, length: int = 32) -> Model:
@@ -258,7 +259,7 @@ def vocabulary(words: int = 32768, width: int = 128, batch: int = 32, length: in
     return Model(loss, params, (tokens, tokens), {"data": 4, "model": 2})
 
 
-# A mixture of experts: a device has an expert and a group of tokens, and tokens travel to the expert that they chose.
+# A mixture of experts: a device has one expert and one group of tokens, and tokens are sent to their expert.
 
 
 def experts(scanned: bool, tokens: int = 64, width: int = 128, hidden: int = 256, count: int = 2) -> Model:
@@ -272,22 +273,22 @@ def experts(scanned: bool, tokens: int = 64, width: int = 128, hidden: int = 256
 
     def block(layer: Any, x: Any) -> Any:  # group, token, feature
         gates = jax.nn.softmax(jnp.einsum("gsd,de->gse", x, layer["router"]))
-        chosen = jax.nn.one_hot(jnp.argmax(gates, -1), number)
-        place = (jnp.cumsum(chosen, 1) * chosen - 1).astype(jnp.int32)
-        dispatch = jax.nn.one_hot(place, capacity)  # group, token, expert, place there
-        arrived = jnp.einsum("gsec,gsd->egcd", dispatch, x)
-        inside = jax.nn.relu(jnp.einsum("egcd,edh->egch", arrived, layer["up"]))
-        made = jnp.einsum("egch,ehd->egcd", inside, layer["down"])
-        return x + jnp.einsum("gsec,egcd->gsd", dispatch * gates[..., None], made)
+        expert = jax.nn.one_hot(jnp.argmax(gates, -1), number)
+        slot = (jnp.cumsum(expert, 1) * expert - 1).astype(jnp.int32)
+        dispatch = jax.nn.one_hot(slot, capacity)  # group, token, expert, slot
+        expert_inputs = jnp.einsum("gsec,gsd->egcd", dispatch, x)
+        hidden_units = jax.nn.relu(jnp.einsum("egcd,edh->egch", expert_inputs, layer["up"]))
+        expert_outputs = jnp.einsum("egch,ehd->egcd", hidden_units, layer["down"])
+        return x + jnp.einsum("gsec,egcd->gsd", dispatch * gates[..., None], expert_outputs)
 
     def loss(layers: Any, x: Any, y: Any) -> Any:
-        return distance(through(block, layers, x), y)
+        return mean_squared_error(apply_layers(block, layers, x), y)
 
     batch = Leaf((number, tokens, width), P("expert", None, None))
-    return Model(loss, layered(layer, count, scanned), (batch, batch), {"expert": 8})
+    return Model(loss, make_layers(layer, count, scanned), (batch, batch), {"expert": 8})
 
 
-# Convolutions over images whose rows are cut.
+# Convolutions over images with sharded rows.
 
 
 def convolutions(scanned: bool, height: int = 128, width: int = 64, channels: int = 16, count: int = 3) -> Model:
@@ -299,35 +300,35 @@ def convolutions(scanned: bool, height: int = 128, width: int = 64, channels: in
         return x + jax.nn.relu(y + layer["bias"])
 
     def loss(layers: Any, x: Any, y: Any) -> Any:
-        return distance(through(block, layers, x), y)
+        return mean_squared_error(apply_layers(block, layers, x), y)
 
     images = Leaf((4, height, width, channels), P(None, "space", None, None))
-    return Model(loss, layered(layer, count, scanned), (images, images), {"space": 8})
+    return Model(loss, make_layers(layer, count, scanned), (images, images), {"space": 8})
 
 
-# A pipeline: a stage on every device; each tick, microbatches move on by one stage.
+# A pipeline with one stage per device; in each tick, microbatches move by one stage.
 
 
 def pipeline(scanned: bool, batches: int = 16, rows: int = 32, width: int = 128) -> Model:
     stages = 8
 
     def loss(weights: Any, x: Any, y: Any) -> Any:
-        def tick(state: Any, new: Any) -> Any:
-            state = jnp.roll(state, 1, 0).at[0].set(new)
+        def tick(state: Any, entering: Any) -> Any:
+            state = jnp.roll(state, 1, 0).at[0].set(entering)
             state = jnp.tanh(jnp.einsum("srd,sde->sre", state, weights))
             return state, state[-1]
 
         state = jnp.zeros((stages, rows, width))
-        fed = jnp.concatenate([x, jnp.zeros((stages - 1, rows, width))])
+        microbatches = jnp.concatenate([x, jnp.zeros((stages - 1, rows, width))])
         if scanned:
-            left = lax.scan(tick, state, fed)[1]
+            outputs = lax.scan(tick, state, microbatches)[1]
         else:
             ticks = []
-            for new in fed:
-                state, last = tick(state, new)
+            for entering in microbatches:
+                state, last = tick(state, entering)
                 ticks.append(last)
-            left = jnp.stack(ticks)
-        return distance(left[stages - 1 :], y)
+            outputs = jnp.stack(ticks)
+        return mean_squared_error(outputs[stages - 1 :], y)
 
     batch = Leaf((batches, rows, width), P())
     return Model(loss, Leaf((stages, width, width), P("stage", None, None)), (batch, batch), {"stage": stages})

@@ -1,106 +1,120 @@
-"""Golden plans of models other than the transformer: what an expert would write by hand, to the collective."""
+"""Golden plans: the collectives of several models are those that an expert would write by hand."""
 
 import pytest
 
 from tests.golden import models
 from tests.golden.expected import (
-    Move,
+    ExpectedCollective,
+    all_reduced_gradients,
     assert_planned,
-    gathered_and_scattered,
-    in_layers,
-    piece,
-    reduced,
-    weights,
+    fsdp_collectives,
+    parameters,
+    per_layer,
+    shard_shape,
 )
 
-forms = pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scanned"])
+both_forms = pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scanned"])
 optimizers = pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 
 
-@forms
+@both_forms
 @optimizers
 def test_megatron_mlp(scanned, optimizer):
-    """The first matrix is cut along its columns, the second along its rows: one sum over `model` a block, and one for
-    the slope of what it takes, which the first block has no use for. Gradients are summed over `data`."""
+    """The first matrix is sharded along columns, the second along rows: one all-reduce over `model` per block, and one
+    for the cotangent of its input, which the first block does not need. Gradients are all-reduced over `data`."""
     model = models.mlp(scanned)
-    block = Move("all_reduce", ("model",), (64, 512))
-    moves = [*in_layers(block, 4, scanned), *in_layers(block, 4, scanned, first=False), *reduced(model, "data")]
-    assert_planned(model, model.planned(optimizer), moves)
-
-
-@optimizers
-@pytest.mark.parametrize("cut", [None, "data"], ids=["data-parallel", "fsdp"])
-def test_accumulated_gradients_are_summed_once(cut, optimizer):
-    """Inside the loop over microbatches nothing moves: weights are gathered before it, terms of the gradients are
-    carried through it, and added up after it."""
-    model = models.accumulated(cut)
-    expected = reduced(model, "data") if cut is None else gathered_and_scattered(model, "data")
-    assert_planned(model, model.planned(optimizer), expected)
-
-
-@optimizers
-def test_attention_over_a_cut_sequence(optimizer):
-    """Keys and values are gathered, queries stay; backwards their slopes are scattered."""
-    model = models.long_attention()
-    moves = [
-        *2 * [Move("all_gather", ("data",), (4, 8, 256, 32))],
-        *2 * [Move("reduce_scatter", ("data",), (4, 8, 2048, 32))],
-        *reduced(model, "data"),
+    block = ExpectedCollective("all_reduce", ("model",), (64, 512))
+    expected = [
+        *per_layer(block, 4, scanned),
+        *per_layer(block, 4, scanned, first=False),
+        *all_reduced_gradients(model, "data"),
     ]
-    assert_planned(model, model.planned(optimizer), moves)
+    assert_planned(model, model.plan(optimizer), expected)
 
 
 @optimizers
-def test_cut_vocabulary(optimizer):
-    """A device looks up the words that it has, and rows are summed over `model`; so is the slope of what the logits are
-    made of. The logits stay cut: of each position only the maximum and the sum move, and what the target adds to the
-    loss is added up with the loss. The gradient of the embedding is summed over `data` alone."""
+@pytest.mark.parametrize("axis", [None, "data"], ids=["data-parallel", "fsdp"])
+def test_accumulated_gradients_are_all_reduced_once(axis, optimizer):
+    """The loop over microbatches has no collectives: weights are gathered before it, partial gradients are carried
+    through it, and reduced after it."""
+    model = models.accumulated_gradients(axis)
+    expected = all_reduced_gradients(model, "data") if axis is None else fsdp_collectives(model, "data")
+    assert_planned(model, model.plan(optimizer), expected)
+
+
+@optimizers
+def test_attention_over_a_sharded_sequence(optimizer):
+    """Keys and values are all-gathered, queries stay sharded; in the backward pass their cotangents are
+    reduce-scattered."""
+    model = models.long_attention()
+    expected = [
+        *2 * [ExpectedCollective("all_gather", ("data",), (4, 8, 256, 32))],
+        *2 * [ExpectedCollective("reduce_scatter", ("data",), (4, 8, 2048, 32))],
+        *all_reduced_gradients(model, "data"),
+    ]
+    assert_planned(model, model.plan(optimizer), expected)
+
+
+@optimizers
+def test_sharded_vocabulary(optimizer):
+    """A device looks up the words that it has, and the rows are all-reduced over `model`, as is the cotangent of the
+    input of the logits. The logits stay sharded: only the maximum and the sum of each position are reduced, and the
+    logit of the target is reduced with the loss. The gradient of the embedding is all-reduced over `data` only."""
     model = models.vocabulary()
-    rows = Move("all_reduce", ("model",), (8, 32, 128))
-    positions = Move("all_reduce", ("model",), (8, 32))
-    gradients = [Move("all_reduce", ("data",), piece(leaf, model)) for leaf in weights(model)]
-    loss = Move("all_reduce", ("data", "model"), ())
-    assert_planned(model, model.planned(optimizer), [rows, rows, positions, positions, *gradients, loss])
+    rows = ExpectedCollective("all_reduce", ("model",), (8, 32, 128))
+    positions = ExpectedCollective("all_reduce", ("model",), (8, 32))
+    gradients = [ExpectedCollective("all_reduce", ("data",), shard_shape(leaf, model)) for leaf in parameters(model)]
+    loss = ExpectedCollective("all_reduce", ("data", "model"), ())
+    assert_planned(model, model.plan(optimizer), [rows, rows, positions, positions, *gradients, loss])
 
 
-@forms
+@both_forms
 @optimizers
 def test_experts(scanned, optimizer):
-    """Tokens travel to their expert and back, and slopes the same way: 4 exchanges a layer, but for the slope of what
-    the first layer takes. Experts' gradients are where they are needed; only the router's is summed."""
+    """Tokens are sent to their expert and back, and so are cotangents: 4 all-to-alls per layer, except for the
+    cotangent of the input of the first layer. Gradients of experts are local; only that of the router is
+    all-reduced."""
     model = models.experts(scanned)
-    there = Move("all_to_all", ("expert",), (8, 1, 16, 128))
-    back = Move("all_to_all", ("expert",), (1, 8, 16, 128))
-    router = Move("all_reduce", ("expert",), (128, 8))
-    moves = [Move("all_reduce", ("expert",), ()), *in_layers(router, 2, scanned)]
-    moves += 2 * in_layers(there, 2, scanned) + in_layers(back, 2, scanned)
-    moves += in_layers(there, 2, scanned, first=False)  # back, where the slope has its experts after its groups
-    assert_planned(model, model.planned(optimizer), moves)
+    dispatch = ExpectedCollective("all_to_all", ("expert",), (8, 1, 16, 128))
+    combine = ExpectedCollective("all_to_all", ("expert",), (1, 8, 16, 128))
+    router = ExpectedCollective("all_reduce", ("expert",), (128, 8))
+    expected = [ExpectedCollective("all_reduce", ("expert",), ()), *per_layer(router, 2, scanned)]
+    expected += 2 * per_layer(dispatch, 2, scanned) + per_layer(combine, 2, scanned)
+    expected += per_layer(
+        dispatch, 2, scanned, first=False
+    )  # the way back; the cotangent has the dims in the other order
+    assert_planned(model, model.plan(optimizer), expected)
 
 
-@forms
+@both_forms
 @optimizers
 def test_spatial_convolutions(scanned, optimizer):
-    """A convolution needs a row of each neighbour, and so does its slope, which the first has no use for. Scanned, the
-    backward loop asks for the rows again: a loop keeps what it was given, not what it was given with its neighbours'
-    rows. Gradients of the kernels are summed."""
+    """A convolution needs one row of each neighbour, and so does its cotangent, except in the first layer. Scanned, the
+    backward loop exchanges the rows again: the residual of the loop is the input without the halo. Gradients of the
+    kernels are all-reduced."""
     model = models.convolutions(scanned)
-    rows = Move("take_window", ("space",), (4, 16, 64, 16))
-    moves = [*in_layers(rows, 3, scanned), *in_layers(rows, 3, scanned, first=False), *reduced(model, "space")]
+    rows = ExpectedCollective("take_window", ("space",), (4, 16, 64, 16))
+    expected = [
+        *per_layer(rows, 3, scanned),
+        *per_layer(rows, 3, scanned, first=False),
+        *all_reduced_gradients(model, "space"),
+    ]
     if scanned:
-        moves += in_layers(rows, 3, scanned)
-    assert_planned(model, model.planned(optimizer), moves, halo=2 * 4 * 64 * 16)
+        expected += per_layer(rows, 3, scanned)
+    assert_planned(model, model.plan(optimizer), expected, halo=2 * 4 * 64 * 16)
 
 
-@forms
+@both_forms
 @optimizers
 def test_pipeline(scanned, optimizer):
-    """Each tick one message from stage to stage, and backwards one; weights and their gradients stay at their stage. In
-    the first tick there is nothing to send on. What leaves the last stage is told to all, for the loss."""
+    """One message per tick from stage to stage, and one in the backward pass; weights and their gradients stay local.
+    The first tick sends nothing. The output of the last stage is all-reduced for the loss."""
     model = models.pipeline(scanned)
-    ticks, tick = 16 + 8 - 1, Move("rotate", ("stage",), (1, 32, 128))
+    ticks, tick = 16 + 8 - 1, ExpectedCollective("rotate", ("stage",), (1, 32, 128))
     if scanned:
-        moves = [tick._replace(turns=ticks)] * 2 + [Move("all_reduce", ("stage",), (1, 32, 128), ticks)]
+        expected = [tick._replace(times=ticks)] * 2 + [
+            ExpectedCollective("all_reduce", ("stage",), (1, 32, 128), ticks)
+        ]
     else:
-        moves = [tick] * 2 * (ticks - 1) + [Move("all_reduce", ("stage",), (16, 32, 128))]
-    assert_planned(model, model.planned(optimizer), moves)
+        expected = [tick] * 2 * (ticks - 1) + [ExpectedCollective("all_reduce", ("stage",), (16, 32, 128))]
+    assert_planned(model, model.plan(optimizer), expected)

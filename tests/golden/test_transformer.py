@@ -1,6 +1,6 @@
-"""Golden plans of a transformer language model: what an expert would write by hand, to the collective.
+"""Golden plans of a transformer language model: its collectives are those that an expert would write by hand.
 
-The bytes are those that `design/choice.md` has in its column of exact elimination, or fewer.
+The bytes are at most those of the optimal plans, which an exact search finds.
 """
 
 from dataclasses import replace
@@ -9,7 +9,14 @@ from functools import lru_cache
 import pytest
 
 import shardwise as jax
-from tests.golden.expected import Move, assert_planned, gathered_and_scattered, in_layers, planned_moves, reduced
+from tests.golden.expected import (
+    ExpectedCollective,
+    all_reduced_gradients,
+    assert_planned,
+    fsdp_collectives,
+    per_layer,
+    planned_collectives,
+)
 from tests.golden.models import (
     DATA,
     DATA_TENSOR,
@@ -22,129 +29,144 @@ from tests.golden.models import (
 )
 
 SIZES = LANGUAGE_MODEL
-TWO = replace(SIZES, layers=2)
+TWO_LAYERS = replace(SIZES, layers=2)
 
-forms = pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scanned"])
+both_forms = pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scanned"])
 optimizers = pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 
 
 @lru_cache
-def planned(layout, scanned, optimizer="sgd", sizes=SIZES):
-    return transformer(layout, scanned, sizes).planned(optimizer)
+def planned(parallelism, scanned, optimizer="sgd", sizes=SIZES):
+    return transformer(parallelism, scanned, sizes).plan(optimizer)
 
 
 def sizes_for(optimizer):
-    """Adam adds nothing that moves: two layers show it."""
-    return SIZES if optimizer == "sgd" else TWO
+    """Adam adds no collectives, for which two layers are enough."""
+    return SIZES if optimizer == "sgd" else TWO_LAYERS
 
 
 def activations(rows: int) -> tuple[int, ...]:
     return (rows, SIZES.length, SIZES.width)
 
 
-def tensor_parallel(rows: int, layers: int, scanned: bool) -> list[Move]:
-    """Heads and hidden features are cut: a block's result is summed in the forward pass, the slope of what it takes in
-    the backward pass; a layer has two blocks."""
-    return 4 * in_layers(Move("all_reduce", ("model",), activations(rows)), layers, scanned)
+def tensor_parallel(rows: int, layers: int, scanned: bool) -> list[ExpectedCollective]:
+    """Heads and hidden features are sharded: the result of a block is all-reduced in the forward pass, the cotangent of
+    its input in the backward pass. A layer has two blocks."""
+    return 4 * per_layer(ExpectedCollective("all_reduce", ("model",), activations(rows)), layers, scanned)
 
 
-@forms
+@both_forms
 @optimizers
 def test_data_parallel(scanned, optimizer):
-    """Each gradient is summed once: also that of the embedding, which has two parts that are added before."""
+    """Each gradient is all-reduced once, also that of the embedding: its two parts are added before."""
     sizes = sizes_for(optimizer)
     model = transformer(DATA, scanned, sizes)
-    assert_planned(model, planned(DATA, scanned, optimizer, sizes), reduced(model, "data"))
+    assert_planned(model, planned(DATA, scanned, optimizer, sizes), all_reduced_gradients(model, "data"))
 
 
-@forms
+@both_forms
 @optimizers
 def test_fsdp(scanned, optimizer):
-    """Weights are gathered, never activations, and gradients arrive scattered. Unrolled, this sends 23.9 MB; where JAX
-    has no constraints inside to go by, it sends 465."""
+    """Weights are all-gathered, activations never, and gradients are reduce-scattered. Unrolled, this sends 23.9 MB;
+    JAX without constraints sends 465 MB."""
     sizes = sizes_for(optimizer)
     model = transformer(FSDP, scanned, sizes)
-    assert_planned(model, planned(FSDP, scanned, optimizer, sizes), gathered_and_scattered(model, "data"))
+    assert_planned(model, planned(FSDP, scanned, optimizer, sizes), fsdp_collectives(model, "data"))
 
 
-@forms
+@both_forms
 @optimizers
 def test_tensor_parallel(scanned, optimizer):
-    """Only activations move; what is not cut is computed everywhere, and needs no sum."""
+    """Only activations are all-reduced; replicated values are computed on every device."""
     sizes = sizes_for(optimizer)
-    moves = tensor_parallel(32, sizes.layers, scanned)
-    assert_planned(transformer(TENSOR, scanned, sizes), planned(TENSOR, scanned, optimizer, sizes), moves)
+    expected = tensor_parallel(32, sizes.layers, scanned)
+    assert_planned(transformer(TENSOR, scanned, sizes), planned(TENSOR, scanned, optimizer, sizes), expected)
 
 
-@forms
+@both_forms
 @optimizers
 def test_data_and_tensor_parallel(scanned, optimizer):
-    """Both of the above: gradients over `data`, activations of a quarter of the batch over `model`."""
+    """Gradients are all-reduced over `data`, activations of a quarter of the batch over `model`."""
     sizes = sizes_for(optimizer)
     model = transformer(DATA_TENSOR, scanned, sizes)
-    moves = [*tensor_parallel(8, sizes.layers, scanned), *reduced(model, "data")]
-    assert_planned(model, planned(DATA_TENSOR, scanned, optimizer, sizes), moves)
+    expected = [*tensor_parallel(8, sizes.layers, scanned), *all_reduced_gradients(model, "data")]
+    assert_planned(model, planned(DATA_TENSOR, scanned, optimizer, sizes), expected)
 
 
-@forms
+@both_forms
 @optimizers
 def test_fsdp_and_tensor_parallel(scanned, optimizer):
-    """Pieces of weights are gathered along `data`, and stay cut along `model`."""
+    """Weights are all-gathered along `data`, and stay sharded along `model`."""
     sizes = sizes_for(optimizer)
     model = transformer(FSDP_TENSOR, scanned, sizes)
-    moves = [*tensor_parallel(8, sizes.layers, scanned), *gathered_and_scattered(model, "data")]
-    assert_planned(model, planned(FSDP_TENSOR, scanned, optimizer, sizes), moves)
+    expected = [*tensor_parallel(8, sizes.layers, scanned), *fsdp_collectives(model, "data")]
+    assert_planned(model, planned(FSDP_TENSOR, scanned, optimizer, sizes), expected)
 
 
-@forms
+@both_forms
 @optimizers
 def test_sequence_parallel(scanned, optimizer):
-    """Between blocks positions are cut along `model`, as Megatron has it: gathered before a block and its sum scattered
-    after it, and backwards the other way round. That sends what the sums of tensor parallelism send."""
+    """Between blocks positions are sharded along `model`, as in Megatron: all-gathered before a block and
+    reduce-scattered after it, and conversely in the backward pass. The bytes are those of the all-reduces of tensor
+    parallelism."""
     sizes = replace(sizes_for(optimizer), batch=16)
     model = transformer(SEQUENCE, scanned, sizes)
-    gather = Move("all_gather", ("model",), (4, SIZES.length // 2, SIZES.width))
-    scatter = Move("reduce_scatter", ("model",), (4, SIZES.length, SIZES.width))
-    moves = [move for each in 4 * [gather, scatter] for move in in_layers(each, sizes.layers, scanned)]
-    # Positions are rows too: what is not cut along `model` has its gradient summed over both axes.
-    for move in reduced(model, "data"):
-        cut = move.shape and move.shape not in [(SIZES.width,), (SIZES.words, SIZES.width)]
-        moves.append(move if cut else move._replace(axes=("data", "model")))
-    assert_planned(model, planned(SEQUENCE, scanned, optimizer, sizes), moves)
+    gather = ExpectedCollective("all_gather", ("model",), (4, SIZES.length // 2, SIZES.width))
+    scatter = ExpectedCollective("reduce_scatter", ("model",), (4, SIZES.length, SIZES.width))
+    expected = [
+        collective
+        for collective_of_layer in 4 * [gather, scatter]
+        for collective in per_layer(collective_of_layer, sizes.layers, scanned)
+    ]
+    # Positions are sharded along `model`: gradients of replicated parameters are all-reduced over both axes.
+    for collective in all_reduced_gradients(model, "data"):
+        is_sharded = collective.shape and collective.shape not in [(SIZES.width,), (SIZES.words, SIZES.width)]
+        expected.append(collective if is_sharded else collective._replace(axes=("data", "model")))
+    assert_planned(model, planned(SEQUENCE, scanned, optimizer, sizes), expected)
 
 
-@forms
+@both_forms
 def test_sequence_parallel_with_more_activations_than_weights(scanned):
-    """Then cheaper ways are found than Megatron's: weights are gathered instead, and heads exchanged for positions."""
-    model = transformer(SEQUENCE, scanned, TWO)
-    megatron = 8 * TWO.layers * Move("all_gather", ("model",), (8, SIZES.length // 2, SIZES.width)).sent(model.axes)
-    found = planned_moves(planned(SEQUENCE, scanned, "sgd", TWO))
-    assert sum(n * move.sent(model.axes) for move, n in found.items() if move.axes == ("model",)) < megatron
+    """There are cheaper plans than Megatron's: weights are all-gathered, and an all-to-all reshards heads to
+    positions."""
+    model = transformer(SEQUENCE, scanned, TWO_LAYERS)
+    megatron = (
+        8
+        * TWO_LAYERS.layers
+        * ExpectedCollective("all_gather", ("model",), (8, SIZES.length // 2, SIZES.width)).wire_bytes(model.axes)
+    )
+    actual = planned_collectives(planned(SEQUENCE, scanned, "sgd", TWO_LAYERS))
+    assert (
+        sum(n * collective.wire_bytes(model.axes) for collective, n in actual.items() if collective.axes == ("model",))
+        < megatron
+    )
 
 
-LAYOUTS = {"fsdp": FSDP, "tensor": TENSOR, "fsdp-tensor": FSDP_TENSOR}
+PARALLELISMS = {"fsdp": FSDP, "tensor": TENSOR, "fsdp-tensor": FSDP_TENSOR}
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_further_layer_does_not_change_the_plan_of_the_others(name):
-    """Each layer adds the same collectives."""
-    sizes = [TWO, replace(SIZES, layers=3), SIZES]
-    two, three, four = (planned_moves(planned(LAYOUTS[name], False, "sgd", each)) for each in sizes)
-    assert three - two == four - three
-    assert not two - three
+@pytest.mark.parametrize("name", PARALLELISMS)
+def test_each_layer_adds_the_same_collectives(name):
+    sizes = [TWO_LAYERS, replace(SIZES, layers=3), SIZES]
+    of_two, of_three, of_four = (
+        planned_collectives(planned(PARALLELISMS[name], False, "sgd", collective_of_layer))
+        for collective_of_layer in sizes
+    )
+    assert of_three - of_two == of_four - of_three
+    assert not of_two - of_three
 
 
-def test_more_devices_do_the_same():
-    """4,096 devices on a mesh that nobody has: the collectives of 8, on smaller pieces."""
-    sizes = replace(TWO, batch=4096)
+def test_the_number_of_devices_does_not_change_the_collectives():
+    """On 4,096 abstract devices, the collectives are those on 8, with smaller shards."""
+    sizes = replace(TWO_LAYERS, batch=4096)
     few = planned(DATA_TENSOR, False, "sgd", sizes)
-    many = transformer(replace(DATA_TENSOR, axes={"data": 512, "model": 8}), False, sizes).planned()
+    many = transformer(replace(DATA_TENSOR, axes={"data": 512, "model": 8}), False, sizes).plan()
     assert many.counts() == few.counts()
     assert many.mesh.size == 4096
 
 
 @pytest.mark.parametrize(
-    ("layout", "scanned", "most"),
+    ("parallelism", "scanned", "megabytes"),
     [
         (DATA, False, 23.87),
         (FSDP, False, 23.87),
@@ -155,18 +177,18 @@ def test_more_devices_do_the_same():
     ],
     ids=["data", "fsdp", "tensor", "data-tensor", "fsdp-tensor", "fsdp-scanned"],
 )
-def test_bytes_are_those_of_exact_elimination(layout, scanned, most):
-    assert planned(layout, scanned).wire_bytes <= most * 1e6 * 1.001
+def test_bytes_are_at_most_those_of_the_optimal_plan(parallelism, scanned, megabytes):
+    assert planned(parallelism, scanned).wire_bytes <= megabytes * 1e6 * 1.001
 
 
 class TestMemoryLimit:
-    """Weights are kept from the forward to the backward pass while there is room, and gathered again where not."""
+    """Gathered weights are residuals of the backward pass if they fit into memory, and are gathered again if not."""
 
     def within(self, limit):
         with jax.config.override("memory_limit", limit):
-            return transformer(FSDP, False).planned()
+            return transformer(FSDP, False).plan()
 
-    def test_what_does_not_fit_is_gathered_again(self):
+    def test_weights_that_do_not_fit_are_gathered_again(self):
         free = planned(FSDP, False)
         tight = self.within(free.peak_bytes - 12_000_000)
         assert tight.peak_bytes <= free.peak_bytes - 12_000_000
@@ -177,12 +199,12 @@ class TestMemoryLimit:
         }
         assert any("gathered again" in row.reason for row in tight.collectives)
 
-    def test_no_more_than_has_to_be(self):
+    def test_no_more_weights_than_necessary_are_gathered_again(self):
         free = planned(FSDP, False)
         halfway = self.within(free.peak_bytes - 3_000_000)
         assert halfway.peak_bytes <= free.peak_bytes - 3_000_000
         assert halfway.wire_bytes < 28e6
 
-    def test_nothing_changes_where_there_is_room(self):
-        free = planned(FSDP, False)  # without a limit: CPU devices have no memory of their own
-        assert planned_moves(self.within(free.peak_bytes)) == planned_moves(free)
+    def test_a_large_limit_changes_nothing(self):
+        free = planned(FSDP, False)  # no limit: CPU devices have no memory limit
+        assert planned_collectives(self.within(free.peak_bytes)) == planned_collectives(free)

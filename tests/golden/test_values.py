@@ -1,4 +1,4 @@
-"""Golden plans run: 8 devices give what a training step means in numpy."""
+"""The models of the golden plans on 8 devices, compared with the evaluation of the training step in numpy."""
 
 import re
 from dataclasses import replace
@@ -14,13 +14,13 @@ from shardwise.sharding import NamedSharding
 from tests.golden import models
 from tests.golden.models import FSDP, FSDP_TENSOR, SEQUENCE, Sizes
 
-SMALL = Sizes(width=16, hidden=32, words=24, length=6, batch=8, heads=4, layers=2)
+SMALL_SIZES = Sizes(width=16, hidden=32, words=24, length=6, batch=8, heads=4, layers=2)
 
 MODELS = {
     "mlp": lambda mesh: models.mlp(False, 8, 4, 8, 2),
-    "accumulated": lambda mesh: models.accumulated("data", 2, 8, 8),
-    "fsdp-tensor": lambda mesh: models.transformer(FSDP_TENSOR, True, SMALL),
-    "sequence": lambda mesh: models.transformer(SEQUENCE, False, replace(SMALL, layers=1), mesh),
+    "accumulated": lambda mesh: models.accumulated_gradients("data", 2, 8, 8),
+    "fsdp-tensor": lambda mesh: models.transformer(FSDP_TENSOR, True, SMALL_SIZES),
+    "sequence": lambda mesh: models.transformer(SEQUENCE, False, replace(SMALL_SIZES, layers=1), mesh),
     "attention": lambda mesh: models.long_attention(2, 16, 2, 4),
     "vocabulary": lambda mesh: models.vocabulary(24, 8, 4, 6),
     "experts": lambda mesh: models.experts(True, 8, 8, 8),
@@ -30,18 +30,18 @@ MODELS = {
 
 
 def run(axes, make, optimizer):
-    """A step compiled for devices, which gives what its program means in numpy."""
+    """Compile a training step, and check that it returns what its program evaluates to in numpy."""
     mesh = jax.make_mesh(tuple(axes.values()), tuple(axes))
     model = make(mesh)
     rng = np.random.default_rng(0)
     leaves = model.arguments(optimizer)
     arguments = jax.tree.map(lambda leaf: leaf.value(rng), leaves)
-    placed = jax.tree.map(lambda x, leaf: jax.device_put(x, NamedSharding(mesh, leaf.spec)), arguments, leaves)
+    sharded = jax.tree.map(lambda x, leaf: jax.device_put(x, NamedSharding(mesh, leaf.spec)), arguments, leaves)
     step = jax.jit(model.step(optimizer))
-    expected = evaluate(inline(step.trace(*placed).jaxpr), jax.tree.leaves(arguments))
-    compiled = step.lower(*placed).compile()
-    for found, meant in zip(jax.tree.leaves(compiled(*placed)), expected, strict=True):
-        np.testing.assert_allclose(found, meant, rtol=2e-4, atol=2e-5)
+    expected = evaluate(inline(step.trace(*sharded).jaxpr), jax.tree.leaves(arguments))
+    compiled = step.lower(*sharded).compile()
+    for actual, reference in zip(jax.tree.leaves(compiled(*sharded)), expected, strict=True):
+        np.testing.assert_allclose(actual, reference, rtol=2e-4, atol=2e-5)
     return compiled
 
 
@@ -52,24 +52,24 @@ def compiled_model(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_devices_do_what_the_program_means(name):
+def test_devices_match_numpy(name):
     assert compiled_model(name).plan.collectives
 
 
-def test_xla_combines_sums():
-    """The planner counts on it: reductions over the same devices share their latency."""
+def test_xla_combines_all_reduces():
+    """The cost model assumes that all-reduces over the same devices share their latency."""
     compiled = compiled_model("mlp")
     assert compiled.plan.counts() == {"all_reduce": 8}
     assert len(re.findall(r" all-reduce(?:-start)?\(", compiled.as_text())) <= 4
 
 
-def test_what_is_gathered_again_is_the_same():
-    """A limit that nothing fits in: everything that can be is gathered again."""
+def test_regathered_weights_give_the_same_values():
+    """Nothing fits into this limit: all weights are gathered again."""
 
     def make(mesh):
-        return models.transformer(FSDP, False, SMALL)
+        return models.transformer(FSDP, False, SMALL_SIZES)
 
     with jax.config.override("memory_limit", 1):
         plan = run(FSDP.axes, make, "sgd").plan
-    again = [row for row in plan.collectives if "gathered again" in row.reason]
-    assert len(again) >= 8
+    regathers = [row for row in plan.collectives if "gathered again" in row.reason]
+    assert len(regathers) >= 8
