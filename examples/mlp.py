@@ -1,7 +1,7 @@
-"""An MLP with a Megatron layout on a 4×2 mesh, trained with a batch of 30, beside the same training on one device.
+"""Train an MLP with Megatron shardings on a 4×2 mesh, and compare with the same training on one device.
 
-The batch is cut over `data` (30 rows over 4 devices: uneven, and that is fine), the hidden dim over `model`. The
-function below knows nothing of this: the layouts of its arguments are all that Shardwise is told.
+The batch is sharded along `data` (30 rows over 4 devices, which is uneven), the hidden dim along `model`. The functions
+have no sharding annotations: Shardwise derives all shardings from those of the arguments.
 """
 
 import numpy as np
@@ -48,10 +48,10 @@ def batch(seed=1):
 
 
 def shard(mesh, params, x, y):
-    """The arguments of `train_step`, laid out on the mesh."""
-    placed = {k: sw.device_put(v, NamedSharding(mesh, LAYOUTS[k])) for k, v in params.items()}
+    """Return the arguments of `train_step`, sharded over the mesh."""
+    sharded_params = {k: sw.device_put(v, NamedSharding(mesh, LAYOUTS[k])) for k, v in params.items()}
     rows = NamedSharding(mesh, ROWS)
-    return placed, sw.device_put(x, rows), sw.device_put(y, rows)
+    return sharded_params, sw.device_put(x, rows), sw.device_put(y, rows)
 
 
 def train(params, x, y, steps=STEPS, show=lambda steps: steps):
@@ -63,12 +63,12 @@ def train(params, x, y, steps=STEPS, show=lambda steps: steps):
 
 
 def curve(losses, height=8):
-    """The losses as a bar chart in text."""
-    top = max(losses)
+    """Return the losses as a bar chart in text."""
+    highest = max(losses)
     rows = []
     for level in range(height, 0, -1):
-        bars = "".join("█" if value >= top * (level - 0.5) / height else " " for value in losses)
-        rows.append(f"{top * level / height:8.3f} ┤{bars}")
+        bars = "".join("█" if value >= highest * (level - 0.5) / height else " " for value in losses)
+        rows.append(f"{highest * level / height:8.3f} ┤{bars}")
     return "\n".join([*rows, f"{'':8} └{'─' * len(losses)} {len(losses)} steps"])
 
 
@@ -78,7 +78,7 @@ def main():
     params, (x, y) = initial_params(), batch()
     sharded = shard(mesh, params, x, y)
 
-    console.rule("layouts")
+    console.rule("shardings")
     for name, array in (("x", sharded[1]), ("w1", sharded[0]["w1"]), ("w2", sharded[0]["w2"])):
         console.print(f"{name}: {array.sharding.spec}")
         sw.debug.visualize_array_sharding(array, console=console)
@@ -96,7 +96,7 @@ def main():
     for name in one:
         np.testing.assert_allclose(many[name], one[name], rtol=1e-3, atol=1e-5)
     console.print(
-        f"loss {losses[0]:.4f} → {losses[-1]:.4f}; every loss and parameter equals the one-device run's "
+        f"loss {losses[0]:.4f} → {losses[-1]:.4f}; every loss and parameter equals that of the one-device run "
         f"(largest difference of a loss: {max(abs(a - b) for a, b in zip(losses, expected, strict=True)):.1e})"
     )
 

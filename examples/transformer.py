@@ -1,8 +1,8 @@
-"""A small transformer that learns to write, character by character, on a 4×2 mesh; beside the same on one device.
+"""Train a small character-level transformer on a 4×2 mesh, and compare with the same training on one device.
 
-The batch is cut over `data`; heads, hidden units and the alphabet are cut over `model` (49 characters over 2 devices:
-uneven, and that is fine). The functions below know nothing of this: the layouts of their arguments are all that
-Shardwise is told.
+The batch is sharded along `data`; heads, hidden units and the alphabet along `model` (49 characters over 2 devices,
+which is uneven). The functions have no sharding annotations: Shardwise derives all shardings from those of the
+arguments.
 """
 
 import argparse
@@ -27,19 +27,19 @@ TEXT = Path(__file__).with_name("text.txt").read_text(encoding="utf-8")
 ALPHABET = sorted(set(TEXT))
 LAYERS, WIDTH, HEADS, HIDDEN = 2, 64, 4, 256
 BATCH, LENGTH = 16, 64
-STEPS, RATE, DECAY, SQUARE_DECAY, TINY = 300, 3e-3, 0.9, 0.99, 1e-8
+STEPS, RATE, DECAY, SQUARE_DECAY, EPSILON = 300, 3e-3, 0.9, 0.99, 1e-8
 
-COLUMNS, ROWS, WHOLE = P(None, "model"), P("model", None), P()
+COLUMNS, ROWS, REPLICATED = P(None, "model"), P("model", None), P()
 LAYER_LAYOUTS = {
     **dict.fromkeys(("q", "k", "v", "up"), COLUMNS),
     **dict.fromkeys(("out", "down"), ROWS),
-    **dict.fromkeys(("norm1", "norm2"), WHOLE),
+    **dict.fromkeys(("norm1", "norm2"), REPLICATED),
 }
-LAYOUTS = {"embed": ROWS, "places": WHOLE, "norm": WHOLE, "layers": [LAYER_LAYOUTS] * LAYERS}
+LAYOUTS = {"embed": ROWS, "positions": REPLICATED, "norm": REPLICATED, "layers": [LAYER_LAYOUTS] * LAYERS}
 BATCHES = P("data", None)
 
 
-def normed(x, scale):
+def rms_norm(x, scale):
     return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * scale
 
 
@@ -48,35 +48,35 @@ def attention(x, weights):
     shape = (batch, length, HEADS, WIDTH // HEADS)
     q, k, v = ((x @ weights[name]).reshape(shape) for name in "qkv")
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * shape[-1] ** -0.5
-    before = jnp.tril(jnp.ones((length, length), bool))
-    mixed = jnp.einsum("bhqk,bkhd->bqhd", nn.softmax(jnp.where(before, scores, -1e9)), v)
-    return mixed.reshape(batch, length, WIDTH) @ weights["out"]
+    causal = jnp.tril(jnp.ones((length, length), bool))
+    attended = jnp.einsum("bhqk,bkhd->bqhd", nn.softmax(jnp.where(causal, scores, -1e9)), v)
+    return attended.reshape(batch, length, WIDTH) @ weights["out"]
 
 
 def predict(params, tokens):
-    """For every place, how likely each character is to come next (logarithms, up to a constant)."""
-    x = params["embed"][tokens] + params["places"][: tokens.shape[1]]
+    """Return the logits of the next character at every position."""
+    x = params["embed"][tokens] + params["positions"][: tokens.shape[1]]
     for weights in params["layers"]:
-        x = x + attention(normed(x, weights["norm1"]), weights)
-        x = x + nn.gelu(normed(x, weights["norm2"]) @ weights["up"]) @ weights["down"]
-    return normed(x, params["norm"]) @ params["embed"].T
+        x = x + attention(rms_norm(x, weights["norm1"]), weights)
+        x = x + nn.gelu(rms_norm(x, weights["norm2"]) @ weights["up"]) @ weights["down"]
+    return rms_norm(x, params["norm"]) @ params["embed"].T
 
 
 def loss(params, tokens):
     logits = predict(params, tokens[:, :-1])
-    right = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
-    return jnp.mean(nn.logsumexp(logits, axis=-1) - right)
+    target_logits = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
+    return jnp.mean(nn.logsumexp(logits, axis=-1) - target_logits)
 
 
 @sw.jit
 def train_step(params, means, squares, count, tokens):
-    """One step of Adam."""
+    """Do one step of Adam."""
     value, grads = sw.value_and_grad(loss)(params, tokens)
     means = sw.tree.map(lambda m, g: DECAY * m + (1 - DECAY) * g, means, grads)
     squares = sw.tree.map(lambda s, g: SQUARE_DECAY * s + (1 - SQUARE_DECAY) * g * g, squares, grads)
     count = count + 1
     rate = RATE * jnp.sqrt(1 - SQUARE_DECAY**count) / (1 - DECAY**count)
-    params = sw.tree.map(lambda p, m, s: p - rate * m / (jnp.sqrt(s) + TINY), params, means, squares)
+    params = sw.tree.map(lambda p, m, s: p - rate * m / (jnp.sqrt(s) + EPSILON), params, means, squares)
     return params, means, squares, count, value
 
 
@@ -93,39 +93,44 @@ def initial_params(seed=0):
 
     return {
         "embed": normal(len(ALPHABET), WIDTH),
-        "places": normal(LENGTH, WIDTH),
+        "positions": normal(LENGTH, WIDTH),
         "norm": np.ones(WIDTH, np.float32),
         "layers": [layer() for _ in range(LAYERS)],
     }
 
 
 def initial_state(params):
-    """Parameters, Adam's means and squares, and the number of steps."""
+    """Return the parameters, the means and squares of Adam, and the number of steps."""
     zeros = sw.tree.map(np.zeros_like, params)
     return params, zeros, zeros, np.float32(0)
 
 
 def shard(mesh, state):
-    """The state of the training, laid out on the mesh: means and squares like their parameters."""
+    """Shard the training state over the mesh, means and squares like their parameters."""
 
-    def placed(tree):
+    def put_sharded(tree):
         return sw.tree.map(lambda value, spec: sw.device_put(value, NamedSharding(mesh, spec)), tree, LAYOUTS)
 
     params, means, squares, count = state
-    return placed(params), placed(means), placed(squares), sw.device_put(count, NamedSharding(mesh, WHOLE))
+    return (
+        put_sharded(params),
+        put_sharded(means),
+        put_sharded(squares),
+        sw.device_put(count, NamedSharding(mesh, REPLICATED)),
+    )
 
 
 def batches(steps, seed=1):
-    """Random pieces of the text, each with the character that follows it."""
+    """Yield batches of random sequences of the text, each with its next character."""
     rng = np.random.default_rng(seed)
-    tokens = np.array([ALPHABET.index(letter) for letter in TEXT], np.int32)
+    tokens = np.array([ALPHABET.index(character) for character in TEXT], np.int32)
     for _ in range(steps):
         starts = rng.integers(0, len(tokens) - LENGTH, (BATCH, 1))
         yield tokens[starts + np.arange(LENGTH + 1)]
 
 
 def train(state, steps, sharding=None, show=lambda loss: None):
-    """The state and the losses after some steps; batches are laid out as `sharding` says."""
+    """Train for some steps, with batches of this sharding; return the state and the losses."""
     losses = []
     for tokens in batches(steps):
         *state, value = train_step(*state, tokens if sharding is None else sw.device_put(tokens, sharding))
@@ -134,26 +139,26 @@ def train(state, steps, sharding=None, show=lambda loss: None):
     return state, losses
 
 
-def write(params, start, count, seed=2):
-    """`start`, and the characters that come next: each drawn by how likely it is."""
+def generate(params, start, count, seed=2):
+    """Return `start` followed by sampled characters."""
     rng = np.random.default_rng(seed)
-    likely = sw.jit(lambda params, tokens: nn.softmax(predict(params, tokens) / 0.5))
+    probabilities_of = sw.jit(lambda params, tokens: nn.softmax(predict(params, tokens) / 0.5))
     text = start
     for _ in range(count):
-        known = text[-LENGTH:]
-        tokens = np.array([[ALPHABET.index(letter) for letter in known.ljust(LENGTH)]], np.int32)
-        shares = np.asarray(likely(params, tokens), np.float64)[0, len(known) - 1]
-        text += ALPHABET[rng.choice(len(ALPHABET), p=shares / shares.sum())]
+        context = text[-LENGTH:]
+        tokens = np.array([[ALPHABET.index(character) for character in context.ljust(LENGTH)]], np.int32)
+        probabilities = np.asarray(probabilities_of(params, tokens), np.float64)[0, len(context) - 1]
+        text += ALPHABET[rng.choice(len(ALPHABET), p=probabilities / probabilities.sum())]
     return text
 
 
 def summary(plan):
-    """The collectives of a plan, by kind and axes, costliest first."""
+    """Return a table of the collectives of a plan by kind and axes, the most expensive first."""
     table = Table(
-        title=f"{plan.name} on {plan.mesh}: {plan.wire_bytes / 1e3:.0f} kB sent by each device", title_justify="left"
+        title=f"{plan.name} on {plan.mesh}: {plan.wire_bytes / 1e3:.0f} kB sent per device", title_justify="left"
     )
-    for column in ("collective", "axes", "how many", "sent", "why the costliest is there"):
-        table.add_column(column, justify="right" if column in ("how many", "sent") else "left")
+    for column in ("collective", "axes", "count", "sent", "reason for the first"):
+        table.add_column(column, justify="right" if column in ("count", "sent") else "left")
     groups = {}
     for row in plan.collectives:
         groups.setdefault((row.kind, row.axes), []).append(row)
@@ -163,10 +168,10 @@ def summary(plan):
     return table
 
 
-def draw(losses, expected, file):
-    """The loss curves, as a picture."""
+def plot(losses, expected, file):
+    """Plot the loss curves."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot(xlabel="step", ylabel="loss (nats a character)", title="a transformer on a 4×2 mesh")
+    axes = figure.add_subplot(xlabel="step", ylabel="loss (nats per character)", title="a transformer on a 4×2 mesh")
     axes.plot(expected, linewidth=4, color="lightgrey", label="1 device")
     axes.plot(losses, linewidth=1.2, color="tab:blue", label="8 devices")
     axes.legend()
@@ -175,7 +180,7 @@ def draw(losses, expected, file):
 
 
 def main(steps=STEPS, folder=Path("build/demo")):
-    console, began = Console(), time.perf_counter()
+    console, start_time = Console(), time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     mesh = sw.make_mesh((4, 2), ("data", "model"))
     rows = NamedSharding(mesh, BATCHES)
@@ -183,7 +188,7 @@ def main(steps=STEPS, folder=Path("build/demo")):
     sharded = shard(mesh, state)
     tokens = sw.device_put(next(batches(1)), rows)
 
-    console.rule(f"mesh {mesh.abstract}, and how arrays lie on it")
+    console.rule(f"mesh {mesh.abstract}, and shardings of some arrays")
     layer = sharded[0]["layers"][0]
     for name, array in (
         ("tokens", tokens),
@@ -195,41 +200,41 @@ def main(steps=STEPS, folder=Path("build/demo")):
         sw.debug.visualize_array_sharding(array, console=console)
 
     console.rule("the plan of a training step")
-    with redirect_stdout(StringIO()):  # all of it is on the page
+    with redirect_stdout(StringIO()):  # the page has all of it
         plan = sw.explain(train_step, advise=False)(*sharded, tokens)
     console.print(summary(plan.plan))
-    console.print(f"memory: at most {plan.plan.peak_bytes / 1e6:.1f} MB a device")
+    console.print(f"memory: at most {plan.plan.peak_bytes / 1e6:.1f} MB per device")
     page = plan.write_html(folder / "plan.html")
 
     console.rule(f"training on {mesh.size} devices, then on one")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
 
-        def shown(name):
+        def show_progress(name):
             task = progress.add_task(name, total=steps)
             return lambda loss: progress.update(task, advance=1, description=f"{name} loss {loss:.3f}")
 
-        many, losses = train(sharded, steps, rows, shown("8 devices"))
-        one, expected = train(state, steps, None, shown("1 device "))
+        many, losses = train(sharded, steps, rows, show_progress("8 devices"))
+        one, expected = train(state, steps, None, show_progress("1 device "))
     np.testing.assert_allclose(losses, expected, rtol=1e-3)
     picture = folder / "loss.png"
-    draw(losses, expected, picture)
+    plot(losses, expected, picture)
 
-    console.rule("what it writes now")
-    console.print(write(one[0], "The keeper of the ", 160), markup=False, highlight=False)
+    console.rule("a sample of the trained model")
+    console.print(generate(one[0], "The keeper of the ", 160), markup=False, highlight=False)
     console.rule()
     difference = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
     console.print(
-        f"loss {losses[0]:.3f} → {losses[-1]:.3f}; every loss equals the one-device run's "
-        f"(largest difference: {difference:.1e}); {time.perf_counter() - began:.0f} s"
+        f"loss {losses[0]:.3f} → {losses[-1]:.3f}; every loss equals that of the one-device run "
+        f"(largest difference: {difference:.1e}); {time.perf_counter() - start_time:.0f} s"
     )
-    console.print(f"the plan as a page: {page}; the loss as a picture: {picture}")
+    console.print(f"plan: {page}; loss curves: {picture}")
     return many, losses
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Train a small transformer on 8 virtual devices, and on one.")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--folder", type=Path, default=Path("build/demo"), help="where the plan and the picture go")
-    asked = parser.parse_args()
-    main(asked.steps, asked.folder)
+    parser.add_argument("--folder", type=Path, default=Path("build/demo"), help="the folder for the plan and the plot")
+    options = parser.parse_args()
+    main(options.steps, options.folder)

@@ -1,4 +1,4 @@
-"""The settings: names, values, the environment, threads, and the document that lists them."""
+"""The settings: names, values, environment variables, threads, and the document that lists them."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def test_every_setting_is_an_attribute_with_a_type():
         )
 
 
-def test_an_update_holds_in_all_threads_and_an_override_in_one():
+def test_update_applies_to_all_threads_and_override_to_one():
     seen = []
 
     def look():
@@ -59,7 +59,7 @@ def test_an_update_holds_in_all_threads_and_an_override_in_one():
             look()
             in_a_thread()
     finally:
-        config.enable_x64 = False  # as `update`
+        config.enable_x64 = False  # same as `update`
     in_a_thread()
     assert seen == [(True, True), (False, False), (True, True), (False, False)]
 
@@ -86,7 +86,7 @@ def test_overrides_nest_and_end_with_an_error():
         assert config.numpy_rank_promotion == "warn"
 
 
-def test_equal_settings_are_one_key():
+def test_equal_settings_have_the_same_key():
     before = config.state.trace_settings
     with config.override("enable_x64", True):
         wide = config.state.trace_settings
@@ -264,7 +264,7 @@ def test_frozen_settings_cannot_change_after_the_first_use_of_a_device():
         config.update("num_cpu_devices", count + 1)
 
 
-def test_the_code_in_the_document_runs():
+def test_code_in_the_document_runs():
     (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     found = run(code)
     assert found.returncode == 0, found.stderr

@@ -1,4 +1,4 @@
-"""The examples: their plans, asserted to the collective, and their training against one device. `make demo` is one."""
+"""The examples, one of which is `make demo`: their collectives, and their training compared with one device."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def test_forward_pass_of_an_mlp_needs_one_all_reduce(mesh, capsys):
     assert plan.counts() == {"all_reduce": 1}
     (row,) = plan.collectives
     assert row.axes == ("model",)
-    assert row.sent == 2 * (8 * mlp.OUTPUTS * 4) * (2 - 1) / 2  # a piece of 8 × 4 floats, by the ring model
+    assert row.sent == 2 * (8 * mlp.OUTPUTS * 4) * (2 - 1) / 2  # a shard of 8 × 4 floats, by the ring model
     assert row.source.file.endswith("mlp.py")
     assert row.reason == (
         f"dot at mlp.py:{row.source.line} leaves an unreduced sum over 'model'; "
@@ -25,18 +25,18 @@ def test_forward_pass_of_an_mlp_needs_one_all_reduce(mesh, capsys):
     assert "in  `params['w1']`           f32[16,64]       P(None, 'model')             16×32 per device" in printed
 
 
-def test_training_an_mlp_on_eight_devices_equals_one(mesh):
+def test_training_an_mlp_on_eight_devices_matches_one_device(mesh):
     sharded = mlp.shard(mesh, mlp.initial_params(), *mlp.batch())
     many, losses = mlp.train(*sharded, steps=20)
     one, expected = mlp.train(mlp.initial_params(), *mlp.batch(), steps=20)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     assert losses[-1] < losses[0] / 2
     for name, array in many.items():
-        assert array.sharding == sharded[0][name].sharding  # parameters stay where they were
+        assert array.sharding == sharded[0][name].sharding  # parameters keep their shardings
         np.testing.assert_allclose(array, one[name], rtol=1e-4, atol=1e-6)
 
 
-def test_training_step_of_an_mlp_reduces_each_gradient_once(mesh):
+def test_training_step_of_an_mlp_all_reduces_each_gradient_once(mesh):
     plan = sw.explain(mlp.train_step)(*mlp.shard(mesh, mlp.initial_params(), *mlp.batch()))
     assert plan.counts() == {"all_reduce": 6}
     along_data = sorted(row.type for row in plan.collectives if row.axes == ("data",))
@@ -46,19 +46,19 @@ def test_training_step_of_an_mlp_reduces_each_gradient_once(mesh):
 def test_mlp_runs(capsys):
     mlp.main()
     printed = capsys.readouterr().out
-    assert "every loss and parameter equals the one-device run's" in printed
+    assert "every loss and parameter equals that of the one-device run" in printed
     assert "CPU 0,2,4,6" in printed
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """What `make demo` leaves, after a few steps: the trained state, the losses, its folder."""
+    """Run `make demo` for a few steps: the trained state, the losses, its folder."""
     folder = tmp_path_factory.mktemp("demo")
     state, losses = transformer.main(steps=12, folder=folder)
     return state, losses, folder
 
 
-def test_demo_learns_and_leaves_a_plan_and_a_picture(demo):
+def test_demo_learns_and_writes_a_plan_and_a_plot(demo):
     _, losses, folder = demo
     assert len(losses) == 12 and losses[-1] < losses[0] - 1
     page = (folder / "plan.html").read_text(encoding="utf-8")
@@ -67,22 +67,22 @@ def test_demo_learns_and_leaves_a_plan_and_a_picture(demo):
     assert picture.startswith(b"\x89PNG\r\n") and len(picture) > 10_000
 
 
-def test_demo_leaves_parameters_where_they_were(demo, mesh):
+def test_demo_keeps_the_shardings_of_its_state(demo, mesh):
     (params, means, squares, count), _, _ = demo
     assert float(count) == 12
     for tree in (params, means, squares):
-        laid_out = sw.tree.map(lambda x, spec: x.sharding == NamedSharding(mesh, spec), tree, transformer.LAYOUTS)
-        assert all(sw.tree.leaves(laid_out))
+        unchanged = sw.tree.map(lambda x, spec: x.sharding == NamedSharding(mesh, spec), tree, transformer.LAYOUTS)
+        assert all(sw.tree.leaves(unchanged))
 
 
-def test_demo_notices_other_losses(tmp_path, monkeypatch):
-    honest = transformer.train
+def test_demo_fails_if_losses_differ(tmp_path, monkeypatch):
+    original = transformer.train
 
-    def off(state, steps, sharding=None, show=lambda loss: None):
-        state, losses = honest(state, steps, sharding, show)
+    def train_with_error(state, steps, sharding=None, show=lambda loss: None):
+        state, losses = original(state, steps, sharding, show)
         return state, [loss * (1.0 if sharding is None else 1.01) for loss in losses]
 
-    monkeypatch.setattr(transformer, "train", off)
+    monkeypatch.setattr(transformer, "train", train_with_error)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         transformer.main(steps=2, folder=tmp_path)
 
@@ -94,7 +94,11 @@ def test_collectives_of_the_demo(mesh):
     gradients = len(sw.tree.leaves(state[0]))
     along_data = [row for row in plan.collectives if row.axes == ("data",)]
     assert len(along_data) == gradients and all(row.kind == "all_reduce" for row in along_data)
-    # Forward and backward of each layer: what attention and the hidden layer give, and what they send back.
+    # Each layer: the results of attention and of the hidden layer, and the cotangents of their inputs.
     rows = transformer.BATCH // 4
-    wide = [row for row in plan.collectives if row.type == f"f32[{rows},{transformer.LENGTH},{transformer.WIDTH}]"]
-    assert len([row for row in wide if row.axes == ("model",)]) == 4 * transformer.LAYERS + 1  # and of the last product
+    activations = [
+        row for row in plan.collectives if row.type == f"f32[{rows},{transformer.LENGTH},{transformer.WIDTH}]"
+    ]
+    assert (
+        len([row for row in activations if row.axes == ("model",)]) == 4 * transformer.LAYERS + 1
+    )  # and one of the logits

@@ -1,4 +1,4 @@
-"""The documents tell the truth: their Python runs, and what they show is what is printed."""
+"""The Python code of the documents runs, and prints the output that they show."""
 
 import re
 import subprocess
@@ -17,21 +17,23 @@ def code_of(document: str) -> str:
 @pytest.mark.parametrize(
     "document", ["README.md", "CONTRIBUTING.md", "docs/manual.md", "docs/memory.md", "docs/own-ops.md", "docs/plans.md"]
 )
-def test_python_in_the_document_runs(document, tmp_path):
+def test_python_code_runs_and_prints_the_shown_output(document, tmp_path):
     script = tmp_path / "mlp.py"
     script.write_text(code_of(document))
-    # In a process of its own: CONTRIBUTING registers an op.
+    # In a new process, since CONTRIBUTING registers an op.
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
     printed = run.stdout
     for block in re.findall(r"```\n(\w+ on mesh.*?)\n```", (ROOT / document).read_text(), re.DOTALL):
         shown = [re.sub(r"\s+", " ", re.sub(r"mlp\.py:\d+", "LINE", line)).strip() for line in block.splitlines()]
-        got = [re.sub(r"\s+", " ", re.sub(r"mlp\.py:\d+", "LINE", line)).strip() for line in printed.splitlines()]
-        missing = [line for line in shown if line not in got]
+        printed_lines = [
+            re.sub(r"\s+", " ", re.sub(r"mlp\.py:\d+", "LINE", line)).strip() for line in printed.splitlines()
+        ]
+        missing = [line for line in shown if line not in printed_lines]
         assert missing == []
 
 
-def test_links_between_documents_exist():
+def test_links_exist():
     for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
         for link in re.findall(r"\]\(([^)#]+?)\)", document.read_text()):
             if link.startswith("https://"):

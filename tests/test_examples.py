@@ -1,4 +1,4 @@
-"""Every public function shows one example, and what it shows is what happens."""
+"""Run the examples in the docstrings of all public functions."""
 
 import doctest
 from collections.abc import Iterator
@@ -33,18 +33,18 @@ NAMESPACES: list[ModuleType] = [
     *(jnp.linalg, lax.linalg, scipy.linalg, jnp.fft, scipy.special),
     *(random, scipy.stats, dtypes, dlpack, tree_util),
 ]
-NAMESPACES += [found for name in scipy.stats.__all__ if isinstance(found := getattr(scipy.stats, name), ModuleType)]
-# Of these, what is a class shows an example too.
+NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := getattr(scipy.stats, name), ModuleType)]
+# Classes of these modules also have examples.
 WITH_CLASSES: list[ModuleType] = [
     *(sw, debug, sharding, profiler, ad_checkpoint),
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map),
 ]
-DATA = "holds what `custom_partitioning` shows in its example"
+CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {
     "shardwise.profiler.start_server": "keeps a port open until the process ends",
-    "shardwise.profiler.stop_server": "ends what `start_server` began",
+    "shardwise.profiler.stop_server": "needs a server of `start_server`",
     **{
-        f"shardwise.experimental.custom_partitioning.{name}": DATA
+        f"shardwise.experimental.custom_partitioning.{name}": CUSTOM_PARTITIONING
         for name in ("ArrayMapping", "CompoundFactor", "SdyShardingRule")
     },
 }
@@ -52,17 +52,17 @@ SCOPE = {"jax": sw, "sw": sw, "jnp": jnp, "lax": lax, "np": np, "P": sw.P}
 
 
 def public(namespace: ModuleType, classes: bool = False) -> Iterator[tuple[str, Any]]:
-    """The functions that the namespace offers and that are ours; and perhaps its classes."""
+    """Yield the public functions of a module that are defined in the package; with `classes`, its classes too."""
     for name in sorted(namespace.__all__):
-        found = getattr(namespace, name)
-        module = getattr(found, "__module__", None) or ""
-        if callable(found) and (classes or not isinstance(found, type)) and module.startswith("shardwise"):
-            yield name, found
+        member = getattr(namespace, name)
+        module = getattr(member, "__module__", None) or ""
+        if callable(member) and (classes or not isinstance(member, type)) and module.startswith("shardwise"):
+            yield name, member
 
 
 FUNCTIONS = {f"{space.__name__}.{name}": function for space in NAMESPACES for name, function in public(space)}
 FUNCTIONS |= {
-    f"{space.__name__}.{name}": found for space in WITH_CLASSES for name, found in public(space, classes=True)
+    f"{space.__name__}.{name}": member for space in WITH_CLASSES for name, member in public(space, classes=True)
 }
 FUNCTIONS |= {"shardwise.distributed.is_initialized": distributed.is_initialized}
 
@@ -78,7 +78,7 @@ def test_example(name: str) -> None:
     text = function.__doc__ or ""
     assert text, f"{name} has no docstring"
     example = doctest.DocTestParser().get_doctest(text, dict(SCOPE), name, None, 0)
-    assert example.examples, f"{name} shows no example"
-    shown: list[str] = []
+    assert example.examples, f"{name} has no example"
+    output: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-    assert runner.run(example, out=shown.append).failed == 0, "".join(shown)
+    assert runner.run(example, out=output.append).failed == 0, "".join(output)

@@ -43,7 +43,7 @@ def test_shards_keep_their_dtype(client, dtype, count):
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_devices_have_several_memories(client, count):
+def test_memory_kinds_of_devices(client, count):
     devices = client.devices()[:count]
     default = devices[0].default_memory().kind
     kinds = [memory.kind for memory in devices[0].addressable_memories()]
@@ -60,7 +60,7 @@ def test_devices_have_several_memories(client, count):
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_later_writes_to_numpy_memory_do_not_reach_the_device(client, count):
+def test_later_writes_to_numpy_arrays_do_not_change_the_buffer(client, count):
     devices = client.devices()[:count]
     host = np.ones((count * 1024, 4), np.float32)
     shards = np.split(host, count)
@@ -114,7 +114,7 @@ def test_lapack_custom_calls_are_registered(client, count):
         np.testing.assert_array_equal(np.tril(shard), [[2.0, 0.0], [1.0, 3.0]])
 
 
-def test_a_compile_error_is_a_runtime_failure(client):
+def test_compile_error_is_a_runtime_error(client):
     with pytest.raises(_jaxlib.RuntimeFailure, match="nonsense"):
         _jaxlib.compile_text(INCREMENT.replace("stablehlo.add", "stablehlo.nonsense"), client.devices()[:1])
 
@@ -177,7 +177,7 @@ def test_devices_are_instances_of_device(client):
     assert client.platform == "cpu"
 
 
-def test_memory_is_shared_by_dlpack(client):
+def test_dlpack_shares_memory(client):
     device = client.devices()[0]
     buffers = _jaxlib.put([np.arange(6, dtype=np.float32).reshape(2, 3)], [device], [device])
     again = _jaxlib.from_dlpack(_jaxlib.to_dlpack(buffers), device, may_copy=False)

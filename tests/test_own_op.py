@@ -1,4 +1,4 @@
-"""An op that is defined outside of the package, in docs/own-ops.md, obeys the laws that every op of it obeys."""
+"""The op of docs/own-ops.md, which is defined outside of the package, satisfies the laws of all ops."""
 
 import re
 from collections.abc import Iterator
@@ -22,20 +22,20 @@ from tests.compiler.ops.cases import case
 from tests.compiler.ops.laws import LAWS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "own-ops.md"
-SECOND, WIDE, NONE = (1.0, -2.0, 1.0), (0.5, -1.5, 2.0, 0.25, 3.0), (1.5,)
+SECOND_DIFFERENCE, WIDE, NONE = (1.0, -2.0, 1.0), (0.5, -1.5, 2.0, 0.25, 3.0), (1.5,)
 CASES = {
-    "rows": (0, SECOND, "f32[8,3]"),
-    "columns": (1, SECOND, "f32[3,10]"),
+    "rows": (0, SECOND_DIFFERENCE, "f32[8,3]"),
+    "columns": (1, SECOND_DIFFERENCE, "f32[3,10]"),
     "uneven": (0, WIDE, "f32[11]"),
-    "farther than a piece": (1, WIDE, "f64[2,5,2]"),
-    "itself alone": (0, NONE, "f32[7]"),
-    "empty": (1, SECOND, "f32[3,0]"),
+    "halo larger than a shard": (1, WIDE, "f64[2,5,2]"),
+    "no neighbours": (0, NONE, "f32[7]"),
+    "empty": (1, SECOND_DIFFERENCE, "f32[3,0]"),
 }
 
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[dict[str, Any]]:
-    """What the page defines; its op is known to nobody else."""
+    """Return the names that the page defines; its op is registered for these tests only."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict[str, Any] = {"__name__": "own_ops"}
     with pytest.MonkeyPatch.context() as patch:
@@ -45,40 +45,40 @@ def page() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-@pytest.mark.parametrize("which", CASES)
-def test_op_obeys(page, law, which):
-    dim, weights, types = CASES[which]
-    found = case(page["Stencil"](dim, weights), types)
-    if not LAWS[law](found):
-        pytest.skip("it says nothing of this case")
-    law(found)
+@pytest.mark.parametrize("name", CASES)
+def test_op_obeys(page, law, name):
+    dim, weights, types = CASES[name]
+    op_case = case(page["Stencil"](dim, weights), types)
+    if not LAWS[law](op_case):
+        pytest.skip("the law does not apply to this case")
+    law(op_case)
 
 
-def test_laws_speak_about_it(page):
-    """Each of them of some case, but those of constants and of what padding holds, about which it says nothing."""
+def test_laws_apply(page):
+    """All laws apply to some case, except those of constant folding and of padding, for which the op has no rule."""
     cases = [case(page["Stencil"](dim, weights), types) for dim, weights, types in CASES.values()]
-    silent = {law.__name__ for law, speaks_about in LAWS.items() if not any(map(speaks_about, cases))}
-    assert silent == {"folds_like_numpy", "padding_is_as_stated"}
+    not_applicable = {law.__name__ for law, applies in LAWS.items() if not any(map(applies, cases))}
+    assert not_applicable == {"folds_like_numpy", "padding_is_as_stated"}
 
 
-def test_neighbours_send_their_edges_alone(page):
-    found = case(page["Stencil"](0, SECOND), "f32[64,3]")
+def test_only_the_halo_is_sent(page):
+    op_case = case(page["Stencil"](0, SECOND_DIFFERENCE), "f32[64,3]")
     pin = Pin(Layout((("x",), ())))
-    sharded = propagate(found.program, AbstractMesh((8,), ("x",)), [pin], [pin])
+    sharded = propagate(op_case.program, AbstractMesh((8,), ("x",)), [pin], [pin])
     local = partition(sharded, choose(sharded))
     (equation,) = local.collectives()
     assert equation.op.name == "take_window"
     assert local.bytes_sent(equation) == 2 * 3 * 4  # two rows of three floats
 
 
-def test_what_the_page_says_of_wrong_operands(page):
+def test_errors_of_the_page(page):
     with pytest.raises(TypeError, match=re.escape("stencil: needs floats with a dim 2, not f32[3,3]")):
-        page["Stencil"](2, SECOND)(jnp.ones((3, 3)))
+        page["Stencil"](2, SECOND_DIFFERENCE)(jnp.ones((3, 3)))
     with pytest.raises(TypeError, match="have no middle"):
         page["Stencil"](0, (1.0, 2.0))(jnp.ones(3))
 
 
-def test_a_missing_rule_names_the_method(page):
+def test_missing_rule_names_the_method(page):
     class Unfinished(ops.Op):
         name = "unfinished"
 
@@ -91,7 +91,7 @@ def test_a_missing_rule_names_the_method(page):
         sw.jvp(Unfinished(), (jnp.ones(3),), (jnp.ones(3),))
 
 
-def test_names_that_are_public():
+def test_public_names():
     for name in ops.__all__:
         assert hasattr(ops, name)
     with pytest.raises(AttributeError, match=r"shardwise.experimental.ops has no 'Elementwis'.*Did you mean"):

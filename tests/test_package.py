@@ -1,4 +1,4 @@
-"""The package as a whole: what importing it brings, and what it says of itself."""
+"""The package: what its import loads, and its public names."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ def test_importing_does_not_import_jax():
     assert run.stdout.strip() == "False"
 
 
-def test_importing_loads_the_compiler_and_nothing_that_few_programs_use():
+def test_import_loads_the_compiler_but_no_rarely_used_modules():
     code = "import sys, shardwise, shardwise.numpy, shardwise.lax; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(run.stdout.split())
@@ -61,13 +61,13 @@ print(count)
 """
 
 
-def test_lazy_names_are_those_that_type_checkers_see():
+def test_lazy_names_match_the_stubs():
     run = subprocess.run([sys.executable, "-c", _CHECK_STUBS], capture_output=True, text=True, timeout=120, check=False)
     assert not run.returncode, run.stderr
     assert int(run.stdout) > 700
 
 
-def test_only_lazy_py_imports_after_start_up():
+def test_only_lazy_py_imports_dynamically():
     users = [path.name for path in PACKAGE.rglob("*.py") if re.search("import_module|__import__", path.read_text())]
     assert users == ["lazy.py"]
 
@@ -98,7 +98,7 @@ def _case_order(name):
 
 
 def _imports(node, hidden):
-    """Whether each import below hides: all but those of the module itself, and those for type checkers alone."""
+    """Yield the line of each import, and whether it is neither at module level nor under TYPE_CHECKING."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             yield child.lineno, hidden
@@ -107,14 +107,14 @@ def _imports(node, hidden):
             yield from _imports(child, hidden or not for_types)
 
 
-def test_no_import_hides_in_a_function():
-    found = [
+def test_no_import_is_inside_of_a_function():
+    imports = [
         (f"{path.name}:{line}", hidden)
         for path in PACKAGE.rglob("*.py")
         for line, hidden in _imports(ast.parse(path.read_text()), False)
     ]
-    assert len(found) > 1000
-    assert [place for place, hidden in found if hidden] == []
+    assert len(imports) > 1000
+    assert [place for place, hidden in imports if hidden] == []
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_no_import_hides_in_a_function():
         (sw.lax, "tridiagonal", ""),
     ],
 )
-def test_a_name_that_is_not_here_says_so(module, name, hint):
+def test_missing_names_raise_with_a_hint(module, name, hint):
     with pytest.raises(AttributeError) as caught:
         getattr(module, name)
     text = f"{module.__name__} has no attribute {name!r}: JAX has no such name, or it is not supported yet.{hint}"

@@ -1,8 +1,7 @@
-"""Programs as the documents write them, with this package in JAX's place: meshes, shardings, device_put, jit, pictures,
-shard_map, pmap.
+"""Programs of tutorials on parallel programming with JAX, with Shardwise in place of JAX.
 
-Each test is one document's programs, in order, in the state that the ones before leave. Where a document's own snippet
-is wrong in JAX too (a grid of 4×2 for one axis name), the error is held.
+Each test has the programs of one document in order; later ones use the names of earlier ones. If a snippet is also
+wrong in JAX (a 4×2 array of devices for one axis name), the test checks the error.
 """
 
 from functools import partial
@@ -112,7 +111,7 @@ def test_manual_parallelism(capsys):
     assert total.shape == () and total == 496 and total.is_fully_replicated
 
 
-def test_a_layer_in_three_ways():
+def test_automatic_constrained_and_manual_layers():
     """Seed 002, the comparison."""
 
     @jax.jit
@@ -146,7 +145,7 @@ def test_a_layer_in_three_ways():
 
     manual = layer_sharded(x, weights, bias)
     np.testing.assert_allclose(manual, expected, rtol=1e-5)
-    # The same program: each device multiplies its part, and one sum crosses the devices.
+    # All three are the same program: a local product and one all-reduce.
     np.testing.assert_allclose(manual, constrained, rtol=1e-6)
     np.testing.assert_allclose(automatic, constrained, rtol=1e-6)
     for f, args in ((layer, (x_sharded, weights_sharded, bias)), (layer_sharded, (x, weights, bias))):
@@ -154,7 +153,7 @@ def test_a_layer_in_three_ways():
 
 
 def test_parallel_primitives():
-    """Seed 001: pmap, its collectives, and two shard_maps that claim what is not so."""
+    """Seed 001: pmap, its collectives, and two shard_maps with wrong out_specs."""
 
     @jax.pmap
     def parallel_fn(x):
@@ -195,13 +194,13 @@ def test_parallel_primitives():
         assert "reduce it, for example with `lax.psum(…, 'y')`" in text
         assert "or concatenate the shards with out_specs=P(('x', 'y'))" in text
 
-    # Both ways out that the text gives:
+    # Both fixes that the error suggests:
     right = shard_map(
         lambda x: jax.lax.psum(x.sum(axis=1), "y"), mesh=mesh, in_specs=P("x", "y"), out_specs=P("x", None)
     )
     np.testing.assert_array_equal(right(array), array.sum(1))
     joined = shard_map(lambda x: x.sum(axis=1), mesh=mesh, in_specs=P("x", "y"), out_specs=P(("x", "y")))
-    parts = array.reshape(2, 4, 4, 2).sum(3)  # rows of x, rows, pieces of y
+    parts = array.reshape(2, 4, 4, 2).sum(3)  # shards of x, rows, shards of y
     np.testing.assert_array_equal(joined(array), parts.transpose(0, 2, 1).ravel())
     message = r"shard_map: f must be a function of shards, not Ellipsis\. To use shard_map as a decorator, "
     with pytest.raises(TypeError, match=message):
@@ -245,7 +244,7 @@ def test_automatic_parallelization(capsys):
 
 
 def test_a_parallel_training_loop():
-    """Seed 000, its training step, with a linear model in place of the one that it leaves out."""
+    """Seed 000, its training step, with a linear model in place of the omitted one."""
     mesh = Mesh(jax.devices().reshape(4, 2), axis_names=("data", "model"))
     data_sharding = NamedSharding(mesh, P("data", None))
     model_sharding = NamedSharding(mesh, P(None, "model"))
@@ -352,7 +351,7 @@ def test_a_sharded_training_step(capsys):
 
 
 def test_constraints_anywhere():
-    """Seed 003, manual sharding constraints, with a linear model in place of the one that it leaves out."""
+    """Seed 003, manual sharding constraints, with a linear model in place of the omitted one."""
     mesh = Mesh(mesh_utils.create_device_mesh((4, 2)), axis_names=("data", "model"))
 
     @jax.jit
@@ -401,7 +400,7 @@ def test_inspecting_and_resharding(capsys):
 
 
 def test_arrays_on_a_grid_of_devices():
-    """Seed 000 names PositionalSharding: the programs that people write with it."""
+    """Seed 000 names PositionalSharding: typical programs with it."""
     sharding = PositionalSharding(mesh_utils.create_device_mesh((8,)))
     x = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
     y = jax.device_put(x, sharding.reshape(4, 2).replicate(1))

@@ -1,4 +1,4 @@
-"""The document lists every op that needs a dim whole, and no other."""
+"""docs/whole-dims.md lists exactly the ops that need an unsharded dim."""
 
 import re
 from pathlib import Path
@@ -8,16 +8,16 @@ from tests.compiler.ops.cases import op_cases
 from tests.compiler.ops.laws import has_rule
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "whole-dims.md"
-EXCHANGES_WHOLE_ROWS = {"sort", "fft"}  # their own rule reaches across the cuts, and brings all of a row together
+GATHERS_ROWS = {"sort", "fft"}  # their rules shard the dim, but send whole rows
 
 
-def test_the_list_is_whole():
-    needing = set(EXCHANGES_WHOLE_ROWS)
+def test_document_lists_all_ops_that_need_an_unsharded_dim():
+    needs_replication = set(GATHERS_ROWS)
     for case in op_cases():
         if has_rule(case):
             rule = factor_rule(case.op, case.types)
             if any(rule.sizes[factor] > 1 for factor in rule.need_replication):
-                needing.add(case.op.name)
+                needs_replication.add(case.op.name)
     rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
     listed = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert listed == needing
+    assert listed == needs_replication
