@@ -94,5 +94,5 @@ def test_missing_rule_names_the_method(page):
 def test_public_names():
     for name in ops.__all__:
         assert hasattr(ops, name)
-    with pytest.raises(AttributeError, match=r"shardwise.experimental.ops has no 'Elementwis'.*Did you mean"):
+    with pytest.raises(AttributeError, match=r"shardwise.experimental.ops has no attribute 'Elementwis'.*Did you mean"):
         ops.Elementwis  # noqa: B018

@@ -96,6 +96,7 @@ def test_feature_and_batch_groups(lhs, rhs, features, batches):
     compare(function, x, kernel)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize(
     "numbers", [("NHWC", "HWIO", "NHWC"), ("CWNH", "IHOW", "HNCW"), ("NCHW", "OIHW", "NHWC")], ids=str
 )
@@ -108,6 +109,7 @@ def test_dimension_numbers(numbers):
     assert tuple(ours) == tuple(map(tuple, theirs))
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("count", [0, 2, 3])
 def test_numbers_of_spatial_dims(count):
     x, kernel = arrays((2, 3, *(4, 5, 3)[:count]), (4, 3, *(3, 2, 2)[:count]))

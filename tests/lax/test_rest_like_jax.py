@@ -287,6 +287,7 @@ def test_mesh_matches_one_device(mesh, cases, which):
     mesh_like_one_device(mesh, OURS, cases, which)
 
 
+@pytest.mark.slow
 def test_eager_values_match_jax():
     eagerly_like(OURS, THEIRS, [*SHAPES[:8], *SELECTIONS[:4], *PRODUCTS[:4], *SOLVERS])
 
@@ -396,6 +397,7 @@ def test_gradient_of_linear_solve_inside_scan():
     )
 
 
+@pytest.mark.slow
 def test_higher_derivatives_of_custom_root():
     def cube_root(a, package, lax):
         def newton(f, x):

@@ -128,6 +128,7 @@ def test_eager_calls_match_jax():
     )
 
 
+@pytest.mark.slow
 def test_second_derivatives_match_jax():
     def twice(package, nn, x):
         def total(x):

@@ -115,10 +115,12 @@ def test_sharded_inputs_match_one_device(algorithm, mesh, which, part):
     mesh_like_one_device(mesh, nn, [CASES[0], CASES[5], CASES[10], CASES[14]][part], which)
 
 
+@pytest.mark.slow
 def test_eager_calls_match_jax():
     eagerly_like(nn, jax.nn, [CASES[0], CASES[-1]])
 
 
+@pytest.mark.table(default=1)
 def test_second_derivatives_match_jax(algorithm):
     def norm(package, nn, q, k, v):
         def total(q):

@@ -87,6 +87,7 @@ def test_gradients_match_numpy():
     np.testing.assert_allclose(grad_rhs, np.einsum("bmn,bmk->bnk", cotangent, LHS), rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("which", ["first", "last"])
 def test_sharded_operands_match_one_device(mesh, which):
     run = sw.jit(

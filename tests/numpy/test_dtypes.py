@@ -120,6 +120,7 @@ def attempt(call):
         return "error"
 
 
+@pytest.mark.table(default=1)
 def test_promotion_like_jax(wide):
     names = [getattr(jnp, name).dtype for name in SUPPORTED] + [bool, int, float, complex]
     for one in names:

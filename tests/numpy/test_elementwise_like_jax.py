@@ -114,6 +114,7 @@ def test_integer_powers():
     assert jnp.power(x, y).tolist() == [pow(int(a), int(b), 2**32) for a, b in zip(x, y, strict=True)]
 
 
+@pytest.mark.slow
 def test_special_values():
     compare([name for name in UNARY if name not in ("sum", "prod", "mean", "var", "std")], SPECIALS)
     x, y = (grid.reshape(-1) for grid in np.meshgrid(SPECIALS, SPECIALS))
@@ -145,6 +146,7 @@ def value_and_gradients(names, *args):
     )
 
 
+@pytest.mark.slow
 def test_values_and_gradients_of_unary_functions():
     x = np.array([0.3, 0.9, 1.5, 2.75, -0.4, 0.0, 1.0], np.float32)
     for name, (value, (gradient,)), (other_value, (other_gradient,)) in value_and_gradients(SMOOTH, x):
@@ -160,6 +162,7 @@ def test_values_and_gradients_of_binary_functions():
         np.testing.assert_allclose(gradients, other_gradients, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_derivatives_of_complex_functions():
     z = np.array([1 + 2j, -0.5 + 0.25j, 3 - 1j], np.complex64)
     dz = np.array([1 - 1j, 2j, 0.5], np.complex64)
@@ -243,6 +246,7 @@ def test_lax_rejects_what_jax_rejects(call):
             REJECTED[call](namespace)
 
 
+@pytest.mark.slow
 def test_reduction_options():
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     mask = np.array([True, False, True])

@@ -24,6 +24,7 @@ def _values_and_gradients(package, numpy, points):
     return [[np.asarray(part) for part in (value, *gradients)] for value, gradients in results]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("points", [POINTS, INFINITE], ids=["finite", "infinite"])
 def test_gradients_like_jax(points):
     ours, theirs = _values_and_gradients(sw, jnp, points), _values_and_gradients(jax, jax.numpy, points)

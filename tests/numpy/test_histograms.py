@@ -92,6 +92,7 @@ def test_sharded_like_one_device(mesh, which, part):
     mesh_like_one_device(mesh, jnp, cases[part], which)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("rows", [4096, 4093], ids=["even", "uneven"])
 def test_sharded_counts_need_only_an_all_reduce(mesh, rows):
     x = sw.device_put(np.ones((rows, 8), np.float32), NamedSharding(mesh, P("data", "model")))

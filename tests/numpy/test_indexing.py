@@ -72,6 +72,7 @@ def test_eager_nonzero_like_numpy(name):
             np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.slow
 def test_gradients():
     index = np.array([[2, 0], [1, 1], [9, -1]])
 
@@ -86,6 +87,7 @@ def test_gradients():
     np.testing.assert_allclose(sw.grad(loss)(X), expected)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("spec", [P("data"), P(None, "model"), P("model", "data")], ids=str)
 def test_sharded_like_one_device(mesh, spec):
     x = sw.device_put(X, NamedSharding(mesh, spec))

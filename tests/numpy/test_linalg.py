@@ -282,6 +282,7 @@ def test_numpy_resid_is_empty_for_wide_matrices():
     assert tall[1].shape == (1,)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("size", [16, 13], ids=["even", "uneven"])
 def test_sharded_batch_stays_sharded(size):
     """Each device decomposes the matrices of its own shard (jax#13081, #15680, #13087)."""

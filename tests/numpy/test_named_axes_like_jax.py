@@ -61,6 +61,7 @@ def assert_matches(ours, theirs, name):
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=rtol, err_msg=name)
 
 
+@pytest.mark.slow
 def test_softmax_and_logsumexp_like_jax():
     """The inputs are so large that a naive softmax overflows."""
     x = (30 * np.random.default_rng(0).normal(size=(4, 3, 2))).astype(np.float32)
@@ -77,6 +78,7 @@ def test_softmax_and_logsumexp_like_jax():
             assert_matches(actual, expected, name)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("function", [sw.nn.softmax, sw.nn.log_softmax])
 def test_gradients_along_a_name_match_those_along_a_dim(function):
     """JAX does not differentiate these along axis names."""

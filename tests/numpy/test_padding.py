@@ -70,6 +70,7 @@ def test_linear_ramp_of_integers_is_exact():
     values_like_numpy(jnp, [Case("pad", (INTEGERS, (2, 3), "linear_ramp"), {"end_values": ((0, 10), (-5, 5))})])
 
 
+@pytest.mark.slow
 def test_mode_function_like_numpy():
     def ours(row, counts, dim, keywords):
         return jnp.concatenate(_padded_parts(row, counts, dim, keywords))

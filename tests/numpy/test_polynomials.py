@@ -120,6 +120,7 @@ def test_polydiv_like_numpy():
     assert (quotient.tolist(), remainder.shape) == ([1.0, 3.0], (0,))
 
 
+@pytest.mark.slow
 def test_roots_like_numpy():
     for coefficients in ([1.0, -3.0, 2.0], [0.0, 0.0, 2.0, 1.0, 1.0, 0.0], f(5)):
         p = np.asarray(coefficients, np.float32)
@@ -132,6 +133,7 @@ def test_roots_like_numpy():
     np.testing.assert_allclose(jnp.poly(np.diag([1.0, 2.0]).astype(np.float32)), [1, -3, 2], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_polyfit_like_numpy():
     x, y = np.linspace(-1, 1, 12).astype(np.float32), f(12, 2)
     w = np.linspace(1, 2, 12).astype(np.float32)

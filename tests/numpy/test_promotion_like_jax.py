@@ -40,7 +40,7 @@ def all_of(namespace, names):
     return lambda *args: [getattr(namespace, name)(*args) for name in names]
 
 
-@pytest.mark.table(default=2)
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("left", OPERANDS)
 def test_binary_functions(left):
     right_names = list(OPERANDS)[list(OPERANDS).index(left) :]
@@ -62,7 +62,7 @@ def test_booleans_cannot_be_subtracted():
             namespace.subtract(True, np.array([True]))
 
 
-@pytest.mark.table(default=2)
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("operand", OPERANDS)
 def test_unary_functions(operand):
     names = ["exp", "sum", "mean", "square"]

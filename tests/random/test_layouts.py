@@ -44,6 +44,7 @@ def on_one_device(request):
     return request.param, sample, sw.jit(sample)(random.PRNGKey(3))
 
 
+@pytest.mark.table(default=1)
 def test_sharded_samples_match_one_device(mesh, on_one_device):
     """Sampling with a sharding, even or uneven, needs no collective. In jax#40232, bits depended on the shard count."""
     rank, sample, expected_samples = on_one_device
@@ -162,6 +163,7 @@ def test_dropout_under_remat_uses_equal_masks_in_both_passes(mesh):
     np.testing.assert_allclose(gradient(sw.remat)(sharded, key), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_samples_in_scan_and_vmap_match_single_calls():
     key = random.PRNGKey(9)
 

@@ -137,6 +137,7 @@ def test_values_equal_those_of_jax(cases):
     values_like(own, pytest.importorskip("jax.scipy"), cases, jax)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.parametrize(("c", "mode"), QR_MULTIPLIED)
 def test_gradient_of_qr_multiply_equals_that_of_an_explicit_product(c, mode):
@@ -172,6 +173,7 @@ def test_results_on_a_mesh_equal_those_on_one_device(mesh, cases, which):
     mesh_like_one_device(mesh, own, cases, which)
 
 
+@pytest.mark.slow
 def test_gradients_of_solvers_and_matrix_functions_equal_finite_differences():
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(3, 3)) + 3 * np.eye(3)).astype(np.float32)
@@ -221,6 +223,7 @@ def test_errors_start_with_the_function_and_the_reason(call, message):
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_funm_equals_that_of_scipy(size):
     x = dominant(size, size)

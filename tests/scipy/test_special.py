@@ -178,6 +178,7 @@ def test_results_on_a_mesh_equal_those_on_one_device(mesh, which, part):
 MESH = AbstractMesh((4, 2), ("data", "model"))
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("rows", [16, 13], ids=["even", "uneven"])
 def test_sharded_operands_need_no_collectives(rows):
     """A loop that runs until all elements converge tests convergence on each device separately."""

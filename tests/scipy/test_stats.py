@@ -277,6 +277,7 @@ def test_gradients_outside_of_the_support_are_finite():
         assert all(np.isfinite(gradient) for gradient in gradients), name
 
 
+@pytest.mark.slow
 def test_gaussian_kde_equals_that_of_scipy():
     data, weights = _rows.T, _floats(1, 2, 3, 1)
     points = np.array([[0.1, 0.9], [0.2, -0.5], [0.3, 0.1]], np.float32)
@@ -296,6 +297,7 @@ def test_gaussian_kde_equals_that_of_scipy():
     np.testing.assert_allclose(sw.jit(lambda kde, x: kde(x))(univariate, 0.5), univariate(0.5), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 @pytest.mark.skipif(jax is None, reason="needs JAX")
 def test_gaussian_kde_resample_equals_that_of_jax():

@@ -101,5 +101,5 @@ def test_on_one_device_there_are_no_candidates():
 
 
 def test_pins_must_match_inputs_and_outputs():
-    with pytest.raises(ProgramError, match="propagated: 2 pins for inputs and 1 for outputs"):
+    with pytest.raises(ProgramError, match="propagated: 2 pins for 1 inputs, 1 pins for 1 outputs"):
         propagated(lambda x: [x + 1], ["f32[8]"], [((),), ((),)])

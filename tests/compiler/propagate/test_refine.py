@@ -54,4 +54,4 @@ def test_manual_regions_are_manual_along_the_parts_of_their_axis():
     _, fine = refined(lambda x: [region(x)], "f32[8]")
     (manual,) = [equation.op for equation in fine.equations if isinstance(equation.op, Manual)]
     assert manual.mesh.abstract == FINE
-    assert manual.named == {"data": PARTS}
+    assert manual.mesh_axes == {"data": PARTS}
