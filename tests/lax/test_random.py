@@ -9,6 +9,7 @@ from shardwise import lax
 STATE = np.array([1, 2, 3, 4], np.uint32)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.parametrize("algorithm", list(lax.RandomAlgorithm), ids=str)
 def test_bits_match_jax(algorithm):

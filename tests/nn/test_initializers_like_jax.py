@@ -61,6 +61,7 @@ def test_values_match_jax():
         assert_equal(x, y, Case(str(call), atol=1e-5))
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("shape", [(8, 6), (7, 5)])
 def test_out_sharding_does_not_change_the_values(mesh, shape):
     sharding = NamedSharding(mesh, PartitionSpec("data", "model"))
