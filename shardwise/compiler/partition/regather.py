@@ -34,7 +34,7 @@ from shardwise.compiler.partition.local_program import LocalProgram, verify_loca
 from shardwise.compiler.partition.reason import Reshard
 from shardwise.compiler.trace.build import rewrite
 
-MAX_ROUNDS = 100  # each round lowers the memory peak
+MAX_ROUNDS = 100  # each round drops idle copies at the memory peak
 LOOK_BACK = 10  # equations before a use that are searched for a value that the second gather can depend on
 
 

@@ -114,7 +114,7 @@ class ValueRow:
 class Report(HtmlReport):
     """The plan of a compiled program on its mesh. It prints as text; a notebook shows it as a page.
 
-    Attributes:
+    Args:
         name: the name of the program.
         mesh: the mesh.
         chip: the hardware for which times are estimated.
@@ -123,6 +123,9 @@ class Report(HtmlReport):
         collectives: the collectives, costliest first.
         values: the values of the unpartitioned program, in program order.
         timeline: the steps of one device, in program order, with its live memory.
+
+    Raises:
+        Nothing.
 
     Example:
         >>> x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
