@@ -29,10 +29,10 @@ def test_an_avoidable_gather_warns_once_with_op_line_and_constraint(mesh):
         jitted(x)  # compiled already
     (warning,) = caught
     text = str(warning.message)
-    line = triangles.__code__.co_firstlineno + 1
+    line = f"test_avoidable_gathers.py:{triangles.__code__.co_firstlineno + 1}"
     assert text == (
-        f"in `triangles`, qr at test_avoidable_gathers.py:{line} is computed redundantly after an all-gather to f32[64,512,16] "
-        f"per device: `x` has sharding P(None, 'data', None); qr at test_avoidable_gathers.py:{line} needs P(None, None, None). "
+        f"in `triangles`, qr at {line} is computed redundantly after an all-gather to f32[64,512,16] "
+        f"per device: `x` has sharding P(None, 'data', None); qr at {line} needs P(None, None, None). "
         "Each device sends 1.5 MiB. To shard the work and send 1.1 MiB less per device, pin the value to "
         "P('data', None, None) with lax.with_sharding_constraint. See shardwise.explain."
     )
