@@ -127,7 +127,7 @@ def test_mode_from_any():
         (
             lambda: lax.dynamic_slice(X, (1, 0), (5, 2)),
             TypeError,
-            "dynamic_slice: sizes (5, 2) are not those of a part of f32[4,3]",
+            "dynamic_slice: sizes (5, 2) must have one entry per dim of f32[4,3], none larger than the dim",
         ),
         (
             lambda: lax.dynamic_update_slice(X, np.ones((2, 2), np.int32), (1, 0)),
@@ -142,7 +142,7 @@ def test_mode_from_any():
         (
             lambda: lax.scatter(X, INDICES, np.ones((4, 3), np.int32), row_updates(lax)),
             TypeError,
-            "scatter: f32[4,3] takes updates of its dtype, not i32[4,3]",
+            "scatter: updates must have the dtype of f32[4,3], not i32[4,3]",
         ),
         (
             lambda: lax.gather(X, INDICES, rows(lax), (1, 3), mode="wrap"),

@@ -242,7 +242,9 @@ def test_dlpack_errors(mesh):
     assert np.from_dlpack(x.addressable_shards[0].data).tolist() == [1, 1, 1]
     with pytest.raises(BufferError, match="i4\\[2\\] cannot be shared by DLPack"):
         jnp.ones(2, jnp.int4).__dlpack__()
-    with pytest.raises(TypeError, match="from_dlpack: list has no `__dlpack__` and `__dlpack_device__`"):
+    with pytest.raises(
+        TypeError, match="from_dlpack: list does not support DLPack: it has no `__dlpack__` and `__dlpack_device__`"
+    ):
         jnp.from_dlpack([1, 2])
     with pytest.raises(BufferError, match=r"is on .*: move it first with `to_device`"):
         jnp.ones(2).__dlpack__(dl_device=(2, 0))

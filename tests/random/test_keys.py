@@ -154,7 +154,11 @@ ERRORS = {
         TypeError,
         "wrap_key_data: a key is two words along the last",
     ),
-    "shape is an integer": (lambda k: random.uniform(k, 3), TypeError, r"uniform: shape .* a tuple, such as \(3,\)"),
+    "shape is a float": (
+        lambda k: random.uniform(k, 3.0),
+        TypeError,
+        r"uniform: shape must be a tuple of integers, not 3\.0",
+    ),
     "negative size": (lambda k: random.uniform(k, (-1,)), ValueError, "uniform: sizes must not be negative"),
     "dtype": (
         lambda k: random.uniform(k, (3,), "int32"),
@@ -179,7 +183,7 @@ ERRORS = {
     "layouts": (
         lambda k: sw.config.update("jax_threefry_partitionable", False),
         NotImplementedError,
-        "always True here",
+        "config 'threefry_partitionable' must be True, not False",
     ),
 }
 

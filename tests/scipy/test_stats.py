@@ -324,7 +324,7 @@ def test_gaussian_kde_resample_equals_that_of_jax():
         (lambda: stats.gaussian_kde(_rows, "x"), "bw_method must be"),
         (lambda: stats.gaussian_kde(_rows)(_rows[:2]), "the points have dimension 2"),
         (lambda: stats.gaussian_kde(_rows).integrate_box(0, 1), "integrate_box_1d"),
-        (lambda: stats.lognorm, "has no 'lognorm'"),
+        (lambda: stats.lognorm, "has no attribute 'lognorm'"),
     ],
 )
 def test_error_messages(call, text):
