@@ -82,7 +82,7 @@ def _axes_across_factors(sizes: Sequence[int], axes: Sequence[str], mesh: Abstra
     Returns:
         The axes to split. It is empty if splitting does not help: shards would begin inside an element of a factor.
     """
-    rest = list(sizes)  # what is not sharded yet of each factor
+    rest = list(sizes)  # the part of each factor that is not sharded yet
     major_sizes = {}
     for axis in axes:
         count = mesh.shape[axis]

@@ -1,4 +1,4 @@
-"""Programs as text: what is printed, what is read back, and what a reader says to text that is no program."""
+"""The text of programs: printing, parsing, and the errors of the parser."""
 
 import itertools
 import re
@@ -40,7 +40,7 @@ class TwoLines(Reason):
         return "the sum\nis needed"
 
 
-def test_a_program_prints_one_equation_a_line_with_source_and_reason():
+def test_a_program_prints_one_equation_per_line_with_source_and_reason():
     x, w, a, b = (Value(ArrayType(shape, np.float32)) for shape in ((30, 16), (16, 32), (30, 32), (30, 32)))
     program = Program(
         (x, w),
@@ -61,7 +61,7 @@ def test_a_program_prints_one_equation_a_line_with_source_and_reason():
     assert parse_program(str(program)) == program
 
 
-def test_a_program_inside_an_op_is_a_block_of_its_own():
+def test_a_program_that_an_op_holds_prints_as_a_nested_block():
     inner = rewrite("inner", [THREE], lambda x: [Neg()(x), x])
     outer = rewrite("outer", [THREE], lambda x: [Call(inner)(x)[0]])
     text = re.sub(r" +# .*", "", str(outer))
@@ -104,7 +104,7 @@ def bits(dtype, code: int) -> Scalar:
 
 
 @pytest.mark.parametrize("name", SHORT_NAMES)
-def test_constants_of_every_dtype_read_back_to_the_bit(name):
+def test_constants_of_every_dtype_parse_to_the_same_bits(name):
     dtype = SHORT_NAMES[name]
     step = max(1, 2 ** (8 * dtype.itemsize) // 257)
     narrow = {"bool": 2, "i2": 4, "u2": 4, "i4": 16, "u4": 16, "f4_e2m1fn": 16}
@@ -115,14 +115,14 @@ def test_constants_of_every_dtype_read_back_to_the_bit(name):
 
 
 @pytest.mark.parametrize("axes", [("it's", 'a "b"'), ("two words", "ä"), ("a\\b", "x\ny"), ("#", "1")], ids=repr)
-def test_axes_of_any_name_read_back(axes):
+def test_axes_of_any_name_parse(axes):
     op = Constrain((axes,), AbstractMesh((2, 3), axes))
     program = rewrite("named", [THREE], lambda x: [op(x)])
     assert parse_program(str(program)) == program
 
 
-def test_names_run_past_the_alphabet_and_around_the_words_of_the_grammar():
-    """Enough values that their names would spell `add` and `inf`."""
+def test_names_of_values_skip_reserved_words():
+    """There are enough values that their names would include `add` and `inf`."""
     count = 26 + 26**2 + 26**3
     value, equations = Value(THREE), []
     first = value
@@ -139,7 +139,7 @@ def test_names_run_past_the_alphabet_and_around_the_words_of_the_grammar():
     assert not {"add", "inf", "nan", "dot", "neg"} & set(names)
 
 
-def test_spaces_and_comments_do_not_matter():
+def test_whitespace_and_comments_are_ignored():
     text = "program f ( a : f32[3] , ) { # comment }\n\n\n b: f32[3]=add a\n\ta # b: f32[3]\n return b }"
     assert parse_program(text) == rewrite("f", [THREE], lambda x: [Add()(x, x)])
 
@@ -203,7 +203,7 @@ GOOD = """program f(a: f32[3], b: f32[3]) {
     ],
     ids=itertools.count(),
 )
-def test_text_that_is_no_program_names_the_line(before, after, message):
+def test_invalid_text_raises_with_the_line(before, after, message):
     parse_program(GOOD)
     assert before in GOOD
     with pytest.raises(ProgramError) as caught:
@@ -211,7 +211,7 @@ def test_text_that_is_no_program_names_the_line(before, after, message):
     assert str(caught.value).startswith(message)
 
 
-def test_every_prefix_of_a_program_is_an_error_and_not_a_crash():
+def test_every_prefix_of_a_program_raises_a_program_error():
     program = rewrite("f", [THREE], lambda x: [Mul()(Exp()(x), Full((3,), Scalar.of(-0.5, np.float32))())])
     text = re.sub(" *#.*", "", str(program))
     for end in range(len(text)):

@@ -1,4 +1,4 @@
-"""Records: what a frozen dataclass has, whether or not there are fields; before and after the first one is made."""
+"""Records behave as frozen dataclasses, with and without fields, before and after the first instance."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, dataclass, fields, is_dataclass, replace
@@ -9,7 +9,7 @@ from shardwise.compiler.ir.record import record
 
 
 def records():
-    """Two classes without fields, of which one inherits from the other, and one that adds a field to that."""
+    """Return two records without fields, one of which inherits from the other, and a subclass with a field."""
 
     @record
     class Plain:
@@ -27,7 +27,7 @@ def records():
     return Plain, Other, Sized
 
 
-def test_without_fields_all_of_a_class_are_equal():
+def test_instances_without_fields_are_equal():
     plain, other, _ = records()
     assert plain() == plain() and hash(plain()) == hash(plain())
     assert plain() != other() and other() != plain()
@@ -36,7 +36,7 @@ def test_without_fields_all_of_a_class_are_equal():
     assert is_dataclass(plain) and plain.__match_args__ == ()
 
 
-def test_without_fields_it_takes_no_arguments_and_no_attributes():
+def test_records_without_fields_accept_no_arguments_and_no_attributes():
     plain, other, _ = records()
     for cls in (plain, other):
         with pytest.raises(TypeError):
@@ -47,7 +47,7 @@ def test_without_fields_it_takes_no_arguments_and_no_attributes():
             del cls().kind
 
 
-def test_fields_are_those_of_a_dataclass():
+def test_a_record_with_fields_is_a_frozen_dataclass():
     *_, sized = records()
     made = sized(3)
     assert (made.size, made.name, made.kind) == (3, "?", "plain")
@@ -58,13 +58,13 @@ def test_fields_are_those_of_a_dataclass():
         made.size = 4
 
 
-def test_one_that_inherits_may_be_made_first():
+def test_a_subclass_may_be_instantiated_before_its_base():
     plain, other, sized = records()
     assert sized(1).size == 1
     assert other() == other() and plain() == plain() and plain() != other()
 
 
-def test_what_a_class_writes_itself_stays():
+def test_methods_of_the_class_are_not_replaced():
     @record
     class Spoken:
         def __repr__(self):

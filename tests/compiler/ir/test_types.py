@@ -1,4 +1,4 @@
-"""Array types and constants: what they are, how they print, and what cannot be one."""
+"""Array types, dtypes and constants: properties, text, and errors."""
 
 import pickle
 
@@ -25,7 +25,7 @@ class TestArrayType:
         assert ArrayType((3,), np.float32) is not ArrayType((3,), np.float32, True)
         assert ArrayType((3,), np.float32) != ArrayType((3,), np.int32)
 
-    def test_it_survives_a_pickle_as_the_same_object(self):
+    def test_unpickling_returns_the_same_object(self):
         type = ArrayType((3,), ml_dtypes.bfloat16, True)
         assert pickle.loads(pickle.dumps(type)) is type
 
@@ -43,12 +43,12 @@ class TestArrayType:
             (ArrayType((2,), ml_dtypes.float8_e4m3fn), "f8_e4m3fn[2]"),
         ],
     )
-    def test_it_prints_and_reads_back(self, type, text):
+    def test_it_prints_and_parses(self, type, text):
         assert str(type) == repr(type) == text
         assert parse_type(text) is type
 
     @pytest.mark.parametrize("text", ["f32", "f32[", "f33[2]", "f32[-1]", "f32[2]x", "", "f32[2] "])
-    def test_text_that_is_no_type(self, text):
+    def test_invalid_text_raises(self, text):
         with pytest.raises(ValueError, match="not a type"):
             parse_type(text)
 
@@ -59,7 +59,7 @@ class TestArrayType:
         assert ArrayType((2**20, 2**20, 2**10), np.int8).size == 2**50
         assert ArrayType((3, 0), np.int8).nbytes == 0
 
-    def test_relatives(self):
+    def test_derived_types(self):
         type = ArrayType((3, 4, 5), np.float32, True)
         assert str(type.with_shape((2,))) == "f32[2]~"
         assert str(type.with_dtype(np.int32)) == "i32[3,4,5]"
@@ -68,11 +68,11 @@ class TestArrayType:
         assert type.strong().strong() is type.strong()
 
     @pytest.mark.parametrize("dtype", [np.object_, np.str_, "datetime64[s]", np.longdouble])
-    def test_other_elements_are_refused(self, dtype):
+    def test_unsupported_dtypes_raise(self, dtype):
         with pytest.raises(TypeError, match=r"arrays of .* are not supported; element types: bool, i16"):
             ArrayType((3,), dtype)
 
-    def test_sizes_are_not_negative(self):
+    def test_negative_sizes_raise(self):
         with pytest.raises(TypeError, match=r"a size cannot be negative: shape \(3, -1\)"):
             ArrayType((3, -1), np.float32)
 
@@ -83,7 +83,7 @@ class TestDtypes:
         for name, dtype in SHORT_NAMES.items():
             assert short_name(dtype) == name
 
-    def test_kinds(self):
+    def test_predicates(self):
         eight = {
             f"f8_{kind}"
             for kind in ["e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"]
@@ -99,7 +99,7 @@ class TestDtypes:
             limits = ml_dtypes.iinfo(dtype)
             assert integer_range(dtype) == (limits.min, limits.max)
 
-    def test_a_carrier_holds_every_value_and_numpy_computes_in_it(self):
+    def test_numpy_computes_in_the_carrier_which_holds_every_value(self):
         for name, dtype in SHORT_NAMES.items():
             wide = numpy_carrier(dtype)
             assert wide.isbuiltin == 1
@@ -111,7 +111,7 @@ class TestDtypes:
 
 
 class TestScalar:
-    def test_it_is_its_bytes(self):
+    def test_scalars_compare_by_their_bytes(self):
         assert Scalar.of(0.0, np.float32) != Scalar.of(-0.0, np.float32)
         assert Scalar.of(np.nan, np.float32) == Scalar.of(np.nan, np.float32)
         assert Scalar.of(1, np.float32) == Scalar.of(1.0, np.float32)
@@ -119,12 +119,12 @@ class TestScalar:
         assert len({Scalar.of(1, np.int32), Scalar.of(1, np.int32)}) == 1
 
     @pytest.mark.parametrize("name", SHORT_NAMES)
-    def test_it_holds_its_value(self, name):
+    def test_a_scalar_holds_its_value(self, name):
         dtype = SHORT_NAMES[name]
         assert Scalar.of(1, dtype).array == np.ones((), dtype)
         assert Scalar.of(1, dtype).array.dtype == dtype
 
-    def test_python_integers_of_32_bits_wrap_and_longer_ones_are_refused(self):
+    def test_python_integers_of_32_bits_wrap_and_longer_ones_raise(self):
         assert Scalar.of(-1, np.uint8).array == 255
         assert Scalar.of(300, np.uint8).array == 44
         assert Scalar.of(2**32 - 1, np.uint32).array == 2**32 - 1

@@ -1,4 +1,4 @@
-"""The rules of a program, each broken once. And what makes two programs equal."""
+"""verify: every invariant of a program, broken once; and equality of programs."""
 
 import ast
 import re
@@ -28,7 +28,7 @@ def values(count: int, type: ArrayType = THREE) -> list[Value]:
     return [Value(type) for _ in range(count)]
 
 
-def test_a_program_that_keeps_the_rules_is_returned():
+def test_a_valid_program_is_returned():
     a, b, c, d = values(4)
     program = Program((a, b), (Equation(Add(), [a, b], [c]), Equation(Mul(), [c, c], [d])), (d, a, d))
     assert verify(program) is program
@@ -79,7 +79,7 @@ def broken():
 
 
 @pytest.mark.parametrize(("program", "message"), list(broken()), ids=lambda part: part if isinstance(part, str) else "")
-def test_a_broken_rule_is_named(program, message):
+def test_a_broken_invariant_raises(program, message):
     named = Program(program.inputs, program.equations, program.outputs, "f")
     with pytest.raises(ProgramError) as caught:
         verify(named)
@@ -132,7 +132,7 @@ class TestEquality:
         assert Program((a, b), (), (a,)) != Program((a, b), (), (a, a))
         assert Program((a,), (), (a,)) != "program"
 
-    def test_programs_inside_ops_are_compared_by_what_they_do(self):
+    def test_programs_that_ops_hold_are_compared_by_structure(self):
         def calling(inner):
             a, b, c = values(3)
             return Program((a, b), (Equation(Call(inner), [a, b], [c]),), (c,))
@@ -141,7 +141,7 @@ class TestEquality:
         assert calling(chain(Add())) != calling(chain(Mul()))
 
 
-def test_evaluate_takes_what_converts_to_the_input_types():
+def test_evaluate_converts_arguments_to_the_input_types():
     a, b, c = values(3)
     program = Program((a, b), (Equation(Add(), [a, b], [c]),), (c, a))
     total, first = evaluate(program, [np.arange(3), np.ones(3)])
@@ -149,7 +149,7 @@ def test_evaluate_takes_what_converts_to_the_input_types():
     assert total.dtype == first.dtype == np.float32
 
 
-def test_a_pass_that_breaks_a_program_is_caught_where_it_returns():
+def test_a_pass_that_returns_an_invalid_program_raises():
     @verifies_result
     def drop_first_equation(program):
         return program.with_equations(program.equations[1:])

@@ -1,4 +1,4 @@
-"""The chosen plan: cheaper than others, true to every pin, the same every time."""
+"""The chosen plan is cheaper than others, satisfies all pins, and is deterministic."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def f32(*shape):
 
 
 def planned(function, types, specs, mesh=MESH, out_specs=None):
-    """Every stage of a function whose inputs lie as `specs` say."""
+    """Return all stages of a function whose inputs have the shardings `specs`."""
     program, captured = build(lambda *args: shardwise.tree.leaves(function(*args)), types, "planned")
     assert not captured
     pins = [pin_of(spec, type.shape, mesh) for spec, type in zip(specs, types, strict=True)]
@@ -94,15 +94,15 @@ def test_two_partial_sums_that_are_added_need_one_all_reduce():
     assert collectives(stages) == {"all_reduce": 1}
 
 
-def test_a_sum_for_a_cut_output_is_scattered():
+def test_a_sum_with_a_sharded_output_is_a_reduce_scatter():
     stages = planned(
         jnp.matmul, [f32(512, 512), f32(512, 512)], [P(None, "data"), P("data", None)], out_specs=[P("data", None)]
     )
     assert collectives(stages) == {"reduce_scatter": 1}
 
 
-def test_a_gather_is_shared_by_all_that_need_it():
-    # Each product has its columns pinned, so x is needed whole along data: once.
+def test_consumers_share_one_all_gather():
+    # The columns of both products are pinned, so x is all-gathered along data, once.
     def products(x, w, v):
         return x @ w, x @ v
 
@@ -112,7 +112,7 @@ def test_a_gather_is_shared_by_all_that_need_it():
     assert collectives(stages) == {"all_gather": 1}
 
 
-def test_terms_of_a_sum_are_scaled_by_constants_but_never_multiplied_by_data():
+def test_partial_sums_are_scaled_by_constants_but_never_multiplied_by_data():
     def scaled(x, w, v, by):
         return (x @ w) / 2 + (x @ v) * 3
 
@@ -122,12 +122,12 @@ def test_terms_of_a_sum_are_scaled_by_constants_but_never_multiplied_by_data():
     specs = [P(None, "model"), P("model", None), P("model", None), P()]
     types = [f32(32, 64), f32(64, 32), f32(64, 32), f32(32, 32)]
     assert collectives(planned(scaled, types, specs, out_specs=[P()])) == {"all_reduce": 1}
-    # Where `by` is inf, the product of the sum can be inf while the sum of the products is NaN.
+    # If `by` is inf, the product of the sum can be inf while the sum of the products is NaN.
     assert collectives(planned(multiplied, types, specs, out_specs=[P()])) == {"all_reduce": 2}
 
 
-def test_pins_are_never_overruled():
-    # Replicated throughout would be free of communication; the constraint asks for a gather and two exchanges.
+def test_pins_are_always_satisfied():
+    # A fully replicated plan would need no communication; the constraint needs an all-gather and two all-to-alls.
     def pinned(x):
         x = shardwise.lax.with_sharding_constraint(x, sharding(P("data", None)))
         x = shardwise.lax.with_sharding_constraint(x + 1, sharding(P(None, ("model", "data"))))
@@ -157,7 +157,7 @@ def sharded_case(case: Case):
 
 
 def local_cost(sharded, plan):
-    """What the partitioned program sends, and how often."""
+    """Return the number of collectives of the partitioned program, and the bytes that they send."""
     local = partition(sharded, plan)
     return len(local.collectives()), sum(map(local.bytes_sent, local.collectives()))
 
@@ -189,7 +189,7 @@ def test_the_greedy_plan_is_not_cheaper(seed, monkeypatch):
     assert np.isfinite(picks_cost(sharded, greedy))
 
 
-def test_the_cost_of_picks_is_what_the_partitioned_program_sends():
+def test_the_cost_of_picks_matches_the_partitioned_program():
     types = [f32(256, 512), f32(512, 2048), f32(2048, 512)]
     stages = planned(mlp, types, MEGATRON, out_specs=[P("data")])
     first = {
@@ -210,7 +210,7 @@ def layer_layouts(layers):
     return [rows[i * size : (i + 1) * size] for i in range(layers)]
 
 
-def test_a_further_layer_does_not_change_the_plan_of_the_others():
+def test_another_layer_does_not_change_the_plan_of_the_others():
     three, four = layer_layouts(3), layer_layouts(4)
     assert all(layer == three[1] for layer in three[1:])
     assert four[:3] == three
@@ -266,7 +266,7 @@ def training_step(layers):
     return step, types, [P("data"), P("data"), *[P(None, "model"), P("model", None)] * layers]
 
 
-def test_what_was_worked_out_for_a_layer_is_found_again_for_the_next(monkeypatch):
+def test_tables_of_a_layer_are_cached_for_the_next(monkeypatch):
     made = []
     of = IdentityCache.get
 
@@ -288,30 +288,30 @@ def test_what_was_worked_out_for_a_layer_is_found_again_for_the_next(monkeypatch
 
 
 def test_training_steps_are_solved_exactly(monkeypatch):
-    """Elimination holds nothing: no hint is asked for."""
+    """Elimination fixes no variable: the hint is never computed."""
     monkeypatch.setattr("shardwise.compiler.plan.choose._AxisProblem._greedy", lambda self: pytest.fail("held"))
     planned(*training_step(8))
 
 
 class TestHardware:
-    """Choices are weighed by the figures of the chip: over slow links, latency and bytes count for more."""
+    """Costs depend on the chip: latency and bytes cost more over slow links."""
 
-    def test_a_plan_knows_its_chip(self):
+    def test_a_plan_records_its_chip(self):
         sharded = planned(mlp, [f32(32, 64), f32(64, 256), f32(256, 64)], MEGATRON).sharded
         assert choose(sharded).chip is CPU
         assert choose(sharded, chip("h100")).chip is chip("h100")
 
     @pytest.mark.parametrize("name", CHIPS)
     def test_large_programs_have_the_same_plan_on_all_chips(self, name):
-        """Where bytes matter more than latencies, Megatron's layout needs its sums and nothing else."""
+        """If bytes dominate latencies, Megatron's layout needs its all-reduces and nothing else."""
         types = [f32(8192, 4096), f32(4096, 16384), f32(16384, 4096)]
         sharded = planned(mlp, types, MEGATRON).sharded
         local = partition(sharded, choose(sharded, chip(name)))
         assert [equation.op.name for equation in local.collectives()] == ["all_reduce"]
 
-    def test_over_slow_links_waiting_once_is_worth_repeated_work(self):
-        """A sum, some work on it, and the result everywhere: scattered, worked on in pieces and gathered, or summed at
-        once, which sends as many bytes, waits once, and repeats the work. Within a node devices wait little."""
+    def test_over_slow_links_replicated_work_is_cheaper_than_a_second_collective(self):
+        """A sum, elementwise work on it, and a replicated result. Reduce-scatter, sharded work and all-gather send as
+        many bytes as all-reduce and replicated work, but have two latencies. Within a node latencies are small."""
 
         def work(x, w):
             y = jnp.tanh(jnp.tanh(jnp.tanh(x @ w)))

@@ -1,4 +1,4 @@
-"""The cost model: what the planner counts is what the collectives send."""
+"""The cost model: reshard costs equal the bytes that the collectives send."""
 
 import numpy as np
 import pytest
@@ -17,54 +17,54 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 
 MESH = AbstractMesh((4, 2), ("a", "b"))
 COSTS = Costs(CPU, MESH)
-WAY = COSTS.link_cost("a")
-WHOLE = ArrayType((64, 32), np.float32)
-ROWS, COLUMNS = WHOLE.with_shape((16, 32)), WHOLE.with_shape((64, 8))
+LINK = COSTS.link_cost("a")
+UNSHARDED = ArrayType((64, 32), np.float32)
+ROWS, COLUMNS = UNSHARDED.with_shape((16, 32)), UNSHARDED.with_shape((64, 8))
 
 MOVES = {
     "gather": (0, REPLICATED, AllGather(0, ("a",), 4), ROWS),
     "exchange": (0, 1, AllToAll(1, 0, ("a",), 4), ROWS),
-    "reduce": (PARTIAL_SUM, REPLICATED, AllReduce(("a",), SUM), WHOLE),
-    "scatter": (PARTIAL_SUM, 0, ReduceScatter(0, ("a",), 4, SUM), WHOLE),
+    "reduce": (PARTIAL_SUM, REPLICATED, AllReduce(("a",), SUM), UNSHARDED),
+    "scatter": (PARTIAL_SUM, 0, ReduceScatter(0, ("a",), 4, SUM), UNSHARDED),
 }
 
 
 @pytest.mark.parametrize("name", MOVES)
-def test_a_move_costs_what_its_collective_sends(name):
+def test_a_reshard_costs_the_bytes_of_its_collective(name):
     before, after, op, piece = MOVES[name]
-    counted = reshard_cost(before, after, WHOLE.nbytes, 4, False, WAY)
-    latency = WAY.reduction if isinstance(op, (AllReduce, ReduceScatter)) else WAY.collective
+    counted = reshard_cost(before, after, UNSHARDED.nbytes, 4, False, LINK)
+    latency = LINK.reduction if isinstance(op, (AllReduce, ReduceScatter)) else LINK.collective
     assert counted == op.bytes_sent(piece, MESH) + latency
 
 
-def test_taking_a_block_is_free():
-    assert reshard_cost(REPLICATED, 0, WHOLE.nbytes, 4, False, WAY) == 0
-    assert LocalSlice(0, ("a",), 4).bytes_sent(WHOLE, MESH) == 0
+def test_slicing_a_replicated_value_is_free():
+    assert reshard_cost(REPLICATED, 0, UNSHARDED.nbytes, 4, False, LINK) == 0
+    assert LocalSlice(0, ("a",), 4).bytes_sent(UNSHARDED, MESH) == 0
 
 
-def test_staying_is_free():
+def test_keeping_a_state_is_free():
     for state in (REPLICATED, 0, PARTIAL_SUM):
-        assert reshard_cost(state, state, WHOLE.nbytes, 4, False, WAY) == 0
+        assert reshard_cost(state, state, UNSHARDED.nbytes, 4, False, LINK) == 0
 
 
-def test_only_a_whole_value_becomes_a_term_of_a_sum_and_only_where_it_is_adopted():
-    assert reshard_cost(REPLICATED, PARTIAL_SUM, WHOLE.nbytes, 4, True, WAY) == 0
-    assert reshard_cost(REPLICATED, PARTIAL_SUM, WHOLE.nbytes, 4, False, WAY) == FORBIDDEN
-    gathered = reshard_cost(0, REPLICATED, WHOLE.nbytes, 4, False, WAY)
-    assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 4, True, WAY) == gathered
-    assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 4, False, WAY) == FORBIDDEN
-    assert reshard_cost(MAX, PARTIAL_SUM, WHOLE.nbytes, 4, True, WAY) == FORBIDDEN
+def test_only_replicated_as_partial_candidates_accept_replicated_values_as_terms():
+    assert reshard_cost(REPLICATED, PARTIAL_SUM, UNSHARDED.nbytes, 4, True, LINK) == 0
+    assert reshard_cost(REPLICATED, PARTIAL_SUM, UNSHARDED.nbytes, 4, False, LINK) == FORBIDDEN
+    gathered = reshard_cost(0, REPLICATED, UNSHARDED.nbytes, 4, False, LINK)
+    assert reshard_cost(0, PARTIAL_SUM, UNSHARDED.nbytes, 4, True, LINK) == gathered
+    assert reshard_cost(0, PARTIAL_SUM, UNSHARDED.nbytes, 4, False, LINK) == FORBIDDEN
+    assert reshard_cost(MAX, PARTIAL_SUM, UNSHARDED.nbytes, 4, True, LINK) == FORBIDDEN
 
 
-def test_along_an_axis_of_one_device_nothing_costs():
+def test_communication_along_an_axis_of_size_one_is_free():
     alone = Costs(CPU, AbstractMesh((1, 8), ("a", "b"))).link_cost("a")
     for before in (REPLICATED, 0, PARTIAL_SUM):
         for after in (REPLICATED, 1):
-            assert reshard_cost(before, after, WHOLE.nbytes, 1, False, alone) == 0
-    assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 1, False, alone) == FORBIDDEN
+            assert reshard_cost(before, after, UNSHARDED.nbytes, 1, False, alone) == 0
+    assert reshard_cost(0, PARTIAL_SUM, UNSHARDED.nbytes, 1, False, alone) == FORBIDDEN
 
 
-def test_work_that_is_cut_costs_its_share():
+def test_sharded_work_costs_its_share():
     x, y, out = (Value(ArrayType(shape, np.float32)) for shape in ((8, 16), (16, 4), (8, 4)))
     product = Equation(Dot(((1,), (0,))), [x, y], [out])
     work = COSTS.flop(x.type.dtype) * 2 * 8 * 16 * 4
@@ -74,24 +74,24 @@ def test_work_that_is_cut_costs_its_share():
     assert compute_cost(Equation(Exp(), [x], [Value(x.type)]), 4, COSTS) == COSTS.memory_byte * x.type.nbytes / 4
 
 
-def test_of_a_stack_a_loop_writes_one_slice_each_turn():
-    x = Value(WHOLE)
-    stack = Equation(Stack(5), [x], [Value(WHOLE.with_shape((5, *WHOLE.shape)))])
-    assert compute_cost(stack, 1, COSTS) == COSTS.memory_byte * WHOLE.nbytes
+def test_a_loop_writes_one_slice_of_a_stack_per_iteration():
+    x = Value(UNSHARDED)
+    stack = Equation(Stack(5), [x], [Value(UNSHARDED.with_shape((5, *UNSHARDED.shape)))])
+    assert compute_cost(stack, 1, COSTS) == COSTS.memory_byte * UNSHARDED.nbytes
 
 
 @pytest.mark.parametrize("name", CHIPS)
-def test_costs_are_seconds_in_bytes_over_the_fastest_links(name):
-    """Everything in seconds by the table, times the bandwidth of a near link."""
+def test_costs_are_seconds_times_the_bandwidth_of_fast_links(name):
+    """All costs are the seconds of the chip's figures times the bandwidth of its fast link."""
     this, mesh = chip(name), AbstractMesh((4, 1 << 16, 2), ("far", "middle", "near"))
     costs = Costs(this, mesh)
     second = this.fast_link.bandwidth
     assert costs.flop(np.dtype(np.float32)) == pytest.approx(this.compute_time(1, 0, np.dtype(np.float32)) * second)
     assert costs.memory_byte == pytest.approx(this.compute_time(0, 1, np.dtype(np.float32)) * second)
     for axis, link in (("near", this.fast_link), ("far", this.slow_link)):
-        way = costs.link_cost(axis)
-        assert way.byte == pytest.approx(second / link.bandwidth)
-        assert way.collective == pytest.approx(link.latency * second)
-        assert way.reduction == pytest.approx(way.collective / COMBINED_REDUCTIONS)
+        cost = costs.link_cost(axis)
+        assert cost.byte == pytest.approx(second / link.bandwidth)
+        assert cost.collective == pytest.approx(link.latency * second)
+        assert cost.reduction == pytest.approx(cost.collective / COMBINED_REDUCTIONS)
     assert costs.link_cost("near").byte == 1
     assert costs.link_cost("near", "far") == costs.link_cost("far")

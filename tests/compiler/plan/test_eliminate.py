@@ -1,4 +1,4 @@
-"""Elimination against brute force: exact where nothing is held, never worse than the hint where something is."""
+"""Variable elimination against brute force: exact, and with fixed variables never worse than the hint."""
 
 from itertools import product
 from random import Random
@@ -10,7 +10,7 @@ from shardwise.compiler.plan.eliminate import eliminate
 
 
 def random_tables(rng, variables=6, most=3, forbidden=0.1):
-    """Labels and tables of up to three variables; some entries are forbidden."""
+    """Return random numbers of labels and tables of up to three variables, with some forbidden entries."""
     labels = [rng.randint(1, most) for _ in range(variables)]
     tables = []
     for _ in range(rng.randint(1, 2 * variables)):
@@ -30,14 +30,14 @@ def best(labels, tables):
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_it_is_exact_where_nothing_is_held(seed):
+def test_elimination_is_exact_if_no_variable_is_fixed(seed):
     labels, tables = random_tables(Random(seed))
     assert cost(tables, eliminate(labels, tables, lambda: [0] * len(labels))) == best(labels, tables)
 
 
 @pytest.mark.parametrize("limit", [2, 4, 10])
 @pytest.mark.parametrize("seed", range(60))
-def test_held_variables_never_make_it_worse_than_the_hint(seed, limit):
+def test_the_result_is_never_worse_than_the_hint(seed, limit):
     rng = Random(seed)
     labels, tables = random_tables(rng, variables=7)
     hint = [rng.randrange(count) for count in labels]
@@ -45,10 +45,10 @@ def test_held_variables_never_make_it_worse_than_the_hint(seed, limit):
     assert best(labels, tables) <= found <= cost(tables, hint)
 
 
-def test_a_limit_that_forces_everything_gives_the_hint_where_it_stands_alone():
+def test_fixed_variables_have_the_label_of_the_hint():
     tables = [((0, 1), np.array([[5.0, 1.0], [0.0, 9.0]]))]
     assert eliminate([2, 2], tables, lambda: [0, 1]) == [1, 0]
-    # One variable is held; the other still takes its best.
+    # One variable is fixed; the other still gets its best label.
     assert eliminate([2, 2], tables, lambda: [0, 1], limit=1) == [0, 1]
 
 
@@ -60,8 +60,8 @@ def test_a_variable_without_tables_gets_its_lowest_label():
     assert eliminate([2, 3], [((1,), np.array([2.0, 0.0, 1.0]))], lambda: [1, 0]) == [0, 1]
 
 
-def test_a_variable_may_have_any_number_of_neighbours_without_a_choice():
-    # More neighbours than an array can have dims.
+def test_a_variable_may_have_many_neighbours_with_one_label():
+    # There are more neighbours than an array can have dims.
     neighbours = 100
     tables = [((0, 1 + n), np.array([[1.0], [0.0]])) for n in range(neighbours)]
     tables.append(((0, neighbours + 1), np.array([[0.0, 3.0], [0.0, 3.0]])))
@@ -69,7 +69,7 @@ def test_a_variable_may_have_any_number_of_neighbours_without_a_choice():
 
 
 def test_a_long_chain_with_a_hub_is_exact():
-    # Each variable prefers its neighbour's label, the hub prefers 1: all follow.
+    # Each variable prefers the label of its neighbour, and the hub prefers 1, so all labels are 1.
     count = 80
     tables = [((n, n + 1), np.array([[0.0, 2.0], [2.0, 0.0]])) for n in range(count - 1)]
     tables += [((n, count), np.array([[0.0, 1.0], [1.0, 0.0]])) for n in range(count)]

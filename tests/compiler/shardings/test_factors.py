@@ -1,4 +1,4 @@
-"""Factor rules: how they are written, and what reshape's rule says, checked on the elements themselves."""
+"""Factor rules: parsing, and the rule of reshape, checked against reshapes of numpy arrays."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 
 
 def written(rule: FactorRule) -> str:
-    """The rule as it would be written, factors named in order of number."""
+    """Return the text of a rule, with factors named in order of number."""
     names = string.ascii_lowercase
 
     def dim(factors):
@@ -65,7 +65,7 @@ def test_reducing():
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "rule", "sizes", "whole"),
+    ("before", "after", "rule", "sizes", "need_replication"),
     [
         ((8, 4), (2, 16), "(a b) c -> a (b c)", (2, 4, 4), ""),
         ((6,), (2, 3), "(a b) -> a b", (2, 3), ""),
@@ -83,9 +83,11 @@ def test_reducing():
     ],
     ids=str,
 )
-def test_reshaping(before, after, rule, sizes, whole):
+def test_reshaping(before, after, rule, sizes, need_replication):
     names = dict(zip(string.ascii_lowercase, sizes, strict=False))
-    wanted = replace(FactorRule.parse(rule, names), need_replication=frozenset(map(list(names).index, whole)))
+    wanted = replace(
+        FactorRule.parse(rule, names), need_replication=frozenset(map(list(names).index, need_replication))
+    )
     assert renumbered(FactorRule.reshaping(before, after)) == renumbered(wanted)
 
 
@@ -95,7 +97,7 @@ def test_reshaping_a_scalar_has_no_factors(before, after):
 
 
 def renumbered(rule: FactorRule) -> tuple:
-    """The rule with its factors numbered as they are met: two rules that say the same become equal."""
+    """Return the rule with factors numbered in order of appearance, so that equivalent rules are equal."""
     order: dict[int, int] = {}
     tables = [
         [[order.setdefault(f, len(order)) for f in factors] for factors in dims]
@@ -110,7 +112,7 @@ def assert_factors_fill(rule: FactorRule, before: tuple[int, ...], after: tuple[
 
 
 def shapes_of(size: int) -> list[tuple[int, ...]]:
-    """Every shape of up to three dims with this many elements."""
+    """Return all shapes of up to three dims with this many elements."""
     divisors = [d for d in range(1, size + 1) if size % d == 0]
     return [
         shape for rank in (1, 2, 3) for shape in itertools.product(divisors, repeat=rank) if math.prod(shape) == size
@@ -118,8 +120,8 @@ def shapes_of(size: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("size", [1, 12, 24, 30])
-def test_a_leading_factor_of_any_reshape_cuts_both_sides_alike(size):
-    """Cut along the factor, reshaped in pieces and joined, an array is the reshaped whole."""
+def test_sharding_a_leading_factor_commutes_with_any_reshape(size):
+    """Splitting an array along the factor, reshaping the shards and joining them equals reshaping the array."""
     whole = np.arange(size)
     for before, after in itertools.product(shapes_of(size), repeat=2):
         rule = FactorRule.reshaping(before, after)
@@ -145,43 +147,43 @@ def test_a_leading_factor_of_any_reshape_cuts_both_sides_alike(size):
         ((4, 5), (1, 4, 5, 1), {4, 5}),
     ],
 )
-def test_reshapes_can_be_cut_where_they_should(before, after, leading):
+def test_the_leading_factors_of_reshapes(before, after, leading):
     rule = FactorRule.reshaping(before, after)
     assert {rule.sizes[f] for f in rule.leading} == leading
 
 
-class TestCutsOfCompoundDims:
-    """`(i j) k -> i j k` of 6×4 rows: pieces must be contiguous."""
+class TestShardingCompoundDims:
+    """`(i j) k -> i j k` of 6×4 rows: shards must be contiguous."""
 
     RULE = FactorRule.parse("(i j) k -> i j k", dict(i=6, j=4, k=5))
 
     @pytest.mark.parametrize(
-        ("cuts", "allowed"),
+        ("counts", "allowed"),
         [
             ({0: 2}, True),
             ({0: 6}, True),
-            ({0: 4}, True),  # unevenly: padding lies at the end of both dims
-            ({0: 8}, False),  # more pieces than elements
-            ({1: 2}, False),  # every piece would be in many places
+            ({0: 4}, True),  # uneven, with the padding at the end of both dims
+            ({0: 8}, False),  # more shards than elements
+            ({1: 2}, False),  # shards would not be contiguous
             ({0: 3, 1: 2}, False),
             ({0: 6, 1: 2}, True),
-            ({0: 6, 1: 3}, False),  # padding would lie inside
+            ({0: 6, 1: 3}, False),  # the padding would be inside the dim
             ({2: 4}, True),
         ],
     )
-    def test_allows(self, cuts, allowed):
-        assert self.RULE.allows_sharding(cuts) is allowed
+    def test_allows_sharding(self, counts, allowed):
+        assert self.RULE.allows_sharding(counts) is allowed
 
     @pytest.mark.parametrize(
-        ("axes", "spread"),
+        ("axes", "assigned"),
         [
             ((), [(), ()]),
             (("two",), [("two",), ()]),
             (("two", "three"), [("two", "three"), ()]),
             (("two", "three", "four"), [("two", "three"), ("four",)]),
-            (("four",), [("four",), ()]),  # unevenly
+            (("four",), [("four",), ()]),  # uneven
             (("two", "two_more"), [("two", "two_more"), ()]),
         ],
     )
-    def test_spread(self, axes, spread):
-        assert self.RULE.assign_axes((0, 1), axes, {"two": 2, "two_more": 2, "three": 3, "four": 4}) == spread
+    def test_assign_axes(self, axes, assigned):
+        assert self.RULE.assign_axes((0, 1), axes, {"two": 2, "two_more": 2, "three": 3, "four": 4}) == assigned

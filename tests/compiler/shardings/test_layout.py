@@ -1,4 +1,4 @@
-"""Layouts: names of axes by dim, and the shapes that they make."""
+"""Layouts: their axes, their text, and the shapes of shards."""
 
 import pytest
 
@@ -20,11 +20,11 @@ MESH = AbstractMesh((4, 2), ("data", "model"))
         (Layout((("data",),), (("model", MAX),)), "P('data') + max over 'model'"),
     ],
 )
-def test_a_layout_prints_as_the_spec_that_it_is(layout, text):
+def test_a_layout_prints_as_its_spec(layout, text):
     assert str(layout) == text
 
 
-def test_axes_are_those_that_cut_and_those_that_are_partial():
+def test_the_axes_of_a_layout_are_those_of_dims_and_partial_sums():
     layout = Layout((("model",), ()), (("data", SUM),))
     assert layout.axes == ("model", "data")
     assert layout.dim_of("model") == 0
@@ -38,7 +38,7 @@ def test_replicated():
     assert Layout.replicated(0).axes == ()
 
 
-def test_a_changed_layout_is_a_new_one():
+def test_changing_a_layout_returns_a_new_one():
     layout = Layout((("model",), ()), (("data", SUM),))
     assert layout.with_dim(1, ("other",)) == Layout((("model",), ("other",)), (("data", SUM),))
     assert layout.without_partial("data") == Layout((("model",), ()))
@@ -47,7 +47,7 @@ def test_a_changed_layout_is_a_new_one():
 
 
 @pytest.mark.parametrize(
-    ("dims", "shape", "even", "piece"),
+    ("dims", "shape", "padded", "shard"),
     [
         (((), ()), (5, 7), (5, 7), (5, 7)),
         ((("data",), ()), (8, 7), (8, 7), (2, 7)),
@@ -58,13 +58,13 @@ def test_a_changed_layout_is_a_new_one():
         ((("data",), ()), (1, 7), (4, 7), (1, 7)),
     ],
 )
-def test_pieces_are_equal_blocks_of_the_padded_array(dims, shape, even, piece):
+def test_shards_are_equal_blocks_of_the_padded_array(dims, shape, padded, shard):
     layout = Layout(dims)
-    assert layout.padded_shape(shape, MESH) == even
-    assert layout.shard_shape(even, MESH) == piece
+    assert layout.padded_shape(shape, MESH) == padded
+    assert layout.shard_shape(padded, MESH) == shard
 
 
-def test_layouts_and_pins_are_values():
+def test_layouts_and_pins_compare_by_value():
     assert len({Layout((("data",),)), Layout((("data",),)), Layout((("model",),))}) == 2
     assert Pin(Layout(((),)), frozenset({0}), "x") == Pin(Layout(((),)), frozenset({0}), "x")
     assert Pin(Layout(((),)), frozenset({0})) != Pin(Layout(((),)))

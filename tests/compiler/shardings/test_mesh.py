@@ -1,4 +1,4 @@
-"""Meshes: positions and groups of devices, counted by hand, and what a mesh cannot be."""
+"""Meshes: coordinates and groups of devices, computed another way, and errors."""
 
 import itertools
 
@@ -12,7 +12,7 @@ MESHES = [AbstractMesh((), ()), AbstractMesh((3,), ("a",)), AbstractMesh((4, 2),
 
 
 def places(mesh: AbstractMesh) -> list[dict[str, int]]:
-    """Every device's coordinate on every axis, in mesh order."""
+    """Return the coordinates of all devices, in mesh order."""
     return [dict(zip(mesh.axis_names, index, strict=True)) for index in np.ndindex(mesh.axis_sizes)]
 
 
@@ -22,7 +22,7 @@ def axes_of(mesh: AbstractMesh) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=repr)
-def test_coordinates_count_blocks_with_the_first_axis_major(mesh):
+def test_coordinates_have_the_first_axis_major(mesh):
     for axes in axes_of(mesh):
         ordered = sorted({tuple(place[axis] for axis in axes) for place in places(mesh)})
         expected = [ordered.index(tuple(place[axis] for axis in axes)) for place in places(mesh)]
@@ -68,7 +68,7 @@ def test_names_sizes_and_text():
         ((4, 0), ("a", "b"), "mesh axis sizes must be at least 1, not (4, 0)"),
     ],
 )
-def test_what_a_mesh_cannot_be(sizes, names, message):
+def test_invalid_meshes_raise(sizes, names, message):
     with pytest.raises(ShardingError) as caught:
         AbstractMesh(sizes, names)
     assert str(caught.value) == message
@@ -81,12 +81,12 @@ def test_what_a_mesh_cannot_be(sizes, names, message):
         ("x", "the mesh data=4, model=2 has no axis 'x'. Its axes are 'data', 'model'."),
     ],
 )
-def test_an_unknown_axis_brings_a_suggestion(axis, message):
+def test_the_message_for_an_unknown_axis_has_a_suggestion(axis, message):
     assert AbstractMesh((4, 2), ("data", "model")).unknown_axis_message(axis) == message
 
 
 class Device:
-    """Stands for a device: meshes do not look inside."""
+    """A device, which is opaque to meshes."""
 
 
 class TestDevices:
@@ -100,7 +100,7 @@ class TestDevices:
         assert mesh.abstract == AbstractMesh((4, 2), ("data", "model"))
         assert repr(mesh) == "Mesh(data=4, model=2)"
 
-    def test_one_name_for_a_row(self):
+    def test_a_single_axis_name_may_be_a_string(self):
         devices = [Device() for _ in range(3)]
         assert Mesh(devices, "a") == Mesh(devices, ("a",))
 
@@ -113,13 +113,13 @@ class TestDevices:
         assert mesh != Mesh(devices, "b")
         assert mesh != mesh.abstract
 
-    def test_the_grid_is_fixed(self):
+    def test_the_array_of_devices_is_read_only(self):
         grid = np.array([Device(), Device()])
         mesh = Mesh(grid, "a")
         with pytest.raises(ValueError, match="read-only"):
             mesh.devices[0] = None
 
-    def test_the_callers_grid_stays_its_own(self):
+    def test_the_array_of_the_caller_is_copied(self):
         grid = np.array([Device(), Device()])
         mesh = Mesh(grid, "a")
         first = grid[0]
@@ -127,7 +127,7 @@ class TestDevices:
         assert mesh.devices[0] is first
         assert mesh.flat_devices[0] is first
 
-    def test_a_device_cannot_be_there_twice(self):
+    def test_a_repeated_device_raises(self):
         device = Device()
         with pytest.raises(ShardingError, match="a mesh cannot contain a device twice"):
             Mesh([device, device], "a")
@@ -136,7 +136,7 @@ class TestDevices:
         ("count", "names", "sizes"),
         [(8, "ab", (4, 2)), (8, "abc", (2, 2, 2)), (6, "ab", (3, 2)), (7, "ab", (7, 1)), (16, "ab", (4, 4))],
     )
-    def test_a_flat_list_is_folded_with_a_warning(self, count, names, sizes):
+    def test_a_flat_list_is_reshaped_with_a_warning(self, count, names, sizes):
         with pytest.warns(UserWarning, match=f"flat list of {count} devices for {len(names)} axis names"):
             mesh = Mesh([Device() for _ in range(count)], tuple(names))
         assert tuple(mesh.shape.values()) == sizes

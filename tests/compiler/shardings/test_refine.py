@@ -1,4 +1,4 @@
-"""Meshes over the same devices as one: every layout says the same of every device on the common mesh."""
+"""Refined meshes: a layout places the same elements on every device when it is expressed on the common mesh."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, parse_mesh
 from shardwise.compiler.shardings.refine import coarsen_layout, common_mesh, refine_pin, sub_axes_of
 
-DEVICES = list(range(24))  # a mesh does not care what its devices are
+DEVICES = list(range(24))  # devices are opaque to meshes
 
 
 def mesh_of(sizes, names="abcd", devices=DEVICES):
@@ -36,7 +36,7 @@ def layouts(mesh, ndim=2):
         ((1,), (1, 1), (1,)),
     ],
 )
-def test_layouts_on_the_common_mesh(first, second, common):
+def test_a_layout_on_the_common_mesh_places_the_same_elements(first, second, common):
     one, other = mesh_of(first), mesh_of(second, "pqrs")
     fine = common_mesh([one, other])
     assert tuple(size for size in fine.axis_sizes if size > 1 or common == (1,)) == common
@@ -47,12 +47,12 @@ def test_layouts_on_the_common_mesh(first, second, common):
             assert pin.layout.shard_indices(shape, fine.abstract) == layout.shard_indices(shape, mesh.abstract)
             assert (pin.open_dims, pin.reason) == (frozenset({0}), "why")
             back = coarsen_layout(pin.layout, mesh.abstract, fine.abstract)
-            # axes of size 1 cut nothing, and are forgotten on the way
+            # axes of size 1 shard nothing, and are dropped
             long = Layout(tuple(tuple(axis for axis in dim if mesh.shape[axis] > 1) for dim in layout.dims))
             assert back == long or fine is mesh
 
 
-def test_names_of_the_common_mesh():
+def test_the_axis_names_of_the_common_mesh():
     fine = common_mesh([mesh_of((4, 2), "ab"), mesh_of((2, 4), "cd")])
     assert str(fine.abstract) == "c=2, a_0=2, b=2"
     assert sub_axes_of(AbstractMesh((4, 2), "ab"), fine.abstract) == {"a": ("c", "a_0"), "b": ("b",)}
@@ -60,12 +60,12 @@ def test_names_of_the_common_mesh():
     assert coarsen_layout(Layout((("a_0", "c"), ())), AbstractMesh((4, 2), "ab"), fine.abstract) is None
 
 
-def test_meshes_that_have_nothing_in_common():
+def test_meshes_without_a_common_refinement():
     assert common_mesh([mesh_of((3, 2)), mesh_of((2, 3))]) is None
     assert common_mesh([mesh_of((4,)), mesh_of((4,), devices=DEVICES[::-1])]) is None
 
 
-def test_axis_types_in_text():
+def test_meshes_print_their_axis_types():
     mesh = parse_mesh("data=4, model=2 explicit, rest=1 manual")
     assert str(mesh) == "data=4, model=2 explicit, rest=1 manual"
     assert parse_mesh(str(mesh)) == mesh != parse_mesh("data=4, model=2, rest=1")

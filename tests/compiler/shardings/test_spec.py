@@ -1,4 +1,4 @@
-"""PartitionSpecs: what users write, the pins that it means, and what it cannot say."""
+"""PartitionSpecs: the pins that they mean, their normal form, and errors."""
 
 import pickle
 
@@ -29,11 +29,11 @@ MESH = AbstractMesh((4, 2), ("data", "model"))
     ],
     ids=repr,
 )
-def test_a_spec_pins_its_axes_to_dims(spec, shape, dims):
+def test_the_pin_of_a_spec(spec, shape, dims):
     assert pin_of(spec, shape, MESH, "x") == Pin(Layout(dims), frozenset(), "x")
 
 
-def test_one_way_to_say_it_is_kept():
+def test_equivalent_entries_are_normalized():
     assert P(("data",), (), ("model",)) == P("data", None, "model")
     assert repr(P(("data",), (), ("model", "x"))) == "P('data', None, ('model', 'x'))"
     assert hash(P(("data",))) == hash(P("data"))
@@ -77,14 +77,14 @@ def test_unconstrained_dims_are_open():
     ],
     ids=repr,
 )
-def test_a_spec_that_does_not_fit(spec, shape, message):
+def test_a_spec_that_does_not_match_the_array_raises(spec, shape, message):
     with pytest.raises(ShardingError) as caught:
         pin_of(spec, shape, MESH)
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("entry", [3, ("data", 1), ["data"], 2.5])
-def test_entries_are_names(entry):
+def test_invalid_entries_raise(entry):
     with pytest.raises(TypeError) as caught:
         P(entry)
     assert str(caught.value) == (
@@ -103,7 +103,7 @@ def test_entries_are_names(entry):
     ],
     ids=str,
 )
-def test_the_spec_of_a_layout_says_it_again(layout, spec):
+def test_the_spec_of_a_layout(layout, spec):
     assert spec_of(layout) == spec
     assert pin_of(spec, (8,) * len(layout.dims), MESH).layout == layout
 
@@ -118,5 +118,5 @@ def test_specs_are_tuples_that_print_and_pickle():
     assert type(again) is PartitionSpec
 
 
-def test_unconstrained_survives_a_pickle():
+def test_unconstrained_is_one_object_after_pickling():
     assert pickle.loads(pickle.dumps(P(UNCONSTRAINED, "data"))) == P(UNCONSTRAINED, "data")

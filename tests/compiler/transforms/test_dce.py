@@ -1,4 +1,4 @@
-"""dce: what nobody uses is left out, inside loops and branches too; effects and decisions stay."""
+"""dce removes unused equations, inside loops and branches too, and keeps effects and decisions."""
 
 import numpy as np
 import pytest
@@ -18,8 +18,8 @@ X = np.array([1.0, 2.0, 3.0], np.float32)
 XS = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def trimmed(function, *args):
-    """The control ops of a function's program once it is trimmed, and that it still computes the same."""
+def control_ops_after_dce(function, *args):
+    """Return the control ops of a function's program after dce, and check that it computes the same."""
     program = inline(sw.make_jaxpr(function)(*args).program)
     small = dce(program)
     for found, expected in zip(evaluate(verify(small), args), evaluate(program, args), strict=True):
@@ -32,77 +32,81 @@ def names(op):
     return sorted(equation.op.name for program in op.programs for equation in program.equations)
 
 
-def test_a_carry_that_only_feeds_itself_goes():
-    (loop,) = trimmed(lambda x: lax.scan(lambda c, _: ((c[0] * 2, c[1] + 1), None), (x, x), length=3)[0][0], X)
+def test_a_carry_that_only_feeds_itself_is_removed():
+    (loop,) = control_ops_after_dce(
+        lambda x: lax.scan(lambda c, _: ((c[0] * 2, c[1] + 1), None), (x, x), length=3)[0][0], X
+    )
     assert loop.carried == 1 and "add" not in names(loop)
 
 
-def test_a_carry_that_feeds_another_stays():
-    (loop,) = trimmed(lambda x: lax.scan(lambda c, _: ((c[0] * c[1], c[1] + 1), None), (x, x), length=3)[0][0], X)
+def test_a_carry_that_feeds_another_is_kept():
+    (loop,) = control_ops_after_dce(
+        lambda x: lax.scan(lambda c, _: ((c[0] * c[1], c[1] + 1), None), (x, x), length=3)[0][0], X
+    )
     assert loop.carried == 2
 
 
-def test_a_chain_of_carries_stays_as_far_as_it_is_needed():
+def test_a_chain_of_carries_is_kept_as_far_as_it_is_used():
     def step(c, _):
         a, b, d, e = c
         return (a * b, b * d, d + 1, e * a), None
 
-    (loop,) = trimmed(lambda x: lax.scan(step, (x, x, x, x), length=3)[0][0], X)
+    (loop,) = control_ops_after_dce(lambda x: lax.scan(step, (x, x, x, x), length=3)[0][0], X)
     assert loop.carried == 3
 
 
-def test_slices_stacks_and_consts_go():
+def test_unused_slices_stacks_and_consts_are_removed():
     def f(x, xs):
         k = jnp.exp(x)
         return lax.scan(lambda c, rows: (c + rows[0], (c * k, rows[1])), x, (xs, xs * 2))
 
-    (loop,) = trimmed(lambda x, xs: f(x, xs)[0], X, XS)
+    (loop,) = control_ops_after_dce(lambda x, xs: f(x, xs)[0], X, XS)
     assert (len(loop.program.inputs), len(loop.program.outputs), loop.consts) == (2, 1, 0)
-    (loop,) = trimmed(lambda x, xs: f(x, xs)[1][1], X, XS)
+    (loop,) = control_ops_after_dce(lambda x, xs: f(x, xs)[1][1], X, XS)
     assert (len(loop.program.inputs), len(loop.program.outputs), loop.carried) == (1, 1, 0)
-    (loop,) = trimmed(lambda x, xs: f(x, xs)[1][0], X, XS)
+    (loop,) = control_ops_after_dce(lambda x, xs: f(x, xs)[1][0], X, XS)
     assert (len(loop.program.inputs), len(loop.program.outputs), loop.consts, loop.carried) == (3, 2, 1, 1)
 
 
-def test_a_loop_that_nobody_uses_goes():
-    assert trimmed(lambda x: (lax.scan(lambda c, _: (c * 2, c), x, length=3), x + 1)[1], X) == []
-    assert trimmed(lambda x: (lax.cond(x[0] > 0, lambda: x, lambda: -x), x + 1)[1], X) == []
-    assert trimmed(lambda x: (lax.while_loop(lambda c: c[0] < 3, lambda c: c + 1, x), x + 1)[1], X) == []
+def test_an_unused_loop_is_removed():
+    assert control_ops_after_dce(lambda x: (lax.scan(lambda c, _: (c * 2, c), x, length=3), x + 1)[1], X) == []
+    assert control_ops_after_dce(lambda x: (lax.cond(x[0] > 0, lambda: x, lambda: -x), x + 1)[1], X) == []
+    assert control_ops_after_dce(lambda x: (lax.while_loop(lambda c: c[0] < 3, lambda c: c + 1, x), x + 1)[1], X) == []
 
 
-def test_what_a_while_loop_decides_by_stays():
+def test_the_values_that_a_while_loop_tests_are_kept():
     def f(x):
         return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2, c[2] * c[1]), (0, x, x))[1]
 
-    (loop,) = trimmed(f, X)
+    (loop,) = control_ops_after_dce(f, X)
     assert len(loop.body.outputs) == 2 and len(loop.cond.inputs) == 2
 
 
-def test_results_and_operands_of_branches_go():
+def test_unused_results_and_operands_of_branches_are_removed():
     def f(x, y):
         return lax.cond(x[0] > 0, lambda: (x * 2, jnp.exp(y)), lambda: (x, y))[0]
 
-    (branch,) = trimmed(f, X, X)
+    (branch,) = control_ops_after_dce(f, X, X)
     assert [len(p.outputs) for p in branch.branches] == [1, 1]
     assert [len(p.inputs) for p in branch.branches] == [1, 1] and "exp" not in names(branch)
 
 
-def test_an_operand_stays_while_one_branch_uses_it():
-    (branch,) = trimmed(lambda x, y: lax.cond(x[0] > 0, lambda: x, lambda: y), X, X)
+def test_an_operand_that_one_branch_uses_is_kept():
+    (branch,) = control_ops_after_dce(lambda x, y: lax.cond(x[0] > 0, lambda: x, lambda: y), X, X)
     assert [len(p.inputs) for p in branch.branches] == [2, 2]
 
 
-def test_loops_in_loops_are_trimmed():
+def test_nested_loops_are_trimmed():
     def step(c, row):
         inner, kept = lax.scan(lambda d, x: ((d[0] + x, d[1] * x), d[1]), (c[0], c[1]), row)
         return inner, kept
 
-    outer, inner = trimmed(lambda x, xs: lax.scan(step, (x[0], x[1]), xs)[0][0], X, XS)
+    outer, inner = control_ops_after_dce(lambda x, xs: lax.scan(step, (x[0], x[1]), xs)[0][0], X, XS)
     assert outer.carried == inner.carried == 1
     assert len(outer.program.outputs) == len(inner.program.outputs) == 1 and "mul" not in names(inner)
 
 
-def test_the_order_of_what_stays_is_kept():
+def test_the_order_of_kept_values_does_not_change():
     def f(x, y, z):
         return lax.scan(lambda c, row: ((c[2] * 1, c[1] - row, c[0] + 1), c[1] + c[2]), (x, y, z), jnp.stack([x, y]))
 
@@ -110,14 +114,14 @@ def test_the_order_of_what_stays_is_kept():
         carry, stacked = f(x, y, z)
         return carry[2], stacked
 
-    (loop,) = trimmed(some, X, X * 2, X * 3)
+    (loop,) = control_ops_after_dce(some, X, X * 2, X * 3)
     assert loop.carried == 3
-    (loop,) = trimmed(lambda x, y, z: f(x, y, z)[0][1], X, X * 2, X * 3)
+    (loop,) = control_ops_after_dce(lambda x, y, z: f(x, y, z)[0][1], X, X * 2, X * 3)
     assert loop.carried == 1 and names(loop) == ["sub"]
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_effects_stay_with_what_they_need(ordered):
+def test_effects_and_their_operands_are_kept(ordered):
     seen = []
 
     def f(x):
@@ -137,7 +141,7 @@ def test_effects_stay_with_what_they_need(ordered):
     assert sorted(seen) == [-2, 0, 1, 3]
 
 
-def test_a_program_without_dead_parts_is_handed_back():
+def test_a_program_without_dead_equations_is_returned():
     for case in op_cases():
         if isinstance(case.op, Control):
             once = dce(case.program)
@@ -145,7 +149,7 @@ def test_a_program_without_dead_parts_is_handed_back():
 
 
 @pytest.mark.parametrize("case", [case for case in op_cases() if isinstance(case.op, Control)], ids=str)
-def test_any_of_the_results_can_be_left_out(case):
+def test_any_subset_of_the_results_is_computed_correctly(case):
     program, args = case.program, case.args
     expected = evaluate(program, args)
     for chosen in range(2 ** len(program.outputs)):

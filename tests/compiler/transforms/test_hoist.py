@@ -1,4 +1,4 @@
-"""Conversions that narrow what does not change stand before a loop; the program means the same."""
+"""hoist moves loop-invariant conversions to a smaller dtype out of loops, and the program computes the same."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ W, XS = RNG.normal(size=(4, 4)).astype(np.float32), RNG.normal(size=(3, 2, 4)).a
 
 
 def programs(function, *args):
-    """A function's program, before and after; both give the same on `args`."""
+    """Return a function's program before and after hoisting, and check that both compute the same."""
     before = dce(inline(sw.jit(function).trace(*args).jaxpr))
     after = dce(verify(hoist(before)))
     for a, b in zip(evaluate(before, args), evaluate(after, args), strict=True):
@@ -29,7 +29,7 @@ def programs(function, *args):
 
 
 def names(program):
-    """The ops outside of loops, and inside."""
+    """Return the names of the ops outside of loops, and inside."""
     inner = [equation.op.name for equation in program.walk() if equation not in program.equations]
     return [equation.op.name for equation in program.equations], inner
 
@@ -38,17 +38,18 @@ def narrow_steps(w, xs):
     return lax.scan(lambda c, x: (jnp.tanh(c + x @ w.astype(np.float16)), None), xs[0], xs)[0]
 
 
-def test_a_weight_is_converted_once():
+def test_a_weight_is_converted_once_before_the_loop():
     before, after = programs(narrow_steps, W, XS)
     assert "convert" not in names(before)[0] and "convert" in names(before)[1]
     outside, inside = names(after)
     assert "convert" in outside and "convert" not in inside
     (loop,) = [equation for equation in after.equations if equation.op.name == "scan"]
     assert W.shape in [value.type.shape for value in loop.inputs]
-    assert all(value.type.dtype == np.float16 for value in loop.inputs)  # the wide one does not enter any more
+    # The f32 weight is no operand of the loop any more.
+    assert all(value.type.dtype == np.float16 for value in loop.inputs)
 
 
-def test_and_what_it_takes_to_get_there():
+def test_the_ops_that_a_conversion_depends_on_are_hoisted():
     def scaled(w, xs):
         return lax.scan(lambda c, x: (c + x @ (2 * w.T).astype(np.float16), None), xs[0], xs)[0]
 
@@ -57,7 +58,7 @@ def test_and_what_it_takes_to_get_there():
     assert not {"transpose", "convert", "mul"} & set(inside)
 
 
-def test_from_a_loop_in_a_loop_all_the_way():
+def test_a_conversion_is_hoisted_out_of_nested_loops():
     def nested(w, xs):
         return lax.scan(lambda c, x: (narrow_steps(w, xs + c), None), xs[0], xs)[0]
 
@@ -65,35 +66,35 @@ def test_from_a_loop_in_a_loop_all_the_way():
     assert outside.count("convert") == 1 and "convert" not in inside
 
 
-STAY = {
-    "it changes": (lambda w, xs: lax.scan(lambda w, x: (w + 1, x @ w.astype(np.float16)), w, xs), W),
-    "it grows": (
+NOT_HOISTED = {
+    "a carry": (lambda w, xs: lax.scan(lambda w, x: (w + 1, x @ w.astype(np.float16)), w, xs), W),
+    "conversion to a larger dtype": (
         lambda w, xs: lax.scan(lambda c, x: (c + x.astype(np.float32) @ w.astype(np.float32), None), xs[0] * 1.0, xs),
         W.astype(np.float16),
     ),
-    "one turn": (lambda w, xs: narrow_steps(w, xs[:1]), W),
-    "to be computed again": (
+    "one iteration": (lambda w, xs: narrow_steps(w, xs[:1]), W),
+    "behind a barrier": (
         lambda w, xs: lax.scan(lambda c, x: (c + x @ Barrier()(w).astype(np.float16), None), xs[0], xs),
         W,
     ),
 }
 
 
-@pytest.mark.parametrize("name", STAY)
-def test_what_stays_inside(name):
-    function, w = STAY[name]
-    xs = XS.astype(np.float32) if name == "it grows" else XS
+@pytest.mark.parametrize("name", NOT_HOISTED)
+def test_other_conversions_stay_inside(name):
+    function, w = NOT_HOISTED[name]
+    xs = XS.astype(np.float32) if name == "conversion to a larger dtype" else XS
     before, after = programs(function, w, xs)
     assert names(after) == names(before)
 
 
-def test_without_a_loop_it_is_the_same_program():
+def test_a_program_without_loops_is_returned():
     program = inline(sw.jit(lambda w: w.astype(np.float16) * 2).trace(W).jaxpr)
     assert hoist(program) is program
 
 
-def test_half_as_much_is_gathered():
-    """Microbatches under FSDP: their weights are gathered before the loop, and narrow."""
+def test_weights_are_gathered_in_the_smaller_dtype():
+    """Microbatches under FSDP: weights are gathered as bf16, once, before the loop."""
     mesh = AbstractMesh((8,), ("data",))
 
     def shaped(shape, spec, dtype):

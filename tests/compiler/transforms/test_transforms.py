@@ -1,4 +1,4 @@
-"""Transforms on whole programs: alone and on top of each other, against finite differences, loops and closed forms."""
+"""Transformations of programs, alone and composed, against finite differences, loops and closed forms."""
 
 import itertools
 
@@ -66,7 +66,7 @@ def attention(q, k):
 
 
 def mixed(x, n):
-    """Integers beside floats, a value used three times, an output that is an input, one that does not move."""
+    """Integers beside floats, a value used three times, an output that is an input, an output without a tangent."""
     scaled = Mul()(x, Convert(F64)(n))
     kept = Select()(Compare("GT")(x, scaled), x, Neg()(scaled))
     return [Add()(kept, Mul()(x, x)), n, x, Convert(np.dtype(np.int32))(x)]
@@ -95,7 +95,7 @@ def args_of(body: Program, seed: str = "values") -> list[NumpyArray]:
 
 
 def gradient(body: Program) -> Program:
-    """inputs → gradients, by the floats, of the sum of all outputs that move."""
+    """Return the program inputs → gradients of the sum of all outputs with a tangent, by the float inputs."""
     active = active_inputs(body)
     forward, linear, _ = linearize_program(body, active)
     residuals = len(forward.outputs) - len(body.outputs)
@@ -118,7 +118,7 @@ def total(body: Program, args: list[NumpyArray]) -> float:
 
 @pytest.mark.parametrize("body", PROGRAMS, ids=lambda body: body.name)
 class TestCompositions:
-    def test_the_gradient_is_the_slope_along_every_element(self, body):
+    def test_the_gradient_equals_finite_differences(self, body):
         args = args_of(body)
         gradients = iter(evaluate(gradient(body), args))
         for number, arg in enumerate(args):
@@ -134,7 +134,7 @@ class TestCompositions:
                 slopes[index] = (both[0] - both[1]) / (2 * STEP)
             np.testing.assert_allclose(next(gradients), slopes, rtol=1e-6, atol=1e-8)
 
-    def test_jvp_of_jvp_is_the_slope_of_the_slope(self, body):
+    def test_jvp_of_jvp_equals_finite_differences_of_jvp(self, body):
         first, moving = jvp_program(body, active_inputs(body))
         second, _ = jvp_program(first, active_inputs(first))
         args, tangents = args_of(first), [a for a in args_of(first, "tangents") if a.dtype == F64]
@@ -143,12 +143,12 @@ class TestCompositions:
         slopes = [(a - b) / (2 * STEP) for a, b in zip(ahead, behind, strict=True) if a.dtype == F64]
         found = list(results[len(first.outputs) :])
         assert sum(moving) <= len(found) <= len(slopes)
-        for slope in slopes:  # an output that does not move has no tangent: its slope is zero
+        for slope in slopes:  # an output without a tangent has the derivative zero
             if slope.any():
                 np.testing.assert_allclose(found.pop(0), slope, rtol=1e-5, atol=1e-7)
         assert not any(tangent.any() for tangent in found)
 
-    def test_jvp_of_the_gradient_is_the_slope_of_the_gradient(self, body):
+    def test_jvp_of_the_gradient_equals_finite_differences_of_it(self, body):
         grad = gradient(body)
         derivative, moving = jvp_program(grad, active_inputs(grad))
         args, tangents = args_of(grad), [a for a in args_of(grad, "tangents") if a.dtype == F64]
@@ -176,7 +176,7 @@ class TestCompositions:
         for left, right in zip(h_v, h_t_v, strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-10, atol=1e-10)
 
-    def test_vmap_of_vmap_is_a_loop_in_a_loop(self, body):
+    def test_vmap_of_vmap_equals_nested_loops(self, body):
         places = [tuple(0 for _ in body.inputs), tuple(type.ndim for type in body.in_types)]
         for inner, outer in itertools.product(places, repeat=2):
             once, once_dims = vmap_program(body, BatchAxis(2), inner)
@@ -214,7 +214,7 @@ def moved_along(body: Program, args: list[NumpyArray], tangents: list[NumpyArray
 
 
 def ops_of(body: Program) -> list[str]:
-    """The ops of a program by name, those of the programs that it calls too."""
+    """Return the number of ops of each name, including those of called programs."""
     found = []
     for equation in body.equations:
         found += ops_of(equation.op.program) if isinstance(equation.op, Call) else [equation.op.name]
@@ -236,7 +236,7 @@ class TestNothingRunsTwice:
         assert ops_of(forward).count("exp") == 3
         assert "exp" not in ops_of(linear)
 
-    def test_linearizing_a_gradient_runs_its_exps_once(self):
+    def test_linearizing_a_gradient_computes_each_exp_once(self):
         body = program("exps", "f64[3]", lambda x: [Exp()(Exp()(x))])
         forward, linear, _ = linearize_program(gradient(body), (True,))
         assert ops_of(forward).count("exp") == 2
@@ -250,21 +250,21 @@ class TestNothingRunsTwice:
         forward, linear, _ = linearize_program(body, (False, True))
         assert len(forward.outputs) == 1 + 2  # the result, exp(y) and -x
 
-    def test_work_on_values_that_do_not_move_stays_out_of_the_linear_program(self):
+    def test_equations_without_tangents_are_not_in_the_linear_program(self):
         body = program("partly", "f64[3] f64[3]", lambda x, y: [Add()(Mul()(Exp()(y), Exp()(y)), Neg()(x))])
         _, linear, _ = linearize_program(body, (True, False))
         assert ops_of(linear) == ["neg"]
 
 
 class TestTranspose:
-    def test_a_value_used_often_gets_the_sum_of_its_cotangents(self):
+    def test_a_value_with_several_uses_gets_the_sum_of_its_cotangents(self):
         body = program("thrice", "f64[3]", lambda x: [Add()(Add()(x, x), x)])
         backward, reached = transpose_program(body, (True,), (True,))
         assert reached == (True,)
         (found,) = evaluate(backward, [np.array([1.0, 2.0, 3.0])])
         np.testing.assert_array_equal(found, [3.0, 6.0, 9.0])
 
-    def test_an_input_that_no_output_depends_on_gets_none(self):
+    def test_an_input_that_no_output_depends_on_gets_no_cotangent(self):
         body = program("first", "f64[3] f64[3]", lambda x, y: [Neg()(x), Neg()(Neg()(y))])
         backward, reached = transpose_program(body, (True, True), (True, False))
         assert reached == (True, False)
@@ -276,7 +276,7 @@ class TestTranspose:
         (found,) = evaluate(backward, [np.full(3, 1.0), np.full(3, 10.0), np.full(3, 100.0)])
         np.testing.assert_array_equal(found, np.full(3, 1.0 + 10.0 - 100.0))
 
-    def test_known_inputs_are_computed_with_but_get_no_cotangent(self):
+    def test_known_inputs_get_no_cotangent(self):
         body = program("scaled", "f64[3] f64[3]", lambda x, y: [Mul()(Exp()(y), x)])
         backward, reached = transpose_program(body, (True, False), (True,))
         assert reached == (True,)
@@ -288,7 +288,7 @@ WEAK = "f32[]~"
 
 
 class TestWeakTypes:
-    """A tangent has its value's type, and a cotangent too, down to the weakness: calls insist on it."""
+    """Tangents and cotangents have the type of their value, including its weakness, as calls require."""
 
     CALLED = program("called", f"{WEAK} {WEAK}", lambda x, y: [Max()(x, y), Mul()(x, y)])
 
@@ -301,7 +301,7 @@ class TestWeakTypes:
         ],
         ids=["max", "select", "mul"],
     )
-    def test_calls_take_weak_tangents_and_cotangents(self, before):
+    def test_calls_accept_weak_tangents_and_cotangents(self, before):
         body = program("body", f"{WEAK} {WEAK}", lambda x, y: [*Call(self.CALLED)(before(x, y), y)])
         for active in ((True, False), (False, True), (True, True)):
             derivative, moving = jvp_program(body, active)
@@ -313,7 +313,7 @@ class TestWeakTypes:
             backward, reached = transpose_program(verify(linear), is_tangent, (True,) * len(linear.outputs))
             assert verify(backward).out_types == (parse_type(WEAK),) * sum(reached)
 
-    def test_a_convert_from_weak_gives_a_weak_cotangent(self):
+    def test_the_cotangent_of_a_weak_operand_of_convert_is_weak(self):
         body = program("strong", WEAK, lambda x: [Convert(np.dtype(np.float32))(Call(SCALAR)(x)[0])])
         _, linear, _ = linearize_program(body, (True,))
         backward, _ = transpose_program(linear, (True,), (True,))
@@ -327,7 +327,7 @@ class TestInline:
     def test_a_program_without_calls_is_returned(self):
         assert inline(SQUARE) is SQUARE
 
-    def test_calls_inside_calls_disappear(self):
+    def test_nested_calls_are_inlined(self):
         body = program("outer", "f64[3]", lambda x: [Call(TWICE)(Call(TWICE)(x)[0])[0]])
         assert ops_of(inline(body)) == ["mul"] * 4
         assert [equation.op.name for equation in inline(body).equations] == ["mul"] * 4
@@ -340,7 +340,7 @@ class TestInline:
         a, b = flat.inputs
         assert flat.outputs == (b, a, b, a)
 
-    def test_equations_keep_their_own_lines(self):
+    def test_inlined_equations_keep_their_source_lines(self):
         x, y = Value(ArrayType((3,), F64)), Value(ArrayType((3,), F64))
         line, why = Source("model.py", 7, "f"), Reason()
         inner = Program((x,), (Equation(Neg(), [x], [y], line, why),), (y,), "inner")
@@ -356,7 +356,7 @@ class TestInline:
 
 
 class TestDce:
-    def test_dead_equations_go_and_inputs_stay(self):
+    def test_dead_equations_are_removed_and_inputs_are_kept(self):
         body = program("dead", "f64[3] f64[3]", lambda x, y: [Exp()(x), Neg()(Exp()(y))][:1])
         live = dce(body)
         assert [equation.op.name for equation in verify(live).equations] == ["exp"]
@@ -366,12 +366,12 @@ class TestDce:
     def test_a_program_without_dead_equations_is_returned(self):
         assert dce(SQUARE) is SQUARE
 
-    def test_an_equation_lives_if_one_result_does(self):
+    def test_an_equation_is_live_if_one_result_is(self):
         two = program("two", "f64[3]", lambda x: [Exp()(x), Neg()(x)])
         body = program("outer", "f64[3]", lambda x: [Call(two)(x)[1]])
         assert dce(body) is body
 
-    def test_what_only_the_dead_used_is_dead(self):
+    def test_equations_that_only_dead_equations_use_are_dead(self):
         body = program("chain", "f64[3]", lambda x: [[x, Exp()(Neg()(Exp()(x)))][0]])
         assert dce(body).equations == ()
 
@@ -380,7 +380,7 @@ def lines(body: Program) -> set[int]:
     return {equation.source.line for equation in body.equations}
 
 
-def test_transforms_attribute_what_they_emit_to_the_users_line():
+def test_transformed_equations_have_the_users_source_line():
     x, a, b = (Value(ArrayType((3,), F64)) for _ in range(3))
     body = Program(
         (x,),
@@ -399,7 +399,7 @@ def test_transforms_attribute_what_they_emit_to_the_users_line():
     assert provenance.source is None
 
 
-def test_a_transform_that_fails_leaves_no_line_behind():
+def test_a_failed_transformation_restores_the_current_source():
     x, y = Value(ArrayType((3,), F64)), Value(ArrayType((3,), F64))
     body = Program((x,), (Equation(AllReduce(("a",), SUM), [x], [y], Source("train.py", 1, "f")),), (y,))
     for transform in (lambda: jvp_program(body, (True,)), lambda: vmap_program(body, BatchAxis(3), (0,))):
@@ -409,7 +409,7 @@ def test_a_transform_that_fails_leaves_no_line_behind():
         assert open_frames() == []
 
 
-def test_batching_nothing_changes_nothing():
+def test_a_program_without_batched_inputs_is_unchanged_by_vmap():
     batched, dims = vmap_program(SQUARE, BatchAxis(3), (None,))
     assert batched == SQUARE
     assert dims == (None,)
@@ -422,13 +422,13 @@ def test_a_batch_may_be_empty():
     assert dims == (0,)
 
 
-def test_nothing_moves_where_nothing_is_active():
+def test_without_active_inputs_no_output_has_a_tangent():
     derivative, moving = jvp_program(SQUARE, (False,))
     assert derivative == SQUARE
     assert moving == (False,)
 
 
 @pytest.mark.parametrize("contract", [((1,), (0,)), ((1,), (1,)), ((0,), (0,)), ((0,), (1,))], ids=str)
-def test_the_slopes_of_a_product_have_the_dims_of_its_operands_without_a_transpose(contract):
+def test_gradients_of_a_product_need_no_transpose_op(contract):
     body = program("product", "f64[4,4] f64[4,4]", lambda x, y: [Sum((0, 1))(Dot(contract)(x, y))])
     assert "transpose" not in ops_of(gradient(body))

@@ -1,4 +1,4 @@
-"""What a derivative keeps: not what is spread from something smaller, nor what is turned over from something kept."""
+"""Residuals are neither broadcasts of smaller values nor transposes of values that are available anyway."""
 
 import numpy as np
 import pytest
@@ -28,29 +28,29 @@ def rows_of(x):
 
 
 def scaled(x, s):
-    """A row of factors for all rows."""
+    """One row of factors, broadcast to all rows."""
     return [Mul()(x, rows_of(s))]
 
 
 def scaled_deeper(x, s):
-    """The factors are computed, turned over and spread."""
+    """The factors are computed, transposed and broadcast."""
     factors = Reshape((4,))(Transpose((1, 0))(Exp()(Reshape((2, 2))(s))))
     return [Mul()(x, rows_of(factors))]
 
 
-def turned(x, s):
-    """A product with the transpose of what another product takes as it is."""
+def transposed(x, s):
+    """A product with the transpose of a value that another product reads directly."""
     product = Dot(((1,), (1,)))(x, x)
     return [Mul()(Sum((0,))(Dot(((1,), (0,)))(product, x)), s), Dot(((1,), (0,)))(Transpose((1, 0))(x), x)]
 
 
-def spread_twice(x, s):
-    """One row, spread in two places of the program."""
+def broadcast_twice(x, s):
+    """One row, broadcast twice in the program."""
     return [Mul()(Mul()(x, rows_of(s)), rows_of(s))]
 
 
 def shifted(x, s):
-    """Moves along a dim, which may be cut: what they give is kept, and not made again."""
+    """Moves along a dim that may be sharded: their results are saved and not recomputed."""
     first, rest = Slice((0, 0), (2, 4), (1, 1))(x), Slice((2, 0), (5, 4), (1, 1))(x)
     joined = Concatenate(0)(rest, first)
     return [Mul()(Mul()(joined, x), Mul()(Reverse((0,))(x), rows_of(s)))]
@@ -59,34 +59,34 @@ def shifted(x, s):
 CASES = {
     "scaled": (scaled, ["f64[5,4]", "f64[4]"]),
     "scaled deeper": (scaled_deeper, ["f64[5,4]", "f64[2,2]", "f64[4]"]),
-    "turned": (turned, ["f64[5,4]", "f64[5,5]", "f64[4]", "f64[4]"]),
-    "spread twice": (spread_twice, ["f64[5,4]", "f64[5,4]", "f64[4]"]),
+    "transposed": (transposed, ["f64[5,4]", "f64[5,5]", "f64[4]", "f64[4]"]),
+    "broadcast twice": (broadcast_twice, ["f64[5,4]", "f64[5,4]", "f64[4]"]),
     "shifted": (shifted, ["f64[5,4]"] * 5 + ["f64[4]"]),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_residuals_are_small_and_the_derivative_is_the_same(case):
-    body, kept = CASES[case]
+    body, residuals = CASES[case]
     program = verify(rewrite(case, [parse_type("f64[5,4]"), parse_type("f64[4]")], body))
-    forward, linear, moving = linearize_program(program, (True, True))
+    forward, linear, nonzero = linearize_program(program, (True, True))
     verify(forward)
     verify(linear)
     count = len(program.outputs)
-    assert sorted(map(str, forward.out_types[count:])) == sorted(kept)
+    assert sorted(map(str, forward.out_types[count:])) == sorted(residuals)
     rng = np.random.default_rng(0)
     x, s, dx, ds = rng.normal(size=(5, 4)), rng.normal(size=4), rng.normal(size=(5, 4)), rng.normal(size=4)
     (*outputs,) = evaluate(forward, [x, s])
     tangents = evaluate(linear, [*outputs[count:], dx, ds])
     both, _ = jvp_program(program, (True, True))
     expected = evaluate(both, [x, s, dx, ds])
-    assert all(moving)
+    assert all(nonzero)
     for found, wanted in zip([*outputs[:count], *tangents], expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
 def stacks(program: Program) -> list[str]:
-    """The types that the first loop of a program stacks."""
+    """Return the types that the first loop of a program stacks."""
     loop = next(equation for equation in program.walk() if isinstance(equation.op, Scan))
     return [str(value.type) for value in loop.outputs[loop.op.carried :]]
 
@@ -95,7 +95,7 @@ def normed(x, scale):
     return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * scale
 
 
-def test_a_loop_stacks_nothing_that_is_spread():
+def test_a_loop_does_not_stack_broadcasts():
     def loss(scales, x):
         return lax.scan(lambda x, scale: (normed(x, scale), None), x, scales)[0].sum()
 
@@ -103,24 +103,23 @@ def test_a_loop_stacks_nothing_that_is_spread():
     request, _ = sw.jit(sw.grad(loss, argnums=(0, 1))).request((scales, x), {})
     program = request.program
     large = [type for type in stacks(program) if type == "f32[3,4,8]"]
-    assert (
-        len(large) == 2
-    )  # the input of each layer, and that over its mean; not the means or the scales, in every place
-    assert "f32[3,8]" not in stacks(program)  # scales are there
+    # The input of each layer, and the normalized input; not the broadcast means or scales.
+    assert len(large) == 2
+    assert "f32[3,8]" not in stacks(program)  # scales are inputs
 
 
-def test_slopes_through_a_loop_are_those_of_its_layers():
+def test_gradients_through_a_loop_equal_those_of_unrolled_layers():
     scales = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
     x = np.random.default_rng(1).normal(size=(4, 8)).astype(np.float32)
 
     def looped(scales, x):
         return (lax.scan(lambda x, scale: (normed(x, scale), None), x, scales)[0] ** 2).sum()
 
-    def one_by_one(scales, x):
+    def unrolled(scales, x):
         for scale in scales:
             x = normed(x, scale)
         return (x**2).sum()
 
-    found, expected = (sw.jit(sw.grad(f, argnums=(0, 1)))(scales, x) for f in (looped, one_by_one))
+    found, expected = (sw.jit(sw.grad(f, argnums=(0, 1)))(scales, x) for f in (looped, unrolled))
     for ours, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Keys become their words: which program comes out, and that nothing else changes."""
+"""lower_keys replaces keys by their words and changes nothing else."""
 
 import numpy as np
 
@@ -11,12 +11,12 @@ from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.transforms.lower_keys import lower_keys
 
 
-def test_programs_without_keys_stay():
+def test_a_program_without_keys_is_returned():
     program = parse_program("program f(a: f32[3]) {\n  b: f32[3] = neg a\n  return b\n}")
     assert lower_keys(program) is program
 
 
-def test_moves_are_moves_of_words():
+def test_ops_that_move_keys_move_their_words():
     text = """program f(a: key<fry>[6], b: i32[]) {
       c: key<fry>[2,3] = reshape[shape=(2, 3)] a
       d: key<fry>[3,2] = transpose[permutation=(1, 0)] c
@@ -32,7 +32,7 @@ def test_moves_are_moves_of_words():
     assert not any(equation.op.name in ("key_data", "wrap_key_data") for equation in found.walk())
 
 
-def test_types():
+def test_the_type_of_keys():
     key = ArrayType((3,), KEY)
     assert str(key) == "key<fry>[3]" and parse_type("key<fry>[3]") is key
     assert (key.nbytes, key.physical) == (24, ArrayType((3, 2), np.uint32))
