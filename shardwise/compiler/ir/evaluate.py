@@ -51,8 +51,8 @@ def find_bad_equation(
 
     try:
         _run(program, args, checked_results)
-    except _BadEquation as found:
-        return found.equation, found.operands
+    except _BadEquation as bad_equation:
+        return bad_equation.equation, bad_equation.operands
     return None
 
 

@@ -90,17 +90,17 @@ def candidates(
     rule = factor_rule(op, types)
     if isinstance(op, Constrain):
         return _pinned(op, axis, factors)
-    found = [factor_candidate(rule, factor) for factor in sorted(factors)]
-    if not (found and op.is_contraction):  # a product that can be sharded is never replicated to save communication
-        found.insert(0, _replicated(len(types), results))
+    options = [factor_candidate(rule, factor) for factor in sorted(factors)]
+    if not (options and op.is_contraction):  # a product that can be sharded is never replicated to save communication
+        options.insert(0, _replicated(len(types), results))
     for linear in op.linear_in(*types):
         joint = len(linear) > 1  # an add or a select: it does not multiply, and replicated operands can be terms
         # Operands that are not inexact are indices or predicates, which do not multiply either.
         multipliers = {i for i, type in enumerate(types) if i not in linear and is_inexact(type.dtype)}
         if not partial.isdisjoint(linear) and (joint or multipliers <= scales or not is_inexact(types[0].dtype)):
             operands = tuple(PARTIAL_SUM if i in linear else REPLICATED for i in range(len(types)))
-            found.append(Candidate(operands, (PARTIAL_SUM,) * results, replicated_as_partial=joint))
-    return tuple(dict.fromkeys(found))
+            options.append(Candidate(operands, (PARTIAL_SUM,) * results, replicated_as_partial=joint))
+    return tuple(dict.fromkeys(options))
 
 
 @registered_cache(maxsize=65536)

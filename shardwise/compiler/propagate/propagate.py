@@ -150,7 +150,7 @@ def _candidates_on(
         )
         if isinstance(equation.op, (Split, Join)):
             factors_of[equation] -= equation.op.shard_index_factors
-    found: dict[Equation, tuple[Candidate, ...]] = {}
+    candidates_of: dict[Equation, tuple[Candidate, ...]] = {}
     partial: set[Value] = set()
     while True:  # a carry reads a value that is defined later, so this is repeated until no value becomes partial
         before = len(partial)
@@ -160,18 +160,18 @@ def _candidates_on(
             scale_operands = frozenset([n for n, value in enumerate(equation.inputs) if value in scales])
             count = len(equation.outputs)
             if axis in manual.get(equation, ()):
-                found[equation] = manual_candidates(equation.op, types, count, axis)
+                candidates_of[equation] = manual_candidates(equation.op, types, count, axis)
                 continue
             options = candidates(
                 equation.op, types, count, axis, factors_of[equation], partial_operands, scale_operands
             )
-            found[equation] = (
+            candidates_of[equation] = (
                 _keep_pinned(sharded, axis, equation, options) if isinstance(equation.op, Unstack) else options
             )
-            if any(PARTIAL_SUM in candidate.results for candidate in found[equation]):
+            if any(PARTIAL_SUM in candidate.results for candidate in candidates_of[equation]):
                 partial.update(equation.outputs)
         if len(partial) == before or not sharded.unfolded.boundaries:
-            return found
+            return candidates_of
 
 
 def _keep_pinned(

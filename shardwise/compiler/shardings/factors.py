@@ -89,8 +89,8 @@ class FactorRule:
     def reducing(shape: Sequence[int], dims: Sequence[int], reduction: Reduction | None) -> "FactorRule":
         """Return the rule of an op that reduces `dims` of its operand."""
         operand = tuple((dim,) for dim in range(len(shape)))
-        kept = tuple((dim,) for dim in range(len(shape)) if dim not in dims)
-        return FactorRule((operand,), (kept,), tuple(shape), dict.fromkeys(dims, reduction) if reduction else {})
+        result = tuple((dim,) for dim in range(len(shape)) if dim not in dims)
+        return FactorRule((operand,), (result,), tuple(shape), dict.fromkeys(dims, reduction) if reduction else {})
 
     @staticmethod
     def reshaping(before: Sequence[int], after: Sequence[int]) -> "FactorRule":

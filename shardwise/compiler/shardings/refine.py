@@ -92,7 +92,7 @@ def coarsen_layout(layout: Layout, coarse: AbstractMesh, fine: AbstractMesh) -> 
 def coarsen_to_first(layout: Layout, meshes: Sequence[AbstractMesh], fine: AbstractMesh) -> Layout | None:
     """Express a layout of a fine mesh on the first of `meshes` on which that is possible; return None if on none."""
     coarse = (coarsen_layout(layout, mesh, fine) for mesh in meshes)
-    return next((found for found in coarse if found is not None), None)
+    return next((expressed for expressed in coarse if expressed is not None), None)
 
 
 def _strides(mesh: AbstractMesh) -> dict[str, Strides]:
