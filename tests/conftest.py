@@ -14,6 +14,7 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_opti
 # LAPACK calls of jaxlib wait for other threads of the pool on which all devices run; with eight devices, the default
 # number of threads can deadlock.
 os.environ.setdefault("PJRT_NPROC", "24")
+os.environ["SHARDWISE_VERIFY_PROGRAMS"] = "true"  # every rewrite and every derivative is verified
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"  # JAX is an oracle for programs on several devices
 
 import pytest
