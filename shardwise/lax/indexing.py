@@ -718,5 +718,5 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
     dims = [canonical_axis("index_take", axis, x.type.ndim) for axis in axes]
     order = [*dims, *(dim for dim in range(x.type.ndim) if dim not in dims)]
     wrapped = tuple(remainder(index, x.type.shape[dim]) for index, dim in zip(idxs, dims, strict=True))
-    by, arrays = parse_index(wrapped, x.type.with_shape(tuple(x.type.shape[dim] for dim in order)))
-    return gather_by_index(permute(x, tuple(order)), *arrays, by=by)
+    indexer, arrays = parse_index(wrapped, x.type.with_shape(tuple(x.type.shape[dim] for dim in order)))
+    return gather_by_index(permute(x, tuple(order)), *arrays, indexer=indexer)

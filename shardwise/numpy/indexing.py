@@ -99,9 +99,9 @@ def take(
         indices = remainder(indices, x.type.shape[dim])
     elif resolved_mode == "clip":
         indices = _clip_to_zero(indices)
-    by, arrays = parse_index((*(slice(None),) * dim, as_operand(indices)), x.type)
+    indexer, arrays = parse_index((*(slice(None),) * dim, as_operand(indices)), x.type)
     fill = out_of_bounds_fill(fill_value, x.type.dtype) if resolved_mode == "fill" else None
-    return gather_by_index(x, *arrays, by=by, fill=fill, sorted=indices_are_sorted, unique=unique_indices)
+    return gather_by_index(x, *arrays, indexer=indexer, fill=fill, sorted=indices_are_sorted, unique=unique_indices)
 
 
 @compiled_function

@@ -147,7 +147,7 @@ def test_mode_from_any():
         (
             lambda: lax.gather(X, INDICES, rows(lax), (1, 3), mode="wrap"),
             ValueError,
-            "gather: there is no mode 'wrap'; modes: clip, fill, drop, promise_in_bounds",
+            "gather: unknown mode 'wrap'; supported: clip, fill, drop, promise_in_bounds",
         ),
     ],
     ids=lambda part: part if isinstance(part, str) else "",

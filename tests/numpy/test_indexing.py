@@ -113,7 +113,7 @@ def test_sharded_like_one_device(mesh, spec):
         (
             lambda: jnp.take(X, 0, mode="bogus"),
             ValueError,
-            "take: there is no mode 'bogus'; modes: clip, fill, drop, promise_in_bounds, wrap",
+            "take: unknown mode 'bogus'; supported: clip, fill, drop, promise_in_bounds, wrap",
         ),
         (
             lambda: jnp.take(X, 0, 0, X),

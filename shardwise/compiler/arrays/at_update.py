@@ -1,7 +1,7 @@
-"""`x.at[index].set(values)` and its kin: an array like `x`, with other elements at some places.
+"""Functional updates: `x.at[index].set(values)`, `add`, `multiply` and so on.
 
-Places that slices say are known: elements are chosen between the array and the values, moved there by a pad, and on a
-mesh nothing else moves. At places that integers or arrays say, a scatter; one outside is left alone.
+With slices the positions are static: the values are padded to the shape of the array and selected by a mask, so that on
+a mesh only the values move. With integers or arrays the update is a scatter, which drops updates out of bounds.
 """
 
 import warnings
@@ -41,14 +41,14 @@ from shardwise.compiler.ops.shape.slicing import Pad, Reverse
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.errors import ConcretizationTypeError
 
-_COMBINE: dict[str, Reduction | None] = {"set": None, "add": SUM, "mul": PROD, "min": MIN, "max": MAX}
-_PAIRS: dict[Reduction, Callable[[], Any]] = {SUM: Add, PROD: Mul, MIN: Min, MAX: Max}
+_REDUCTIONS: dict[str, Reduction | None] = {"set": None, "add": SUM, "mul": PROD, "min": MIN, "max": MAX}
+_ELEMENTWISE_OPS: dict[Reduction, Callable[[], Any]] = {SUM: Add, PROD: Mul, MIN: Min, MAX: Max}
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class IndexUpdateHelper:
-    """What `x.at` is: indexed, it gives the places to update."""
+    """The value of `x.at`: index it to select the elements to update."""
 
     array: Any
 
@@ -59,12 +59,15 @@ class IndexUpdateHelper:
 @final
 @dataclass(frozen=True, eq=False)
 class IndexUpdateRef:
-    """What `x.at[index]` is. No method changes `x`: each returns an array.
+    """The value of `x.at[index]`. Its methods return a new array and leave `x` unchanged.
 
-    `mode`: what is done where an index lies outside: "drop" or "fill" (updates are left out, and other values taken
-    are `fill_value`), "clip" (the nearest element is meant), "promise_in_bounds" (there is none). Updates drop unless
-    told, `get` clips. Negative ones count from the end, or lie outside without `wrap_negative_indices`.
-    `unique_indices` and `indices_are_sorted` are promises, which devices may use.
+    All methods share these parameters:
+
+    * `mode` says how to treat indices out of bounds. "drop" and "fill" drop updates, and `get` returns `fill_value`;
+      "clip" clamps the indices; "promise_in_bounds" promises that there are none. The default is "drop" for updates
+      and "clip" for `get`.
+    * `wrap_negative_indices`: whether negative indices count from the end. If not, they are out of bounds.
+    * `unique_indices` and `indices_are_sorted` are promises that the compiler may use.
     """
 
     array: Any
@@ -79,11 +82,13 @@ class IndexUpdateRef:
         fill_value: Any = None,
         wrap_negative_indices: bool = True,
     ) -> Any:
-        """`x[index]`."""
+        """Return `x[index]`."""
         fills = index_mode("at.get", mode, "clip") in ("fill", "drop")
-        by, arrays = parse_index(self.index, self.array.type, not fills, wrap_negative_indices)
+        indexer, arrays = parse_index(self.index, self.array.type, not fills, wrap_negative_indices)
         fill = out_of_bounds_fill(fill_value, self.array.type.dtype) if fills else None
-        return gather_by_index(self.array, *arrays, by=by, fill=fill, sorted=indices_are_sorted, unique=unique_indices)
+        return gather_by_index(
+            self.array, *arrays, indexer=indexer, fill=fill, sorted=indices_are_sorted, unique=unique_indices
+        )
 
     def set(
         self,
@@ -94,7 +99,7 @@ class IndexUpdateRef:
         mode: Any = None,
         wrap_negative_indices: bool = True,
     ) -> Any:
-        """`x`, with `values` at these places. Where places repeat, any of their values may be taken."""
+        """Set the elements to `values`. If indices repeat, it is undefined which value is used."""
         return self._update("set", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
     def add(
@@ -106,7 +111,7 @@ class IndexUpdateRef:
         mode: Any = None,
         wrap_negative_indices: bool = True,
     ) -> Any:
-        """`x`, with `values` added at these places; where they repeat, all of them."""
+        """Add `values` to the elements. If indices repeat, all values are added."""
         return self._update("add", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
     def subtract(
@@ -118,7 +123,7 @@ class IndexUpdateRef:
         mode: Any = None,
         wrap_negative_indices: bool = True,
     ) -> Any:
-        """`x`, with `values` subtracted at these places."""
+        """Subtract `values` from the elements."""
         return self._update("add", negative(values), indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
     def multiply(
@@ -130,7 +135,7 @@ class IndexUpdateRef:
         mode: Any = None,
         wrap_negative_indices: bool = True,
     ) -> Any:
-        """`x`, multiplied by `values` at these places."""
+        """Multiply the elements by `values`."""
         return self._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
     mul = multiply
@@ -144,9 +149,9 @@ class IndexUpdateRef:
         mode: Any = None,
         wrap_negative_indices: bool = True,
     ) -> Any:
-        """`x`, divided by `values` at these places and by 1 elsewhere."""
-        by = self._ones()._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
-        return divide(self.array, by)
+        """Divide the elements by `values`, and all others by 1."""
+        operand = self._ones()._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return divide(self.array, operand)
 
     def power(
         self,
@@ -157,9 +162,9 @@ class IndexUpdateRef:
         mode: Any = None,
         wrap_negative_indices: bool = True,
     ) -> Any:
-        """`x`, raised to the power of `values` at these places and of 1 elsewhere."""
-        by = self._ones()._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
-        return power(self.array, by)
+        """Raise the elements to the power `values`, and all others to the power 1."""
+        operand = self._ones()._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return power(self.array, operand)
 
     def min(
         self,
@@ -170,7 +175,7 @@ class IndexUpdateRef:
         mode: Any = None,
         wrap_negative_indices: bool = True,
     ) -> Any:
-        """`x`, but no more than `values` at these places."""
+        """Replace the elements by their minimum with `values`."""
         return self._update("min", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
     def max(
@@ -182,7 +187,7 @@ class IndexUpdateRef:
         mode: Any = None,
         wrap_negative_indices: bool = True,
     ) -> Any:
-        """`x`, but no less than `values` at these places."""
+        """Replace the elements by their maximum with `values`."""
         return self._update("max", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
     def apply(
@@ -194,74 +199,84 @@ class IndexUpdateRef:
         mode: Any = None,
         wrap_negative_indices: bool = True,
     ) -> Any:
-        """`x`, with `func`, a function of each element, applied at these places: as often as a place is given."""
-        clips = index_mode("at.apply", mode, "drop") == "clip"
-        by, arrays = parse_index(self.index, self.array.type, clips, wrap_negative_indices, takes=False)
+        """Apply the elementwise function `func` to the elements, once for each time that an index occurs."""
+        clip = index_mode("at.apply", mode, "drop") == "clip"
+        indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative_indices, reads=False)
         options = {"mode": mode, "wrap_negative_indices": wrap_negative_indices}
         if unique_indices or not any(type_of(array).shape for array in arrays):
             applied = func(self.get(mode="clip", wrap_negative_indices=wrap_negative_indices))
-            promised = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices}
-            return self.set(applied, **promised, **options)
-        most = _most_often(by, arrays, clips)
+            promises = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices}
+            return self.set(applied, **promises, **options)
+        max_count = _max_index_count(indexer, arrays, clip)
         counts = IndexUpdateRef(full(self.array.type.shape, 0, np.int32), self.index).add(1, **options)
-        found = self.array
-        for often in range(most):
-            found = _chosen(counts, func(found), found, often=often)
-        return found
+        result = self.array
+        for repetition in range(max_count):
+            result = _apply_where_repeated(counts, func(result), result, repetition=repetition)
+        return result
 
     def _ones(self) -> "IndexUpdateRef":
         return IndexUpdateRef(full(self.array.type.shape, 1, self.array.type.dtype, self.array.type.weak), self.index)
 
-    def _update(self, name: str, values: Any, is_sorted: bool, unique: bool, mode: Any, from_end: bool) -> Any:
-        clips = index_mode(f"at.{name}", mode, "drop") == "clip"
-        by, arrays = parse_index(self.index, self.array.type, clips, from_end, takes=False)
-        kind = type_of(values, f"at.{name}")
-        if promote_dtypes(f"at.{name}", (self.array.type, kind))[0] != self.array.type.dtype:
+    def _update(self, name: str, values: Any, is_sorted: bool, unique: bool, mode: Any, wrap_negative: bool) -> Any:
+        clip = index_mode(f"at.{name}", mode, "drop") == "clip"
+        indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative, reads=False)
+        values_type = type_of(values, f"at.{name}")
+        if promote_dtypes(f"at.{name}", (self.array.type, values_type))[0] != self.array.type.dtype:
             warnings.warn(
-                f"at.{name}: {self.array.type} cannot hold all values of {kind}: they are converted, and JAX will "
-                "make this an error; convert them with `.astype`",
+                f"at.{name}: values of {values_type} are cast to the narrower {self.array.type}; JAX will make this an "
+                "error. Convert them with `.astype`",
                 FutureWarning,
                 stacklevel=3,
             )
-        if broadcast_shapes(f"at.{name}", by.shape, kind.shape) != by.shape:
-            raise ValueError(f"at.{name}: values of {kind} do not broadcast to {by.shape}, the shape of the places")
+        if broadcast_shapes(f"at.{name}", indexer.shape, values_type.shape) != indexer.shape:
+            raise ValueError(
+                f"at.{name}: values of {values_type} do not broadcast to {indexer.shape}, the shape of the "
+                "indexed elements"
+            )
         if not self.array.type.size:
             return self.array
-        if by.cutting and all(isinstance(array, int) for array in arrays):
-            if any(at == self.array.type.shape[dim] for at, dim in zip(arrays, by.dims, strict=True)):
+        if indexer.slice_ops and all(isinstance(array, int) for array in arrays):
+            if any(index == self.array.type.shape[dim] for index, dim in zip(arrays, indexer.dims, strict=True)):
                 return self.array
-            by, arrays = by.sliced(arrays), []
+            indexer, arrays = indexer.with_static_indices(arrays), []
         return update_at_index(
-            self.array, values, *arrays, by=by, combine=_COMBINE[name], clips=clips, sorted=is_sorted, unique=unique
+            self.array,
+            values,
+            *arrays,
+            indexer=indexer,
+            combine=_REDUCTIONS[name],
+            clip=clip,
+            sorted=is_sorted,
+            unique=unique,
         )
 
 
-def _most_often(by: Indexer, arrays: list[Any], clips: bool) -> int:
-    """How often the index gives the place that it gives most often."""
-    sizes = [by.type.shape[dim] for dim in by.dims]
-    columns, inside = [], np.ones(by.places, np.bool_)
+def _max_index_count(indexer: Indexer, arrays: list[Any], clip: bool) -> int:
+    """Return how often the most frequent index occurs."""
+    sizes = [indexer.type.shape[dim] for dim in indexer.dims]
+    columns, inside = [], np.ones(indexer.index_shape, np.bool_)
     for array, size in zip(arrays, sizes, strict=True):
         try:
-            at = np.asarray(array)
+            index = np.asarray(array)
         except ConcretizationTypeError:
             raise NotImplementedError(
-                f"at.apply: {type_of(array)} is traced, so nobody knows how often it gives each place; promise that "
-                "none repeats with `unique_indices=True`, or give indices that are known"
+                f"at.apply: {type_of(array)} is traced, so it is unknown how often each index occurs; pass "
+                "`unique_indices=True` if none repeats, or use concrete indices"
             ) from None
-        if by.from_end and not isinstance(array, int):
-            at = np.where(at < 0, at + size, at)
-        at = np.clip(at, 0, size - 1) if clips else at
-        columns.append(np.broadcast_to(at, by.places))
-        inside = inside & (at >= 0) & (at < size)
+        if indexer.wrap_negative and not isinstance(array, int):
+            index = np.where(index < 0, index + size, index)
+        index = np.clip(index, 0, size - 1) if clip else index
+        columns.append(np.broadcast_to(index, indexer.index_shape))
+        inside = inside & (index >= 0) & (index < size)
     _, counts = np.unique(np.stack([column[inside] for column in columns]), axis=1, return_counts=True)
     return int(counts.max(initial=0))
 
 
 @compiled_function
-def _chosen(counts: Any, applied: Any, before: Any, *, often: int) -> Any:
-    """What `func` made where a place was given more often than so."""
-    again = Compare("GT")(counts, full(counts.type.shape, often, counts.type.dtype))
-    return Select()(again, astype_weak(as_operand(applied), before.type.dtype, before.type.weak), before)
+def _apply_where_repeated(counts: Any, applied: Any, before: Any, *, repetition: int) -> Any:
+    """Select `applied` where an index occurs more than `repetition` times, else `before`."""
+    repeats = Compare("GT")(counts, full(counts.type.shape, repetition, counts.type.dtype))
+    return Select()(repeats, astype_weak(as_operand(applied), before.type.dtype, before.type.weak), before)
 
 
 @compiled_function
@@ -269,69 +284,71 @@ def update_at_index(
     x: Any,
     values: Any,
     *indices: Any,
-    by: Indexer,
+    indexer: Indexer,
     combine: Reduction | None,
-    clips: bool = False,
+    clip: bool = False,
     sorted: bool = False,
     unique: bool = False,
 ) -> Any:
-    """`x`, with values that meet it at the places of an index."""
+    """Combine `values` with the indexed elements of `x`; replace them if `combine` is None."""
     x = as_operand(x)
-    if 0 in by.shape:
+    if 0 in indexer.shape:
         return x
     before = x.type
     dtype, weak = promote_dtypes("at", (before, type_of(values)))
     x = astype_weak(x, dtype, weak and before.weak)
     values = astype_weak(as_operand(values), dtype, weak and before.weak)
     if not indices:
-        sizes = [*(1,) * (len(by.shape) - values.type.ndim), *values.type.shape]
-        sizes = [size for dim, size in enumerate(sizes) if dim not in by.new]
-        for dim in by.dims:
+        sizes = [*(1,) * (len(indexer.shape) - values.type.ndim), *values.type.shape]
+        sizes = [size for dim, size in enumerate(sizes) if dim not in indexer.new_dims]
+        for dim in indexer.dims:
             sizes.insert(dim, 1)
-        found = _put_slices(x, Reshape(tuple(sizes))(values), by, combine)
+        result = _update_slices(x, Reshape(tuple(sizes))(values), indexer, combine)
     else:
-        part = x
-        for op in by.cutting:
-            part = op(part)
-        op = Scatter(*by.windows, combine=combine, sorted=sorted, unique=unique or not by.places)
-        vectors = by.vectors(indices)
-        if clips:
-            vectors = clip_indices(op, part.type.shape, by.sizes, vectors)
-        updates = broadcast_to_shape(values, by.shape)
-        found = op(part, vectors, updates if by.shape == by.taken else Reshape(by.taken)(updates))
-        if by.cutting:
-            found = _put_slices(x, found, by, None)
-    return astype_weak(found, before.dtype, before.weak)
+        sliced = x
+        for op in indexer.slice_ops:
+            sliced = op(sliced)
+        op = Scatter(*indexer.windows, combine=combine, sorted=sorted, unique=unique or not indexer.index_shape)
+        vectors = indexer.vectors(indices)
+        if clip:
+            vectors = clip_indices(op, sliced.type.shape, indexer.sizes, vectors)
+        updates = broadcast_to_shape(values, indexer.shape)
+        gathered_shape = indexer.gathered_shape
+        updates = updates if indexer.shape == gathered_shape else Reshape(gathered_shape)(updates)
+        result = op(sliced, vectors, updates)
+        if indexer.slice_ops:
+            result = _update_slices(x, result, indexer, None)
+    return astype_weak(result, before.dtype, before.weak)
 
 
-def _put_slices(x: Any, values: Any, by: Indexer, combine: Reduction | None) -> Any:
-    """Where the index is made of slices alone. `values` have a dim for each of `x`, of the slice's size or 1."""
+def _update_slices(x: Any, values: Any, indexer: Indexer, combine: Reduction | None) -> Any:
+    """Update the slices of an index. `values` has the rank of `x`; each dim has the size of the slice, or 1."""
     sizes = values.type.shape
-    low, high, between = ([0] * x.type.ndim for _ in range(3))
-    for dim, (start, _, stride) in enumerate(by.parts):
+    low, high, interior = ([0] * x.type.ndim for _ in range(3))
+    for dim, (start, _, stride) in enumerate(indexer.slices):
         if sizes[dim] > 1:
-            spread = (sizes[dim] - 1) * stride + 1
-            low[dim], high[dim], between[dim] = start, x.type.shape[dim] - start - spread, stride - 1
-    turned = tuple(dim for dim in by.backwards if sizes[dim] > 1)
-    values = Reverse(turned)(values) if turned else values
-    if any((*low, *high, *between)):
-        values = Pad(tuple(low), tuple(high), tuple(between))(values, full((), 1, x.type.dtype, x.type.weak))
-    values = broadcast_to_shape(values, x.type.shape)  # what is the same along a dim need not be moved
-    mask = _places_of(by)
+            extent = (sizes[dim] - 1) * stride + 1
+            low[dim], high[dim], interior[dim] = start, x.type.shape[dim] - start - extent, stride - 1
+    reversed_dims = tuple(dim for dim in indexer.reversed_dims if sizes[dim] > 1)
+    values = Reverse(reversed_dims)(values) if reversed_dims else values
+    if any((*low, *high, *interior)):
+        values = Pad(tuple(low), tuple(high), tuple(interior))(values, full((), 1, x.type.dtype, x.type.weak))
+    values = broadcast_to_shape(values, x.type.shape)  # dims of size 1 need no pad
+    mask = _slice_mask(indexer)
     if mask is None:
-        return values if combine is None else _PAIRS[combine]()(x, values)
+        return values if combine is None else _ELEMENTWISE_OPS[combine]()(x, values)
     if combine is None:
         return Select()(mask, values, x)
-    # Elsewhere 1 takes part, which spoils no derivative.
+    # Outside the mask the values are 1, so that the derivative of the combination stays finite.
     values = Select()(mask, values, full(x.type.shape, 1, x.type.dtype, x.type.weak))
-    return Select()(mask, _PAIRS[combine]()(x, values), x)
+    return Select()(mask, _ELEMENTWISE_OPS[combine]()(x, values), x)
 
 
-def _places_of(by: Indexer) -> Any:
-    """Whether each element of the array is one of the slices'; None where all are."""
-    found = None
-    shape, dtype = by.type.shape, np.dtype(np.int32)
-    for dim, (start, limit, stride) in enumerate(by.parts):
+def _slice_mask(indexer: Indexer) -> Any:
+    """Return a mask of the elements that the slices select; None if they select all."""
+    mask = None
+    shape, dtype = indexer.type.shape, np.dtype(np.int32)
+    for dim, (start, limit, stride) in enumerate(indexer.slices):
         if (start, limit, stride) == (0, shape[dim], 1):
             continue
         index = Iota(shape, dim, dtype)()
@@ -339,5 +356,5 @@ def _places_of(by: Indexer) -> Any:
         if stride > 1:
             steps = Rem()(Sub()(index, full(shape, start, dtype)), full(shape, stride, dtype))
             inside = And()(inside, Compare("EQ")(steps, full(shape, 0, dtype)))
-        found = inside if found is None else And()(found, inside)
-    return found
+        mask = inside if mask is None else And()(mask, inside)
+    return mask

@@ -1,13 +1,13 @@
-"""`x[...]`: an index and a type come in, ops that take those elements come out.
+"""Indexing `x[...]`: translate an index and a type to ops.
 
 x[5:1:-2]     a slice, reversed
 x[..., None]  a reshape
-x[i]          with `i` an integer, known or of the program: a slice that begins there, and a reshape
+x[i]          with `i` an integer, static or traced: a dynamic slice and a reshape
 x[i]          with `i` an array of integers: a gather
-x[b]          with `b` an array of booleans that is known: a gather at its true elements
+x[b]          with `b` a concrete array of booleans: a gather at its true elements
 
-Integers that are known are operands like others: outside every frame one program takes any element, and on a mesh the
-device that has it gives it.
+Static integers become operands, like traced ones: outside every frame one program serves all indices, and on a mesh the
+device that holds the element sends it.
 """
 
 import operator
@@ -35,12 +35,12 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Reverse, Slice
 from shardwise.errors import ConcretizationTypeError, NonConcreteBooleanIndexError
 
-_MADE_OF = "an index is made of integers, slices, None, `...` and arrays of integers or booleans"
-_WHOLE = slice(None)
+_SUPPORTED = "an index consists of integers, slices, None, `...` and arrays of integers or booleans"
+_FULL_SLICE = slice(None)
 
 
-def _part(entry: slice, size: int) -> tuple[tuple[int, int, int], bool]:
-    """A slice of a dim of this size as start, limit and stride; and whether it goes backwards."""
+def _resolve_slice(entry: slice, size: int) -> tuple[tuple[int, int, int], bool]:
+    """Return a slice of a dim of this size as (start, limit, stride), and whether it is reversed."""
     start, stop, step = entry.indices(size)
     count = len(range(start, stop, step))
     if not count:
@@ -55,173 +55,179 @@ def _count(part: tuple[int, int, int]) -> int:
     return len(range(start, limit, stride))
 
 
-def _cutting(parts: Sequence[tuple[int, int, int]], backwards: Sequence[int], type: ArrayType) -> tuple[Op, ...]:
-    steps: list[Op] = []
-    if tuple(map(_count, parts)) != type.shape:
-        steps.append(Slice(*(tuple(part[i] for part in parts) for i in range(3))))
-    if backwards:
-        steps.append(Reverse(tuple(backwards)))
-    return tuple(steps)
+def _slice_ops(slices: Sequence[tuple[int, int, int]], reversed_dims: Sequence[int], type: ArrayType) -> tuple[Op, ...]:
+    ops: list[Op] = []
+    if tuple(map(_count, slices)) != type.shape:
+        ops.append(Slice(*(tuple(part[i] for part in slices) for i in range(3))))
+    if reversed_dims:
+        ops.append(Reverse(tuple(reversed_dims)))
+    return tuple(ops)
 
 
-def _expanded(index: Any, type: ArrayType) -> list[Any]:
-    """The entries of an index, one for each dim and None for each new one; arrays of booleans as their true places."""
+def _expand_index(index: Any, type: ArrayType) -> list[Any]:
+    """Return one entry per dim and None for each new dim. Boolean arrays become the indices of their true elements."""
     entries: list[Any] = []
-    for entry in map(_listed, index) if isinstance(index, tuple) else (index,):
-        entries += _resolved(entry, type)
-    used = _dims_before(entries)
+    for entry in map(_list_to_array, index) if isinstance(index, tuple) else (index,):
+        entries += _normalize_entry(entry, type)
+    used = _count_dims(entries)
     if used > type.ndim:
         raise IndexError(f"index: {used} entries are too many for {type}, which has rank {type.ndim}")
-    places = [place for place, entry in enumerate(entries) if entry is Ellipsis]
-    if len(places) > 1:
+    ellipses = [number for number, entry in enumerate(entries) if entry is Ellipsis]
+    if len(ellipses) > 1:
         raise IndexError("index: only one entry can be `...`")
-    at = places[0] if places else len(entries)
-    found = [*entries[:at], *[_WHOLE] * (type.ndim - used), *entries[at + 1 :]]
-    for place, entry in enumerate(found):
+    at = ellipses[0] if ellipses else len(entries)
+    expanded = [*entries[:at], *[_FULL_SLICE] * (type.ndim - used), *entries[at + 1 :]]
+    for number, entry in enumerate(expanded):
         if isinstance(entry, _Mask):
-            dim = _dims_before(found[:place])
+            dim = _count_dims(expanded[:number])
             if entry.shape != type.shape[dim : dim + len(entry.shape)]:
                 raise IndexError(
-                    f"index: an array of booleans of shape {entry.shape} does not fit the dims from {dim} on of {type}"
+                    f"index: a boolean array of shape {entry.shape} does not match the dims of {type} from dim {dim} on"
                 )
-    return [part for entry in found for part in (entry.places if isinstance(entry, _Mask) else [entry])]
+    return [part for entry in expanded for part in (entry.indices if isinstance(entry, _Mask) else [entry])]
 
 
 @dataclass(frozen=True, eq=False)
 class _Mask:
-    """An array of booleans, and where it is true: an index for each of its dims."""
+    """A boolean array: its shape, and the indices of its true elements for each of its dims."""
 
     shape: tuple[int, ...]
-    places: list[Any]
+    indices: list[Any]
 
 
-def _dims_before(entries: Sequence[Any]) -> int:
-    """How many dims these entries are for."""
+def _count_dims(entries: Sequence[Any]) -> int:
+    """Return the number of dims that the entries index."""
     return sum(
         len(entry.shape) if isinstance(entry, _Mask) else entry is not None and entry is not Ellipsis
         for entry in entries
     )
 
 
-def _listed(entry: Any) -> Any:
-    """A list of what is known as an array. It is one entry of several: `x[[0, 2]]` alone could be `x[0, 2]`."""
+def _list_to_array(entry: Any) -> Any:
+    """Convert a list of concrete numbers to an array, if it is an entry of a tuple: `x[[0, 2]]` alone is ambiguous."""
     if not isinstance(entry, (list, tuple)):
         return entry
     try:
-        found = np.asarray(entry)
-    except (ConcretizationTypeError, ValueError):  # elements that are traced, or rows of several lengths
+        array = np.asarray(entry)
+    except (ConcretizationTypeError, ValueError):  # traced elements, or a ragged list
         return entry
-    if not found.size:
-        return found.astype(INDICES[0])
-    return found if found.dtype.kind in "biuf" else entry
+    if not array.size:
+        return array.astype(INDICES[0])
+    return array if array.dtype.kind in "biuf" else entry
 
 
-def _resolved(entry: Any, type: ArrayType) -> list[Any]:
-    """An entry as None, `...`, a slice, a Python integer, an array of integers or a mask."""
+def _normalize_entry(entry: Any, type: ArrayType) -> list[Any]:
+    """Convert an entry to None, `...`, a slice, a Python integer, an array of integers or a mask."""
     if entry is None or entry is Ellipsis or isinstance(entry, slice):
         return [entry]
-    kind = type_of(entry) if isinstance(entry, (Typed, np.ndarray, np.generic, bool)) else None
-    if kind is not None and kind.dtype == np.bool_:
-        if not kind.ndim:
-            if _concrete(entry, kind):  # the only element there is, in a new dim
+    entry_type = type_of(entry) if isinstance(entry, (Typed, np.ndarray, np.generic, bool)) else None
+    if entry_type is not None and entry_type.dtype == np.bool_:
+        if not entry_type.ndim:
+            if _concrete(entry, entry_type):  # True adds a dim of size 1
                 return [None]
-            raise NotImplementedError(f"index: {type} cannot be indexed by False yet; take `x[None][:0]`")
-        where = np.nonzero(_concrete(entry, kind))
-        return [_Mask(kind.shape, [np.asarray(places, np.int32) for places in where])]
-    if kind is not None and not is_integer(kind.dtype):
-        raise TypeError(f"index: {type} cannot be indexed by {kind}: {_MADE_OF}")
+            raise NotImplementedError(f"index: indexing {type} with False is not supported; use `x[None][:0]`")
+        nonzero = np.nonzero(_concrete(entry, entry_type))
+        return [_Mask(entry_type.shape, [np.asarray(indices, np.int32) for indices in nonzero])]
+    if entry_type is not None and not is_integer(entry_type.dtype):
+        raise TypeError(f"index: {type} cannot be indexed by {entry_type}: {_SUPPORTED}")
     if isinstance(entry, Typed) or (isinstance(entry, np.ndarray) and entry.ndim):
         return [entry]
     try:
         return [operator.index(entry)]
     except TypeError:
-        hint = "; make an array of it, `x[array(...)]`" if isinstance(entry, (list, tuple)) else ""
-        raise TypeError(f"index: {type} cannot be indexed by {entry!r}: {_MADE_OF}{hint}") from None
+        hint = "; convert it to an array, `x[array(...)]`" if isinstance(entry, (list, tuple)) else ""
+        raise TypeError(f"index: {type} cannot be indexed by {entry!r}: {_SUPPORTED}{hint}") from None
 
 
-def _concrete(entry: Any, kind: ArrayType) -> Any:
+def _concrete(entry: Any, type: ArrayType) -> Any:
+    """Return a boolean index as a numpy array; raise if it is traced."""
     try:
         return np.asarray(entry)
     except ConcretizationTypeError:
         raise NonConcreteBooleanIndexError(
-            f"index: {kind} is traced, so nobody knows how many elements it takes, and the shape of the result. "
-            "Choose with `numpy.where(mask, x, y)`, which keeps the shape, or say how many places there are: "
-            "`x[numpy.nonzero(mask, size=...)]`"
+            f"index: {type} is traced, so the shape of the result is unknown. Use `numpy.where(mask, x, y)`, which "
+            "keeps the shape, or state the number of true elements: `x[numpy.nonzero(mask, size=...)]`"
         ) from None
 
 
 @final
 @record
 class Indexer:
-    """An index without its arrays: what it cuts out by slices, which dims its integers are for, and what comes out.
+    """The static part of an index, without its arrays.
 
-    `parts` has a start, a limit and a stride for each dim, `backwards` the dims that are then reversed, `dims` those
-    that integers and arrays index, `places` the shape to which these broadcast. `lead` dims of the array come before
-    the places in what is taken; `shape` has new dims too, which are `new`. `from_end`: negative integers count from
-    there, or else lie outside.
+    Attributes:
+        type: the type of the indexed array.
+        slices: (start, limit, stride) of each dim; everything for dims that integers and arrays index.
+        reversed_dims: the dims that are reversed after slicing.
+        dims: the dims that integers and arrays index.
+        index_shape: the shape that the integers and arrays broadcast to.
+        lead: the number of dims of the array before the dims of `index_shape` in the result.
+        shape: the shape of the result, with new dims.
+        new_dims: the dims of the result that None adds.
+        wrap_negative: whether negative integers count from the end; else they are out of bounds.
     """
 
     type: ArrayType
-    parts: tuple[tuple[int, int, int], ...]
-    backwards: tuple[int, ...]
+    slices: tuple[tuple[int, int, int], ...]
+    reversed_dims: tuple[int, ...]
     dims: tuple[int, ...]
-    places: tuple[int, ...]
+    index_shape: tuple[int, ...]
     lead: int
     shape: tuple[int, ...]
-    new: tuple[int, ...]
-    from_end: bool
+    new_dims: tuple[int, ...]
+    wrap_negative: bool
 
     @property
-    def cutting(self) -> tuple[Op, ...]:
-        """What takes the slices, before the integers."""
-        return _cutting(self.parts, self.backwards, self.type)
+    def slice_ops(self) -> tuple[Op, ...]:
+        """The ops that apply the slices, before the integers and arrays."""
+        return _slice_ops(self.slices, self.reversed_dims, self.type)
 
     @property
-    def is_everything(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether `x[index]` is `x`."""
-        return not (self.cutting or self.dims or self.new)
+        return not (self.slice_ops or self.dims or self.new_dims)
 
     @property
-    def cut(self) -> ArrayType:
-        """What the slices leave."""
-        return self.type.with_shape(tuple(map(_count, self.parts)))
+    def sliced_type(self) -> ArrayType:
+        """The type after the slices are applied."""
+        return self.type.with_shape(tuple(map(_count, self.slices)))
 
     @property
-    def taken(self) -> tuple[int, ...]:
-        """The shape of what is taken, without new dims."""
-        rest = [size for dim, size in enumerate(self.cut.shape) if dim not in self.dims]
-        return (*rest[: self.lead], *self.places, *rest[self.lead :])
+    def gathered_shape(self) -> tuple[int, ...]:
+        """The shape of the result without new dims."""
+        rest = [size for dim, size in enumerate(self.sliced_type.shape) if dim not in self.dims]
+        return (*rest[: self.lead], *self.index_shape, *rest[self.lead :])
 
     @property
     def windows(self) -> WindowDims:
-        """The dims of the gather or scatter at the places."""
-        last = self.lead + len(self.places)
-        window = tuple(dim for dim in range(len(self.taken)) if not self.lead <= dim < last)
+        """The dimension numbers of the gather or scatter."""
+        last = self.lead + len(self.index_shape)
+        window = tuple(dim for dim in range(len(self.gathered_shape)) if not self.lead <= dim < last)
         return window, self.dims, (), (), self.dims
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Those of the gather's windows."""
-        return tuple(1 if dim in self.dims else size for dim, size in enumerate(self.cut.shape))
+        """The window sizes of the gather."""
+        return tuple(1 if dim in self.dims else size for dim, size in enumerate(self.sliced_type.shape))
 
-    def sliced(self, at: Sequence[int]) -> "Indexer":
-        """The same places where all integers are known and inside: slices of one element."""
-        known = dict(zip(self.dims, at, strict=True))
-        parts = [(known[d], known[d] + 1, 1) if d in known else part for d, part in enumerate(self.parts)]
-        return replace(self, parts=tuple(parts))
+    def with_static_indices(self, indices: Sequence[int]) -> "Indexer":
+        """Replace static integers that are in bounds by slices of one element."""
+        static = dict(zip(self.dims, indices, strict=True))
+        slices = [(static[d], static[d] + 1, 1) if d in static else part for d, part in enumerate(self.slices)]
+        return replace(self, slices=tuple(slices))
 
     def starts(self, indices: Sequence[Any]) -> list[Any]:
-        """The arrays and integers in one dtype; negative ones of arrays may count from the end."""
-        found = promote_indices(indices)
-        if not self.from_end:
-            return found
+        """Return the arrays and integers in one dtype, with negative indices of arrays wrapped."""
+        promoted = promote_indices(indices)
+        if not self.wrap_negative:
+            return promoted
         sizes = [self.type.shape[dim] for dim in self.dims]
-        parts = zip(indices, found, sizes, strict=True)
-        return [x if isinstance(given, int) else wrap_negative_index(x, size) for given, x, size in parts]
+        columns = zip(indices, promoted, sizes, strict=True)
+        return [x if isinstance(index, int) else wrap_negative_index(x, size) for index, x, size in columns]
 
     def vectors(self, indices: Sequence[Any]) -> Any:
-        """Index vectors of the arrays and integers."""
-        shape = self.places
+        """Return the arrays and integers as index vectors of a gather or scatter."""
+        shape = self.index_shape
         columns = []
         for index in self.starts(indices):
             columns.append(Reshape((*shape, 1))(broadcast_to_shape(index, shape)))
@@ -229,114 +235,135 @@ class Indexer:
 
 
 def parse_index(
-    index: Any, type: ArrayType, clips: bool = True, from_end: bool = True, takes: bool = True
+    index: Any, type: ArrayType, clip: bool = True, wrap_negative: bool = True, reads: bool = True
 ) -> tuple[Indexer, list[Any]]:
-    """The index, and its arrays and integers, one for each of its dims `dims`.
+    """Return the static part of an index, and its arrays and integers, one for each of `dims`.
 
-    As in JAX an integer beyond either end is no error: an array cannot fail while it is computed, and integers that are
-    known now mean what others will. `clips`: the element at that end is meant. `from_end`: negative ones count from the
-    end. `takes`: there must be an element to take; an update of places in an array without elements is none.
+    As in JAX, an index out of bounds is not an error, because a compiled program cannot raise; static and traced
+    integers behave the same.
+
+    Args:
+        index: the index.
+        type: the type of the indexed array.
+        clip: whether indices out of bounds are clamped.
+        wrap_negative: whether negative indices count from the end.
+        reads: whether elements are read, which an empty dim does not have. An update of an empty array does nothing.
+
+    Returns:
+        The indexer, and its arrays and integers.
+
+    Raises:
+        IndexError: if the index does not match the rank, or reads from an empty dim.
+        TypeError: if an entry is not supported.
     """
-    entries = _expanded(index, type)
-    parts: list[tuple[int, int, int]] = []
-    backwards: list[int] = []
+    entries = _expand_index(index, type)
+    slices: list[tuple[int, int, int]] = []
+    reversed_dims: list[int] = []
     arrays: list[Any] = []
     dims: list[int] = []
-    at: list[int] = []  # which entries are arrays or integers
+    positions: list[int] = []  # of the entries that are arrays or integers
     for number, entry in enumerate(entries):
-        dim = len(parts)
+        dim = len(slices)
         if entry is None:
             continue
         if isinstance(entry, slice):
-            part, back = _part(entry, type.shape[dim])
-            parts.append(part)
-            backwards += [dim] * back
+            part, is_reversed = _resolve_slice(entry, type.shape[dim])
+            slices.append(part)
+            reversed_dims += [dim] * is_reversed
             continue
-        kind = type_of(entry)
-        if type.shape[dim] == 0 and kind.size and (takes or not kind.ndim):
-            raise IndexError(f"index: there is nothing to take along dim {dim} of {type}, which has no elements")
-        parts.append((0, type.shape[dim], 1))
-        arrays.append(_settled(entry, type.shape[dim], clips, from_end) if isinstance(entry, int) else entry)
+        entry_type = type_of(entry)
+        if type.shape[dim] == 0 and entry_type.size and (reads or not entry_type.ndim):
+            raise IndexError(f"index: dim {dim} of {type} is empty and cannot be indexed by integers")
+        slices.append((0, type.shape[dim], 1))
+        is_static = isinstance(entry, int)
+        arrays.append(_resolve_integer(entry, type.shape[dim], clip, wrap_negative) if is_static else entry)
         dims.append(dim)
-        at.append(number)
-    places = _broadcast([type_of(array).shape for array in arrays])
-    together = bool(at) and at == list(range(at[0], at[-1] + 1))
-    first = at[0] if together else 0
-    counts = iter([_count(part) for dim, part in enumerate(parts) if dim not in dims])
-    rest = [1 if entry is None else next(counts) for number, entry in enumerate(entries) if number not in at]
-    is_new = [entry is None for number, entry in enumerate(entries) if number not in at]
-    shape = (*rest[:first], *places, *rest[first:])
-    new = tuple(dim + len(places) * (dim >= first) for dim, newly in enumerate(is_new) if newly)
+        positions.append(number)
+    index_shape = _broadcast([type_of(array).shape for array in arrays])
+    adjacent = bool(positions) and positions == list(range(positions[0], positions[-1] + 1))
+    first = positions[0] if adjacent else 0
+    counts = iter([_count(part) for dim, part in enumerate(slices) if dim not in dims])
+    rest = [1 if entry is None else next(counts) for number, entry in enumerate(entries) if number not in positions]
+    is_new = [entry is None for number, entry in enumerate(entries) if number not in positions]
+    shape = (*rest[:first], *index_shape, *rest[first:])
+    new_dims = tuple(dim + len(index_shape) * (dim >= first) for dim, new in enumerate(is_new) if new)
     lead = is_new[:first].count(False)
-    return Indexer(type, tuple(parts), tuple(backwards), tuple(dims), places, lead, shape, new, from_end), arrays
+    indexer = Indexer(
+        type, tuple(slices), tuple(reversed_dims), tuple(dims), index_shape, lead, shape, new_dims, wrap_negative
+    )
+    return indexer, arrays
 
 
-def _settled(at: int, size: int, clips: bool, from_end: bool) -> int:
-    """An integer that is known, from 0 to the size of its dim, which lies outside."""
-    at = at + size if at < 0 and from_end else at
-    return min(max(at, 0), size - 1) if clips else at if 0 <= at < size else size
+def _resolve_integer(index: int, size: int, clip: bool, wrap_negative: bool) -> int:
+    """Return a static index in the range from 0 to `size`, where `size` stands for out of bounds."""
+    index = index + size if index < 0 and wrap_negative else index
+    return min(max(index, 0), size - 1) if clip else index if 0 <= index < size else size
 
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape that index arrays broadcast to."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
-        raise IndexError(f"index: arrays of shapes {', '.join(map(str, shapes))} do not broadcast together") from None
+        raise IndexError(f"index: index arrays of shapes {', '.join(map(str, shapes))} do not broadcast") from None
 
 
 @compiled_function
 def gather_by_index(
     x: Any,
     *indices: Any,
-    by: Indexer,
+    indexer: Indexer,
     fill: Scalar | None = None,
     sorted: bool = False,
     unique: bool = False,
 ) -> Any:
-    """`x[index]`. A place outside means `fill`; where there is none, the nearest element."""
+    """Compute `x[index]`. Elements out of bounds are `fill`; if it is None, the nearest element."""
     x = as_operand(x)
-    if 0 in by.shape:
-        return full(by.shape, 0, x.type.dtype, x.type.weak)
-    for op in by.cutting:
+    if 0 in indexer.shape:
+        return full(indexer.shape, 0, x.type.dtype, x.type.weak)
+    for op in indexer.slice_ops:
         x = op(x)
-    if indices and not by.places and fill is None:
-        found = _sliced_at(x, by, indices)
+    if indices and not indexer.index_shape and fill is None:
+        result = _dynamic_slice(x, indexer, indices)
     elif indices:
-        op = Gather(*by.windows, sizes=by.sizes, sorted=sorted, unique=unique)
-        found = gather_with_fill(op, by.sizes, x, by.vectors(indices), fill)
+        op = Gather(*indexer.windows, sizes=indexer.sizes, sorted=sorted, unique=unique)
+        result = gather_with_fill(op, indexer.sizes, x, indexer.vectors(indices), fill)
     else:
-        found = x
-    return found if found.type.shape == by.shape else Reshape(by.shape)(found)
+        result = x
+    return result if result.type.shape == indexer.shape else Reshape(indexer.shape)(result)
 
 
-def _sliced_at(x: Any, by: Indexer, indices: Sequence[Any]) -> Any:
-    """One element along each of the indexed dims."""
-    starts = dict(zip(by.dims, by.starts(indices), strict=True))
-    zero = full((), 0, starts[by.dims[0]].type.dtype)
-    return DynamicSlice(by.sizes)(x, *(starts.get(dim, zero) for dim in range(x.type.ndim)))
+def _dynamic_slice(x: Any, indexer: Indexer, indices: Sequence[Any]) -> Any:
+    """Slice one element along each of the indexed dims."""
+    starts = dict(zip(indexer.dims, indexer.starts(indices), strict=True))
+    zero = full((), 0, starts[indexer.dims[0]].type.dtype)
+    return DynamicSlice(indexer.sizes)(x, *(starts.get(dim, zero) for dim in range(x.type.ndim)))
 
 
 def gather_with_fill(op: Indexed, sizes: Sequence[int], x: Any, indices: Any, fill: Scalar | None) -> Any:
-    """A gather; where a window does not lie inside, `fill`."""
-    found = op(x, indices)
+    """Gather, with `fill` for windows that are out of bounds."""
+    gathered = op(x, indices)
     inside = None if fill is None else op.in_bounds(x.type.shape, sizes, indices)
     if inside is None or fill is None:
-        return found
-    shape = found.type.shape
-    return Select()(op.broadcast_per_index(inside, shape), found, full(shape, fill.array, x.type.dtype, x.type.weak))
+        return gathered
+    shape = gathered.type.shape
+    return Select()(op.broadcast_per_index(inside, shape), gathered, full(shape, fill.array, x.type.dtype, x.type.weak))
 
 
 def index_mode(name: str, mode: Any, default: str, more: tuple[str, ...] = ()) -> str:
-    """What is done about places outside, by its name; a mode may be an enum's."""
-    found = default if mode is None else getattr(mode, "value", mode)
-    known = ("clip", "fill", "drop", "promise_in_bounds", *more)
-    if found not in known:
-        raise ValueError(f"{name}: there is no mode {mode!r}; modes: {', '.join(known)}")
-    return str(found)
+    """Return the name of a mode for indices out of bounds. `mode` is a name or a member of an enum."""
+    resolved = default if mode is None else getattr(mode, "value", mode)
+    supported = ("clip", "fill", "drop", "promise_in_bounds", *more)
+    if resolved not in supported:
+        raise ValueError(f"{name}: unknown mode {mode!r}; supported: {', '.join(supported)}")
+    return str(resolved)
 
 
 def out_of_bounds_fill(value: Any, dtype: Any) -> Scalar:
-    """What stands for an element outside: `value`; else NaN, the least integer (unsigned: the greatest), or True."""
+    """Return the fill of elements out of bounds.
+
+    It is `value`, or if that is None: NaN, the lowest signed or the highest unsigned integer, or True.
+    """
     if value is None:
         if is_inexact(dtype):
             value = np.nan
@@ -349,43 +376,43 @@ def out_of_bounds_fill(value: Any, dtype: Any) -> Scalar:
 
 
 def as_index(x: Any) -> Any:
-    """Integers as i32 or i64. Those without a sign that do not fit are as good as the largest: outside."""
+    """Convert indices to i32 or i64. Unsigned integers that do not fit saturate: they are out of bounds anyway."""
     if isinstance(x, int) and not isinstance(x, bool):
         low, high = integer_range(INDICES[0])
         return full((), min(max(x, low), high), INDICES[0])
-    kind = type_of(x, "index")
-    if not is_integer(kind.dtype):
-        raise TypeError(f"index: needs integers, not {kind}")
+    type = type_of(x, "index")
+    if not is_integer(type.dtype):
+        raise TypeError(f"index: needs integers, not {type}")
     x = as_operand(x)
-    wanted = canonical_dtype(np.int64) if kind.dtype.itemsize == 8 else INDICES[0]
-    if kind.dtype.kind == "u" and kind.dtype.itemsize >= wanted.itemsize:
-        x = Min()(x, full(x.type.shape, integer_range(wanted)[1], kind.dtype))
-    return x if x.type.dtype == wanted and not x.type.weak else Convert(wanted)(x)
+    dtype = canonical_dtype(np.int64) if type.dtype.itemsize == 8 else INDICES[0]
+    if type.dtype.kind == "u" and type.dtype.itemsize >= dtype.itemsize:
+        x = Min()(x, full(x.type.shape, integer_range(dtype)[1], type.dtype))
+    return x if x.type.dtype == dtype and not x.type.weak else Convert(dtype)(x)
 
 
 def promote_indices(indices: Sequence[Any]) -> list[Any]:
-    """Indices in one dtype."""
-    found = [as_index(index) for index in indices]
-    widest = max((index.type.dtype for index in found), key=lambda dtype: dtype.itemsize, default=INDICES[0])
-    return [index if index.type.dtype == widest else Convert(widest)(index) for index in found]
+    """Convert indices to a common dtype."""
+    converted = [as_index(index) for index in indices]
+    widest = max((index.type.dtype for index in converted), key=lambda dtype: dtype.itemsize, default=INDICES[0])
+    return [index if index.type.dtype == widest else Convert(widest)(index) for index in converted]
 
 
 def wrap_negative_index(index: Any, size: int) -> Any:
-    """Negative indices count from the end of a dim of this size."""
+    """Add `size` to negative indices."""
     shape, dtype = index.type.shape, index.type.dtype
     return Select()(Compare("LT")(index, zeros_like(index)), Add()(index, full(shape, size, dtype)), index)
 
 
-def clip_indices(op: Indexed, whole: tuple[int, ...], sizes: Sequence[int], indices: Any) -> Any:
-    """Index vectors, clamped so that windows lie inside of an array of this shape."""
-    limits = [whole[dim] - sizes[dim] for dim in op.mapped]
+def clip_indices(op: Indexed, shape: tuple[int, ...], sizes: Sequence[int], indices: Any) -> Any:
+    """Clamp index vectors so that windows are inside an array of this shape."""
+    limits = [shape[dim] - sizes[dim] for dim in op.mapped]
     columns = [clamp_index(column, limit) for column, limit in zip(op.columns(indices), limits, strict=True)]
     return join_columns(columns, indices)
 
 
 def canonical_axis(name: str, axis: Any, ndim: int) -> int:
-    """An axis of an array of this rank as a dim from 0; one that does not exist is an error of `name`."""
-    at = operator.index(axis)
-    if not -ndim <= at < ndim:
-        raise ValueError(f"{name}: axis {at} does not exist in an array of rank {ndim}")
-    return at % ndim
+    """Convert an axis of an array of rank `ndim` to a dim from 0; raise if it is out of bounds."""
+    index = operator.index(axis)
+    if not -ndim <= index < ndim:
+        raise ValueError(f"{name}: axis {index} does not exist in an array of rank {ndim}")
+    return index % ndim

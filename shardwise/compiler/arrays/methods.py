@@ -1,8 +1,8 @@
-"""What arrays can do: functions composed of ops, and the operators and methods that Array and Tracer share.
+"""Operators and methods of Array and Tracer, and the functions behind them, composed of ops.
 
-The functions take arrays, numpy arrays and Python scalars, promote and broadcast as numpy and JAX do, and apply ops.
-Positional arguments are arrays, keywords are static. Outside every frame a whole function runs as one compiled
-program (`compiled_function`); inside one its ops are staged one by one.
+The functions accept arrays, numpy arrays and Python scalars, promote and broadcast like numpy and JAX, and apply ops.
+Positional arguments are arrays, keyword arguments are static. Outside every frame a function runs as one compiled
+program (`compiled_function`); inside a frame its ops are staged one by one.
 """
 
 import math
@@ -50,41 +50,42 @@ from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 
-_BLOCK = 32  # elements that iteration over an array takes at once
+_BLOCK = 32  # elements that iteration over an array slices at once
 
 
 def is_array_like(x: Any) -> bool:
+    """Return whether `x` is an array, a numpy array or scalar, or a Python scalar."""
     return isinstance(x, (ArrayMethods, np.ndarray, np.generic, *PYTHON_SCALARS))
 
 
 @compiled_function
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """Where `condition` holds `x`, else `y`; all three broadcast."""
+    """Select `x` where `condition` is true, else `y`. All three broadcast."""
     dtype, weak = promote_dtypes("where", (type_of(x, "where"), type_of(y, "where")))
     shape = broadcast_shapes("where", *(type_of(z, "where").shape for z in (condition, x, y)))
-    which = as_operand(condition, "where")
-    if which.type.dtype != np.bool_:
-        which = Compare("NE")(*promote_and_broadcast("where", (which, 0)))
+    mask = as_operand(condition, "where")
+    if mask.type.dtype != np.bool_:
+        mask = Compare("NE")(*promote_and_broadcast("where", (mask, 0)))
     cases = [broadcast_to_shape(z, shape) for z in promote_and_broadcast("where", (x, y), dtype, weak)]
-    return Select()(broadcast_to_shape(which, shape), *cases)
+    return Select()(broadcast_to_shape(mask, shape), *cases)
 
 
 @compiled_function
 def compare(x: Any, y: Any, *, direction: str) -> Any:
-    """`x < y` and its kin; `direction` is EQ NE LT LE GT or GE."""
+    """Compare two arrays. `direction` is EQ, NE, LT, LE, GT or GE."""
     return Compare(direction)(*promote_and_broadcast(f"comparison {direction}", (x, y)))
 
 
 @compiled_function
 def astype(x: Any, *, dtype: Any) -> Any:
-    """`x` with elements of `dtype`."""
+    """Convert `x` to `dtype`."""
     x = as_operand(x, "astype")
     return astype_weak(x, canonical_dtype(dtype), False)
 
 
 @compiled_function
 def reshape(x: Any, *, shape: int | Sequence[int]) -> Any:
-    """The same elements in another shape; one size may be -1 and is worked out."""
+    """Reshape `x`. One size may be -1 and is inferred."""
     x = as_operand(x, "reshape")
     sizes = [int(size) for size in ((shape,) if isinstance(shape, int) else shape)]
     if sizes.count(-1) > 1:
@@ -100,7 +101,7 @@ def reshape(x: Any, *, shape: int | Sequence[int]) -> Any:
 
 @compiled_function
 def transpose(x: Any, *, axes: Sequence[int] | None = None) -> Any:
-    """Dims in the order `axes`; reversed where none is given."""
+    """Permute the dims to the order `axes`; reverse them if it is None."""
     x = as_operand(x, "transpose")
     order = tuple(reversed(range(x.type.ndim))) if axes is None else canonical_axes("transpose", axes, x.type)
     if sorted(order) != list(range(x.type.ndim)):
@@ -110,7 +111,7 @@ def transpose(x: Any, *, axes: Sequence[int] | None = None) -> Any:
 
 @compiled_function
 def broadcast_to(x: Any, *, shape: Sequence[int]) -> Any:
-    """`x` repeated to `shape`, by numpy's rule."""
+    """Broadcast `x` to `shape` by numpy's rule."""
     x = as_operand(x, "broadcast_to")
     target = tuple(int(size) for size in shape)
     if broadcast_shapes("broadcast_to", x.type.shape, target) != target:
@@ -120,11 +121,11 @@ def broadcast_to(x: Any, *, shape: Sequence[int]) -> Any:
 
 @compiled_function
 def matmul(x: Any, y: Any) -> Any:
-    """The matrix product; leading dims are a batch and broadcast."""
-    kinds = [type_of(x, "matmul"), type_of(y, "matmul")]
-    if not all(kind.ndim for kind in kinds):
-        raise TypeError(f"matmul: needs arrays of rank 1 or more, not {kinds[0]} and {kinds[1]}; use `*` for scalars")
-    dtype, weak = promote_dtypes("matmul", kinds)
+    """Compute the matrix product. Leading dims are batch dims and broadcast."""
+    types = [type_of(x, "matmul"), type_of(y, "matmul")]
+    if not all(type.ndim for type in types):
+        raise TypeError(f"matmul: needs arrays of rank 1 or more, not {types[0]} and {types[1]}; use `*` for scalars")
+    dtype, weak = promote_dtypes("matmul", types)
     a, b = (astype_weak(as_operand(z, "matmul"), dtype, weak) for z in (x, y))
     row, column = a.type.ndim == 1, b.type.ndim == 1
     inner = (a.type.shape[-1], b.type.shape[0 if column else -2])
@@ -134,7 +135,7 @@ def matmul(x: Any, y: Any) -> Any:
             f"the {'only' if column else 'second last'} dim of the right, {inner[1]}"
         )
     lead_a, lead_b = a.type.shape[:-2], b.type.shape[:-2]
-    if not lead_b:  # one matrix for the whole batch: no need to repeat it
+    if not lead_b:  # one matrix for the whole batch: no broadcast is needed
         return Dot(((a.type.ndim - 1,), (0,)))(a, b)
     batch = broadcast_shapes("matmul", lead_a, lead_b)
     dims = tuple(range(len(batch)))
@@ -147,11 +148,14 @@ def matmul(x: Any, y: Any) -> Any:
 
 @compiled_function
 def dot(x: Any, y: Any) -> Any:
-    """numpy's dot: the last dim of `x` with the second last (or only) of `y`; of scalars, the product."""
-    kinds = [type_of(x, "dot"), type_of(y, "dot")]
-    if not all(kind.ndim for kind in kinds):
+    """Compute numpy's dot: contract the last dim of `x` with the second last (or only) dim of `y`.
+
+    If one operand is a scalar, multiply.
+    """
+    types = [type_of(x, "dot"), type_of(y, "dot")]
+    if not all(type.ndim for type in types):
         return multiply(x, y)
-    dtype, weak = promote_dtypes("dot", kinds)
+    dtype, weak = promote_dtypes("dot", types)
     a, b = (astype_weak(as_operand(z, "dot"), dtype, weak) for z in (x, y))
     right = max(b.type.ndim - 2, 0)
     if a.type.shape[-1] != b.type.shape[right]:
@@ -185,7 +189,7 @@ class ArrayMethods(NamespaceMethods):
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
-    __array_priority__ = 100  # numpy leaves mixed operators to us
+    __array_priority__ = 100  # numpy's operators defer to ours
 
     def __len__(self) -> int:
         if not self.type.ndim:
@@ -193,18 +197,18 @@ class ArrayMethods(NamespaceMethods):
         return self.type.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        by, arrays = parse_index(index, self.type)
-        return self if by.is_everything else gather_by_index(self, *arrays, by=by)
+        indexer, arrays = parse_index(index, self.type)
+        return self if indexer.is_identity else gather_by_index(self, *arrays, indexer=indexer)
 
     def __setitem__(self, index: Any, values: Any) -> None:
-        raise TypeError("an array is not written to: `x = x.at[index].set(values)` gives one with other elements there")
+        raise TypeError("arrays are immutable: use `x = x.at[index].set(values)` instead of item assignment")
 
     def __contains__(self, x: Any) -> bool:
         return bool(sometrue(compare(self, x, direction="EQ")))
 
     @property
     def at(self) -> IndexUpdateHelper:
-        """Updates of some elements: `x.at[index].set(values)` is an array like `x` with others there."""
+        """Functional updates: `x.at[index].set(values)` returns a copy of `x` with these elements replaced."""
         return IndexUpdateHelper(self)
 
     def __iter__(self) -> Iterator[Any]:
@@ -213,7 +217,7 @@ class ArrayMethods(NamespaceMethods):
         return self._rows()
 
     def _rows(self) -> Iterator[Any]:
-        """The elements along dim 0. Each is a program of its own outside every frame; those of equal blocks share."""
+        """Yield the elements along dim 0. Outside a frame each is one program; blocks of equal shape share programs."""
         if len(self) <= _BLOCK:
             yield from (self[number] for number in range(len(self)))
         else:
@@ -276,11 +280,11 @@ class ArrayMethods(NamespaceMethods):
         return astype(rounded, dtype=default_dtype("int*")) if ndigits is None else rounded
 
     def view(self, dtype: Any = None, type: None = None) -> Any:
-        """The bytes of the last dim as elements of another dtype."""
+        """Reinterpret the bytes of the last dim as another dtype."""
         if type is not None:
-            raise NotImplementedError("view: arrays have one type: leave `type` out")
+            raise NotImplementedError("view: the parameter `type` is not supported")
         return self if dtype is None else view_as(self, dtype=dtype)
 
     def byteswap(self) -> Any:
-        """The array with the bytes of each element in opposite order."""
+        """Reverse the bytes of each element."""
         return byteswap_elements(self)

@@ -158,7 +158,7 @@ def test_integers_beyond_the_ends_mean_the_element_there():
     x = jnp.arange(3)
     assert [int(x[5]), int(x[-4]), int(sw.jit(lambda x: x[3])(x))] == [2, 0, 2]
     assert x[np.array([5, -4])].tolist() == [2, 0]
-    message = r"index: there is nothing to take along dim 1 of f32\[2,0\], which has no elements"
+    message = r"index: dim 1 of f32\[2,0\] is empty and cannot be indexed by integers"
     for entry in (0, np.array([0])):
         with pytest.raises(IndexError, match=message):
             jnp.zeros((2, 0))[:, entry]
@@ -188,38 +188,39 @@ def test_an_index_that_takes_everything_is_the_array():
     assert x[..., 0:3] is x
 
 
-MADE_OF = "an index is made of integers, slices, None, `...` and arrays of integers or booleans"
+SUPPORTED = "an index consists of integers, slices, None, `...` and arrays of integers or booleans"
 
 
 @pytest.mark.parametrize(
     ("index", "error", "message"),
     [
-        (at[1.5], TypeError, f"index: f32[5,4,3] cannot be indexed by 1.5: {MADE_OF}"),
-        (at["a"], TypeError, f"index: f32[5,4,3] cannot be indexed by 'a': {MADE_OF}"),
+        (at[1.5], TypeError, f"index: f32[5,4,3] cannot be indexed by 1.5: {SUPPORTED}"),
+        (at["a"], TypeError, f"index: f32[5,4,3] cannot be indexed by 'a': {SUPPORTED}"),
         (
             at[[0, 1]],
             TypeError,
-            f"index: f32[5,4,3] cannot be indexed by [0, 1]: {MADE_OF}; make an array of it, `x[array(...)]`",
+            f"index: f32[5,4,3] cannot be indexed by [0, 1]: {SUPPORTED}; convert it to an array, `x[array(...)]`",
         ),
         (
             at[[[0], [1, 2]], 0],
             TypeError,
-            f"index: f32[5,4,3] cannot be indexed by [[0], [1, 2]]: {MADE_OF}; make an array of it, `x[array(...)]`",
+            f"index: f32[5,4,3] cannot be indexed by [[0], [1, 2]]: {SUPPORTED}; "
+            "convert it to an array, `x[array(...)]`",
         ),
         (
             at[["a"], 0],
             TypeError,
-            f"index: f32[5,4,3] cannot be indexed by ['a']: {MADE_OF}; make an array of it, `x[array(...)]`",
+            f"index: f32[5,4,3] cannot be indexed by ['a']: {SUPPORTED}; convert it to an array, `x[array(...)]`",
         ),
-        (at[np.array([1.5])], TypeError, f"index: f32[5,4,3] cannot be indexed by f32[1]: {MADE_OF}"),
-        (at[jnp.ones(2)], TypeError, f"index: f32[5,4,3] cannot be indexed by f32[2]: {MADE_OF}"),
-        (at[False], NotImplementedError, "index: f32[5,4,3] cannot be indexed by False yet; take `x[None][:0]`"),
+        (at[np.array([1.5])], TypeError, f"index: f32[5,4,3] cannot be indexed by f32[1]: {SUPPORTED}"),
+        (at[jnp.ones(2)], TypeError, f"index: f32[5,4,3] cannot be indexed by f32[2]: {SUPPORTED}"),
+        (at[False], NotImplementedError, "index: indexing f32[5,4,3] with False is not supported; use `x[None][:0]`"),
         (
             at[1, np.array([True, False])],
             IndexError,
-            "index: an array of booleans of shape (2,) does not fit the dims from 1 on of f32[5,4,3]",
+            "index: a boolean array of shape (2,) does not match the dims of f32[5,4,3] from dim 1 on",
         ),
-        (at[ROW, np.array([0, 1])], IndexError, "index: arrays of shapes (3,), (2,) do not broadcast together"),
+        (at[ROW, np.array([0, 1])], IndexError, "index: index arrays of shapes (3,), (2,) do not broadcast"),
         (at[0, 0, 0, 0], IndexError, "index: 4 entries are too many for f32[5,4,3], which has rank 3"),
         (at[MASK, 0, 0, 0], IndexError, "index: 4 entries are too many for f32[5,4,3], which has rank 3"),
         (at[..., ...], IndexError, "index: only one entry can be `...`"),
@@ -239,9 +240,8 @@ def test_what_must_be_known_is_not_traced():
     with pytest.raises(sw.errors.NonConcreteBooleanIndexError) as caught:
         sw.jit(lambda x: x[x > 0])(jnp.ones(3))
     assert str(caught.value) == (
-        "index: bool[3] is traced, so nobody knows how many elements it takes, and the shape of the result. "
-        "Choose with `numpy.where(mask, x, y)`, which keeps the shape, or say how many places there are: "
-        "`x[numpy.nonzero(mask, size=...)]`"
+        "index: bool[3] is traced, so the shape of the result is unknown. Use `numpy.where(mask, x, y)`, which "
+        "keeps the shape, or state the number of true elements: `x[numpy.nonzero(mask, size=...)]`"
     )
     x = jnp.arange(3.0)
     np.testing.assert_array_equal(sw.grad(lambda x: (x[x > 0.5] * 3).sum())(x), [0, 3, 3])  # known outside of jit
