@@ -157,7 +157,7 @@ def test_apply():
     found = sw.jit(lambda x, i: x.at[i].apply(lambda v: v + 7, unique_indices=True))(x, np.array([4, 9]))
     assert found.tolist() == [0, 1, 2, 3, 11]
     np.testing.assert_array_equal(sw.grad(lambda x: x.at[index[1:]].apply(jnp.square).sum())(x), [0, 1, 4, 1, 1])
-    with pytest.raises(NotImplementedError, match="promise that none repeats with `unique_indices=True`"):
+    with pytest.raises(NotImplementedError, match="pass `unique_indices=True` if none repeats"):
         sw.jit(lambda x, i: x.at[i].apply(jnp.square))(x, index)
     # Known indices are counted wherever they are; two columns say one place.
     assert x.at[jnp.asarray(index)].apply(lambda v: 2 * v + 1).tolist() == [3, 1, 5, 3, 4]
