@@ -1,8 +1,8 @@
-"""Op cases: for every op a user's program can hold, instances with types and values. Every law is put to each of them.
+"""Cases for the laws: for every op that a user's program can contain, instances with types and values.
 
-A case prints as the op and its operand types. Values are *plain* (magnitudes from a half to two, small integers: no op
-overflows and no derivative has a kink there) or *special* (NaN, infinities, both zeros, the largest and smallest
-numbers; operands are counted through like digits, so that every pair meets where the sizes allow).
+A case prints as the op and its operand types. Values are *plain* (magnitudes from 0.5 to 2 and small integers, for
+which no op overflows and derivatives are continuous) or *special* (NaN, infinities, both zeros, the largest and smallest
+numbers; if the sizes allow, every combination of the operands' special values occurs).
 """
 
 import itertools
@@ -135,7 +135,7 @@ from shardwise.compiler.trace.build import rewrite
 @final
 @dataclass(frozen=True)
 class Case:
-    """An op, its operand types, and whether its values are special."""
+    """An op, the types of its operands, and whether their values are special."""
 
     op: Op
     types: tuple[ArrayType, ...]
@@ -143,44 +143,44 @@ class Case:
 
     def __str__(self) -> str:
         op = format_op(self.op)
-        if self.op.programs:  # by their names
+        if self.op.programs:  # are printed by name
             rest = [getattr(self.op, field.name) for field in fields(self.op) if field.type in (int, bool)]
             op = f"{self.op.name}[{', '.join(map(str, [*(p.name for p in self.op.programs), *rest]))}]"
         return " ".join([op, *map(str, self.types), *(["special"] if self.special else [])])
 
     @property
     def program(self) -> Program:
-        """The program that is this op alone."""
+        """A program that applies the op."""
         return one_op(self.op, self.types)
 
     @property
     def args(self) -> list[NumpyArray]:
-        """The operands, always the same for equal cases."""
+        """The operands. Equal cases have equal operands."""
         return specials(self.types) if self.special else self.plain(self.types)
 
     def plain(self, types: Sequence[ArrayType], seed: str = "") -> list[NumpyArray]:
-        """Operands of these types with ordinary values, in the domain of the op; of another seed, others."""
-        low, high, signs = DOMAINS.get(self.op.name, ORDINARY)
-        found = plain(types, seed or str(self), low, high, signs)
-        if isinstance(self.op, Cond):  # its index is in range
-            found[0] = np.asarray(found[0] % len(self.op.branches), np.int32)
+        """Return operands of these types with plain values in the domain of the op."""
+        low, high, signs = DOMAINS.get(self.op.name, PLAIN_DOMAIN)
+        operands = plain(types, seed or str(self), low, high, signs)
+        if isinstance(self.op, Cond):  # the index must be in range
+            operands[0] = np.asarray(operands[0] % len(self.op.branches), np.int32)
         if isinstance(self.op, BatchedMatrixOp):
-            well_conditioned(self.op, found)
+            make_well_conditioned(self.op, operands)
         if isinstance(self.op, CountSampler):
-            expectable(self.op, found)
-        if isinstance(self.op, (Polygamma, Expn)):  # its order is whole
-            found[0] = np.round(found[0].astype(np.float64)).astype(found[0].dtype)
-        return found
+            set_expected_counts(self.op, operands)
+        if isinstance(self.op, (Polygamma, Expn)):  # the order must be an integer
+            operands[0] = np.round(operands[0].astype(np.float64)).astype(operands[0].dtype)
+        return operands
 
     def directions(self, types: Sequence[ArrayType]) -> list[NumpyArray]:
-        """Tangents of operands of these types: Hermitian where the op takes its operand for that."""
-        found = plain(types, f"tangents of {self}")
+        """Return tangents of operands of these types: Hermitian if the op assumes that its operand is."""
+        tangents = plain(types, f"tangents of {self}")
         if isinstance(self.op, (Cholesky, Eigh)):
-            found[0] = np.asarray(found[0] + np.swapaxes(found[0], -1, -2).conj())
-        return found
+            tangents[0] = np.asarray(tangents[0] + np.swapaxes(tangents[0], -1, -2).conj())
+        return tangents
 
     def batch(self, number: int, size: int) -> list[NumpyArray]:
-        """Several values of an operand: its elements in other places; an index goes through the branches."""
+        """Return `size` values of an operand: its elements rolled; a branch index takes all values."""
         arg = self.args[number]
         if isinstance(self.op, BatchedMatrixOp):
             return [self.plain(self.types, f"{self}, {shift}")[number] for shift in range(size)]
@@ -203,8 +203,8 @@ def one_op(op: Op, types: Sequence[ArrayType]) -> Program:
     return Program(tuple(inputs), (Equation(op, inputs, outputs),), tuple(outputs), op.name)
 
 
-def well_conditioned(op: Op, operands: list[NumpyArray]) -> None:
-    """Operands changed so that the op has a result for them that rounding does not spoil."""
+def make_well_conditioned(op: Op, operands: list[NumpyArray]) -> None:
+    """Change operands so that the op is defined and well-conditioned for them."""
     first = operands[0]
     if isinstance(op, PivotsToPermutation):
         operands[0] = np.asarray(np.abs(first) % op.size, first.dtype)
@@ -213,21 +213,21 @@ def well_conditioned(op: Op, operands: list[NumpyArray]) -> None:
     elif isinstance(op, Cholesky):
         operands[0] = first @ np.swapaxes(first, -1, -2).conj() + np.eye(first.shape[-1], dtype=first.dtype)
     elif isinstance(op, TriangularSolve):
-        heavier = 1 + 3 * np.eye(first.shape[-1])
-        operands[0] = np.asarray(first.astype(numpy_carrier(first.dtype)) * heavier).astype(first.dtype)
+        weights = 1 + 3 * np.eye(first.shape[-1])
+        operands[0] = np.asarray(first.astype(numpy_carrier(first.dtype)) * weights).astype(first.dtype)
 
 
-def expectable(op: CountSampler, operands: list[NumpyArray]) -> None:
-    """Rates, trials and chances of which few events are expected, or many where they are drawn by rejection."""
+def set_expected_counts(op: CountSampler, operands: list[NumpyArray]) -> None:
+    """Change rates, trials and probabilities so that few events are expected; many if sampling is by rejection."""
     first, times = (4, 100) if isinstance(op, RejectionSampler) else (2, 3)
     operands[first] = np.asarray(times * operands[first], operands[first].dtype)
     if op.distribution == "binomial":
         operands[-1] = np.asarray(operands[-1] / 5, operands[-1].dtype)
 
 
-ORDINARY = (0.5, 2.0, (-1, 1))
+PLAIN_DOMAIN = (0.5, 2.0, (-1, 1))
 _POSITIVE, _BELOW_ONE = (0.5, 2.0, (1,)), (0.1, 0.9, (-1, 1))
-# Magnitudes and signs, for ops that are not smooth on the ordinary values.
+# Magnitudes and signs for ops that are not smooth on plain values.
 DOMAINS = {
     **dict.fromkeys(("log", "log1p", "sqrt", "rsqrt", "pow", "lgamma", "digamma", "polygamma"), _POSITIVE),
     **dict.fromkeys(("igamma", "igammac", "igamma_grad_a", "random_gamma_grad"), _POSITIVE),
@@ -243,7 +243,7 @@ DOMAINS = {
 def plain(
     types: Sequence[ArrayType], seed: str, low: float = 0.5, high: float = 2.0, signs: Sequence[int] = (-1, 1)
 ) -> list[NumpyArray]:
-    """Arrays of these types with ordinary values; equal seeds give equal arrays."""
+    """Return arrays of these types with plain values; equal seeds give equal arrays."""
     rng = np.random.default_rng(zlib.crc32(seed.encode()))
 
     def real(shape: tuple[int, ...]) -> NumpyArray:
@@ -262,7 +262,7 @@ def plain(
 
 
 def special_values(dtype: DType) -> NumpyArray:
-    """The values of a dtype at which implementations differ. No subnormals: XLA's CPU code takes them for zero."""
+    """Return values of a dtype for which implementations differ. No subnormals: XLA flushes them to zero on CPU."""
     if dtype == np.bool_:
         return np.array([False, True])
     if is_integer(dtype):
@@ -280,7 +280,7 @@ def special_values(dtype: DType) -> NumpyArray:
 
 
 def specials(types: Sequence[ArrayType]) -> list[NumpyArray]:
-    """Operand i counts through its special values as digit i of the element's number."""
+    """Return special values: element n of operand i has the value that digit i of n selects."""
     arrays, stride = [], 1
     for type in types:
         values = special_values(type.dtype)
@@ -290,7 +290,7 @@ def specials(types: Sequence[ArrayType]) -> list[NumpyArray]:
 
 
 def case(op: Op, text: str, special: bool = False) -> Case:
-    """A case whose operand types are written as they print: `f32[3,4] f32[3,4]`."""
+    """Return a case; operand types are written as they print: `f32[3,4] f32[3,4]`."""
     return Case(op, tuple(parse_type(word) for word in text.split()), special)
 
 
@@ -323,7 +323,7 @@ def nullary_cases() -> list[Case]:
         Iota((2, 3, 4, 2), 2, np.dtype(np.float32)),
         Iota((3, 0), 1, np.dtype(np.int32)),
         Iota((1, 4), 0, np.dtype(np.int32)),
-        # Indices that the dtype cannot hold: they wrap, or are rounded once.
+        # Indices that the dtype cannot represent: they wrap around or are rounded.
         Iota((600,), 0, np.dtype(np.uint8)),
         Iota((605, 2), 0, dtype("bf16")),
         Iota((4101,), 0, np.dtype(np.float16)),
@@ -483,7 +483,7 @@ def slicing_cases() -> list[Case]:
 
 
 def dynamic_cases() -> list[Case]:
-    """Slices at places that are operands: some lie outside."""
+    """Slices at traced positions, some of them out of bounds."""
     parts = [
         ("[]", ()),
         ("[7]", (1,)),
@@ -516,7 +516,7 @@ def dynamic_cases() -> list[Case]:
     return found
 
 
-# The dims of a gather or scatter (window, collapsed, batch, index_batch, mapped), an operand's shape, that of the
+# The dims of a gather or scatter (window, collapsed, batch, index_batch, mapped), the shapes of the operand and of the
 # indices, and the sizes of windows.
 PLACES: list[tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
     (((), (0,), (), (), (0,)), (7,), (5, 1), (1,)),  # elements of a vector
@@ -530,17 +530,17 @@ PLACES: list[tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[int, ...]
     (((0,), (), (), (), (0,)), (7,), (1,), (3,)),  # one window
     (((0, 2), (), (), (), (0, 1)), (5, 6), (4, 2), (2, 3)),  # windows of several elements, which may overlap
     (((1, 2), (), (), (), (1,)), (3, 6), (4, 1), (3, 2)),
-    (((1,), (0,), (), (), (0, 1)), (4, 3), (5, 2), (1, 3)),  # a dim that a window has all of is mapped too
-    (((0,), (0,), (), (), ()), (1, 4), (0,), (1, 4)),  # no index at all
-    (((), (0,), (), (), (0,)), (4,), (1,), (1,)),  # one place
-    (((1,), (0,), (), (), (0,)), (6, 4), (0, 1), (1, 4)),  # no place
+    (((1,), (0,), (), (), (0, 1)), (4, 3), (5, 2), (1, 3)),  # a mapped dim that the window covers
+    (((0,), (0,), (), (), ()), (1, 4), (0,), (1, 4)),  # empty index vectors
+    (((), (0,), (), (), (0,)), (4,), (1,), (1,)),  # one index
+    (((1,), (0,), (), (), (0,)), (6, 4), (0, 1), (1, 4)),  # no indices
     (((1,), (0,), (), (), (0,)), (5, 0), (3, 1), (1, 0)),
     (((), (0,), (), (), (0,)), (1,), (3, 1), (1,)),
 ]
 
 
 def indexed_cases() -> list[Case]:
-    """Gather and scatter: some of the places lie outside, some are the same."""
+    """Gather and scatter, with indices out of bounds and with repeated ones."""
 
     def text(shape: tuple[int, ...]) -> str:
         return f"[{','.join(map(str, shape))}]"
@@ -620,7 +620,7 @@ def elementwise_cases() -> list[Case]:
         case(Select(), "bool[2,1,3] f64[2,1,3] f64[2,1,3]"),
         case(Select(), "bool[2,0] f32[2,0] f32[2,0]"),
         case(Select(), "bool[2,11,11] f32[2,11,11] f32[2,11,11]", special=True),
-        # Python scalars that met only each other
+        # results of Python scalars only
         case(Add(), "f32[]~ f32[]~"),
         case(Sub(), "f32[]~ f32[]~"),
         case(Mul(), "f32[]~ f32[]"),
@@ -644,7 +644,7 @@ OF_REALS = (Cbrt(), Erf(), Erfc(), ErfInv(), Lgamma(), Digamma())
 
 
 def function_cases() -> list[Case]:
-    """The functions of analysis."""
+    """Elementary functions."""
     found = []
     for op in (*FUNCTIONS, *OF_REALS):
         kinds = (*FLOATS, *(COMPLEX if op in FUNCTIONS else ()), "f8_e5m2")
@@ -661,7 +661,7 @@ def function_cases() -> list[Case]:
 
 
 def special_cases() -> list[Case]:
-    """Special functions beyond those of CHLO, and those of several operands."""
+    """Special functions that CHLO lacks, and those of several operands."""
     found = []
     fitted = (BesselI0e(), BesselI1e(), Dawsn(), Erfcx(), Ndtri(), Expi(), Exp1(), Spence())
     waves = (SineIntegral(), CosineIntegral(), Fresnel(True), Fresnel(False))
@@ -681,7 +681,7 @@ INCOMPLETE = (Igamma(), Igammac(), IgammaGradA(), RandomGammaGrad(), Betainc(), 
 
 
 def number_cases() -> list[Case]:
-    """Parts and powers of numbers, and how they are spaced."""
+    """Real and imaginary parts, powers, rounding, and spacing of numbers."""
     found = []
     for op in (Square(), Sign(), *map(IntegerPow, (0, 1, 2, 3, 7))):
         found += [case(op, f"{name}[3,4]") for name in (*FLOATS, *COMPLEX, *INTEGERS, "f8_e5m2", "i4", "u4")]
@@ -795,7 +795,7 @@ def reduction_cases() -> list[Case]:
     ]
     found += [case(Sum((1,)), f"{name}[3,6]") for name in ("f16", "bf16", "f64", "i32", "u8", "bool", "c64", *SMALL)]
     found += [case(Sum((0,)), f"{name}[14,3]", special=True) for name in ("i32", "u8", "bool", "i64")]
-    # Long enough that a sum which is rounded at every step would stop growing.
+    # Long enough that a sum that is rounded in every step stops growing.
     found += [case(Sum((0,)), f"{name}[3000]") for name in ("f16", "bf16")]
     for op in (ReduceMax, ReduceMin, ReduceProd):
         found += [case(op(dims), f"f32{text}") for text, dims in REDUCED]
@@ -815,7 +815,9 @@ def reduction_cases() -> list[Case]:
     for arg in (Argmax, Argmin):
         found += [case(arg(dim, index), text) for text, dim in [("f32[5]", 0), ("f32[3,4]", 0), ("f32[2,3,5]", 1)]]
         found += [case(arg(1, index), f"{name}[3,6]") for name in ("f16", "f64", "i32", "u8", "bool", *SMALL)]
-        found += [case(arg(0, dtype(name)), "bf16[300,2]") for name in ("i64", "u8", "i8")]  # the last two wrap
+        found += [
+            case(arg(0, dtype(name)), "bf16[300,2]") for name in ("i64", "u8", "i8")
+        ]  # indices of the last two wrap around
         found += [case(arg(0, index), f"{name}[11,3]", special=True) for name in ("f32", "bf16", "f64")]
         found += [case(arg(1, index), f"{name}[3,7]", special=True) for name in ("i32", "u8")]
         found.append(case(arg(0, index), "f32[3]~"))
@@ -827,7 +829,7 @@ def reduction_cases() -> list[Case]:
             for name in ("f32", "bf16", "i32", "bool")
         ]
         found.append(case(ExtremumWithIndex(0, wins), "f32[3]~ i32[3]"))
-    # No extremes: their sum depends on the order. Rows of NaN, infinities and zeros do not.
+    # No extremes, because their sum depends on the order; rows of NaN, infinities and zeros.
     found += [case(Sum((1,)), "f32[11,1]", special=True), case(Sum((1,)), "bf16[11,1]", special=True)]
     return found
 
@@ -849,7 +851,7 @@ def cumulative_cases() -> list[Case]:
         found += [case(Cumulative(0, how, True), f"{name}[15]", special=True) for name in ("i32", "u8", "bool")]
     for how in (SUM, PROD):
         found += [case(Cumulative(0, how), f"{name}[70,2]", special=True) for name in ("i32", "u8", "i64")]
-    # Special values one at a time: what several make together depends on the order.
+    # One special value at a time: the result of several depends on the order.
     found += [case(Cumulative(1, how), "f32[11,1]", special=True) for how in COMBINERS]
     found.append(case(Recurrence(1), "f32[11,1] f32[11,1]", special=True))
     for reverse in (False, True):
@@ -921,7 +923,7 @@ def dot_cases() -> list[Case]:
 
 
 def linalg_cases() -> list[Case]:
-    """Stacks of matrices: square, tall and wide, of one element, of none, and none at all; every dtype."""
+    """Batches of matrices: square, tall, wide, 1×1, empty, and empty batches; every dtype."""
     square = ("[4,4]", "[3,2,2]", "[1,1]", "[0,3,3]", "[0,0]")
     any_shape = (*square, "[5,3]", "[3,5]", "[2,3,2]", "[4,1]", "[3,0]", "[0,3]")
     of_square = (Cholesky(), Eigh(), Schur(), Hessenberg(), Tridiagonal(), Eig(left=False, right=False))
@@ -982,7 +984,7 @@ def fft_cases() -> list[Case]:
 
 
 def attention_cases() -> list[Case]:
-    """Queries, keys and values: heads of their own or shared, causal or not, with biases of every shape."""
+    """Attention with separate or shared key heads, causal or not, with biases of every shape."""
     found = []
     for q, k, bias in [
         ("[2,3,4,8]", "[2,5,4,8]", ""),
@@ -1002,7 +1004,7 @@ def attention_cases() -> list[Case]:
 
 
 def solve_cases() -> list[Case]:
-    """Systems whose matrix is one number, or a diagonal; with others for the transposed system, and without."""
+    """Systems with a scalar or diagonal matrix, with and without a solver of the transposed system."""
 
     def held(name: str, body: Callable[..., Sequence[Any]], *types: str) -> Program:
         return rewrite(name, [parse_type(text) for text in types], body)
@@ -1018,7 +1020,7 @@ def solve_cases() -> list[Case]:
         case(one, "f32[3] f32[3] f32[3] f32[3] f32[3]"),
         case(aside, "f32[3] f32[3] f32[3] f32[3] f32[3]"),
         case(two, "f32[3] f32[3] f32[3] f32[3] f32[3] f32[3]"),
-        # The derivative is the slope where all programs speak of one system.
+        # The jvp is the derivative if all programs belong to the same system.
         _body("solved", "f32[3] f32[3]", lambda b, a: one(b, a, a, a, a)),
         _body("solved_aside", "f32[3] f32[3]", lambda b, a: aside(b, a, a, a, a)),
         _body("solved_twice", "f32[3] f32[3] f32[3]", lambda x, y, a: two(x, y, a, a, a, a)),
@@ -1097,7 +1099,7 @@ def cond_cases() -> list[Case]:
 
 def scan_cases() -> list[Case]:
     def loop(name: str, length: int, consts: str, carried: str, sliced: str, body: Any, **options: Any) -> Case:
-        """`sliced`: the types of the whole arrays."""
+        """`sliced`: the types of the arrays before slicing."""
         slices = [parse_type(word).without((0,)) for word in sliced.split()]
         program = _program(name, " ".join([consts, carried, *map(str, slices)]), body)
         op = Scan(program, length, len(consts.split()), len(carried.split()), **options)
@@ -1191,9 +1193,9 @@ def while_cases() -> list[Case]:
 
 
 def conv_cases() -> list[Case]:
-    def conv(names: str, types: str, slidings: Sequence[tuple[int, int, int, int, int]], result: str = "f32") -> Case:
-        """For each spatial dim a stride, the padding before and after, and the dilations of array and kernel."""
-        columns = tuple(zip(*slidings, strict=True)) or ((),) * 5
+    def conv(names: str, types: str, windows: Sequence[tuple[int, int, int, int, int]], result: str = "f32") -> Case:
+        """`windows`: for each spatial dim the stride, low and high padding, and the dilations of array and kernel."""
+        columns = tuple(zip(*windows, strict=True)) or ((),) * 5
         return case(Conv(*names.replace(" ->", ",").split(", "), *columns, dtype(result)), types)
 
     plain_row, row = (1, 0, 0, 1, 1), "bi0, oi0 -> bo0"
@@ -1203,14 +1205,14 @@ def conv_cases() -> list[Case]:
         conv(row, "f32[2,3,8] f32[2,3,3]", [same]),
         conv(row, "f32[2,1,9] f32[2,1,2]", [(2, 1, 0, 1, 1)]),
         conv(row, "f32[1,2,7] f32[2,2,3]", [(3, 2, 3, 1, 2)]),
-        conv(row, "f32[1,2,5] f32[1,2,3]", [(1, 2, 1, 2, 1)]),  # as of a stride of 2, backwards
+        conv(row, "f32[1,2,5] f32[1,2,3]", [(1, 2, 1, 2, 1)]),  # as the transpose of a stride of 2
         conv(row, "f32[1,1,7] f32[1,1,3]", [(1, 0, 2, 3, 1)]),
         conv(row, "f32[1,1,6] f32[1,1,3]", [(2, 3, 1, 3, 2)]),
         conv(row, "f32[2,2,9] f32[2,2,3]", [(1, -2, -1, 1, 1)]),
         conv(row, "f32[1,2,6] f32[2,2,2]", [(2, -1, 2, 2, 1)]),
         conv(row, "f32[2,2,8] f32[2,2,1]", [plain_row]),
         conv(row, "f32[2,2,7] f32[2,2,1]", [(2, 0, 0, 1, 1)]),
-        # The kernel is longer than the result: it is cut too.
+        # The kernel is longer than the result, and is sharded too.
         conv(row, "f32[2,2,9] f32[2,2,7]", [plain_row]),
         conv(row, "f32[1,2,8] f32[2,2,8]", [same]),
         conv(row, "f32[1,1,13] f32[1,1,6]", [(2, 1, 0, 1, 2)]),
@@ -1222,7 +1224,7 @@ def conv_cases() -> list[Case]:
         conv("01bi, o1i0 -> 1b0o", "f32[4,3,2,2] f32[3,2,2,2]", [same, plain_row]),
         conv("bi012, oi012 -> bo012", "f32[1,2,3,4,3] f32[2,2,2,2,2]", [same, (2, 0, 1, 1, 1), plain_row]),
         conv("bi, oi -> bo", "f32[3,4] f32[2,4]", []),
-        # Groups, as features of either operand are cut; then one more of them, as vmap adds it.
+        # Groups; then with one more letter, as vmap adds it.
         conv("bgi0, goi0 -> bgo0", "f32[2,2,3,6] f32[2,2,3,3]", [same]),
         conv("bgi0, goi0 -> bgo0", "f32[2,4,1,6] f32[4,1,1,3]", [(2, 1, 1, 1, 1)]),
         conv("gbi0, goi0 -> bgo0", "f32[2,2,3,6] f32[2,2,3,3]", [same]),
@@ -1256,9 +1258,9 @@ def window_cases() -> list[Case]:
         ("[5]", [(4, 2, 0, 1, 3, 1)]),
     ]
     found = [
-        case(ReduceWindow(how, *zip(*slidings, strict=True)), f"f32{shape}")  # type: ignore[arg-type]
+        case(ReduceWindow(how, *zip(*windows, strict=True)), f"f32{shape}")  # type: ignore[arg-type]
         for how in (SUM, PROD, MAX, MIN)
-        for shape, slidings in rows
+        for shape, windows in rows
     ]
     pair = ((2,), (1,), (1,), (0,), (1,), (1,))
     kinds = {SUM: (*FLOATS, *COMPLEX, *INTEGERS, *SMALL), PROD: ("bf16", "c64", "i32", "u8")}
@@ -1272,12 +1274,12 @@ def window_cases() -> list[Case]:
         case(ReduceWindow(SUM, (3,), (1,), (0,), (0,), (1,), (1,)), "f32[2]"),
         case(ReduceWindow(MIN, (3,), (1,), (2,), (2,), (1,), (1,)), "i32[0]"),
     ]
-    for shape, slidings in rows:
-        dim = len(slidings) - 1
+    for shape, windows in rows:
+        dim = len(windows) - 1
         x = parse_type(f"f32{shape}")
         for wins in ("GT", "LT"):
-            found.append(Case(WindowArgExtremum(dim, *slidings[-1], wins), (x,)))
-        pick, add = GatherFromWindow(dim, *slidings[-1]), ScatterAddToWindow(dim, *slidings[-1])
+            found.append(Case(WindowArgExtremum(dim, *windows[-1], wins), (x,)))
+        pick, add = GatherFromWindow(dim, *windows[-1]), ScatterAddToWindow(dim, *windows[-1])
         found.append(Case(pick, (x, ArrayType(pick.windowed_type(x).shape, np.int32))))
         found.append(Case(add, (x, ArrayType(x.shape, np.int32))))
     sliding = (4, 1, 1, 2, 1, 1)
@@ -1294,7 +1296,7 @@ def random_cases() -> list[Case]:
         case(RandomBits((), (), 32), "u32[2] u64[]"),
         case(RandomBits((7,), (1,), 32), "u32[3,2] u64[3]"),
         case(RandomBits((3, 0), (0, 1), 32), "u32[2] u64[]"),
-        # Counters of more than 32 bits: inside a piece, or where it starts.
+        # Counters of more than 32 bits: within a shard, or at its start.
         case(RandomBits((3, 2), (2**33, 2**31), 32), "u32[2] u64[]"),
         case(RandomBits((5,), (2**30,), 64), "u32[2] u64[]", special=True),
         case(RandomKeys((), ()), "u32[2] u64[]"),
@@ -1314,7 +1316,7 @@ def random_cases() -> list[Case]:
 
 
 def op_cases() -> tuple[Case, ...]:
-    """All cases of all ops but the collectives, which see other devices and have laws of their own."""
+    """Return the cases of all ops except collectives, which have tests of their own."""
     return (
         *nullary_cases(),
         *movement_cases(),

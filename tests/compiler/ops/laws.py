@@ -1,16 +1,16 @@
-"""The laws that every op obeys, each checked on a case against an oracle that was computed another way.
+"""The laws that every op obeys, each checked on a case against an independently computed result.
 
-    lowers_like_numpy             XLA's result is the numpy meaning
-    folds_like_numpy              so is what XLA makes of constants while it compiles
-    jvp_like_finite_difference    the derivative is the slope
+    lowers_like_numpy             XLA computes the numpy reference
+    folds_like_numpy              XLA's constant folding computes the numpy reference
+    jvp_like_finite_difference    the jvp is the derivative
     transpose_is_adjoint          <A x, y> = <x, Aᵀ y>
-    vmap_like_loop                a batch is its elements one by one
-    factors_like_shards           cut along a factor and joined, it is the whole
-    sums_pass_through             of terms of a sum, the results are terms of a sum
-    padding_is_as_stated          past the end of a dim lies what the op says
-    text_reads_back               it prints as text that parses to the same program
+    vmap_like_loop                vmap computes the same as a loop over the batch
+    factors_like_shards           sharded along a factor, the op computes the same
+    sums_pass_through             operands that are partial sums give results that are partial sums
+    padding_is_as_stated          the padding of the result has the fill that the op states
+    text_reads_back               the printed program parses to the same program
 
-`LAWS` gives for each law the cases that it speaks about.
+`LAWS` maps each law to a predicate: the cases that the law applies to.
 """
 
 import itertools
@@ -90,110 +90,111 @@ def lowers_like_numpy(case: Case) -> None:
 
 def folds_like_numpy(case: Case) -> None:
     def folded() -> list[Any]:
-        found = [case.op(*(constant() for constant in row)) for row in constants(case)]
-        return found if case.op.single else [y for results in found for y in results]
+        results = [case.op(*(constant() for constant in row)) for row in constant_operands(case)]
+        return results if case.op.single else [y for row in results for y in row]
 
     program = rewrite("folded", [], folded)
     assert_alike(case.op, on_one_device(program, []), evaluate(program, []))
 
 
-def constants(case: Case) -> list[list[Full]]:
-    """The case's operands as constants: of an elementwise op element by element, else whole arrays of one element."""
+def constant_operands(case: Case) -> list[list[Full]]:
+    """Return lists of constant operands: scalars for an elementwise op, otherwise arrays that repeat one element."""
     flat = [arg.reshape(-1) for arg in case.args]
     if isinstance(case.op, Elementwise):
-        picked = range(0, flat[0].size, 1 + flat[0].size // 130)
-        return [[Full((), Scalar.of(arg[i], arg.dtype)) for arg in flat] for i in picked]
+        sample = range(0, flat[0].size, 1 + flat[0].size // 130)
+        return [[Full((), Scalar.of(arg[i], arg.dtype)) for arg in flat] for i in sample]
     return [[Full(type.shape, Scalar.of(arg[0], type.dtype)) for arg, type in zip(flat, case.types, strict=True)]]
 
 
 def on_one_device(program: Program, args: Sequence[NumpyArray]) -> list[NumpyArray]:
-    """The program's outputs by the whole pipeline and PJRT."""
+    """Compile and run a program on one device."""
     device = devices()[0]
-    here = SingleDeviceSharding(device)
+    sharding = SingleDeviceSharding(device)
     stages = run_stages(
-        program, ONE_DEVICE, [here.pin(type.shape) for type in program.in_types], [None] * outs(program)
+        program, ONE_DEVICE, [sharding.pin(type.shape) for type in program.in_types], [None] * output_count(program)
     )
-    executable = load(stages, [device], [here] * outs(program), False)
-    buffers = [place(arg, type, here, False).buffers for arg, type in zip(args, program.in_types, strict=True)]
+    executable = load(stages, [device], [sharding] * output_count(program), False)
+    buffers = [place(arg, type, sharding, False).buffers for arg, type in zip(args, program.in_types, strict=True)]
     return [array.numpy() for array in executable.run(buffers)]
 
 
 def jvp_like_finite_difference(case: Case) -> None:
-    program = widened(case.program)
+    program = widen_program(case.program)
     args = case.plain(program.in_types)
     step = 1e-6
     for active in subsets(active_operands(case)):
-        derivative, moving = jvp_program(program, active)
+        derivative, out_active = jvp_program(program, active)
         verify(derivative)
         verify(jvp_program(case.program, active)[0])
-        tangents = chosen(case.directions(program.in_types), active)
+        tangents = select(case.directions(program.in_types), active)
         results = evaluate(derivative, [*args, *tangents])
-        assert_alike(case.op, results[: outs(program)], evaluate(program, args))
-        slopes = iter(results[outs(program) :])
-        ahead, behind = (evaluate(program, moved(args, tangents, active, by)) for by in (step, -step))
-        for type, is_moving, above, below in zip(program.out_types, moving, ahead, behind, strict=True):
+        assert_alike(case.op, results[: output_count(program)], evaluate(program, args))
+        out_tangents = iter(results[output_count(program) :])
+        ahead, behind = (evaluate(program, perturb(args, tangents, active, by)) for by in (step, -step))
+        for type, is_active, above, below in zip(program.out_types, out_active, ahead, behind, strict=True):
             if is_inexact(type.dtype):
-                slope = next(slopes) if is_moving else np.zeros(type.shape)
-                assert slope.shape == type.shape
-                np.testing.assert_allclose(slope, (above - below) / (2 * step), rtol=1e-6, atol=1e-8)
+                tangent = next(out_tangents) if is_active else np.zeros(type.shape)
+                assert tangent.shape == type.shape
+                np.testing.assert_allclose(tangent, (above - below) / (2 * step), rtol=1e-6, atol=1e-8)
             else:
-                assert not is_moving
+                assert not is_active
 
 
 def transpose_is_adjoint(case: Case) -> None:
-    program = widened(case.program)
+    program = widen_program(case.program)
     args = case.plain(program.in_types)
     for active in subsets(active_operands(case)):
-        forward, linear, moving = linearize_program(program, active)
+        forward, linear, out_active = linearize_program(program, active)
         outputs = evaluate(verify(forward), args)
-        assert_alike(case.op, outputs[: outs(program)], evaluate(program, args))
-        residuals = outputs[outs(program) :]
-        tangents = chosen(case.directions(program.in_types), active)
-        pushed = evaluate(verify(linear), [*residuals, *tangents])
-        derivative, same = jvp_program(program, active)
-        assert moving == same
-        assert_alike(Sum(()), pushed, evaluate(derivative, [*args, *tangents])[outs(program) :])
+        assert_alike(case.op, outputs[: output_count(program)], evaluate(program, args))
+        residuals = outputs[output_count(program) :]
+        tangents = select(case.directions(program.in_types), active)
+        out_tangents = evaluate(verify(linear), [*residuals, *tangents])
+        derivative, jvp_active = jvp_program(program, active)
+        assert out_active == jvp_active
+        assert_alike(Sum(()), out_tangents, evaluate(derivative, [*args, *tangents])[output_count(program) :])
         is_tangent = (*(False for _ in residuals), *(True for _ in tangents))
         cotangents = plain(linear.out_types, f"cotangents of {case}")
-        for present in subsets((True,) * len(pushed)):
-            backward, reached = transpose_program(linear, is_tangent, present)
-            pulled = iter(evaluate(verify(backward), [*residuals, *chosen(cotangents, present)]))
-            arrived = [next(pulled) if is_reached else None for is_reached in reached]
-            for tangent, cotangent in zip(tangents, arrived, strict=True):
+        for nonzero in subsets((True,) * len(out_tangents)):
+            backward, out_nonzero = transpose_program(linear, is_tangent, nonzero)
+            results = iter(evaluate(verify(backward), [*residuals, *select(cotangents, nonzero)]))
+            in_cotangents = [next(results) if is_nonzero else None for is_nonzero in out_nonzero]
+            for tangent, cotangent in zip(tangents, in_cotangents, strict=True):
                 assert cotangent is None or (cotangent.shape, cotangent.dtype) == (tangent.shape, tangent.dtype)
-            left = sum(paired(a, b) for a, b in zip(chosen(pushed, present), chosen(cotangents, present), strict=True))
-            right = sum(paired(a, b) for a, b in zip(tangents, arrived, strict=True) if b is not None)
+            pairs = zip(select(out_tangents, nonzero), select(cotangents, nonzero), strict=True)
+            left = sum(inner_product(a, b) for a, b in pairs)
+            right = sum(inner_product(a, b) for a, b in zip(tangents, in_cotangents, strict=True) if b is not None)
             np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-12)
-        assert_types_return(case.program, active)
+        assert_derivative_types(case.program, active)
 
 
-def assert_types_return(program: Program, active: tuple[bool, ...]) -> None:
-    """In the case's own dtypes: a tangent has the type of its output, a cotangent that of its operand."""
-    _, linear, moving = linearize_program(program, active)
-    assert linear.out_types == tuple(chosen(program.out_types, moving))
+def assert_derivative_types(program: Program, active: tuple[bool, ...]) -> None:
+    """Check, in the dtypes of the case, that tangents have the types of outputs, and cotangents those of operands."""
+    _, linear, out_active = linearize_program(program, active)
+    assert linear.out_types == tuple(select(program.out_types, out_active))
     residuals = len(linear.inputs) - active.count(True)
     is_tangent = (*(False,) * residuals, *(True,) * active.count(True))
-    backward, reached = transpose_program(linear, is_tangent, (True,) * outs(linear))
-    assert verify(backward).out_types == tuple(chosen(chosen(program.in_types, active), reached))
+    backward, out_nonzero = transpose_program(linear, is_tangent, (True,) * output_count(linear))
+    assert verify(backward).out_types == tuple(select(select(program.in_types, active), out_nonzero))
 
 
 def vmap_like_loop(case: Case) -> None:
     program, args, size = case.program, case.args, 3
     batches = [case.batch(number, size) for number in range(len(args))]
-    places: list[list[int | None]] = [[None, *range(type.ndim + 1)] for type in case.types]
-    ways = list(itertools.product(*places))
-    most = 10 if isinstance(case.op, (Sampler, Hyp1f1Slope, Hyp2f1Slope)) else 100  # their loops take numpy long
-    for dims in ways[:: 1 + len(ways) // most]:
+    batch_dims: list[list[int | None]] = [[None, *range(type.ndim + 1)] for type in case.types]
+    combinations = list(itertools.product(*batch_dims))
+    limit = 10 if isinstance(case.op, (Sampler, Hyp1f1Slope, Hyp2f1Slope)) else 100  # their loops are slow in numpy
+    for dims in combinations[:: 1 + len(combinations) // limit]:
         if all(dim is None for dim in dims):
             continue
         batched, out_dims = vmap_program(program, BatchAxis(size), dims)
         stacked = [batch[0] if dim is None else np.stack(batch, dim) for batch, dim in zip(batches, dims, strict=True)]
-        found = evaluate(verify(batched), stacked)
+        actual = evaluate(verify(batched), stacked)
         loop = [
             evaluate(program, [batch[0 if dim is None else i] for batch, dim in zip(batches, dims, strict=True)])
             for i in range(size)
         ]
-        for number, (result, dim) in enumerate(zip(found, out_dims, strict=True)):
+        for number, (result, dim) in enumerate(zip(actual, out_dims, strict=True)):
             each = [results[number] for results in loop]
             if dim is None:
                 for one in each:
@@ -207,13 +208,13 @@ def factors_like_shards(case: Case) -> None:
     expected = evaluate(program, args)
     (equation,) = program.equations
     rule = factor_rule(case.op, case.types)
-    for cut in cuts(case):
-        axes = AXES[: len(cut)]
-        mesh = AbstractMesh([count for _, count in cut], axes)
-        factors = {axis: factor for axis, (factor, _) in zip(axes, cut, strict=True)}
+    for sharding in sharding_cases(case):
+        axes = AXES[: len(sharding)]
+        mesh = AbstractMesh([count for _, count in sharding], axes)
+        factors = {axis: factor for axis, (factor, _) in zip(axes, sharding, strict=True)}
         reduces = any(factor in rule.reduce for factor in factors.values())
-        in_pins = [cut_along(factors, dims) for dims in rule.operands]
-        out_pins = [None if reduces else cut_along(factors, dims) for dims in rule.results]
+        in_pins = [pin_along(factors, dims) for dims in rule.operands]
+        out_pins = [None if reduces else pin_along(factors, dims) for dims in rule.results]
         sharded = propagate(program, mesh, in_pins, out_pins)
         if not isinstance(case.op, Nullary):
             wanted = {axis: factor_candidate(rule, factor) for axis, factor in factors.items()}
@@ -228,67 +229,71 @@ def factors_like_shards(case: Case) -> None:
 AXES = ("a", "b")
 
 
-def cuts(case: Case) -> Iterator[tuple[tuple[int, int], ...]]:
-    """For each mesh axis a factor and the number of pieces: every factor alone, with itself, and with the next one."""
+def sharding_cases(case: Case) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Yield for each mesh axis a factor and the number of shards: each factor alone, twice, and with the next one."""
     rule = factor_rule(case.op, case.types)
     leading = sorted(rule.leading)
     for factor, after in zip(leading, [*leading[1:], *leading[:1]], strict=True):
-        ways = [((factor, 2),), ((factor, 3),), ((factor, 4),), ((factor, 2), (factor, 3))]
-        for way in ways if after == factor else [*ways, ((factor, 2), (after, 2))]:
-            if rule.allows_sharding({f: math.prod(count for g, count in way if g == f) for f, _ in way}):
-                yield way
+        shardings = [((factor, 2),), ((factor, 3),), ((factor, 4),), ((factor, 2), (factor, 3))]
+        for sharding in shardings if after == factor else [*shardings, ((factor, 2), (after, 2))]:
+            if rule.allows_sharding({f: math.prod(count for g, count in sharding if g == f) for f, _ in sharding}):
+                yield sharding
     for first, second, *_ in dict.fromkeys(rule.compound_dims):
-        way = ((first, rule.sizes[first]), (second, 2))
-        if not rule.need_replication.intersection((first, second)) and rule.allows_sharding(dict(way)):
-            yield way
+        sharding = ((first, rule.sizes[first]), (second, 2))
+        if not rule.need_replication.intersection((first, second)) and rule.allows_sharding(dict(sharding)):
+            yield sharding
 
 
-def cut_along(factors: dict[str, int], dims: Dims) -> Pin:
-    """Every dim cut over the axes that cut its factors, major first."""
-    return Pin(Layout(tuple(tuple(axis for f in mine for axis, cut in factors.items() if cut == f) for mine in dims)))
+def pin_along(factors: dict[str, int], dims: Dims) -> Pin:
+    """Pin every dim to the axes that shard its factors, major first."""
+    return Pin(
+        Layout(tuple(tuple(axis for f in own for axis, factor in factors.items() if factor == f) for own in dims))
+    )
 
 
 def sums_pass_through(case: Case) -> None:
-    program = widened(case.program)
+    program = widen_program(case.program)
     first, second = (plain(program.in_types, f"{which} terms of {case}") for which in ("first", "second"))
-    for together in case.op.linear_in(*case.types):
-        other = [second[i] if i in together else first[i] for i in range(len(first))]
-        both = [total(a, b) if i in together else a for i, (a, b) in enumerate(zip(first, second, strict=True))]
-        (of_sum,) = evaluate(program, both)
-        sum_of = total(*(evaluate(program, args)[0] for args in (first, other)))
-        assert_alike(Sum(()), [of_sum], [sum_of])
+    for linear in case.op.linear_in(*case.types):
+        other = [second[i] if i in linear else first[i] for i in range(len(first))]
+        both = [total(a, b) if i in linear else a for i, (a, b) in enumerate(zip(first, second, strict=True))]
+        (result_of_sum,) = evaluate(program, both)
+        sum_of_results = total(*(evaluate(program, args)[0] for args in (first, other)))
+        assert_alike(Sum(()), [result_of_sum], [sum_of_results])
 
 
 def padding_is_as_stated(case: Case) -> None:
     rule = factor_rule(case.op, case.types)
     (result,) = result_types(case.op, case.types)
-    for at, factors in padded_dims(rule):
-        holders = [(operand, dims.index(factors)) for operand, dims in enumerate(rule.operands) if factors in dims]
-        for values in itertools.product((0, 1), repeat=len(holders)):
+    for out_dim, factors in padded_dims(rule):
+        padded_operands = [
+            (operand, dims.index(factors)) for operand, dims in enumerate(rule.operands) if factors in dims
+        ]
+        for values in itertools.product((0, 1), repeat=len(padded_operands)):
             args = case.args
             fills = [
                 np.asarray(value).astype(args[operand].dtype)
-                for value, (operand, _) in zip(values, holders, strict=True)
+                for value, (operand, _) in zip(values, padded_operands, strict=True)
             ]
-            for fill, (operand, dim) in zip(fills, holders, strict=True):
-                edge = np.take(args[operand], [], dim).shape
-                row = np.full((*edge[:dim], 1, *edge[dim + 1 :]), fill)
+            for fill, (operand, dim) in zip(fills, padded_operands, strict=True):
+                empty = np.take(args[operand], [], dim).shape
+                row = np.full((*empty[:dim], 1, *empty[dim + 1 :]), fill)
                 args[operand] = np.concatenate([args[operand], row], dim)
             stated = case.op.padding(fills)
             if stated is None:
                 continue
-            shape = (*result.shape[:at], result.shape[at] + 1, *result.shape[at + 1 :])
+            shape = (*result.shape[:out_dim], result.shape[out_dim] + 1, *result.shape[out_dim + 1 :])
             types = [ArrayType(arg.shape, arg.dtype) for arg in args]
-            shard = _Longer((shape,), case.types)
-            local = rewrite("local", types, lambda *xs, shard=shard: [case.op.localize(shard, *xs)])
-            past = np.take(evaluate(local, args)[0], -1, at)
-            assert_alike(case.op, [past], [np.full(past.shape, stated).astype(past.dtype)])
+            context = _PaddedContext((shape,), case.types)
+            local = rewrite("local", types, lambda *xs, context=context: [case.op.localize(context, *xs)])
+            padding = np.take(evaluate(local, args)[0], -1, out_dim)
+            assert_alike(case.op, [padding], [np.full(padding.shape, stated).astype(padding.dtype)])
 
 
 @final
 @dataclass(frozen=True)
-class _Longer:
-    """What `localize` is told of a result that is one longer than the whole."""
+class _PaddedContext:
+    """The context of `localize` for a result with one padded element."""
 
     out_shapes: tuple[tuple[int, ...], ...]
     global_types: tuple[ArrayType, ...]
@@ -302,7 +307,7 @@ class _Longer:
 
 
 def padded_dims(rule: FactorRule) -> list[tuple[int, tuple[int, ...]]]:
-    """The result's dims that may be padded inside the op, with their factors."""
+    """Return the dims of the result that may be padded inside the op, with their factors."""
     return [
         (dim, factors)
         for dim, factors in enumerate(rule.results[0])
@@ -313,23 +318,23 @@ def padded_dims(rule: FactorRule) -> list[tuple[int, tuple[int, ...]]]:
 def text_reads_back(case: Case) -> None:
     program = case.program
     text = str(program)
-    again = parse_program(text)
-    assert again == program
-    assert str(again) == re.sub(" *#.*", "", text)
-    assert verify(again).out_types == program.out_types
+    parsed = parse_program(text)
+    assert parsed == program
+    assert str(parsed) == re.sub(" *#.*", "", text)
+    assert verify(parsed).out_types == program.out_types
 
 
-# What the laws speak about.
+# Which cases a law applies to.
 
 
 def has_rule(case: Case) -> bool:
-    """Whether the op has factors of its own: a call is inlined and a control op unfolded before anyone asks."""
+    """Return whether the op has a factor rule: calls are inlined and control ops unfolded before planning."""
     return not (case.op.is_call or isinstance(case.op, Control))
 
 
-def is_cut(case: Case) -> bool:
-    """Whether the op can be cut along a factor; a constraint says itself how it is cut."""
-    return has_rule(case) and not isinstance(case.op, Constrain) and any(cuts(case))
+def is_shardable(case: Case) -> bool:
+    """Return whether the op can be sharded along a factor; a constraint prescribes its own sharding."""
+    return has_rule(case) and not isinstance(case.op, Constrain) and any(sharding_cases(case))
 
 
 def states_padding(case: Case) -> bool:
@@ -345,12 +350,12 @@ def states_padding(case: Case) -> bool:
     )
 
 
-# Their derivative is by decree, not a slope.
-NO_SLOPE = (StopGradient, ReducePrecision, Nextafter, BitcastConvert, LinearSolve, RandomGamma, CountSampler)
+# Ops whose derivative is defined otherwise than as the derivative of their reference.
+CUSTOM_DERIVATIVE = (StopGradient, ReducePrecision, Nextafter, BitcastConvert, LinearSolve, RandomGamma, CountSampler)
 
 
 def has_derivative(case: Case) -> bool:
-    """Whether the op can be differentiated at all: factors that leave too much open cannot."""
+    """Return whether the op has a derivative: decompositions that are not unique have none."""
     if isinstance(case.op, (HouseholderOp, SimilarityReduction, FusedAttention, FusedAttentionGrad)):
         return False
     if isinstance(case.op, Svd):
@@ -359,7 +364,7 @@ def has_derivative(case: Case) -> bool:
 
 
 def has_free_phase(case: Case) -> bool:
-    """Whether the phases of complex vectors are arbitrary; test_decompositions.py checks products of them."""
+    """Return whether the phases of complex vectors are arbitrary; test_decompositions.py checks their products."""
     return isinstance(case.op, (Eigh, Svd)) and case.kinds[0].kind == "c"
 
 
@@ -370,29 +375,29 @@ LAWS: dict[Callable[[Case], None], Callable[[Case], bool]] = {
     ),
     jvp_like_finite_difference: lambda case: (
         any(active_operands(case))
-        and not isinstance(case.op, NO_SLOPE)
+        and not isinstance(case.op, CUSTOM_DERIVATIVE)
         and has_derivative(case)
         and not has_free_phase(case)
     ),
     transpose_is_adjoint: lambda case: (
         any(active_operands(case))
-        and not isinstance(case.op, NO_SLOPE)
+        and not isinstance(case.op, CUSTOM_DERIVATIVE)
         and has_derivative(case)
         and not case.op.irreversible
         and any(is_inexact(type.dtype) for type in case.program.out_types)
     ),
     vmap_like_loop: lambda case: bool(case.types),
-    factors_like_shards: is_cut,
+    factors_like_shards: is_shardable,
     sums_pass_through: lambda case: has_rule(case) and bool(case.op.linear_in(*case.types)),
     padding_is_as_stated: states_padding,
     text_reads_back: lambda case: True,
 }
 
 
-# What the laws share.
+# Helpers of the laws.
 
 
-def outs(program: Program) -> int:
+def output_count(program: Program) -> int:
     return len(program.outputs)
 
 
@@ -401,24 +406,24 @@ def active_operands(case: Case) -> tuple[bool, ...]:
     return tuple(is_inexact(kind) and number not in fixed for number, kind in enumerate(case.kinds))
 
 
-def subsets(which: Sequence[bool]) -> Iterator[tuple[bool, ...]]:
-    """Every choice, but the empty one, of the places that are marked."""
-    for picked in itertools.product(*((True, False) if marked else (False,) for marked in which)):
-        if any(picked):
-            yield picked
+def subsets(mask: Sequence[bool]) -> Iterator[tuple[bool, ...]]:
+    """Yield the masks of all nonempty subsets of the elements that are marked."""
+    for subset in itertools.product(*((True, False) if marked else (False,) for marked in mask)):
+        if any(subset):
+            yield subset
 
 
-def chosen(items: Sequence[Any], which: Sequence[bool]) -> list[Any]:
-    return [item for item, marked in zip(items, which, strict=True) if marked]
+def select(items: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
+    return [item for item, marked in zip(items, mask, strict=True) if marked]
 
 
-def moved(args: Sequence[NumpyArray], tangents: Sequence[NumpyArray], active: Sequence[bool], by: float) -> list[Any]:
+def perturb(args: Sequence[NumpyArray], tangents: Sequence[NumpyArray], active: Sequence[bool], by: float) -> list[Any]:
     rest = iter(tangents)
     return [arg + by * next(rest) if is_active else arg for arg, is_active in zip(args, active, strict=True)]
 
 
-def paired(a: NumpyArray, b: NumpyArray) -> Any:
-    """The real product of two vectors; complex ones count as their real and imaginary parts, as in JAX."""
+def inner_product(a: NumpyArray, b: NumpyArray) -> Any:
+    """Return the real part of the bilinear product: JAX's convention for complex cotangents."""
     return np.real(np.sum(a * b))
 
 
@@ -426,51 +431,51 @@ def total(a: NumpyArray, b: NumpyArray) -> NumpyArray:
     return np.asarray(Add().reference(a, b))
 
 
-def moves_bits(op: Op) -> bool:
-    """Whether the op's results are copies: compared to the bit, NaN and signed zeros too."""
+def copies_elements(op: Op) -> bool:
+    """Return whether results are copies of elements, which must agree bitwise, NaN and signed zeros included."""
     if isinstance(op, Scatter):
         return op.combine is None
     return isinstance(op, (Nullary, MovementOp, Select, Constrain, Sort, DynamicSlice, DynamicUpdateSlice, Gather))
 
 
-# Rounded once and correctly, or not at all.
+# Ops that are exact, or correctly rounded once.
 ROUNDED_ONCE = (
     *(Add, Sub, Mul, Div, Rem, Neg, Max, Min, Clamp, Convert, Abs, Sign, Real, Imag, Conj, Complex, Square),
     *(Floor, Ceil, Round, Nextafter, ReducePrecision, Relu, ReduceExtremum),
 )
 
 
-def roundings(op: Op, dtype: DType) -> float:
-    """By how many units in the last place two ways of computing an element may differ."""
+def tolerance_in_ulps(op: Op, dtype: DType) -> float:
+    """Return how many units in the last place two computations of an element may differ by."""
     if isinstance(op, ROUNDED_ONCE) and dtype.kind != "c":
         return 0
     if isinstance(op, Exp2):
-        return 128  # the exponent is rounded once, and it is as large as 300 here
+        return 128  # rounding the exponent, up to 300 here, changes the result by that much
     if isinstance(op, Elementwise):
-        return 4 if op.dialect == "stablehlo" else 32  # CHLO composes its functions of others
-    # Sums run in f32 at least, in any order, and are rounded to narrower types at the end.
+        return 4 if op.dialect == "stablehlo" else 32  # CHLO's functions are compositions
+    # Sums run in f32 or wider, in any order, and are rounded to narrower dtypes at the end.
     return 64 * min(1, np.finfo(np.float32).eps / float(ml_dtypes.finfo(dtype).eps)) + 2
 
 
-def assert_alike(op: Op, found: Sequence[NumpyArray], expected: Sequence[NumpyArray]) -> None:
-    """Equal in shape and dtype. Copies, integers and booleans equal to the bit, other results up to rounding."""
-    assert len(found) == len(expected)
-    for a, b in zip(found, expected, strict=True):
+def assert_alike(op: Op, actual: Sequence[NumpyArray], expected: Sequence[NumpyArray]) -> None:
+    """Check that results agree: copies, integers and booleans bitwise, others up to rounding."""
+    assert len(actual) == len(expected)
+    for a, b in zip(actual, expected, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        if moves_bits(op) or not is_inexact(a.dtype):
+        if copies_elements(op) or not is_inexact(a.dtype):
             assert a.tobytes() == b.tobytes(), f"{a}\nis not\n{b}"
             continue
         wide = np.complex128 if a.dtype.kind == "c" else np.float64
         x, y = a.astype(wide), b.astype(wide)
-        rtol = roundings(op, a.dtype) * float(ml_dtypes.finfo(a.dtype).eps)
-        # The special functions are exact to so many places after the point, also near their zeros.
+        rtol = tolerance_in_ulps(op, a.dtype) * float(ml_dtypes.finfo(a.dtype).eps)
+        # Special functions have an absolute error of this size near their zeros.
         size = 1.0 if isinstance(op, SpecialFunction) else float(np.abs(y[np.isfinite(y)]).max(initial=0))
-        # A result below the normal numbers may be taken for zero.
+        # Subnormal results may be flushed to zero.
         np.testing.assert_allclose(x, y, rtol, rtol * min(1.0, size) + float(ml_dtypes.finfo(a.dtype).smallest_normal))
 
 
-def widened(program: Program) -> Program:
-    """The program with every float as f64 and every complex number as c128."""
+def widen_program(program: Program) -> Program:
+    """Return the program with f64 for all floats and c128 for all complex numbers."""
     values = {value: Value(wide_type(value.type)) for value in program.inputs}
     equations = []
     for equation in program.equations:
@@ -491,7 +496,7 @@ def wide_op(op: Op) -> Op:
     def wide_field(value: Any) -> Any:
         match value:
             case Program():
-                return widened(value)
+                return widen_program(value)
             case tuple():
                 return tuple(map(wide_field, value))
             case np.dtype():

@@ -1,4 +1,4 @@
-"""What an op says to operands that it cannot take."""
+"""Errors of ops for wrong operands and missing rules."""
 
 import numpy as np
 import pytest
@@ -159,7 +159,7 @@ F32, INDEX = np.dtype(np.float32), np.dtype(np.int32)
     ],
     ids=str,
 )
-def test_wrong_operands(op, types, message):
+def test_ops_reject_wrong_operands(op, types, message):
     with pytest.raises(TypeError) as caught:
         result_types(op, tuple(parse_type(text) for text in types.split()))
     assert str(caught.value) == message
@@ -179,13 +179,13 @@ def test_wrong_operands(op, types, message):
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_a_missing_rule_says_what_to_write(rule, call):
+def test_the_error_for_a_missing_rule_names_the_method_to_write(rule, call):
     class Unfinished(Op):
         pass
 
     op = Unfinished()
     op.name = "unfinished"
-    wanted = "jvp" if rule == "linearize" else rule  # an op without a program is linearised by its jvp
+    wanted = "jvp" if rule == "linearize" else rule  # by default, linearize calls jvp
     with pytest.raises(MissingRuleError) as caught:
         call(op)
     assert f"op 'unfinished' has no rule {wanted!r}: write " in str(caught.value)
@@ -211,6 +211,6 @@ def test_two_ops_cannot_share_a_name():
         ("bool", "i32", False),
     ],
 )
-def test_terms_of_a_sum_are_widened_but_never_rounded(before, after, flows):
+def test_partial_sums_may_be_widened_but_not_rounded(before, after, flows):
     convert = Convert(parse_type(f"{after}[]").dtype)
     assert convert.linear_in(parse_type(f"{before}[3]")) == (((0,),) if flows else ())

@@ -20,7 +20,7 @@ from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.runtime.client import devices
 from tests.compiler.ops.cases import op_cases
-from tests.compiler.ops.laws import assert_alike, cut_along, has_rule
+from tests.compiler.ops.laws import assert_alike, has_rule, pin_along
 
 OPS = {
     *("cumulative", "recurrence", "sort", "top_k", "argmax", "argmin"),
@@ -50,8 +50,8 @@ def test_devices_compute_the_reference(case, factors):
     rule = factor_rule(case.op, case.types)
     (equation,) = program.equations
     reduced = any(factor in rule.reduce for factor in factors.values())
-    pins = [cut_along(factors, dims) for dims in rule.operands]
-    outs = [None if reduced else cut_along(factors, dims) for dims in rule.results]
+    pins = [pin_along(factors, dims) for dims in rule.operands]
+    outs = [None if reduced else pin_along(factors, dims) for dims in rule.results]
     sharded = propagate(program, MESH, pins, outs)
     options = {axis: {equation: (factor_candidate(rule, factor),)} for axis, factor in factors.items()}
     sharded = replace(sharded, candidates=options)

@@ -1,4 +1,4 @@
-"""Every op, every law."""
+"""Every op obeys every law that applies to it."""
 
 from collections import Counter
 
@@ -21,32 +21,40 @@ from tests.compiler.ops.laws import (
     vmap_like_loop,
 )
 
-# What these do is the user's to say, or only holds an array: test_custom.py, test_callback.py and test_debug.py in
-# tests/api show them, and tests/experimental/test_custom_partitioning.py.
-THE_USERS = {"custom_jvp", "custom_vjp", "custom_lin", "custom_partitioning", "array_constant", "callback", "inspect"}
-# What these give is XLA's to say: tests/lax/test_random.py compares it with JAX's.
-THE_XLAS = {"rng_bit_generator", "rng_uniform"}
-# Borders between keys and numbers, which are gone before layouts are chosen: tests/random/test_keys.py.
-BORDERS = {"key_data", "wrap_key_data"}
-# Stand for the borders of loops and branches while layouts are chosen, and never run: see test_control.py.
+# Ops with user-defined behaviour, and constant arrays: tests/api/test_custom.py, test_callback.py, test_debug.py and
+# tests/experimental/test_custom_partitioning.py test them.
+USER_DEFINED = {
+    "custom_jvp",
+    "custom_vjp",
+    "custom_lin",
+    "custom_partitioning",
+    "array_constant",
+    "callback",
+    "inspect",
+}
+# XLA defines the results: tests/lax/test_random.py compares them with JAX's.
+XLA_DEFINED = {"rng_bit_generator", "rng_uniform"}
+# Conversions between keys and numbers, which are removed before planning: tests/random/test_keys.py.
+KEY_CONVERSIONS = {"key_data", "wrap_key_data"}
+# Boundary ops exist during planning only, and never run: control/test_control.py.
 BOUNDARY_OPS = {"enter", "carry", "merge", "unstack", "stack", "predicate", "split", "join"}
-# Manual regions, and what types say in them, which needs a region around it: tests/manual.
+# Manual regions, and casts of varying types inside them: tests/manual.
 MANUAL = {"manual", "pvary", "assert_replicated"}
-# remat is a call that computes again, which tests/api/test_remat.py shows; a barrier is lowered with its neighbours.
-# What computes along a named axis means nothing until the name is bound: tests/api/test_named_axes.py.
+# tests/api/test_remat.py tests remat; adjacent barriers are lowered together. Ops over named axes cannot run until the
+# name is bound: tests/api/test_named_axes.py.
 OPS = sorted(
     name
     for name, op in Op.registry.items()
     if not issubclass(op, (Collective, Named))
-    and name not in {*THE_USERS, *THE_XLAS, *BORDERS, *BOUNDARY_OPS, *MANUAL, "remat", "barrier"}
+    and name not in {*USER_DEFINED, *XLA_DEFINED, *KEY_CONVERSIONS, *BOUNDARY_OPS, *MANUAL, "remat", "barrier"}
 )
 
-OF_BITS = {
+BITWISE = {
     *("and", "or", "xor", "not", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
     *("population_count", "clz", "mulhi", "reduce_and", "reduce_or", "reduce_xor"),
 }
-BY_DECREE = {"stop_gradient", "reduce_precision", "nextafter", "bitcast_convert"}
-# Loops inside, which take long to fold; and of these, the ones that are derivatives themselves and have none.
+CUSTOM_DERIVATIVE = {"stop_gradient", "reduce_precision", "nextafter", "bitcast_convert"}
+# Functions with loops inside, which are slow to fold; LAST_DERIVATIVES have no further derivative.
 LAST_DERIVATIVES = {"igamma_grad_a", "random_gamma_grad", "hyp1f1_slope", "hyp2f1_slope"}
 INCOMPLETE = {"igamma", "igammac", "betainc", "expn", "hyp1f1", "hyp2f1", *LAST_DERIVATIVES}
 FUNCTIONS = {
@@ -59,25 +67,25 @@ FUNCTIONS = {
 }
 REDUCTIONS = {"sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor"}
 POSITIONS = {"argmax", "argmin", "extremum_with_index", "window_arg_extremum"}
-TOTALS = {"cumulative", "recurrence"}
+CUMULATIVE = {"cumulative", "recurrence"}
 ORDERED = {"sort", "top_k"}
 WINDOWS = {"conv", "reduce_window", "gather_from_window", "scatter_add_to_window"}
-AT_PLACES = {"dynamic_slice", "dynamic_update_slice", "gather", "scatter"}
+INDEXED = {"dynamic_slice", "dynamic_update_slice", "gather", "scatter"}
 
 SOLVES = {"triangular_solve", "tridiagonal_solve"}
 NO_DERIVATIVE = {"geqrf", "householder_product", "ormqr", "schur", "hessenberg", "tridiagonal"}
 FACTORS = {"cholesky", "lu", "lu_pivots_to_permutation", "qr", "eigh", "eig", "svd", *NO_DERIVATIVE}
 
-DRAWS = {"random_bits", "random_keys", "random_gamma", "random_waiting", "random_rejection"}
+RANDOM = {"random_bits", "random_keys", "random_gamma", "random_waiting", "random_rejection"}
 
 CONTROL = {"cond", "scan", "while"}
-HOLDS_SOLVERS = {"linear_solve"}  # its derivative is that of the system, not of its solver: see tests/lax
+LINEAR_SOLVE = {"linear_solve"}  # its derivative is that of the system, not of its solver: tests/lax
 ATTENTION = {"fused_attention", "fused_attention_grad"}
 
-# The ops that a law says nothing about, and why.
-OUTSIDE = {
-    lowers_like_numpy: {"constrain"},  # needs its mesh: see test_constrain.py
-    # no operands; nothing of their own to fold
+# For each law, the ops that it does not apply to.
+EXCEPTIONS = {
+    lowers_like_numpy: {"constrain"},  # needs a mesh: placement/test_constrain.py
+    # no operands, or nothing to fold
     folds_like_numpy: {
         *(
             "full",
@@ -89,27 +97,36 @@ OUTSIDE = {
             *FACTORS,
             *SOLVES,
             *ATTENTION,
-            *HOLDS_SOLVERS,
+            *LINEAR_SOLVE,
         ),
-        *DRAWS - {"random_bits"},
+        *RANDOM - {"random_bits"},
         *("fft", *INCOMPLETE),
     },
-    # no operands; no derivative, or no slope
+    # no operands, no derivative, or a derivative that is defined otherwise
     jvp_like_finite_difference: {
         *LAST_DERIVATIVES,
-        *("full", "iota", *OF_BITS, *BY_DECREE, *NO_DERIVATIVE, *ATTENTION, *HOLDS_SOLVERS, "lu_pivots_to_permutation"),
-        *DRAWS,
+        *(
+            "full",
+            "iota",
+            *BITWISE,
+            *CUSTOM_DERIVATIVE,
+            *NO_DERIVATIVE,
+            *ATTENTION,
+            *LINEAR_SOLVE,
+            "lu_pivots_to_permutation",
+        ),
+        *RANDOM,
     },
-    # no operands; no derivative
+    # no operands, or no derivative
     transpose_is_adjoint: {
         *LAST_DERIVATIVES,
-        *OF_BITS,
-        *BY_DECREE,
+        *BITWISE,
+        *CUSTOM_DERIVATIVE,
         *POSITIONS - {"extremum_with_index"},
         *NO_DERIVATIVE,
         *ATTENTION,
-        *HOLDS_SOLVERS,
-        *DRAWS,
+        *LINEAR_SOLVE,
+        *RANDOM,
         "lu_pivots_to_permutation",
         "is_finite",
         "full",
@@ -118,18 +135,18 @@ OUTSIDE = {
         "while",
     },
     vmap_like_loop: {"full", "iota"},  # no operands
-    # inlined or unfolded before layouts are chosen; see test_constrain.py
-    factors_like_shards: {"call", "constrain", *CONTROL, *HOLDS_SOLVERS},
+    # inlined or unfolded before planning; constrain: placement/test_constrain.py
+    factors_like_shards: {"call", "constrain", *CONTROL, *LINEAR_SOLVE},
     # not linear, or pinned
     sums_pass_through: {
-        *(*OF_BITS, *FUNCTIONS, *POSITIONS, *ORDERED, *REDUCTIONS - {"sum"}, *BY_DECREE - {"stop_gradient"}),
-        *("is_finite", "call", "compare", "constrain", "full", "iota", *CONTROL, *FACTORS, *DRAWS, *ATTENTION),
-        *HOLDS_SOLVERS,
+        *(*BITWISE, *FUNCTIONS, *POSITIONS, *ORDERED, *REDUCTIONS - {"sum"}, *CUSTOM_DERIVATIVE - {"stop_gradient"}),
+        *("is_finite", "call", "compare", "constrain", "full", "iota", *CONTROL, *FACTORS, *RANDOM, *ATTENTION),
+        *LINEAR_SOLVE,
     },
-    # nothing is known past the end
+    # the padding of the result is unknown
     padding_is_as_stated: {
-        *(*REDUCTIONS, *POSITIONS, *TOTALS, *ORDERED, *AT_PLACES, *WINDOWS, *CONTROL, *FACTORS, *SOLVES, *DRAWS),
-        *("call", "dot", "fft", "iota", *ATTENTION, *HOLDS_SOLVERS),
+        *(*REDUCTIONS, *POSITIONS, *CUMULATIVE, *ORDERED, *INDEXED, *WINDOWS, *CONTROL, *FACTORS, *SOLVES, *RANDOM),
+        *("call", "dot", "fft", "iota", *ATTENTION, *LINEAR_SOLVE),
     },
 }
 
@@ -165,9 +182,9 @@ def test_op_has_cases(name):
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_law_speaks_about_every_op_but_the_named_ones(law):
+def test_law_applies_to_every_op_except_those_listed(law):
     covered = {case.op.name for case in op_cases() if LAWS[law](case)}
-    assert sorted(covered) == sorted(set(OPS) - OUTSIDE.get(law, set()))
+    assert sorted(covered) == sorted(set(OPS) - EXCEPTIONS.get(law, set()))
 
 
 def test_cases_differ():
