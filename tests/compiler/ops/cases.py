@@ -1,8 +1,8 @@
 """Cases for the laws: for every op that a user's program can contain, instances with types and values.
 
 A case prints as the op and its operand types. Values are *plain* (magnitudes from 0.5 to 2 and small integers, for
-which no op overflows and derivatives are continuous) or *special* (NaN, infinities, both zeros, the largest and smallest
-numbers; if the sizes allow, every combination of the operands' special values occurs).
+which no op overflows and derivatives are continuous) or *special* (NaN, infinities, both zeros, the largest and
+smallest numbers; if the sizes allow, every combination of the operands' special values occurs).
 """
 
 import itertools

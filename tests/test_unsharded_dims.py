@@ -1,4 +1,4 @@
-"""docs/whole-dims.md lists exactly the ops that need an unsharded dim."""
+"""docs/unsharded-dims.md lists exactly the ops that need an unsharded dim."""
 
 import re
 from pathlib import Path
@@ -7,17 +7,17 @@ from shardwise.compiler.ir.op import factor_rule
 from tests.compiler.ops.cases import op_cases
 from tests.compiler.ops.laws import has_rule
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "whole-dims.md"
-GATHERS_ROWS = {"sort", "fft"}  # their rules shard the dim, but send whole rows
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "unsharded-dims.md"
+EXCHANGES_ROWS = {"sort", "fft"}  # their `localize` gathers complete rows
 
 
-def test_document_lists_all_ops_that_need_an_unsharded_dim():
-    needs_replication = set(GATHERS_ROWS)
+def test_the_document_lists_all_ops_that_need_an_unsharded_dim():
+    expected = set(EXCHANGES_ROWS)
     for case in op_cases():
         if has_rule(case):
             rule = factor_rule(case.op, case.types)
             if any(rule.sizes[factor] > 1 for factor in rule.need_replication):
-                needs_replication.add(case.op.name)
+                expected.add(case.op.name)
     rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
     listed = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert listed == needs_replication
+    assert listed == expected
