@@ -1,8 +1,8 @@
-"""Elements in order along a dim: sort and top_k.
+"""sort and top_k.
 
-Along a dim that is cut, a sort brings whole rows to single devices (an exchange of all with all, where there are rows
-enough; else everything is gathered) and takes them back. The largest k need less: each device finds its own k, and only
-these are exchanged.
+To sort along a sharded dim, an all-to-all brings complete rows to single devices, and another one restores the layout.
+If there are too few rows, the operands are all-gathered instead. For top_k, each device computes the k largest
+elements of its shard, and only these candidates are all-gathered.
 """
 
 from collections.abc import Sequence
@@ -27,17 +27,16 @@ from shardwise.compiler.ops.shape.slicing import Slice, valid_mask
 from shardwise.compiler.shardings.factors import FactorRule
 
 INDEX = np.dtype(np.int32)
-_ENOUGH = 17  # XLA's GPU kernel for up to 16 of many drops NaN: more are found another way
+_MIN_K = 17  # XLA's GPU kernel for k of up to 16 drops NaN, so compute at least 17 and slice
 
 
 @final
 @record
 class Sort(Op):
-    """All operands with their elements along `dim` in the order of the first `keys` of them: of the first, where that
-    is equal of the second, and so on; where all are equal, as before.
+    """Sort all operands along `dim` by the lexicographic order of the first `keys` operands. The sort is stable.
 
-    NaN comes after all numbers, and 0.0 equals -0.0. Complex numbers go by real part, then by imaginary part.
-    `descending`: the other way round, NaN first; but what is equal stays as before.
+    NaN compares greater than all numbers, and 0.0 equals -0.0. Complex numbers are compared by real part, then by
+    imaginary part. With `descending` the order is reversed, so that NaN comes first; the sort is still stable.
     """
 
     name = "sort"
@@ -55,7 +54,9 @@ class Sort(Op):
         if not 0 <= self.dim < types[0].ndim:
             raise TypeError(f"sort: dim {self.dim} does not exist in {types[0]}")
         if not 1 <= self.keys <= len(types):
-            raise TypeError(f"sort: of {len(types)} operands 1 to {len(types)} can be keys, not {self.keys}")
+            raise TypeError(
+                f"sort: the number of keys must be from 1 to {len(types)}, the number of operands, not {self.keys}"
+            )
         return types
 
     def factors(self, *types: ArrayType) -> FactorRule:
@@ -64,41 +65,43 @@ class Sort(Op):
         return FactorRule(tables, tables, types[0].shape, exchange=frozenset({self.dim}))
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
-        piece = -(-types[0].shape[self.dim] // count) * sum(type.dtype.itemsize for type in types)
-        return RowExchange.of(types[0].shape, self.dim, (), count).bytes_sent(piece, piece)
+        shard_bytes = -(-types[0].shape[self.dim] // count) * sum(type.dtype.itemsize for type in types)
+        return RowExchange.of(types[0].shape, self.dim, (), count).bytes_sent(shard_bytes, shard_bytes)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(*operands)
-        rows = RowExchange.of(context.out_shapes[0], self.dim, axes, count)
-        whole = [rows.gather(x, context.global_types[0].shape[self.dim]) for x in operands]
-        found = Sort(1, self.keys, self.descending)(*whole)
-        return tuple(rows.scatter(row, shape[self.dim]) for row, shape in zip(found, context.out_shapes, strict=True))
+        exchange = RowExchange.of(context.out_shapes[0], self.dim, axes, count)
+        rows = [exchange.gather(x, context.global_types[0].shape[self.dim]) for x in operands]
+        sorted_rows = Sort(1, self.keys, self.descending)(*rows)
+        return tuple(
+            exchange.scatter(x, shape[self.dim]) for x, shape in zip(sorted_rows, context.out_shapes, strict=True)
+        )
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         index = Iota(primals[0].type.shape, self.dim, INDEX)()
-        *found, order = self(*primals, index)
-        moved = [None if tangent is None else take_along_dim(tangent, order, self.dim) for tangent in tangents]
-        return tuple(found), moved
+        *results, order = self(*primals, index)
+        out_tangents = [None if tangent is None else take_along_dim(tangent, order, self.dim) for tangent in tangents]
+        return tuple(results), out_tangents
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         batched = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)]
         return Sort(self.dim + 1, self.keys, self.descending)(*batched), (0,) * len(batched)
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
-        def comes_first(x: Sequence[Any], y: Sequence[Any]) -> Any:
-            left, right = (_keys(hlo, z[: self.keys]) for z in ((y, x) if self.descending else (x, y)))
-            found = None
+        def precedes(x: Sequence[Any], y: Sequence[Any]) -> Any:
+            left, right = (_comparison_keys(hlo, z[: self.keys]) for z in ((y, x) if self.descending else (x, y)))
+            result = None
             for a, b in reversed(list(zip(left, right, strict=True))):
-                first = _is_less(hlo, a, b)
-                if found is not None:
-                    tied = _logical(hlo, "not", _logical(hlo, "or", first, _is_less(hlo, b, a)))
-                    first = _logical(hlo, "or", first, _logical(hlo, "and", tied, found))
-                found = first
-            return found
+                is_less = _is_less(hlo, a, b)
+                if result is not None:
+                    is_tie = _logical(hlo, "not", _logical(hlo, "or", is_less, _is_less(hlo, b, a)))
+                    is_less = _logical(hlo, "or", is_less, _logical(hlo, "and", is_tie, result))
+                result = is_less
+            return result
 
-        return tuple(hlo.sort(operands, self.dim, comes_first))
+        return tuple(hlo.sort(operands, self.dim, precedes))
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         ranks = []
@@ -111,21 +114,22 @@ class Sort(Op):
         return tuple(np.take_along_axis(x, order, self.dim) for x in operands)
 
 
-def _keys(hlo: Hlo, elements: Sequence[Any]) -> list[Any]:
-    """The numbers by which elements are compared."""
-    found = []
+def _comparison_keys(hlo: Hlo, elements: Sequence[Any]) -> list[Any]:
+    """Convert elements to the real numbers by which they are compared."""
+    keys = []
     for x in elements:
         if x.type.dtype.kind == "c":
             part = x.type.with_dtype(np.float32 if x.type.dtype == np.complex64 else np.float64)
-            found += [hlo.op(f"stablehlo.{name}", (x,), part) for name in ("real", "imag")]
+            keys += [hlo.op(f"stablehlo.{name}", (x,), part) for name in ("real", "imag")]
         elif is_float(x.type.dtype) and numpy_carrier(x.type.dtype) != x.type.dtype:
-            found.append(hlo.op("stablehlo.convert", (x,), x.type.with_dtype(numpy_carrier(x.type.dtype))))
+            keys.append(hlo.op("stablehlo.convert", (x,), x.type.with_dtype(numpy_carrier(x.type.dtype))))
         else:
-            found.append(x)
-    return found
+            keys.append(x)
+    return keys
 
 
 def _is_less(hlo: Hlo, x: Any, y: Any) -> Any:
+    """Lower `x < y`, with NaN greater than all numbers."""
     less = lower_compare(hlo, "LT", x, y)
     if not is_float(x.type.dtype):
         return less
@@ -140,9 +144,9 @@ def _logical(hlo: Hlo, how: str, *operands: Any) -> Any:
 @final
 @record
 class TopK(Op):
-    """The `k` largest elements along the last dim, largest first, and where they are; of equal ones the first.
+    """The `k` largest elements along the last dim in descending order, and their indices. Ties: lower indices first.
 
-    NaN is larger than any number, and 0.0 than -0.0.
+    NaN compares greater than all numbers, and 0.0 greater than -0.0.
     """
 
     name = "top_k"
@@ -151,9 +155,9 @@ class TopK(Op):
 
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         if not x.ndim:
-            raise TypeError(f"top_k: {x} has no dim to choose along")
+            raise TypeError(f"top_k: needs an array of rank 1 or more, not {x}")
         if not 0 <= self.k <= x.shape[-1]:
-            raise TypeError(f"top_k: of {x.shape[-1]} elements along the last dim of {x} it cannot choose {self.k}")
+            raise TypeError(f"top_k: k must be from 0 to {x.shape[-1]}, the size of the last dim of {x}, not {self.k}")
         if x.dtype.kind == "c":
             raise TypeError(f"top_k: complex numbers have no order: {x}")
         shape = (*x.shape[:-1], self.k)
@@ -161,13 +165,13 @@ class TopK(Op):
 
     def factors(self, x: ArrayType) -> FactorRule:
         lead = tuple((dim,) for dim in range(x.ndim - 1))
-        last, chosen = x.ndim - 1, x.ndim
-        result = (*lead, (chosen,))
+        last, k_factor = x.ndim - 1, x.ndim
+        result = (*lead, (k_factor,))
         return FactorRule(
             ((*lead, (last,)),),
             (result, result),
             (*x.shape, self.k),
-            need_replication=frozenset({chosen}),
+            need_replication=frozenset({k_factor}),
             exchange=frozenset({last}),
         )
 
@@ -182,21 +186,21 @@ class TopK(Op):
         axes, count = context.sharding_of(last, 0)
         if not axes or not self.k:
             return self(x)
-        piece = x.type.shape
-        inside = valid_mask(context, piece, last, 0)
-        # Padding comes after all that is as small, so none of it is chosen while there is anything else.
-        x = x if inside is None else Select()(inside, x, full_like(x, lowest(x.type.dtype)))
-        values, places = TopK(min(self.k, piece[last]))(x)
-        places = Add()(places, Broadcast(places.type.shape, ())(context.offset(last, INDEX, 0)))
-        gathered = [AllGather(last, axes, count)(y) for y in (values, places)]
-        # The candidates lie in the order of their places, so that of equal ones the first is still the first.
-        found, at = self(gathered[0])
-        return found, take_along_dim(gathered[1], at, last)
+        local_shape = x.type.shape
+        is_valid = valid_mask(context, local_shape, last, 0)
+        # Padding has the highest indices, so that it loses every tie with an element of the array.
+        x = x if is_valid is None else Select()(is_valid, x, full_like(x, lowest(x.type.dtype)))
+        values, indices = TopK(min(self.k, local_shape[last]))(x)
+        indices = Add()(indices, Broadcast(indices.type.shape, ())(context.offset(last, INDEX, 0)))
+        candidates, candidate_indices = (AllGather(last, axes, count)(y) for y in (values, indices))
+        # Equal candidates are in the order of their indices, so that ties are still won by lower indices.
+        values, positions = self(candidates)
+        return values, take_along_dim(candidate_indices, positions, last)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x,), (dx,) = primals, tangents
-        found, places = self(x)
-        return (found, places), (take_along_dim(dx, places, x.type.ndim - 1), None)
+        values, indices = self(x)
+        return (values, indices), (take_along_dim(dx, indices, x.type.ndim - 1), None)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self(batch_dim_at(operands[0], dims[0], 0, axis.size)), (0, 0)
@@ -208,38 +212,38 @@ class TopK(Op):
         wide = _comparable(x.type.dtype)
         if wide != x.type.dtype:
             x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide))
-        if is_float(wide):  # NaN may have either sign, and a negative one would be the smallest
+        if is_float(wide):  # replace NaN with a negative sign, which XLA treats as the smallest number
             nan = hlo.constant(np.nan, x.type.strong())
             x = hlo.op("stablehlo.select", (lower_compare(hlo, "NE", x, x), nan, x), x.type)
-        k = min(max(self.k, _ENOUGH), x.type.shape[-1])
+        k = min(max(self.k, _MIN_K), x.type.shape[-1])
         types = [ArrayType((*x.type.shape[:-1], k), dtype) for dtype in (wide, INDEX)]
         start, step = (0,) * x.type.ndim, (1,) * x.type.ndim
-        found, places = (
+        values, indices = (
             Slice(start, out[1].shape, step).lower(hlo, y)
             for y in hlo.many("chlo.top_k", (x,), types, f"k = {k} : i64")
         )
-        return found if wide == out[0].dtype else hlo.op("stablehlo.convert", (found,), out[0]), places
+        return values if wide == out[0].dtype else hlo.op("stablehlo.convert", (values,), out[0]), indices
 
     def reference(self, x: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
         key = x.astype(np.int8 if x.dtype == np.bool_ else numpy_carrier(x.dtype))
         if is_float(x.dtype):
             bits = key.view(f"i{key.dtype.itemsize}")
             highest = np.iinfo(bits.dtype).max
-            # Negative floats count downwards by their bits.
+            # The bits of negative floats are in descending order.
             key = np.where(np.isnan(key), highest, np.where(bits < 0, bits ^ highest, bits))
-        places = np.argsort(~key, -1, kind="stable")[..., : self.k]
-        return np.take_along_axis(x, places, -1), places.astype(INDEX)
+        indices = np.argsort(~key, -1, kind="stable")[..., : self.k]
+        return np.take_along_axis(x, indices, -1), indices.astype(INDEX)
 
 
 def _comparable(dtype: DType) -> DType:
-    """A type that holds all of `dtype` and that devices are quick to choose in, where there is one."""
+    """Return a dtype that represents all values of `dtype` and in which top_k is fast."""
     narrow = dtype == np.bool_ or (is_integer(dtype) and dtype.itemsize <= 2)
     return np.dtype(np.float32) if narrow else numpy_carrier(dtype)
 
 
-def take_along_dim(x: Any, places: Any, dim: int) -> Any:
-    """Along `dim` the elements of `x` at `places`, which are all different, and inside; other dims go along."""
-    others = tuple(d for d in range(x.type.ndim) if d != dim)
-    one = tuple(min(1, size) for size in x.type.shape)
-    gather = Gather((), (dim,), others, others, (dim,), one, unique=True)
-    return gather(x, Reshape((*places.type.shape, 1))(places))
+def take_along_dim(x: Any, indices: Any, dim: int) -> Any:
+    """Gather elements of `x` along `dim`; the other dims are batch dims. Indices must be unique and in range."""
+    batch_dims = tuple(d for d in range(x.type.ndim) if d != dim)
+    sizes = tuple(min(1, size) for size in x.type.shape)
+    gather = Gather((), (dim,), batch_dims, batch_dims, (dim,), sizes, unique=True)
+    return gather(x, Reshape((*indices.type.shape, 1))(indices))

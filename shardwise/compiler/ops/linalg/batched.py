@@ -1,7 +1,7 @@
-"""Stacks of matrices: the family of ops that factor or solve each matrix of a stack, and what their rules are made of.
+"""Base class of ops on batches of matrices, and matrix functions that their derivative rules use.
 
-An op of the family works on the last dims of its operands; the dims before are a batch. A batch may be cut, and each
-device then works on its own matrices; the matrices themselves stay whole.
+Such an op factors or solves the matrices in the last dims of its operands; the dims before are batch dims. Batch dims
+may be sharded, and each device then works on its own matrices. The matrices themselves are never sharded.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,12 @@ INDEX = np.dtype(np.int32)
 
 
 class BatchedMatrixOp(Op):
-    """Each operand is a stack: the batch dims, which all share, then as many dims as `core` says, which stay whole."""
+    """An op on batches of matrices or vectors.
+
+    Each operand has the batch dims, which are the same for all operands, and then core dims, which need replication.
+    `core_ranks` has the number of core dims of each operand. With `square`, the matrices of the first operand must be
+    square.
+    """
 
     core_ranks: ClassVar[tuple[int, ...]] = (2,)
     accepts: ClassVar[DtypeSet] = LAPACK_DTYPES
@@ -40,20 +45,23 @@ class BatchedMatrixOp(Op):
 
     @property
     def independent_dim(self) -> tuple[int, int] | None:
-        """An operand, and a dim of it counted from its end: each slice along it is worked on alone, and becomes the
-        slice of the result. None where there is no such dim."""
+        """The index of an operand and a negative core dim of it that may be sharded, or None.
+
+        The op works on each slice along this dim independently, and the result has the same dim. An example are the
+        right-hand sides of a system of linear equations.
+        """
         return None
 
     def batch_shape(self, *types: ArrayType) -> tuple[int, ...]:
-        """The sizes of the batch dims. Operands that do not go together are an error."""
+        """Check the operands and return the sizes of their batch dims."""
         if len(types) != len(self.core_ranks):
             raise TypeError(f"{self.name}: needs {len(self.core_ranks)} operands, not {len(types)}")
-        for type, core in zip(types, self.core_ranks, strict=True):
-            if type.ndim < core:
-                raise TypeError(f"{self.name}: needs an array of rank {core} or more, not {type}")
+        for type, rank in zip(types, self.core_ranks, strict=True):
+            if type.ndim < rank:
+                raise TypeError(f"{self.name}: needs an array of rank {rank} or more, not {type}")
         sizes = types[0].shape[: types[0].ndim - self.core_ranks[0]]
-        for type, core in zip(types[1:], self.core_ranks[1:], strict=True):
-            if type.shape[: type.ndim - core] != sizes:
+        for type, rank in zip(types[1:], self.core_ranks[1:], strict=True):
+            if type.shape[: type.ndim - rank] != sizes:
                 raise TypeError(f"{self.name}: the batch dims of {types[0]} and {type} differ")
         if not self.accepts.contains(types[0].dtype):
             raise TypeError(f"{self.name}: needs {self.accepts.description}, not {types[0]}")
@@ -64,164 +72,173 @@ class BatchedMatrixOp(Op):
     def factors(self, *types: ArrayType) -> FactorRule:
         batch = types[0].ndim - self.core_ranks[0]
         sizes = list(types[0].shape[:batch])
-        shared = None
-        tables = []
+        independent_factor = None
+        factor_dims = []
         for number, type in enumerate((*types, *result_types(self, types))):
             dims: list[tuple[int, ...]] = [(dim,) for dim in range(batch)]
             for dim in range(batch, type.ndim):
-                passes = self.independent_dim is not None and dim - type.ndim == self.independent_dim[1]
-                if passes and shared is not None and number >= len(types):
-                    dims.append((shared,))
+                is_independent = self.independent_dim is not None and dim - type.ndim == self.independent_dim[1]
+                if is_independent and independent_factor is not None and number >= len(types):
+                    dims.append((independent_factor,))
                     continue
-                if passes and self.independent_dim is not None and number == self.independent_dim[0]:
-                    shared = len(sizes)
+                if is_independent and self.independent_dim is not None and number == self.independent_dim[0]:
+                    independent_factor = len(sizes)
                 dims.append((len(sizes),))
                 sizes.append(type.shape[dim])
-            tables.append(tuple(dims))
-        whole = frozenset(range(batch, len(sizes))) - {shared}
+            factor_dims.append(tuple(dims))
         return FactorRule(
-            tuple(tables[: len(types)]), tuple(tables[len(types) :]), tuple(sizes), need_replication=whole
+            tuple(factor_dims[: len(types)]),
+            tuple(factor_dims[len(types) :]),
+            tuple(sizes),
+            need_replication=frozenset(range(batch, len(sizes))) - {independent_factor},
         )
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         batched = {number for number, dim in enumerate(dims) if dim is not None}
         if self.independent_dim is not None and batched == {self.independent_dim[0]}:
-            return self._with_more_slices(operands, dims)
-        found = self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)))
-        return found, 0 if self.single else (0,) * len(found)
+            return self._vmap_into_independent_dim(operands, dims)
+        results = self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)))
+        return results, 0 if self.single else (0,) * len(results)
 
-    def _with_more_slices(self, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        """One matrix for the whole batch: no need to repeat it. The batch is more of what passes through."""
+    def _vmap_into_independent_dim(self, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        """Merge the vmapped dim into the independent dim, so that the matrices need not be broadcast along it."""
         assert self.independent_dim is not None
-        number, place = self.independent_dim
+        number, independent = self.independent_dim
         x, dim = operands[number], dims[number]
         assert dim is not None
-        at = x.type.ndim - 1 + place
-        x = move_dim(x, dim, at)
-        apart = x.type.shape
-        together = Reshape((*apart[:at], apart[at] * apart[at + 1], *apart[at + 2 :]))(x)
-        found = self(*(together if n == number else y for n, y in enumerate(operands)))
-        return Reshape(apart)(found), at
+        batch_dim = x.type.ndim - 1 + independent
+        x = move_dim(x, dim, batch_dim)
+        shape = x.type.shape
+        merged = Reshape((*shape[:batch_dim], shape[batch_dim] * shape[batch_dim + 1], *shape[batch_dim + 2 :]))(x)
+        result = self(*(merged if n == number else y for n, y in enumerate(operands)))
+        return Reshape(shape)(result), batch_dim
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         results = [type.strong() for type in result_types(self, tuple(x.type for x in operands))]
         if any(type.size for type in results):
             return self.lower_nonempty(hlo, *operands)
-        nothing = tuple(hlo.constant(0, type) for type in results)
-        return nothing[0] if self.single else nothing
+        empty = tuple(hlo.constant(0, type) for type in results)
+        return empty[0] if self.single else empty
 
     def lower_nonempty(self, hlo: Hlo, *operands: Any, **_: Any) -> Any:
-        """As `lower`, where there is a result."""
+        """Lower the op if any of its results has elements."""
         raise self.missing_rule("lower_nonempty")
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         results = result_types(self, tuple(ArrayType(x.shape, x.dtype) for x in operands))
         batch = operands[0].shape[: operands[0].ndim - self.core_ranks[0]]
-        found = [np.zeros(type.shape, type.dtype) for type in results]
+        arrays = [np.zeros(type.shape, type.dtype) for type in results]
         if any(type.size for type in results):
             for index in np.ndindex(*batch):
                 one = self.reference_one(*(x[index] for x in operands))
-                for whole, part in zip(found, (one,) if self.single else one, strict=True):
-                    whole[index] = part
-        return found[0] if self.single else tuple(found)
+                for array, result in zip(arrays, (one,) if self.single else one, strict=True):
+                    array[index] = result
+        return arrays[0] if self.single else tuple(arrays)
 
     def reference_one(self, *operands: Any, **_: Any) -> Any:
-        """What the op means for one matrix, where there is a result."""
+        """Compute the results for one matrix with NumPy, if any of them has elements."""
         raise self.missing_rule("reference_one")
 
 
 def epsilon(dtype: Any) -> float:
-    """How far the next number after 1 is from it."""
+    """Return the machine epsilon of a dtype."""
     return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
 
 
 def as_dtype(x: Any, dtype: Any) -> Any:
+    """Convert `x` to `dtype`, if it has another one."""
     return x if x.type.dtype == dtype else Convert(np.dtype(dtype))(x)
 
 
 def adjoint(x: Any) -> Any:
-    """The transpose of each matrix, conjugated."""
+    """Return the conjugate transpose of each matrix."""
     return conjugate(matrix_transpose(x))
 
 
 def matrix_transpose(x: Any) -> Any:
-    """The transpose of each matrix."""
+    """Transpose each matrix."""
     ndim = x.type.ndim
     return Transpose((*range(ndim - 2), ndim - 1, ndim - 2))(x)
 
 
 def conjugate(x: Any) -> Any:
+    """Conjugate `x`, if it is complex."""
     return Conj()(x) if x.type.dtype.kind == "c" else x
 
 
 def real_part(x: Any) -> Any:
+    """Return the real part of a complex array; a real array is returned unchanged."""
     return Real()(x) if x.type.dtype.kind == "c" else x
 
 
 def imaginary_part(x: Any) -> Any:
+    """Return the imaginary part of a complex array, or zeros for a real one."""
     return Imag()(x) if x.type.dtype.kind == "c" else zeros_like(x)
 
 
 def batched_matmul(x: Any, y: Any) -> Any:
-    """The matrix product of each pair of two stacks with the same batch."""
+    """Multiply the matrices of two arrays that have the same batch dims."""
     batch = tuple(range(x.type.ndim - 2))
     return Dot(((len(batch) + 1,), (len(batch),)), (batch, batch))(x, y)
 
 
 def row_column_mask(shape: tuple[int, ...], direction: str, offset: int = 0) -> Any:
-    """Where row index + `offset` and column index of matrices compare so: "GE" is the lower triangle."""
-    rows, columns = (Iota(shape, len(shape) - place, INDEX)() for place in (2, 1))
+    """Return a mask: where row index + `offset` compares with the column index by `direction`.
+
+    The direction "GE" masks the lower triangle, "EQ" the diagonal.
+    """
+    rows, columns = (Iota(shape, len(shape) - from_end, INDEX)() for from_end in (2, 1))
     return Compare(direction)(Add()(rows, full_like(rows, offset)) if offset else rows, columns)
 
 
 def lower_triangle(x: Any, offset: int = 0) -> Any:
-    """Each matrix with zeros above its diagonal; `offset` moves the border to the right."""
+    """Set the elements of each matrix above diagonal number `offset` to zero."""
     return Select()(row_column_mask(x.type.shape, "GE", offset), x, zeros_like(x))
 
 
 def upper_triangle(x: Any, offset: int = 0) -> Any:
-    """Each matrix with zeros below its diagonal; `offset` moves the border to the right."""
+    """Set the elements of each matrix below diagonal number `offset` to zero."""
     return Select()(row_column_mask(x.type.shape, "LE", offset), x, zeros_like(x))
 
 
 def diagonal_part(x: Any) -> Any:
-    """Each matrix with zeros beside its diagonal."""
+    """Set the elements of each matrix outside of its diagonal to zero."""
     return Select()(row_column_mask(x.type.shape, "EQ"), x, zeros_like(x))
 
 
 def identity(shape: tuple[int, ...], dtype: Any) -> Any:
-    """A stack of matrices that have ones on the diagonal, zeros elsewhere."""
+    """Return identity matrices as an array of `shape`, which includes batch dims."""
     return Convert(np.dtype(dtype))(row_column_mask(shape, "EQ"))
 
 
 def diagonal(x: Any) -> Any:
-    """The diagonal of each matrix, as a stack of vectors."""
+    """Extract the diagonal of each matrix."""
     *_, rows, columns = x.type.shape
     size = min(rows, columns)
     ndim = x.type.ndim
     return Sum((ndim - 2,))(diagonal_part(slice_along(slice_along(x, ndim - 2, 0, size), ndim - 1, 0, size)))
 
 
-def scale_columns(x: Any, numbers: Any) -> Any:
-    """Each column of matrices times its own number."""
+def scale_columns(x: Any, scales: Any) -> Any:
+    """Multiply each column of each matrix by its own scale."""
     ndim = x.type.ndim
-    return Mul()(x, Broadcast(x.type.shape, (*range(ndim - 2), ndim - 1))(as_dtype(numbers, x.type.dtype)))
+    return Mul()(x, Broadcast(x.type.shape, (*range(ndim - 2), ndim - 1))(as_dtype(scales, x.type.dtype)))
 
 
-def scale_rows(x: Any, numbers: Any) -> Any:
-    """Each row of matrices times its own number."""
-    return Mul()(x, Broadcast(x.type.shape, tuple(range(x.type.ndim - 1)))(as_dtype(numbers, x.type.dtype)))
+def scale_rows(x: Any, scales: Any) -> Any:
+    """Multiply each row of each matrix by its own scale."""
+    return Mul()(x, Broadcast(x.type.shape, tuple(range(x.type.ndim - 1)))(as_dtype(scales, x.type.dtype)))
 
 
 def submatrix(x: Any, rows: tuple[int, int], columns: tuple[int, int]) -> Any:
-    """A part of each matrix: from the first number up to the second."""
+    """Slice each matrix: `rows` and `columns` are pairs of the first index and the index after the last."""
     ndim = x.type.ndim
     return slice_along(slice_along(x, ndim - 2, *rows), ndim - 1, *columns)
 
 
-def permute_along(x: Any, places: Any, dim: int) -> Any:
-    """Each matrix with its rows, or its columns, where `dim` is those, in an order of its own."""
+def permute_along(x: Any, permutation: Any, dim: int) -> Any:
+    """Permute the rows or columns (whichever `dim` is) of each matrix by its own permutation."""
     if not x.type.size:
         return x
     ndim = x.type.ndim
@@ -229,4 +246,4 @@ def permute_along(x: Any, places: Any, dim: int) -> Any:
     other = 2 * ndim - 3 - dim
     sizes = tuple(x.type.shape[other] if d == other else 1 for d in range(ndim))
     gather = Gather((other,), (dim,), batch, batch, (dim,), sizes, unique=True)
-    return gather(x, Reshape((*places.type.shape, 1))(places))
+    return gather(x, Reshape((*permutation.type.shape, 1))(permutation))

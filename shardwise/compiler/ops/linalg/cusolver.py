@@ -1,6 +1,6 @@
-"""LAPACK's routines on GPUs: what cuSOLVER and its kin call them, and what they take and give otherwise.
+"""Calls of cuSOLVER, cuBLAS and cuSPARSE that replace LAPACK's routines on GPUs.
 
-Factors come out with other signs and phases than LAPACK's: mathematics leaves these free.
+The factors may differ from LAPACK's in signs and phases, which a decomposition does not determine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ Attributes = Mapping[str, str]
 
 
 def char_attribute(text: str) -> str:
-    """A letter that chooses a variant of a routine, as its calls hold it."""
+    """Format a character that selects a variant of a routine as an attribute of its custom call."""
     return f"{ord(text)} : ui8"
 
 
@@ -26,26 +26,29 @@ def gpu_call(
     written: Sequence[tuple[int, int]],
     attributes: Attributes,
 ) -> list[Any]:
-    """A routine's results on a GPU, given what LAPACK's routine of this name is given."""
+    """Lower a call of LAPACK's routine `name` to its counterpart on a GPU. The arguments are those of `lapack_call`."""
     special = {"gesdd": _singular_values, "trsm": _triangular_solve, "gtsv": _tridiagonal_solve}
     if name in special:
         return special[name](hlo, operands, results, batch, attributes)
-    if name not in _SAME:
+    if name not in _COUNTERPARTS:
         raise NotImplementedError(
-            f"LAPACK's {name} has no counterpart on GPUs: move the array with `device_put(x, devices('cpu')[0])`, and "
-            "compute there"
+            f"LAPACK's {name} has no counterpart on GPUs: move the array to a CPU with "
+            "`device_put(x, devices('cpu')[0])` and compute there"
         )
-    target, translated = _SAME[name]
+    target, convert_attributes = _COUNTERPARTS[name]
     if name == "geev":
         target = f"cuhybrid_eig_{'comp' if operands[0].type.dtype.kind == 'c' else 'real'}"
-    taken, given = ([minor_to_major(type, batch) for type in types] for types in ([x.type for x in operands], results))
-    return hlo.custom_call(target, operands, results, translated(attributes), taken, given, written)
+    operand_layouts = [minor_to_major(x.type, batch) for x in operands]
+    result_layouts = [minor_to_major(type, batch) for type in results]
+    return hlo.custom_call(
+        target, operands, results, convert_attributes(attributes), operand_layouts, result_layouts, written
+    )
 
 
-def minor_to_major(type: ArrayType, batch: int, by_rows: bool = False) -> tuple[int, ...]:
-    """The dims of an array from minor to major; matrices lie column by column, unless `by_rows`."""
-    rows = tuple(reversed(range(type.ndim)))
-    return (rows[1], rows[0], *rows[2:]) if type.ndim == batch + 2 and not by_rows else rows
+def minor_to_major(type: ArrayType, batch: int, row_major: bool = False) -> tuple[int, ...]:
+    """Return the memory layout of an operand: its dims from minor to major. Matrices are column-major by default."""
+    dims = tuple(reversed(range(type.ndim)))
+    return (dims[1], dims[0], *dims[2:]) if type.ndim == batch + 2 and not row_major else dims
 
 
 def _flag(value: bool) -> str:
@@ -61,8 +64,8 @@ def _vectors(attributes: Attributes) -> dict[str, str]:
     return {**sides, "magma": '"auto"'}
 
 
-# Routines that take and give the same there, by another name.
-_SAME: dict[str, tuple[str, Callable[[Attributes], dict[str, str]]]] = {
+# Routines with the same operands and results under another name: the call target, and a function of the attributes.
+_COUNTERPARTS: dict[str, tuple[str, Callable[[Attributes], dict[str, str]]]] = {
     "potrf": ("cusolver_potrf_ffi", _is_lower),
     "getrf": ("cusolver_getrf_ffi", lambda attributes: {}),
     "geqrf": ("cusolver_geqrf_ffi", lambda attributes: {}),
@@ -77,34 +80,39 @@ _SAME: dict[str, tuple[str, Callable[[Attributes], dict[str, str]]]] = {
 def _singular_values(
     hlo: Hlo, operands: Sequence[Any], results: Sequence[ArrayType], batch: int, attributes: Attributes
 ) -> list[Any]:
-    """cuSOLVER's gesvd takes no matrix that is wider than high: of such, it gets the transpose, as rows of columns."""
-    a, values, u, vh, failed = results
+    """Lower `gesdd` to cuSOLVER's gesvd, which requires at least as many rows as columns.
+
+    A wide matrix is passed in row-major layout, which gesvd reads as the transpose.
+    """
+    a, values, u, vh, info = results
     rows, columns = a.shape[batch:]
     wide = rows < columns
     if attributes["mode"] == char_attribute("N"):
-        shared = min(rows, columns)
-        u, vh = (a.with_shape((*a.shape[:batch], *shape)) for shape in ((rows, shared), (shared, columns)))
-    given = (a, values, *((vh, u) if wide else (u, vh)), failed)
-    layouts = [minor_to_major(type, batch, by_rows=wide) for type in (operands[0].type, *given)]
+        size = min(rows, columns)
+        u, vh = (a.with_shape((*a.shape[:batch], *shape)) for shape in ((rows, size), (size, columns)))
+    types = (a, values, *((vh, u) if wide else (u, vh)), info)
+    layouts = [minor_to_major(type, batch, row_major=wide) for type in (operands[0].type, *types)]
     options = {
         "compute_uv": _flag(attributes["mode"] != char_attribute("N")),
         "full_matrices": _flag(attributes["mode"] == char_attribute("A")),
         "transposed": _flag(wide),
     }
-    found = hlo.custom_call("cusolver_gesvd_ffi", operands, given, options, layouts[:1], layouts[1:], ((0, 0),))
-    return [*found[:2], *(reversed(found[2:4]) if wide else found[2:4]), found[4]]
+    a, values, left, right, info = hlo.custom_call(
+        "cusolver_gesvd_ffi", operands, types, options, layouts[:1], layouts[1:], ((0, 0),)
+    )
+    return [a, values, *((right, left) if wide else (left, right)), info]
 
 
 def _triangular_solve(
     hlo: Hlo, operands: Sequence[Any], results: Sequence[ArrayType], batch: int, attributes: Attributes
 ) -> list[Any]:
-    """XLA's own op, which calls cuBLAS."""
-    ways = {char_attribute("N"): "NO_TRANSPOSE", char_attribute("T"): "TRANSPOSE", char_attribute("C"): "ADJOINT"}
+    """Lower `trsm` to XLA's own op, which calls cuBLAS."""
+    transposes = {char_attribute("N"): "NO_TRANSPOSE", char_attribute("T"): "TRANSPOSE", char_attribute("C"): "ADJOINT"}
     text = (
         f"left_side = {_flag(attributes['side'] == char_attribute('L'))}, "
         f"lower = {_flag(attributes['uplo'] == char_attribute('L'))}, "
         f"unit_diagonal = {_flag(attributes['diag'] == char_attribute('U'))}, "
-        f"transpose_a = #stablehlo<transpose {ways[attributes['trans_x']]}>"
+        f"transpose_a = #stablehlo<transpose {transposes[attributes['trans_x']]}>"
     )
     return [hlo.op("stablehlo.triangular_solve", operands, results[0], text)]
 
@@ -112,7 +120,7 @@ def _triangular_solve(
 def _tridiagonal_solve(
     hlo: Hlo, operands: Sequence[Any], results: Sequence[ArrayType], batch: int, attributes: Attributes
 ) -> list[Any]:
-    """cuSPARSE's solver says nothing of failures, and leaves the diagonals as they are."""
+    """Lower `gtsv` to cuSPARSE's solver, which does not overwrite the diagonals and does not report failures."""
     layouts = [minor_to_major(x.type, batch) for x in operands]
-    (found,) = hlo.custom_call("cusparse_gtsv2_ffi", operands, results[3:4], {}, layouts, layouts[3:], ((0, 3),))
-    return [*operands[:3], found, hlo.constant(0, results[4])]
+    (x,) = hlo.custom_call("cusparse_gtsv2_ffi", operands, results[3:4], {}, layouts, layouts[3:], ((0, 3),))
+    return [*operands[:3], x, hlo.constant(0, results[4])]

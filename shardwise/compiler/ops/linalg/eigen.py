@@ -1,4 +1,4 @@
-"""Eigenvalues and eigenvectors: eigh of Hermitian matrices, eig of any."""
+"""Eigendecompositions: eigh of Hermitian matrices, eig of general ones."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,23 +36,26 @@ from shardwise.compiler.ops.shape.iota import Iota
 
 
 def reciprocal_differences(values: Any) -> Any:
-    """In row i and column j one over the difference of the j-th number and the i-th, and 0 on the diagonal. Where two
-    are equal that is infinite: their vectors are arbitrary, and have no derivative."""
+    """Return the matrices with 1 / (values[j] - values[i]) in row i and column j, and 0 on the diagonal.
+
+    The reciprocal is infinite for two equal values: their vectors are arbitrary and have no derivative.
+    """
     shape = (*values.type.shape, values.type.shape[-1])
     batch = tuple(range(len(shape) - 2))
-    of_row = Broadcast(shape, (*batch, len(shape) - 2))(values)
-    of_column = Broadcast(shape, (*batch, len(shape) - 1))(values)
-    gap = Sub()(of_column, of_row)
-    own = row_column_mask(shape, "EQ")
-    return Select()(own, zeros_like(gap), Div()(full_like(gap, 1), Select()(own, full_like(gap, 1), gap)))
+    row_values = Broadcast(shape, (*batch, len(shape) - 2))(values)
+    column_values = Broadcast(shape, (*batch, len(shape) - 1))(values)
+    difference = Sub()(column_values, row_values)
+    on_diagonal = row_column_mask(shape, "EQ")
+    one = full_like(difference, 1)
+    return Select()(on_diagonal, zeros_like(difference), Div()(one, Select()(on_diagonal, one, difference)))
 
 
 @final
 @record
 class Eigh(BatchedMatrixOp):
-    """The orthonormal eigenvectors of Hermitian matrices, as columns, and their eigenvalues, in ascending order.
+    """Eigendecomposition of Hermitian matrices: orthonormal eigenvectors as columns, and ascending eigenvalues.
 
-    Of the values only one triangle is read; a tangent is taken as Hermitian.
+    Only the lower triangle of the operand is read (or the upper one, without `is_lower`). Tangents must be Hermitian.
     """
 
     name = "eigh"
@@ -66,17 +69,20 @@ class Eigh(BatchedMatrixOp):
         return a.strong(), values.with_shape(a.shape[:-1]).strong()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """In the basis of the eigenvectors, dA is what the values move by on the diagonal; elsewhere, shared by the
-        differences of the values, it is how the vectors turn into each other."""
+        """Apply first-order perturbation theory, with dP = V* dA V.
+
+        The tangents of the eigenvalues are the diagonal of dP. Those of the eigenvectors are V (F ∘ dP), where F holds
+        the reciprocal differences of the eigenvalues.
+        """
         (a,), (da,) = primals, tangents
         vectors, values = self(a)
-        inner = batched_matmul(adjoint(vectors), batched_matmul(da, vectors))
-        turn = Mul()(inner, as_dtype(reciprocal_differences(values), inner.type.dtype))
-        return (vectors, values), (batched_matmul(vectors, turn), real_part(diagonal(inner)))
+        dp = batched_matmul(adjoint(vectors), batched_matmul(da, vectors))
+        rotation = Mul()(dp, as_dtype(reciprocal_differences(values), dp.type.dtype))
+        return (vectors, values), (batched_matmul(vectors, rotation), real_part(diagonal(dp)))
 
     def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
-        vectors, values, failed = lapack_call(
+        vectors, values, info = lapack_call(
             hlo,
             "syevd",
             (a,),
@@ -86,21 +92,23 @@ class Eigh(BatchedMatrixOp):
             mode=char_attribute("V"),
             uplo=char_attribute("L" if self.is_lower else "U"),
         )
-        return nan_on_failure(hlo, failed, vectors, values)
+        return nan_on_failure(hlo, info, vectors, values)
 
     def reference_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
-        values, vectors, failed = numpy_routine("syevd", a.dtype)(a, lower=self.is_lower)
-        return numpy_nan_unless(failed == 0, vectors, values)
+        values, vectors, info = numpy_routine("syevd", a.dtype)(a, lower=self.is_lower)
+        return numpy_nan_unless(info == 0, vectors, values)
 
 
 @final
 @record
 class Eig(BatchedMatrixOp):
-    """The eigenvalues of matrices, and of what `left` and `right` say the eigenvectors as columns, all complex. Left
-    ones are those of the adjoint. A vector has the norm 1, and its largest element is real.
+    """Eigendecomposition of general matrices: eigenvalues, then left and right eigenvectors as columns, if requested.
 
-    `differentiable`: the user vouches for eigenvalues that are all different, and for what becomes of the vectors to
-    depend neither on their norm nor on their phase. Without it only eigenvalues have derivatives.
+    All results are complex. Left eigenvectors are the eigenvectors of the adjoint. An eigenvector has norm 1, and its
+    largest element is real.
+
+    `differentiable` is the user's promise that the eigenvalues are distinct and that the function of the eigenvectors
+    depends neither on their norms nor on their phases. Without it, only the eigenvalues have derivatives.
     """
 
     name = "eig"
@@ -119,28 +127,28 @@ class Eig(BatchedMatrixOp):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         if (self.left or self.right) and not self.differentiable:
             raise NotImplementedError(
-                "eig: eigenvectors of a matrix that is not Hermitian have derivatives only where its eigenvalues all "
-                "differ, and where norm and phase of the vectors do not matter; pass enable_eigvec_derivs=True to "
-                "`lax.linalg.eig` where that is so, or use `eigh` for Hermitian matrices"
+                "eig: eigenvectors of a general matrix have derivatives only if its eigenvalues are distinct and the "
+                "result depends neither on the norms nor on the phases of the eigenvectors; if so, pass "
+                "enable_eigvec_derivs=True to `lax.linalg.eig`, or use `eigh` for Hermitian matrices"
             )
         (a,), (da,) = primals, tangents
         results = self(a)
         values, *vectors = results
         da = as_dtype(da, values.type.dtype)
         right = vectors[-1] if self.right else replace(self, left=False, right=True)(a)[1]
-        moved = [diagonal(solve(right, batched_matmul(da, right)))]
+        out_tangents = [diagonal(solve(right, batched_matmul(da, right)))]
         if self.left:
-            moved.append(_turned(vectors[0], Conj()(values), adjoint(da)))
+            out_tangents.append(_eigenvector_tangent(vectors[0], Conj()(values), adjoint(da)))
         if self.right:
-            moved.append(_turned(right, values, da))
-        return results, moved
+            out_tangents.append(_eigenvector_tangent(right, values, da))
+        return results, out_tangents
 
     def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
         out = self.out_types(a.type)[0]
         vectors = out.with_shape(a.type.shape)
         parts = [out] if a.type.dtype.kind == "c" else [complex_part_type(out)] * 2
-        *values, left, right, failed = lapack_call(
+        *values, left, right, info = lapack_call(
             hlo,
             "geev",
             (a,),
@@ -149,41 +157,42 @@ class Eig(BatchedMatrixOp):
             compute_left=char_attribute("V" if self.left else "N"),
             compute_right=char_attribute("V" if self.right else "N"),
         )
-        found = values[0] if len(values) == 1 else hlo.op("stablehlo.complex", values, out)
-        return nan_on_failure(hlo, failed, found, *[left] * self.left, *[right] * self.right)
+        eigenvalues = values[0] if len(values) == 1 else hlo.op("stablehlo.complex", values, out)
+        return nan_on_failure(hlo, info, eigenvalues, *[left] * self.left, *[right] * self.right)
 
     def reference_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
-        *parts, left, right, failed = numpy_routine("geev", a.dtype)(a, compute_vl=self.left, compute_vr=self.right)
+        *parts, left, right, info = numpy_routine("geev", a.dtype)(a, compute_vl=self.left, compute_vr=self.right)
         values = parts[0] if len(parts) == 1 else parts[0] + 1j * parts[1]
         if len(parts) == 2:
-            left, right = (_joined(x, parts[1]) for x in (left, right))
-        return numpy_nan_unless(failed == 0, values, *[left] * self.left, *[right] * self.right)
+            left, right = (_complex_eigenvectors(x, parts[1]) for x in (left, right))
+        return numpy_nan_unless(info == 0, values, *[left] * self.left, *[right] * self.right)
 
 
-def _turned(vectors: Any, values: Any, da: Any) -> Any:
-    """How eigenvectors move: those of other values come in, and its own so much that the norm stays 1 and the largest
-    element real."""
+def _eigenvector_tangent(vectors: Any, values: Any, da: Any) -> Any:
+    """Return the tangent of eigenvectors that keep the norm 1 and a real largest element."""
     inner = solve(vectors, batched_matmul(da, vectors))
-    moved = batched_matmul(vectors, Mul()(inner, reciprocal_differences(values)))
+    tangent = batched_matmul(vectors, Mul()(inner, reciprocal_differences(values)))
     rows = vectors.type.ndim - 2
-    along = Real()(Sum((rows,))(Mul()(conjugate(vectors), moved)))
-    moved = Sub()(moved, scale_columns(vectors, along))
-    largest = Argmax(rows, INDEX)(Abs()(vectors))
+    norm_change = Real()(Sum((rows,))(Mul()(conjugate(vectors), tangent)))
+    tangent = Sub()(tangent, scale_columns(vectors, norm_change))
     shape = vectors.type.shape
-    spread = Broadcast(shape, (*range(rows), rows + 1))(largest)
-    here = Compare("EQ")(Iota(shape, rows, INDEX)(), spread)
-    one, turned = (Sum((rows,))(Select()(here, x, zeros_like(x))) for x in (vectors, moved))
-    angle = Imag()(Div()(turned, one))
-    return Sub()(moved, scale_columns(vectors, Complex()(zeros_like(angle), angle)))
+    largest_row = Broadcast(shape, (*range(rows), rows + 1))(Argmax(rows, INDEX)(Abs()(vectors)))
+    is_largest = Compare("EQ")(Iota(shape, rows, INDEX)(), largest_row)
+    largest, largest_tangent = (Sum((rows,))(Select()(is_largest, x, zeros_like(x))) for x in (vectors, tangent))
+    phase_change = Imag()(Div()(largest_tangent, largest))
+    return Sub()(tangent, scale_columns(vectors, Complex()(zeros_like(phase_change), phase_change)))
 
 
-def _joined(vectors: NumpyArray, imaginary: NumpyArray) -> NumpyArray:
-    """Vectors as LAPACK gives those of a real matrix: of a conjugated pair the real and the imaginary part."""
-    if vectors.shape[0] != imaginary.size:  # none were asked for
+def _complex_eigenvectors(vectors: NumpyArray, imaginary: NumpyArray) -> NumpyArray:
+    """Combine LAPACK's eigenvectors of a real matrix: a conjugate pair is stored as its real and its imaginary part.
+
+    `imaginary` holds the imaginary parts of the eigenvalues.
+    """
+    if vectors.shape[0] != imaginary.size:  # eigenvectors were not requested
         return vectors
-    found = vectors.astype(np.result_type(vectors.dtype, np.complex64))
+    result = vectors.astype(np.result_type(vectors.dtype, np.complex64))
     for column in range(imaginary.size):
         if imaginary[column] > 0:
-            found[:, column] = vectors[:, column] + 1j * vectors[:, column + 1]
-            found[:, column + 1] = found[:, column].conj()
-    return found
+            result[:, column] = vectors[:, column] + 1j * vectors[:, column + 1]
+            result[:, column + 1] = result[:, column].conj()
+    return result

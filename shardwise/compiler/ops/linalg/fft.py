@@ -1,8 +1,7 @@
-"""The discrete Fourier transform along one dim, and along several dims one after the other.
+"""The discrete Fourier transform along one dim. Transforms along several dims apply one op per dim.
 
-A transform needs all of its dim at once; other dims pass through. Where its dim is cut, whole rows are brought to
-single devices and taken back. That is why there is one op a dim, and not one for several: the rows of one transform are
-many even where the array is one image or one volume, so that nothing is gathered.
+If the transformed dim is sharded, an all-to-all brings complete rows to single devices, and another one restores the
+layout. With one op per dim, even a single image or volume has enough rows for this, and no all-gather is needed.
 """
 
 from collections.abc import Sequence
@@ -30,10 +29,11 @@ INPUT_DTYPES: dict[str, DtypeSet] = {"FFT": COMPLEX, "IFFT": COMPLEX, "RFFT": CO
 @final
 @record
 class Fft(Op):
-    """The Fourier transform of the `length` numbers along `dim`: the sums of x[j] · exp(-2πi · jk / length) for all k.
+    """Discrete Fourier transform along `dim`: output k is the sum of x[j] · exp(-2πi · jk / length) over j.
 
-    `kind` IFFT: with +2πi, and shared by `length`. RFFT: of real numbers, so that the first length // 2 + 1 sums say
-    all. IRFFT: back from those to real numbers; of a sum that must be real, the imaginary part is ignored.
+    `kind` is one of XLA's four. FFT is the forward transform. IFFT is its inverse: it has +2πi and divides by `length`.
+    RFFT transforms real numbers and returns the first length // 2 + 1 outputs, which determine the others. IRFFT is its
+    inverse; it ignores the imaginary parts of inputs that must be real.
     """
 
     name = "fft"
@@ -43,22 +43,22 @@ class Fft(Op):
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if self.kind not in INPUT_DTYPES:
-            raise TypeError(f"fft: kind {self.kind!r} is none of {', '.join(INPUT_DTYPES)}")
+            raise TypeError(f"fft: kind must be one of {', '.join(INPUT_DTYPES)}, not {self.kind!r}")
         if not 0 <= self.dim < x.ndim:
             raise TypeError(f"fft: dim {self.dim} does not exist in {x}")
         if not INPUT_DTYPES[self.kind].contains(x.dtype):
             raise TypeError(f"fft: {self.kind} needs {INPUT_DTYPES[self.kind].description}, not {x}")
-        before, after = self.length, self.length
+        in_size, out_size = self.length, self.length
         if self.kind == "RFFT":
-            after = self.length // 2 + 1
+            out_size = self.length // 2 + 1
         if self.kind == "IRFFT":
-            before = self.length // 2 + 1
-        if self.length < 1 or x.shape[self.dim] != before:
+            in_size = self.length // 2 + 1
+        if self.length < 1 or x.shape[self.dim] != in_size:
             raise TypeError(
-                f"fft: {self.kind} of length {self.length} needs {before} elements along dim {self.dim}, and at least "
+                f"fft: {self.kind} of length {self.length} needs {in_size} elements along dim {self.dim}, and at least "
                 f"one, not {x}"
             )
-        shape = (*x.shape[: self.dim], after, *x.shape[self.dim + 1 :])
+        shape = (*x.shape[: self.dim], out_size, *x.shape[self.dim + 1 :])
         if self.kind == "RFFT":
             return ArrayType(shape, np.complex64 if x.dtype == np.float32 else np.complex128, x.weak)
         return (complex_part_type(x) if self.kind == "IRFFT" else x).with_shape(shape)
@@ -69,18 +69,19 @@ class Fft(Op):
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         (x,) = types
-        before, after = (-(-type.shape[self.dim] // count) * type.dtype.itemsize for type in (x, self.out_type(x)))
-        return RowExchange.of(x.shape, self.dim, (), count).bytes_sent(before, after)
+        types = (x, self.out_type(x))
+        in_bytes, out_bytes = (-(-type.shape[self.dim] // count) * type.dtype.itemsize for type in types)
+        return RowExchange.of(x.shape, self.dim, (), count).bytes_sent(in_bytes, out_bytes)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
         axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(x)
-        piece = context.out_shapes[0]
-        rows = RowExchange.of(piece, self.dim, axes, count)
-        found = Fft(self.kind, 1, self.length)(rows.gather(x, context.global_types[0].shape[self.dim]))
-        return rows.scatter(found, piece[self.dim])
+        local_shape = context.out_shapes[0]
+        exchange = RowExchange.of(local_shape, self.dim, axes, count)
+        rows = exchange.gather(x, context.global_types[0].shape[self.dim])
+        return exchange.scatter(Fft(self.kind, 1, self.length)(rows), local_shape[self.dim])
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -89,24 +90,28 @@ class Fft(Op):
         return self(*primals), self(*tangents)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        """Of the sums over all numbers, themselves: their matrix is symmetric. Of half of them, the way back, where
-        each that stands for two is weighed as such.
+        """Transpose FFT and IFFT to themselves, as their matrices are symmetric, and RFFT and IRFFT to each other.
+
+        The latter weight each half-spectrum element, as most of them stand for a conjugate pair.
         """
         if self.kind == "RFFT":
-            halved = Mul()(Conj()(cotangent), self._weights(cotangent, self.length, self.length / 2))
-            return (Fft("IRFFT", self.dim, self.length)(halved),)
+            weighted = Mul()(Conj()(cotangent), self._spectrum_weights(cotangent, self.length, self.length / 2))
+            return (Fft("IRFFT", self.dim, self.length)(weighted),)
         if self.kind == "IRFFT":
-            sums = Conj()(Fft("RFFT", self.dim, self.length)(cotangent))
-            return (Mul()(sums, self._weights(sums, 1 / self.length, 2 / self.length)),)
+            spectrum = Conj()(Fft("RFFT", self.dim, self.length)(cotangent))
+            return (Mul()(spectrum, self._spectrum_weights(spectrum, 1 / self.length, 2 / self.length)),)
         return (self(cotangent),)
 
-    def _weights(self, sums: Any, alone: float, twin: float) -> Any:
-        """`alone` for the sums that stand for themselves, `twin` for those that stand for their conjugates too."""
-        place = Iota(sums.type.shape, self.dim, np.dtype(np.int32))()
-        is_alone = Compare("EQ")(place, full_like(place, 0))
+    def _spectrum_weights(self, spectrum: Any, single: float, pair: float) -> Any:
+        """Return weights for a half spectrum: `pair` for elements that stand for a conjugate pair, `single` for others.
+
+        Element 0 is single, and so is the Nyquist element of an even length.
+        """
+        index = Iota(spectrum.type.shape, self.dim, np.dtype(np.int32))()
+        is_single = Compare("EQ")(index, full_like(index, 0))
         if self.length % 2 == 0:
-            is_alone = Or()(is_alone, Compare("EQ")(place, full_like(place, self.length // 2)))
-        return Select()(is_alone, full_like(sums, alone), full_like(sums, twin))
+            is_single = Or()(is_single, Compare("EQ")(index, full_like(index, self.length // 2)))
+        return Select()(is_single, full_like(spectrum, single), full_like(spectrum, pair))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return Fft(self.kind, self.dim + 1, self.length)(batch_dim_at(operands[0], dims[0], 0, axis.size)), 0
@@ -115,18 +120,18 @@ class Fft(Op):
         out = self.out_type(x.type)
         if not x.type.size:
             return hlo.constant(0, out)
-        # StableHLO transforms the last dim: the two trade places, and back.
+        # StableHLO transforms the last dim only: swap it with `dim` before and after.
         swapped = list(range(x.type.ndim))
         swapped[self.dim], swapped[-1] = swapped[-1], swapped[self.dim]
         swap = Transpose(tuple(swapped))
         is_last = self.dim == x.type.ndim - 1
-        moved = x if is_last else swap.lower(hlo, x)
+        operand = x if is_last else swap.lower(hlo, x)
         attributes = f"fft_type = #stablehlo<fft_type {self.kind}>, fft_length = {i64_array_attribute((self.length,))}"
-        found = hlo.op("stablehlo.fft", (moved,), out if is_last else swap.out_type(out), attributes)
-        return found if is_last else swap.lower(hlo, found)
+        result = hlo.op("stablehlo.fft", (operand,), out if is_last else swap.out_type(out), attributes)
+        return result if is_last else swap.lower(hlo, result)
 
     @ignore_float_errors
     def reference(self, x: NumpyArray) -> Any:
         wide = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
-        found = getattr(np.fft, self.kind.lower())(wide, self.length, self.dim)
-        return found.astype(self.out_type(ArrayType(x.shape, x.dtype)).dtype)
+        result = getattr(np.fft, self.kind.lower())(wide, self.length, self.dim)
+        return result.astype(self.out_type(ArrayType(x.shape, x.dtype)).dtype)

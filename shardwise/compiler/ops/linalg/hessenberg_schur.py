@@ -1,4 +1,4 @@
-"""Similar matrices with many zeros: schur, hessenberg and tridiagonal. They have no derivatives."""
+"""Reductions to similar matrices: schur, hessenberg and tridiagonal. They have no derivatives."""
 
 from collections.abc import Sequence
 from typing import Any, NoReturn, final
@@ -15,20 +15,22 @@ from shardwise.compiler.ops.linalg.lapack import lapack_call, nan_on_failure, nu
 
 
 class SimilarityReduction(BatchedMatrixOp):
-    """Square matrices, each similar to what it is reduced to."""
+    """Reduce each square matrix to a similar matrix of a simpler form."""
 
     single = False
     square = True
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> NoReturn:
-        raise NotImplementedError(f"{self.name}: has no derivative; `eigh`, `svd` and `qr` have one")
+        raise NotImplementedError(f"{self.name}: has no derivative; use `eigh`, `svd` or `qr`, which have one")
 
 
 @final
 @record
 class Schur(SimilarityReduction):
-    """T and the unitary Z of `a = Z T Z*`. T is upper triangular; of real matrices nearly so, with blocks of 2 × 2 on
-    the diagonal for pairs of complex eigenvalues. Without `vectors`, T alone.
+    """Schur decomposition `a = Z T Z*` with unitary Z: returns T and Z, or T alone without `vectors`.
+
+    T is upper triangular. For real matrices it is quasi upper triangular: it has a 2 × 2 block on the diagonal for each
+    pair of complex eigenvalues.
     """
 
     name = "schur"
@@ -40,28 +42,31 @@ class Schur(SimilarityReduction):
 
     def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
-        values, number = ArrayType(a.type.shape[:-1], a.type.dtype), ArrayType(a.type.shape[:batch], np.int32)
-        found, vectors, *_, failed = lapack_call(
+        values, count = ArrayType(a.type.shape[:-1], a.type.dtype), ArrayType(a.type.shape[:batch], np.int32)
+        t, z, *_, info = lapack_call(
             hlo,
             "gees",
             (a,),
-            (a.type.strong(), a.type.strong(), *[values] * (1 if a.type.dtype.kind == "c" else 2), number, number),
+            (a.type.strong(), a.type.strong(), *[values] * (1 if a.type.dtype.kind == "c" else 2), count, count),
             batch,
             ((0, 0),),
             mode=char_attribute("V" if self.vectors else "N"),
             sort=char_attribute("N"),
         )
-        return nan_on_failure(hlo, failed, found, *[vectors] * self.vectors)
+        return nan_on_failure(hlo, info, t, *[z] * self.vectors)
 
     def reference_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
-        found, *_, vectors, _, failed = numpy_routine("gees", a.dtype)(lambda *_: False, a, compute_v=self.vectors)
-        return numpy_nan_unless(failed == 0, found, *[vectors] * self.vectors)
+        t, *_, z, _, info = numpy_routine("gees", a.dtype)(lambda *_: False, a, compute_v=self.vectors)
+        return numpy_nan_unless(info == 0, t, *[z] * self.vectors)
 
 
 @final
 @record
 class Hessenberg(SimilarityReduction):
-    """The similar matrix with zeros below the first subdiagonal, in whose place are reflections; and their taus."""
+    """Reduction to Hessenberg form, with zeros below the first subdiagonal.
+
+    Returns LAPACK's packed form, which has Householder vectors in place of the zeros, and their taus.
+    """
 
     name = "hessenberg"
 
@@ -71,7 +76,7 @@ class Hessenberg(SimilarityReduction):
 
     def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
-        packed, taus, failed = lapack_call(
+        packed, taus, info = lapack_call(
             hlo,
             "gehrd",
             (a,),
@@ -81,18 +86,20 @@ class Hessenberg(SimilarityReduction):
             low="1 : i32",
             high=f"{a.type.shape[-1]} : i32",
         )
-        return nan_on_failure(hlo, failed, packed, taus)
+        return nan_on_failure(hlo, info, packed, taus)
 
     def reference_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
-        packed, taus, failed = numpy_routine("gehrd", a.dtype)(a)
-        return numpy_nan_unless(failed == 0, packed, taus)
+        packed, taus, info = numpy_routine("gehrd", a.dtype)(a)
+        return numpy_nan_unless(info == 0, packed, taus)
 
 
 @final
 @record
 class Tridiagonal(SimilarityReduction):
-    """Of Hermitian matrices, of which one triangle is read, the similar tridiagonal one: packed with reflections in
-    place of zeros, then its diagonal, what is beside it, and the taus.
+    """Reduction of Hermitian matrices to tridiagonal form. Only one triangle of the operand is read.
+
+    Returns LAPACK's packed form, which has Householder vectors in place of the zeros, then the diagonal, the
+    off-diagonal and the taus.
     """
 
     name = "tridiagonal"
@@ -102,12 +109,17 @@ class Tridiagonal(SimilarityReduction):
         batch = self.batch_shape(a)
         size = a.shape[-1]
         real = (complex_part_type(a) if a.dtype.kind == "c" else a).dtype
-        beside = (*batch, max(0, size - 1))
-        return a.strong(), ArrayType((*batch, size), real), ArrayType(beside, real), ArrayType(beside, a.dtype)
+        off_diagonal = (*batch, max(0, size - 1))
+        return (
+            a.strong(),
+            ArrayType((*batch, size), real),
+            ArrayType(off_diagonal, real),
+            ArrayType(off_diagonal, a.dtype),
+        )
 
     def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
-        *found, failed = lapack_call(
+        *results, info = lapack_call(
             hlo,
             "sytrd",
             (a,),
@@ -116,8 +128,8 @@ class Tridiagonal(SimilarityReduction):
             ((0, 0),),
             uplo=char_attribute("L" if self.is_lower else "U"),
         )
-        return nan_on_failure(hlo, failed, *found)
+        return nan_on_failure(hlo, info, *results)
 
     def reference_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
-        *found, failed = numpy_routine("sytrd", a.dtype)(a, lower=self.is_lower)
-        return numpy_nan_unless(failed == 0, *found)
+        *results, info = numpy_routine("sytrd", a.dtype)(a, lower=self.is_lower)
+        return numpy_nan_unless(info == 0, *results)

@@ -1,6 +1,7 @@
-"""Orthogonal factors by Householder's reflections: geqrf, householder_product, ormqr and qr.
+"""QR decompositions by Householder reflections: geqrf, householder_product, ormqr and qr.
 
-A reflection is `I - tau v v*`. Those of one matrix are kept as columns v below its diagonal, where v has a one on it.
+A reflection is `I - tau v v*`. LAPACK's packed form stores the vectors v as columns below the diagonal of a matrix; the
+element of v on the diagonal is 1 and is not stored.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Slice
 
 
 class HouseholderOp(BatchedMatrixOp):
-    """Works on reflections one by one, and has no derivative of its own."""
+    """An op on packed Householder reflections. It has no derivative."""
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> NoReturn:
         raise NotImplementedError(f"{self.name}: has no derivative; differentiate `qr`, which has one")
@@ -42,8 +43,9 @@ class HouseholderOp(BatchedMatrixOp):
 @final
 @record
 class Geqrf(HouseholderOp):
-    """Of each matrix R on and above the diagonal, reflections below it, and their tau. `pivoting`: also the order of
-    columns in which the diagonal of R gets smaller from row to row.
+    """QR decomposition in packed form: R on and above the diagonal, reflections below it, and their taus.
+
+    With `pivoting` it also returns the permutation of the columns for which the diagonal of R descends.
     """
 
     name = "geqrf"
@@ -58,14 +60,14 @@ class Geqrf(HouseholderOp):
     def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
         types = self.out_types(a.type)
-        if not a.type.size:  # columns without a row keep their order
+        if not a.type.size:  # columns without rows are not permuted
             order = hlo.op("stablehlo.iota", (), types[2], f"iota_dimension = {batch} : i64")
             return *(hlo.constant(0, type) for type in types[:2]), order
         if not self.pivoting:
             return tuple(lapack_call(hlo, "geqrf", (a,), types, batch, ((0, 0),)))
-        free = hlo.constant(0, types[2])
+        free_columns = hlo.constant(0, types[2])
         packed, order, taus = lapack_call(
-            hlo, "geqp3", (a, free), (types[0], types[2], types[1]), batch, ((0, 0), (1, 1))
+            hlo, "geqp3", (a, free_columns), (types[0], types[2], types[1]), batch, ((0, 0), (1, 1))
         )
         one = hlo.constant(1, order.type)  # LAPACK counts from 1
         return packed, taus, hlo.op("stablehlo.subtract", (order, one), order.type)
@@ -83,7 +85,7 @@ class Geqrf(HouseholderOp):
 @final
 @record
 class HouseholderProduct(HouseholderOp):
-    """The first columns, as many as the operand has, of the product of all reflections, the first one leftmost."""
+    """The leading columns (as many as the operand has) of the product of all reflections, the first one leftmost."""
 
     name = "householder_product"
     core_ranks = (2, 1)
@@ -91,12 +93,12 @@ class HouseholderProduct(HouseholderOp):
     def out_type(self, a: ArrayType, taus: ArrayType) -> ArrayType:
         _check_reflections(self, a, taus)
         if a.shape[-2] < a.shape[-1]:
-            raise TypeError(f"householder_product: needs no fewer rows than columns, not {a}")
+            raise TypeError(f"householder_product: needs at least as many rows as columns, not {a}")
         return a.strong()
 
     def lower_nonempty(self, hlo: Hlo, a: Any, taus: Any) -> Any:
-        (found,) = lapack_call(hlo, "orgqr", (a, taus), (a.type.strong(),), a.type.ndim - 2, ((0, 0),))
-        return found
+        (q,) = lapack_call(hlo, "orgqr", (a, taus), (a.type.strong(),), a.type.ndim - 2, ((0, 0),))
+        return q
 
     def reference_one(self, a: NumpyArray, taus: NumpyArray) -> NumpyArray:
         if not taus.size:
@@ -107,7 +109,10 @@ class HouseholderProduct(HouseholderOp):
 @final
 @record
 class Ormqr(HouseholderOp):
-    """The product of all reflections, or its adjoint, times c; c times it where not `left`."""
+    """Multiply `c` from the left by the product Q of all reflections; from the right without `left`.
+
+    With `adjoint`, Q* is used in place of Q.
+    """
 
     name = "ormqr"
     core_ranks = (2, 1, 2)
@@ -122,7 +127,7 @@ class Ormqr(HouseholderOp):
         _check_reflections(self, a, taus, c)
         if c.shape[-2 if self.left else -1] != a.shape[-2]:
             side = "rows" if self.left else "columns"
-            raise TypeError(f"ormqr: reflections of {a.shape[-2]} numbers need as many {side}, not {c}")
+            raise TypeError(f"ormqr: reflections of size {a.shape[-2]} need c with {a.shape[-2]} {side}, not {c}")
         if c.dtype != a.dtype:
             raise TypeError(f"ormqr: operands must have one dtype, not {a} and {c}")
         return c.strong()
@@ -130,26 +135,28 @@ class Ormqr(HouseholderOp):
     def lower_nonempty(self, hlo: Hlo, a: Any, taus: Any, c: Any) -> Any:
         if not taus.type.size:
             return c
-        way = {"left": str(self.left).lower(), "transpose": str(self.adjoint).lower()}
-        (found,) = lapack_call(hlo, "ormqr", (a, taus, c), (c.type.strong(),), a.type.ndim - 2, ((0, 2),), **way)
-        return found
+        options = {"left": str(self.left).lower(), "transpose": str(self.adjoint).lower()}
+        (result,) = lapack_call(hlo, "ormqr", (a, taus, c), (c.type.strong(),), a.type.ndim - 2, ((0, 2),), **options)
+        return result
 
     def reference_one(self, a: NumpyArray, taus: NumpyArray, c: NumpyArray) -> NumpyArray:
         if not taus.size:
             return c
-        way = ("C" if a.dtype.kind == "c" else "T") if self.adjoint else "N"
+        transpose = ("C" if a.dtype.kind == "c" else "T") if self.adjoint else "N"
         apply = numpy_routine("ormqr", a.dtype)
         a = a[:, : taus.size]
         side = "L" if self.left else "R"
-        size = int(apply(side, way, a, taus, c, -1)[1][0].real)
-        return np.asarray(apply(side, way, a, taus, c, size)[0])
+        workspace_size = int(apply(side, transpose, a, taus, c, -1)[1][0].real)
+        return np.asarray(apply(side, transpose, a, taus, c, workspace_size)[0])
 
 
 def _check_reflections(op: BatchedMatrixOp, *types: ArrayType) -> None:
     op.batch_shape(*types)
     a, taus = types[:2]
     if taus.shape[-1] > min(a.shape[-2:]):
-        raise TypeError(f"{op.name}: the matrices of {a} hold {min(a.shape[-2:])} reflections, fewer than {taus}")
+        raise TypeError(
+            f"{op.name}: {a} holds at most {min(a.shape[-2:])} reflections per matrix, fewer than taus {taus}"
+        )
     if taus.dtype != a.dtype:
         raise TypeError(f"{op.name}: operands must have one dtype, not {a} and {taus}")
 
@@ -157,10 +164,10 @@ def _check_reflections(op: BatchedMatrixOp, *types: ArrayType) -> None:
 @final
 @record
 class Qr(BatchedMatrixOp):
-    """Q with orthonormal columns and the upper triangular R whose product is the operand.
+    """QR decomposition: Q with orthonormal columns and the upper triangular R, whose product is the operand.
 
-    `full`: all columns of a square Q, and rows of zeros in R; else as many as the operand has rows or columns, the
-    fewer. `pivoting`: also the order of columns, and Q R is the operand with its columns in that order.
+    With `full`, Q is square and R is padded with rows of zeros; otherwise Q has min(rows, columns) columns. With
+    `pivoting` it also returns a permutation of the columns, and Q R is the operand with its columns permuted.
     """
 
     name = "qr"
@@ -182,18 +189,18 @@ class Qr(BatchedMatrixOp):
             da = permute_along(da, order[0], a.type.ndim - 1)
         *_, rows, columns = a.type.shape
         size = min(rows, columns)
-        dq, turn, dr = _thin(
+        dq, rotation, dr = _thin_qr_jvp(
             submatrix(q, (0, rows), (0, size)), submatrix(r, (0, size), (0, size)), submatrix(da, (0, rows), (0, size))
         )
-        if columns > size:  # of these columns of R there is nothing new in Q
+        if columns > size:  # Q does not depend on these columns
             right = (size, columns)
             rest = Sub()(
                 batched_matmul(adjoint(q), submatrix(da, (0, rows), right)),
-                batched_matmul(turn, submatrix(r, (0, rows), right)),
+                batched_matmul(rotation, submatrix(r, (0, rows), right)),
             )
             dr = Concatenate(a.type.ndim - 1)(dr, rest)
         if self.full and rows > size:
-            dq = Concatenate(a.type.ndim - 1)(dq, _rest_of_full(q, dq, size))
+            dq = Concatenate(a.type.ndim - 1)(dq, _complement_jvp(q, dq, size))
             zeros = (0,) * a.type.ndim
             dr = Pad(zeros, (*zeros[:-2], rows - size, 0), zeros)(dr, full((), 0, dr.type.dtype))
         return (q, r, *order), (dq, dr, *(None for _ in order))
@@ -220,27 +227,28 @@ class Qr(BatchedMatrixOp):
         return HouseholderProduct().reference_one(vectors, taus), np.triu(packed)[:size], *order
 
 
-def _thin(q: Any, r: Any, da: Any) -> tuple[Any, Any, Any]:
-    """How q and a square r move with their product, and how q turns in itself, Q* dQ.
+def _thin_qr_jvp(q: Any, r: Any, da: Any) -> tuple[Any, Any, Any]:
+    """Return dQ, Q* dQ and dR of a QR decomposition with square R.
 
-    Q* dA R⁻¹ = Q* dQ + dR R⁻¹: an antihermitian matrix and an upper triangle with a real diagonal.
+    Q* dA R⁻¹ = Q* dQ + dR R⁻¹ is the sum of an anti-Hermitian matrix and an upper triangle with a real diagonal.
     """
     x = TriangularSolve(left_side=False, is_lower=False)(r, da)
-    both = batched_matmul(adjoint(q), x)
-    below = lower_triangle(both, -1)
-    turn = Sub()(below, adjoint(below))
-    if both.type.dtype.kind == "c":
-        angle = imaginary_part(diagonal_part(both))
-        turn = Add()(turn, Complex()(zeros_like(angle), angle))
-    upper = Sub()(both, turn)
-    return Sub()(x, batched_matmul(q, upper)), turn, batched_matmul(upper, r)
+    inner = batched_matmul(adjoint(q), x)
+    below = lower_triangle(inner, -1)
+    rotation = Sub()(below, adjoint(below))
+    if inner.type.dtype.kind == "c":
+        phase = imaginary_part(diagonal_part(inner))
+        rotation = Add()(rotation, Complex()(zeros_like(phase), phase))
+    upper = Sub()(inner, rotation)
+    return Sub()(x, batched_matmul(q, upper)), rotation, batched_matmul(upper, r)
 
 
-def _rest_of_full(q: Any, dq: Any, size: int) -> Any:
-    """How the other columns of a full Q move with the first `size` of them.
+def _complement_jvp(q: Any, dq: Any, size: int) -> Any:
+    """Return the tangent of the other columns of a full Q, given the tangent `dq` of its first `size` columns.
 
-    A product of reflections is determined by those: with Q₁₁ = I - M and Q₂₁ = N, and W the solution of M* W = N*, the
-    others are M W above and I - N W below. (Where a reflection is none at all, M is singular, and this is not smooth.)
+    The first columns of a product of reflections determine the others: with Q₁₁ = I - M, Q₂₁ = N and W the solution of
+    M* W = N*, the others are M W above and I - N W below. If a reflection is the identity, M is singular, and the
+    decomposition is not differentiable.
     """
     rows = q.type.shape[-1]
     above, below = (0, size), (size, rows)

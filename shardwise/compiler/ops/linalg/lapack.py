@@ -1,7 +1,7 @@
-"""LAPACK's routines by name: as calls of a compiled program, and as functions of numpy arrays.
+"""LAPACK's routines by name: as custom calls of a compiled program, and as functions of NumPy arrays.
 
-Both are the same library, so that signs and phases that mathematics leaves free come out alike. What these routines
-are on GPUs is said in `cusolver.py`.
+Both call the same library, so that results agree also in signs and phases that a decomposition does not determine.
+`cusolver.py` has the counterparts on GPUs.
 """
 
 from collections.abc import Sequence
@@ -17,22 +17,22 @@ from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.linalg.cusolver import gpu_call, minor_to_major
 from shardwise.lazy import lazy_module
 
-scipy = lazy_module("scipy")  # a third of a second that few programs need
+scipy = lazy_module("scipy")  # its import takes a third of a second, and few programs need it
 
-_LETTERS = {np.dtype(letter): name for letter, name in (("f4", "s"), ("f8", "d"), ("c8", "c"), ("c16", "z"))}
-# What is symmetric and orthogonal among real matrices is Hermitian and unitary among complex ones.
-_COMPLEX = {"syevd": "heevd", "sytrd": "hetrd", "orgqr": "ungqr", "ormqr": "unmqr"}
+_PREFIXES = {np.dtype(dtype): prefix for dtype, prefix in (("f4", "s"), ("f8", "d"), ("c8", "c"), ("c16", "z"))}
+# Complex counterparts of routines for symmetric or orthogonal matrices: those for Hermitian or unitary ones.
+_COMPLEX_NAMES = {"syevd": "heevd", "sytrd": "hetrd", "orgqr": "ungqr", "ormqr": "unmqr"}
 
-LAPACK_DTYPES = DtypeSet("f32, f64, c64 or c128", lambda dtype: dtype in _LETTERS)
+LAPACK_DTYPES = DtypeSet("f32, f64, c64 or c128", lambda dtype: dtype in _PREFIXES)
 
 
 def routine_name(name: str, dtype: DType) -> str:
-    """A routine's name for a dtype: `potrf` of f32 is `spotrf`."""
-    return _LETTERS[dtype] + (_COMPLEX.get(name, name) if dtype.kind == "c" else name)
+    """Return LAPACK's name of a routine for a dtype: `potrf` of f32 is `spotrf`."""
+    return _PREFIXES[dtype] + (_COMPLEX_NAMES.get(name, name) if dtype.kind == "c" else name)
 
 
 def numpy_routine(name: str, dtype: DType) -> Any:
-    """A routine as a function of numpy arrays."""
+    """Return a routine as SciPy's function of NumPy arrays."""
     return getattr(scipy.linalg.lapack, routine_name(name, dtype))
 
 
@@ -45,10 +45,9 @@ def lapack_call(
     written: Sequence[tuple[int, int]] = (),
     **attributes: str,
 ) -> list[Any]:
-    """A routine in a compiled program, once for each index of the first `batch` dims.
+    """Lower a call of a routine, which runs once for each index of the first `batch` dims.
 
-    `written`: pairs of a result and the operand in whose memory the routine makes it. LAPACK's matrices lie column by
-    column.
+    `written` has pairs of a result and the operand that it overwrites. LAPACK's matrices are column-major.
     """
     if hlo.platform == "gpu":
         return gpu_call(hlo, name, operands, results, batch, written, attributes)
@@ -63,31 +62,31 @@ def lapack_call(
     )
 
 
-def nan_on_failure(hlo: Hlo, failed: Any, *results: Any) -> tuple[Any, ...]:
-    """Results, with NaN for each matrix whose number in `failed`, what a routine says of itself, is not 0."""
-    worked = lower_compare(hlo, "EQ", failed, hlo.constant(0, failed.type))
-    return tuple(_chosen(hlo, worked, x) for x in results)
+def nan_on_failure(hlo: Hlo, info: Any, *results: Any) -> tuple[Any, ...]:
+    """Replace the results by NaN for each matrix for which `info`, LAPACK's status, is not 0."""
+    succeeded = lower_compare(hlo, "EQ", info, hlo.constant(0, info.type))
+    return tuple(_nan_unless(hlo, succeeded, x) for x in results)
 
 
-def _chosen(hlo: Hlo, worked: Any, x: Any) -> Any:
-    dims = ", ".join(map(str, range(worked.type.ndim)))
-    where = ArrayType(x.type.shape, np.bool_)
+def _nan_unless(hlo: Hlo, succeeded: Any, x: Any) -> Any:
+    dims = ", ".join(map(str, range(succeeded.type.ndim)))
+    mask_type = ArrayType(x.type.shape, np.bool_)
     attributes = f"broadcast_dimensions = array<i64{': ' if dims else ''}{dims}>"
-    spread = hlo.op("stablehlo.broadcast_in_dim", (worked,), where, attributes)
+    mask = hlo.op("stablehlo.broadcast_in_dim", (succeeded,), mask_type, attributes)
     nan = complex(np.nan, np.nan) if x.type.dtype.kind == "c" else np.nan
-    return hlo.op("stablehlo.select", (spread, x, hlo.constant(nan, x.type)), x.type)
+    return hlo.op("stablehlo.select", (mask, x, hlo.constant(nan, x.type)), x.type)
 
 
-def numpy_nan_unless(worked: bool, *results: Any) -> tuple[Any, ...]:
-    """As `nan_on_failure`, of numpy arrays."""
-    return tuple(x if worked else np.full(x.shape, np.nan * (1 + 1j if x.dtype.kind == "c" else 1)) for x in results)
+def numpy_nan_unless(succeeded: bool, *results: Any) -> tuple[Any, ...]:
+    """Replace the results, which are NumPy arrays, by NaN unless the routine succeeded."""
+    return tuple(x if succeeded else np.full(x.shape, np.nan * (1 + 1j if x.dtype.kind == "c" else 1)) for x in results)
 
 
 def mask_triangle(hlo: Hlo, x: Any, direction: str) -> Any:
-    """Of each matrix what is on one side of its diagonal, with it ("GE": the lower side), and zeros elsewhere."""
+    """Keep one triangle of each matrix with its diagonal ("GE": the lower one), and set the rest to zero."""
     index = ArrayType(x.type.shape, np.int32)
     rows, columns = (
-        hlo.op("stablehlo.iota", (), index, f"iota_dimension = {x.type.ndim - place} : i64") for place in (2, 1)
+        hlo.op("stablehlo.iota", (), index, f"iota_dimension = {x.type.ndim - from_end} : i64") for from_end in (2, 1)
     )
     return hlo.op(
         "stablehlo.select", (lower_compare(hlo, direction, rows, columns), x, hlo.constant(0, x.type)), x.type

@@ -1,8 +1,7 @@
-"""linear_solve: the solution of a linear system by a program that the user has written, with the derivative that every
-solution has.
+"""linear_solve: a linear system solved by the user's program, differentiated implicitly (`lax.custom_linear_solve`).
 
-With A the map `matvec`: of A x = b it is A dx = db - dA x, one more solution of the same system; the transpose of the
-solution is the solution of the transposed system.
+Let A be the linear map `matvec`. The tangent of the solution of A x = b solves A dx = db - dA x, which is the same
+system with another right-hand side. The transpose of the op solves the transposed system.
 """
 
 from collections.abc import Sequence
@@ -25,10 +24,11 @@ from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 @final
 @record
 class LinearSolve(Op):
-    """The results of `solve`: `count` arrays that solve the system, and others that have no derivative.
+    """Call `solve`: it returns `count` arrays that solve the system, and auxiliary arrays, which have no derivative.
 
-    Every program takes `count` arrays and the values that it closes over. Operands: b, and then the values of
-    `matvec`, of `solve`, of `vecmat` and of `transpose_solve`. The last two are for the transposed system, if known.
+    Every program takes `count` arrays and the values that it closes over. The operands are b and then the closed-over
+    values of `matvec`, `solve`, `vecmat` and `transpose_solve`. The last two define the transposed system; they may be
+    None.
     """
 
     name = "linear_solve"
@@ -42,57 +42,58 @@ class LinearSolve(Op):
 
     @cached_property
     def programs(self) -> tuple[Program, ...]:
-        """What takes the op's place: the solution, of all operands."""
-        values = [program.in_types[self.count :] for program in self._held if program is not None]
+        """The program that the op is inlined as: `solve`, as a function of all operands."""
+        values = [program.in_types[self.count :] for program in self._all_programs if program is not None]
         types = [*self.solve.in_types[: self.count], *(type for types in values for type in types)]
 
         def body(*operands: Any) -> Any:
-            b, (_, values, *_) = self._parts(operands)
+            b, (_, values, *_) = self._split_operands(operands)
             return Call(self.solve)(*b, *values)
 
         return (installed.transforms.rewrite(self.solve.name, types, body),)
 
     @property
-    def _held(self) -> tuple[Program | None, ...]:
+    def _all_programs(self) -> tuple[Program | None, ...]:
         return self.matvec, self.solve, self.vecmat, self.transpose_solve
 
-    def _parts(self, operands: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
-        """b, and what each of the four programs closes over."""
-        found, start = [], self.count
-        for program in self._held:
+    def _split_operands(self, operands: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
+        """Split operands into b and the closed-over values of each of the four programs."""
+        values, start = [], self.count
+        for program in self._all_programs:
             stop = start + (0 if program is None else len(program.inputs) - self.count)
-            found.append(list(operands[start:stop]))
+            values.append(list(operands[start:stop]))
             start = stop
-        return list(operands[: self.count]), found
+        return list(operands[: self.count]), values
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         (program,) = self.programs
         if types != program.in_types:
-            raise TypeError(f"linear_solve: {self.solve.name} takes {program.in_types}, not {types}")
+            raise TypeError(f"linear_solve: {self.solve.name} expects operands {program.in_types}, not {types}")
         return self.solve.out_types
 
     def operand_varying(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
         return tuple(type.varying for type in self.programs[0].in_types)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """`linearize` gets no other: the work on primals is apart from that on tangents."""
-        (_, values), (right, moving) = self._parts(primals), self._parts(tangents)
+        """Solve the system for the tangents; `linearize` uses this rule too, as it separates primals and tangents."""
+        (_, values), (db, value_tangents) = self._split_operands(primals), self._split_operands(tangents)
         results = self(*primals)
-        if any(tangent is not None for tangent in moving[0]):
-            active = (*(False,) * self.count, *present_mask(moving[0]))
-            forward, linear, reached = installed.transforms.linearize(self.matvec, active)
+        matvec_tangents = value_tangents[0]
+        if any(tangent is not None for tangent in matvec_tangents):
+            active = (*(False,) * self.count, *present_mask(matvec_tangents))
+            forward, linear, has_tangent = installed.transforms.linearize(self.matvec, active)
             residuals = Call(forward)(*results[: self.count], *values[0])[self.count :]
-            pushed = insert_none(Call(linear)(*residuals, *drop_none(moving[0])), reached)
-            right = [_difference(db, moved) for db, moved in zip(right, pushed, strict=True)]
-        if all(db is None for db in right):
+            da_x = insert_none(Call(linear)(*residuals, *drop_none(matvec_tangents)), has_tangent)
+            db = [_subtract(x, y) for x, y in zip(db, da_x, strict=True)]
+        if all(tangent is None for tangent in db):
             return results, [None] * len(results)
-        b = [_present(db, x.type) for db, x in zip(right, results, strict=False)]
-        moved = self._bare(*b, *(x for part in values for x in part))
-        return results, [*moved, *(None,) * (len(results) - self.count)]
+        right_side = [_or_zeros(tangent, x.type) for tangent, x in zip(db, results, strict=False)]
+        dx = self._without_auxiliary(*right_side, *(x for closed_over in values for x in closed_over))
+        return results, [*dx, *(None,) * (len(results) - self.count)]
 
     @property
-    def _bare(self) -> "LinearSolve":
-        """The solution alone: a linear op, all of whose results depend on b."""
+    def _without_auxiliary(self) -> "LinearSolve":
+        """The op without auxiliary results: all of its results are linear in b."""
         solve, transpose_solve = (
             None if program is None else replace(program, outputs=program.outputs[: self.count])
             for program in (self.solve, self.transpose_solve)
@@ -101,54 +102,53 @@ class LinearSolve(Op):
         return LinearSolve(self.count, self.matvec, solve, self.vecmat, transpose_solve)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        b, values = self._parts(operands)
-        known = [x for part in values for x in part]
-        if any(isinstance(x, UndefinedPrimal) for x in known) or self.vecmat is None or self.transpose_solve is None:
+        b, values = self._split_operands(operands)
+        flat = [x for closed_over in values for x in closed_over]
+        if any(isinstance(x, UndefinedPrimal) for x in flat) or self.vecmat is None or self.transpose_solve is None:
             raise TypeError(
-                "custom_linear_solve: no transpose_solve was given, and reverse mode solves the transposed system: "
-                "give one, or say that the system is symmetric"
+                "custom_linear_solve: no transpose_solve was given, but reverse mode solves the transposed system; "
+                "pass transpose_solve=, or symmetric=True if the system is symmetric"
             )
         op = LinearSolve(self.count, self.vecmat, self.transpose_solve, self.matvec, self.solve)
         matvec, solve, vecmat, transpose_solve = values
-        right = [_present(ct, x.type) for ct, x in zip(cotangent, b, strict=False)]
-        found = op._bare(*right, *vecmat, *transpose_solve, *matvec, *solve)
-        return (*found, *[None] * len(known))
+        right_side = [_or_zeros(ct, x.type) for ct, x in zip(cotangent, b, strict=False)]
+        cotangents = op._without_auxiliary(*right_side, *vecmat, *transpose_solve, *matvec, *solve)
+        return (*cotangents, *[None] * len(flat))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        """The right sides and the solutions have the batch at dim 0; what programs close over, where it is."""
-        at_b, places = self._parts(dims)
+        """Map right-hand sides and solutions along dim 0, and closed-over values along their own dims."""
+        b_dims, value_dims = self._split_operands(dims)
         programs = [
-            None if program is None else self._mapped(program, axis, at)
-            for program, at in zip(self._held, places, strict=True)
+            None if program is None else self._vmap_program(program, axis, closed_over_dims)
+            for program, closed_over_dims in zip(self._all_programs, value_dims, strict=True)
         ]
         matvec, solve, *transposed = programs
         assert matvec is not None
         assert solve is not None
-        b = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, at_b, strict=False)]
+        b = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, b_dims, strict=False)]
         op = LinearSolve(self.count, matvec, solve, *transposed)
         return op(*b, *operands[self.count :]), [0] * len(self.solve.outputs)
 
-    def _mapped(self, program: Program, axis: BatchAxis, dims: Sequence[int | None]) -> Program:
-        program, places = installed.transforms.vmap(program, axis, (*(0,) * self.count, *dims), everywhere=True)
+    def _vmap_program(self, program: Program, axis: BatchAxis, dims: Sequence[int | None]) -> Program:
+        program, out_dims = installed.transforms.vmap(program, axis, (*(0,) * self.count, *dims), everywhere=True)
         types = program.in_types
 
         def body(*operands: Any) -> list[Any]:
             results = Call(program)(*operands)
-            return [batch_dim_at(x, place, 0, axis.size) for x, place in zip(results, places, strict=True)]
+            return [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(results, out_dims, strict=True)]
 
-        is_there = all(place == 0 for place in places)
-        return program if is_there else installed.transforms.rewrite(program.name, types, body)
+        return program if all(dim == 0 for dim in out_dims) else installed.transforms.rewrite(program.name, types, body)
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         return evaluate(self.programs[0], operands)
 
 
-def _difference(x: Any, y: Any) -> Any:
-    """`x - y`, of which None is zero."""
+def _subtract(x: Any, y: Any) -> Any:
+    """Return `x - y`, where None means zero."""
     if x is None or y is None:
         return x if y is None else Neg()(y)
     return Sub()(x, y)
 
 
-def _present(x: Any, type: ArrayType) -> Any:
+def _or_zeros(x: Any, type: ArrayType) -> Any:
     return zeros_of(type) if x is None else match_type(x, type)

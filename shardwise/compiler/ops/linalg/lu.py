@@ -1,4 +1,4 @@
-"""LU factors with row exchanges: lu and lu_pivots_to_permutation, and what is solved with them."""
+"""LU decompositions with partial pivoting: lu, lu_pivots_to_permutation, and solvers that use them."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -34,10 +34,10 @@ from shardwise.compiler.ops.shape.slicing import Concatenate
 @final
 @record
 class Lu(BatchedMatrixOp):
-    """Of each matrix its factors L and U in one matrix, and the pivots: row i was exchanged with row `pivots[i]`, for
-    one i after the other. L is below the diagonal, and has ones on it.
+    """LU decomposition with partial pivoting: L and U packed in one matrix, and the pivots.
 
-    A singular matrix has a zero on the diagonal of U.
+    L is below the diagonal; its diagonal of ones is not stored. Step i of the elimination swaps row i with row
+    `pivots[i]`. If the matrix is singular, the diagonal of U has a zero.
     """
 
     name = "lu"
@@ -48,50 +48,56 @@ class Lu(BatchedMatrixOp):
         return a.strong(), ArrayType((*batch, min(a.shape[-2:])), INDEX)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """Of the leading square blocks, L⁻¹ dA U⁻¹ = L⁻¹ dL + dU U⁻¹: a lower and an upper triangle. The rest of L, or
-        of U, follows from its own rows or columns of dA."""
+        """Solve for dL and dU.
+
+        For the leading square blocks, L⁻¹ dA U⁻¹ = L⁻¹ dL + dU U⁻¹ is the sum of a strictly lower triangle and an upper
+        triangle. The other rows of L, or columns of U, follow from their own rows or columns of dA.
+        """
         (a,), (da,) = primals, tangents
-        both, pivots = self(a)
+        packed, pivots = self(a)
         *_, rows, columns = a.type.shape
         size = min(rows, columns)
         da = permute_rows(da, PivotsToPermutation(rows)(pivots))
-        square = submatrix(both, (0, size), (0, size))
+        square = submatrix(packed, (0, size), (0, size))
         lower = Add()(lower_triangle(square, -1), identity(square.type.shape, a.type.dtype))
         upper = upper_triangle(square)
-        by_lower = TriangularSolve(left_side=True, is_lower=True, unit_diagonal=True)
-        by_upper = TriangularSolve(left_side=False, is_lower=False)
-        inner = by_lower(square, by_upper(square, submatrix(da, (0, size), (0, size))))
+        solve_lower = TriangularSolve(left_side=True, is_lower=True, unit_diagonal=True)
+        solve_upper = TriangularSolve(left_side=False, is_lower=False)
+        inner = solve_lower(square, solve_upper(square, submatrix(da, (0, size), (0, size))))
         d_lower = batched_matmul(lower, lower_triangle(inner, -1))
         d_upper = batched_matmul(upper_triangle(inner), upper)
-        moved = Add()(d_lower, d_upper)
+        tangent = Add()(d_lower, d_upper)
         if rows > size:
             rest = Sub()(
                 submatrix(da, (size, rows), (0, size)),
-                batched_matmul(submatrix(both, (size, rows), (0, size)), d_upper),
+                batched_matmul(submatrix(packed, (size, rows), (0, size)), d_upper),
             )
-            moved = Concatenate(a.type.ndim - 2)(moved, by_upper(square, rest))
+            tangent = Concatenate(a.type.ndim - 2)(tangent, solve_upper(square, rest))
         if columns > size:
             right = (size, columns)
-            rest = Sub()(submatrix(da, (0, size), right), batched_matmul(d_lower, submatrix(both, (0, size), right)))
-            moved = Concatenate(a.type.ndim - 1)(moved, by_lower(square, rest))
-        return (both, pivots), (moved, None)
+            rest = Sub()(submatrix(da, (0, size), right), batched_matmul(d_lower, submatrix(packed, (0, size), right)))
+            tangent = Concatenate(a.type.ndim - 1)(tangent, solve_lower(square, rest))
+        return (packed, pivots), (tangent, None)
 
     def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
         types = [*self.out_types(a.type), ArrayType(a.type.shape[:batch], np.int32)]
-        both, pivots, _ = lapack_call(hlo, "getrf", (a,), types, batch, ((0, 0),))
+        packed, pivots, _ = lapack_call(hlo, "getrf", (a,), types, batch, ((0, 0),))
         one = hlo.constant(1, pivots.type)  # LAPACK counts from 1
-        return both, hlo.op("stablehlo.subtract", (pivots, one), pivots.type)
+        return packed, hlo.op("stablehlo.subtract", (pivots, one), pivots.type)
 
     def reference_one(self, a: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
-        both, pivots, _ = numpy_routine("getrf", a.dtype)(a)
-        return both, pivots
+        packed, pivots, _ = numpy_routine("getrf", a.dtype)(a)
+        return packed, pivots
 
 
 @final
 @record
 class PivotsToPermutation(BatchedMatrixOp):
-    """Which row of the matrix is each of the `size` rows of `L U`, given the pivots; out of range is the nearest."""
+    """Convert the pivots of an LU decomposition to a permutation: row i of `L U` is row `permutation[i]` of the matrix.
+
+    There are `size` rows. Pivots that are out of range are clamped.
+    """
 
     name = "lu_pivots_to_permutation"
     core_ranks = (1,)
@@ -101,7 +107,7 @@ class PivotsToPermutation(BatchedMatrixOp):
     def out_type(self, pivots: ArrayType) -> ArrayType:
         batch = self.batch_shape(pivots)
         if pivots.shape[-1] > self.size:
-            raise TypeError(f"lu_pivots_to_permutation: {pivots} holds more pivots than there are rows, {self.size}")
+            raise TypeError(f"lu_pivots_to_permutation: there are more pivots, {pivots}, than rows, {self.size}")
         return ArrayType((*batch, self.size), INDEX)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -110,56 +116,56 @@ class PivotsToPermutation(BatchedMatrixOp):
     def lower_nonempty(self, hlo: Hlo, pivots: Any) -> Any:
         out = self.out_type(pivots.type)
         last = out.ndim - 1
-        place = Iota(out.shape, last, INDEX).lower(hlo)
+        index = Iota(out.shape, last, INDEX).lower(hlo)
         if not pivots.type.size:
-            return place
+            return index
         scalar = ArrayType((), INDEX)
         zero, one, count = (hlo.constant(number, scalar) for number in (0, 1, pivots.type.shape[-1]))
         last_row = hlo.constant(self.size - 1, scalar)
         pivots = hlo.op("stablehlo.clamp", (zero, pivots, last_row), pivots.type)
-        taken = DynamicSlice((*pivots.type.shape[:-1], 1))
-        spread = Broadcast(out.shape, tuple(range(last)))
+        slice_pivot = DynamicSlice((*pivots.type.shape[:-1], 1))
+        broadcast = Broadcast(out.shape, tuple(range(last)))
 
-        def goes_on(at: Sequence[Any]) -> Any:
-            return Compare("LT").lower(hlo, at[0], count)
+        def has_more_pivots(state: Sequence[Any]) -> Any:
+            return Compare("LT").lower(hlo, state[0], count)
 
-        def step(at: Sequence[Any]) -> list[Any]:
-            """Exchange two elements of each row: found by comparing, as each row has a place of its own."""
-            number, rows = at
-            pivot = taken.lower(hlo, pivots, *[zero] * last, number)
-            pivot = spread.lower(hlo, Reshape(out.shape[:-1]).lower(hlo, pivot))
-            here = Compare("EQ").lower(hlo, place, Broadcast(out.shape, ()).lower(hlo, number))
-            there = Compare("EQ").lower(hlo, place, pivot)
-            nothing = hlo.constant(0, out)
-            mine, other = (
-                spread.lower(hlo, Sum((last,)).lower(hlo, Select().lower(hlo, where, rows, nothing)))
-                for where in (here, there)
+        def swap_rows(state: Sequence[Any]) -> list[Any]:
+            """Swap rows `step` and `pivots[step]`: with masks, as each permutation of the batch has its own pivot."""
+            step, rows = state
+            pivot = slice_pivot.lower(hlo, pivots, *[zero] * last, step)
+            pivot = broadcast.lower(hlo, Reshape(out.shape[:-1]).lower(hlo, pivot))
+            is_step = Compare("EQ").lower(hlo, index, Broadcast(out.shape, ()).lower(hlo, step))
+            is_pivot = Compare("EQ").lower(hlo, index, pivot)
+            zeros = hlo.constant(0, out)
+            step_row, pivot_row = (
+                broadcast.lower(hlo, Sum((last,)).lower(hlo, Select().lower(hlo, mask, rows, zeros)))
+                for mask in (is_step, is_pivot)
             )
-            rows = Select().lower(hlo, here, other, Select().lower(hlo, there, mine, rows))
-            return [Add().lower(hlo, number, one), rows]
+            rows = Select().lower(hlo, is_step, pivot_row, Select().lower(hlo, is_pivot, step_row, rows))
+            return [Add().lower(hlo, step, one), rows]
 
-        return hlo.loop([zero, place], goes_on, step)[1]
+        return hlo.loop([zero, index], has_more_pivots, swap_rows)[1]
 
     def reference_one(self, pivots: NumpyArray) -> NumpyArray:
         rows = np.arange(self.size, dtype=INDEX)
-        for number, pivot in enumerate(np.clip(pivots, 0, self.size - 1)):
-            rows[[number, pivot]] = rows[[pivot, number]]
+        for step, pivot in enumerate(np.clip(pivots, 0, self.size - 1)):
+            rows[[step, pivot]] = rows[[pivot, step]]
         return rows
 
 
-def permute_rows(x: Any, places: Any) -> Any:
-    """Of each matrix the rows in the order `places`."""
-    return permute_along(x, places, x.type.ndim - 2)
+def permute_rows(x: Any, permutation: Any) -> Any:
+    """Permute the rows of each matrix: row i of the result is row `permutation[i]` of `x`."""
+    return permute_along(x, permutation, x.type.ndim - 2)
 
 
 def solve(a: Any, b: Any) -> Any:
-    """The x of `a x = b`, for each pair of matrices of two stacks with the same batch."""
-    both, pivots = Lu()(a)
-    return solve_factored(both, PivotsToPermutation(a.type.shape[-1])(pivots), b)
+    """Solve `a x = b` for matrices `a` and `b` with the same batch dims."""
+    packed, pivots = Lu()(a)
+    return solve_factored(packed, PivotsToPermutation(a.type.shape[-1])(pivots), b)
 
 
-def solve_factored(both: Any, permutation: Any, b: Any) -> Any:
-    """The x of `a x = b`, given what `Lu` makes of a."""
-    by_lower = TriangularSolve(left_side=True, is_lower=True, unit_diagonal=True)
-    by_upper = TriangularSolve(left_side=True, is_lower=False)
-    return by_upper(both, by_lower(both, permute_rows(b, permutation)))
+def solve_factored(packed: Any, permutation: Any, b: Any) -> Any:
+    """Solve `a x = b`, given the packed LU decomposition of `a` and its row permutation."""
+    solve_lower = TriangularSolve(left_side=True, is_lower=True, unit_diagonal=True)
+    solve_upper = TriangularSolve(left_side=True, is_lower=False)
+    return solve_upper(packed, solve_lower(packed, permute_rows(b, permutation)))

@@ -1,4 +1,4 @@
-"""svd: singular values, and the orthonormal vectors on either side."""
+"""svd: the singular value decomposition."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,9 +35,10 @@ from shardwise.compiler.ops.shape.constants import zeros_like
 @final
 @record
 class Svd(BatchedMatrixOp):
-    """The singular values of matrices, descending, and where `vectors`, U and V* with `a = U diag(values) V*`.
+    """Singular value decomposition `a = U diag(s) V*`: U, the descending singular values s, and V*.
 
-    `full`: square U and V*; else as many vectors as there are values. U comes first, then the values.
+    With `full`, U and V* are square; otherwise they have as many vectors as there are singular values. Without
+    `vectors`, s is the only result.
     """
 
     name = "svd"
@@ -57,49 +58,53 @@ class Svd(BatchedMatrixOp):
         return ArrayType(left, a.dtype), values, ArrayType(right, a.dtype)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """With dP = U* dA V: the values move by its real diagonal. U and V turn in themselves by F ∘ (dP S + S dP*) and
-        F ∘ (S dP + dP* S), where F has 1 / (sⱼ² - sᵢ²); what of dA V lies outside of U's columns, shared by the values,
-        turns U out of itself, and likewise V. A phase that both could take goes to U."""
+        """Apply the SVD's perturbation formulas, with dP = U* dA V.
+
+        The tangent of s is the real diagonal of dP. Within the spaces that they span, U and V rotate by
+        F ∘ (dP S + S dP*) and F ∘ (S dP + dP* S), where F has 1 / (sⱼ² - sᵢ²) in row i and column j. A tall matrix adds
+        to dU the part of dA V S⁻¹ that is orthogonal to U, a wide one adds to dV the corresponding part. The phase that
+        U and V share is not determined; it is assigned to U.
+        """
         (a,), (da,) = primals, tangents
         *_, rows, columns = a.type.shape
         if self.vectors and self.full and rows != columns:
             raise NotImplementedError(
-                "svd: with full_matrices=True there is no derivative, as some of the vectors are arbitrary; pass "
-                "full_matrices=False, or compute_uv=False for the values alone"
+                "svd: with full_matrices=True there is no derivative, as some of the singular vectors are arbitrary; "
+                "pass full_matrices=False, or compute_uv=False if you need only the singular values"
             )
         u, s, vh = replace(self, full=False, vectors=True)(a)
         v = adjoint(vh)
-        moved = batched_matmul(da, v)
-        inner = batched_matmul(adjoint(u), moved)
-        ds = real_part(diagonal(inner))
+        da_v = batched_matmul(da, v)
+        dp = batched_matmul(adjoint(u), da_v)
+        ds = real_part(diagonal(dp))
         if not self.vectors:
             return (s,), (ds,)
         f = reciprocal_differences(Mul()(s, s))
-        # Where two values are equal their vectors are arbitrary, and are taken not to turn into each other.
-        f = as_dtype(Select()(IsFinite()(f), f, full_like(f, 0)), inner.type.dtype)
-        by_values, of_values = scale_columns(inner, s), scale_rows(inner, s)
-        none = Compare("EQ")(s, full_like(s, 0))
-        shared = Select()(none, full_like(s, 0), Div()(full_like(s, 1), Select()(none, full_like(s, 1), s)))
-        turn_u = Mul()(Add()(by_values, adjoint(by_values)), f)
-        turn_v = Mul()(Add()(of_values, adjoint(of_values)), f)
+        # Singular vectors of equal singular values are arbitrary: assume that they do not rotate into each other.
+        f = as_dtype(Select()(IsFinite()(f), f, full_like(f, 0)), dp.type.dtype)
+        dp_s, s_dp = scale_columns(dp, s), scale_rows(dp, s)
+        is_zero = Compare("EQ")(s, full_like(s, 0))
+        inverse_s = Select()(is_zero, full_like(s, 0), Div()(full_like(s, 1), Select()(is_zero, full_like(s, 1), s)))
+        u_rotation = Mul()(Add()(dp_s, adjoint(dp_s)), f)
+        v_rotation = Mul()(Add()(s_dp, adjoint(s_dp)), f)
         if a.type.dtype.kind == "c":
-            angle = imaginary_part(diagonal_part(inner))
-            turn_u = Add()(turn_u, scale_columns(Complex()(zeros_like(angle), angle), shared))
-        du, dv = batched_matmul(u, turn_u), batched_matmul(v, turn_v)
+            phase = imaginary_part(diagonal_part(dp))
+            u_rotation = Add()(u_rotation, scale_columns(Complex()(zeros_like(phase), phase), inverse_s))
+        du, dv = batched_matmul(u, u_rotation), batched_matmul(v, v_rotation)
         if rows > columns:
-            du = Add()(du, scale_columns(Sub()(moved, batched_matmul(u, inner)), shared))
+            du = Add()(du, scale_columns(Sub()(da_v, batched_matmul(u, dp)), inverse_s))
         if columns > rows:
-            back = batched_matmul(adjoint(da), u)
-            dv = Add()(dv, scale_columns(Sub()(back, batched_matmul(v, adjoint(inner))), shared))
+            da_adjoint_u = batched_matmul(adjoint(da), u)
+            dv = Add()(dv, scale_columns(Sub()(da_adjoint_u, batched_matmul(v, adjoint(dp))), inverse_s))
         return (u, s, vh), (du, ds, adjoint(dv))
 
     def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
         if not a.type.size:
-            return tuple(_unit(hlo, type) for type in self.out_types(a.type))
+            return tuple(_lower_identity(hlo, type) for type in self.out_types(a.type))
         u, s, vh = replace(self, vectors=True).out_types(a.type)
         mode = ("A" if self.full else "S") if self.vectors else "N"
-        _, values, left, right, failed = lapack_call(
+        _, values, left, right, info = lapack_call(
             hlo,
             "gesdd",
             (a,),
@@ -108,18 +113,18 @@ class Svd(BatchedMatrixOp):
             ((0, 0),),
             mode=char_attribute(mode),
         )
-        return nan_on_failure(hlo, failed, *((left, values, right) if self.vectors else (values,)))
+        return nan_on_failure(hlo, info, *((left, values, right) if self.vectors else (values,)))
 
     def reference_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
         if not a.size:
             rows, columns = a.shape
             return np.eye(rows, dtype=a.dtype), np.zeros(0), np.eye(columns, dtype=a.dtype)
-        u, s, vh, failed = numpy_routine("gesdd", a.dtype)(a, compute_uv=self.vectors, full_matrices=self.full)
-        return numpy_nan_unless(failed == 0, *((u, s, vh) if self.vectors else (s,)))
+        u, s, vh, info = numpy_routine("gesdd", a.dtype)(a, compute_uv=self.vectors, full_matrices=self.full)
+        return numpy_nan_unless(info == 0, *((u, s, vh) if self.vectors else (s,)))
 
 
-def _unit(hlo: Hlo, type: ArrayType) -> Any:
-    """Of matrices without an element: of a side that has any vectors, those of the axes."""
+def _lower_identity(hlo: Hlo, type: ArrayType) -> Any:
+    """Return identity matrices: the singular vectors of matrices without elements."""
     if not type.size:
         return hlo.constant(0, type)
     index = type.with_dtype(np.int32)

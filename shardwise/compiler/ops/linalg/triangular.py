@@ -1,4 +1,4 @@
-"""Triangular and tridiagonal matrices: cholesky, triangular_solve and tridiagonal_solve."""
+"""Cholesky decompositions, and solvers for triangular and tridiagonal matrices."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,10 +42,10 @@ scipy = lazy_module("scipy")
 @final
 @record
 class Cholesky(BatchedMatrixOp):
-    """The lower triangular matrix with a positive diagonal whose product with its adjoint is the operand.
+    """Cholesky decomposition `a = L L*`: the lower triangular L with a positive diagonal.
 
-    The operand is taken as Hermitian, and so is its tangent: of the values only the lower triangle is read. Where it is
-    not positive definite, the result is NaN.
+    The operand must be Hermitian, and only its lower triangle is read. Its tangent must be Hermitian too. The result is
+    NaN for a matrix that is not positive definite.
     """
 
     name = "cholesky"
@@ -56,18 +56,20 @@ class Cholesky(BatchedMatrixOp):
         return a.strong()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """Of A = L L*, L⁻¹ dA L⁻* = L⁻¹ dL + its adjoint: the first is the lower half, with half of the diagonal."""
+        """Solve for dL: L⁻¹ dA L⁻* is the sum of L⁻¹ dL and its adjoint, so L⁻¹ dL is its lower triangle, with half of
+        the diagonal.
+        """
         (a,), (da,) = primals, tangents
         factor = self(a)
         from_left = TriangularSolve(left_side=True, is_lower=True)
         from_right = TriangularSolve(left_side=False, is_lower=True, transpose_a=True, conjugate_a=True)
-        both = lower_triangle(from_left(factor, from_right(factor, da)))
-        half = Sub()(both, Mul()(diagonal_part(both), full_like(both, 0.5)))
-        return factor, batched_matmul(factor, half)
+        lower = lower_triangle(from_left(factor, from_right(factor, da)))
+        lower = Sub()(lower, Mul()(diagonal_part(lower), full_like(lower, 0.5)))
+        return factor, batched_matmul(factor, lower)
 
     def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
-        found, failed = lapack_call(
+        factor, info = lapack_call(
             hlo,
             "potrf",
             (a,),
@@ -76,22 +78,23 @@ class Cholesky(BatchedMatrixOp):
             ((0, 0),),
             uplo=char_attribute("L"),
         )
-        (found,) = nan_on_failure(hlo, failed, found)
-        return mask_triangle(hlo, found, "GE")
+        (factor,) = nan_on_failure(hlo, info, factor)
+        return mask_triangle(hlo, factor, "GE")
 
     def reference_one(self, a: NumpyArray) -> NumpyArray:
-        found, failed = numpy_routine("potrf", a.dtype)(a, lower=1, clean=1)
-        (found,) = numpy_nan_unless(failed == 0, found)
-        return np.tril(found)
+        factor, info = numpy_routine("potrf", a.dtype)(a, lower=1, clean=1)
+        (factor,) = numpy_nan_unless(info == 0, factor)
+        return np.tril(factor)
 
 
 @final
 @record
 class TriangularSolve(BatchedMatrixOp):
-    """The x of `op(a) x = b`; of `x op(a) = b` where not `left_side`. Columns of b (else rows) are solved for alone.
+    """Solve `op(a) x = b`, or `x op(a) = b` without `left_side`, for a triangular matrix `a`.
 
-    Only the triangle of a that `is_lower` says is read, and not its diagonal where `unit_diagonal`: ones count there.
-    op: a itself, its transpose, its conjugate, or both. Small floats are solved for in f32.
+    `op` transposes `a` with `transpose_a` and conjugates it with `conjugate_a`. Only the triangle of `a` that
+    `is_lower` selects is read. With `unit_diagonal`, its diagonal is not read and is assumed to be 1. Floats smaller
+    than f32 are solved in f32.
     """
 
     name = "triangular_solve"
@@ -112,7 +115,7 @@ class TriangularSolve(BatchedMatrixOp):
         self.batch_shape(a, b)
         if b.shape[-2 if self.left_side else -1] != a.shape[-1]:
             side = "rows" if self.left_side else "columns"
-            raise TypeError(f"triangular_solve: the matrices of {a} need as many {side} of b, not {b}")
+            raise TypeError(f"triangular_solve: a of type {a} needs b with {a.shape[-1]} {side}, not {b}")
         if a.dtype != b.dtype:
             raise TypeError(f"triangular_solve: operands must have one dtype, not {a} and {b}")
         return b.strong()
@@ -123,19 +126,19 @@ class TriangularSolve(BatchedMatrixOp):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (a, b), (da, db) = primals, tangents
         x = self(a, b)
-        moved = db
+        right_side = db
         if da is not None:
-            da = self._applied(self._read(da))
-            by_a = batched_matmul(da, x) if self.left_side else batched_matmul(x, da)
-            moved = Neg()(by_a) if db is None else Sub()(db, by_a)
-        return x, self(a, moved)
+            da = self._apply_op(self._mask_unread(da))
+            da_x = batched_matmul(da, x) if self.left_side else batched_matmul(x, da)
+            right_side = Neg()(da_x) if db is None else Sub()(db, da_x)
+        return x, self(a, right_side)
 
-    def _read(self, a: Any) -> Any:
-        """The part of `a` that counts, with zeros elsewhere."""
-        inside = int(self.unit_diagonal)
-        return lower_triangle(a, -inside) if self.is_lower else upper_triangle(a, inside)
+    def _mask_unread(self, a: Any) -> Any:
+        """Set the elements of `a` that are not read to zero."""
+        offset = int(self.unit_diagonal)
+        return lower_triangle(a, -offset) if self.is_lower else upper_triangle(a, offset)
 
-    def _applied(self, a: Any) -> Any:
+    def _apply_op(self, a: Any) -> Any:
         a = matrix_transpose(a) if self.transpose_a else a
         return conjugate(a) if self.conjugate_a else a
 
@@ -146,10 +149,10 @@ class TriangularSolve(BatchedMatrixOp):
         out = self.out_type(a.type, b.type)
         wide = numpy_carrier(out.dtype)
         if wide != out.dtype:
-            a, b = (hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide)) for x in (a, b))
+            a, b = (hlo.op("stablehlo.convert", (y,), y.type.with_dtype(wide)) for y in (a, b))
         if self.conjugate_a and not self.transpose_a and wide.kind == "c":
-            a = hlo.op("chlo.conj", (a,), a.type)  # the routine conjugates only what it transposes
-        (found,) = lapack_call(
+            a = hlo.op("chlo.conj", (a,), a.type)  # the routine can conjugate only together with transposing
+        (x,) = lapack_call(
             hlo,
             "trsm",
             (a, b),
@@ -161,7 +164,7 @@ class TriangularSolve(BatchedMatrixOp):
             trans_x=char_attribute(("C" if self.conjugate_a else "T") if self.transpose_a else "N"),
             diag=char_attribute("U" if self.unit_diagonal else "N"),
         )
-        return found if wide == out.dtype else hlo.op("stablehlo.convert", (found,), out)
+        return x if wide == out.dtype else hlo.op("stablehlo.convert", (x,), out)
 
     def reference_one(self, a: NumpyArray, b: NumpyArray) -> NumpyArray:
         wide = numpy_carrier(a.dtype)
@@ -185,10 +188,10 @@ class TriangularSolve(BatchedMatrixOp):
 @final
 @record
 class TridiagonalSolve(BatchedMatrixOp):
-    """The x of `a x = b`, where a has `lower`, `diagonal` and `upper` beside and on its diagonal and zeros elsewhere.
+    """Solve `a x = b` for a tridiagonal matrix `a`, given its subdiagonal, diagonal and superdiagonal.
 
-    Row i of a has lower[i] left of diagonal[i] and upper[i] right of it: lower[0] and upper[-1] are not read. Where a
-    is singular, the result is NaN.
+    Row i of `a` has lower[i] left of diagonal[i] and upper[i] right of it; lower[0] and upper[-1] are not read. The
+    result is NaN for a singular matrix.
     """
 
     name = "tridiagonal_solve"
@@ -202,8 +205,8 @@ class TridiagonalSolve(BatchedMatrixOp):
         self.batch_shape(lower, diagonal, upper, b)
         if len({lower.shape[-1], diagonal.shape[-1], upper.shape[-1], b.shape[-2]}) != 1:
             raise TypeError(
-                f"tridiagonal_solve: diagonals need as many elements as b has rows, not {lower}, {diagonal}, {upper} "
-                f"and {b}"
+                "tridiagonal_solve: the diagonals need as many elements as b has rows, "
+                f"not {lower}, {diagonal}, {upper} and {b}"
             )
         if len({lower.dtype, diagonal.dtype, upper.dtype, b.dtype}) != 1:
             raise TypeError(
@@ -216,37 +219,36 @@ class TridiagonalSolve(BatchedMatrixOp):
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         diagonals = primals[:3]
-        *moves, db = tangents
+        *diagonal_tangents, right_side = tangents
         x = self(*primals)
-        moved = db
-        for move, shift in zip(moves, (1, 0, -1), strict=True):
-            if move is not None:
-                part = Neg()(scale_rows(_shifted(x, x.type.ndim - 2, shift), move))
-                moved = part if moved is None else Add()(moved, part)
-        return x, self(*diagonals, moved)
+        for tangent, shift in zip(diagonal_tangents, (1, 0, -1), strict=True):
+            if tangent is not None:
+                term = Neg()(scale_rows(_shift(x, x.type.ndim - 2, shift), tangent))
+                right_side = term if right_side is None else Add()(right_side, term)
+        return x, self(*diagonals, right_side)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         lower, diagonal, upper, _ = operands
         last = lower.type.ndim - 1
-        found = self(_shifted(upper, last, 1), diagonal, _shifted(lower, last, -1), cotangent)
-        return None, None, None, found
+        b_cotangent = self(_shift(upper, last, 1), diagonal, _shift(lower, last, -1), cotangent)
+        return None, None, None, b_cotangent
 
     def lower_nonempty(self, hlo: Hlo, *operands: Any) -> Any:
         *diagonals, b = operands
         batch = b.type.ndim - 2
         types = [*(x.type.strong() for x in operands), ArrayType(b.type.shape[:batch], np.int32)]
-        *_, found, failed = lapack_call(hlo, "gtsv", (*diagonals, b), types, batch, tuple((i, i) for i in range(4)))
-        return nan_on_failure(hlo, failed, found)[0]
+        *_, x, info = lapack_call(hlo, "gtsv", (*diagonals, b), types, batch, tuple((i, i) for i in range(4)))
+        return nan_on_failure(hlo, info, x)[0]
 
     def reference_one(self, lower: NumpyArray, diagonal: NumpyArray, upper: NumpyArray, b: NumpyArray) -> NumpyArray:
         if diagonal.size == 1:
             return np.asarray(np.where(diagonal == 0, np.nan, b / diagonal))
-        *_, found, failed = numpy_routine("gtsv", b.dtype)(lower[1:], diagonal, upper[:-1], b)
-        return np.asarray(numpy_nan_unless(failed == 0, found)[0])
+        *_, x, info = numpy_routine("gtsv", b.dtype)(lower[1:], diagonal, upper[:-1], b)
+        return np.asarray(numpy_nan_unless(info == 0, x)[0])
 
 
-def _shifted(x: Any, dim: int, by: int) -> Any:
-    """`x` with each element moved by `by` places along `dim`; what comes in is 0."""
+def _shift(x: Any, dim: int, by: int) -> Any:
+    """Shift the elements by `by` positions along `dim`, and fill with 0."""
     if not by or not x.type.shape[dim]:
         return x
     low, high = [0] * x.type.ndim, [0] * x.type.ndim
@@ -255,11 +257,11 @@ def _shifted(x: Any, dim: int, by: int) -> Any:
 
 
 def solve_cholesky(factor: Any, b: Any) -> Any:
-    """The x of `a x = b`, given the lower Cholesky factor of a."""
+    """Solve `a x = b`, given the lower Cholesky factor of `a`."""
     from_left = TriangularSolve(left_side=True, is_lower=True)
     return replace(from_left, transpose_a=True, conjugate_a=True)(factor, from_left(factor, b))
 
 
 def symmetrize(a: Any) -> Any:
-    """The mean of each matrix and its adjoint."""
+    """Return the mean of each matrix and its adjoint."""
     return Mul()(Add()(a, adjoint(a)), full_like(a, 0.5))

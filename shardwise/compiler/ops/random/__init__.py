@@ -1,1 +1,1 @@
-"""Random bits, and samplers built on them."""
+"""Random bits and keys, and samplers of distributions."""

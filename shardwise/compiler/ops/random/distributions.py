@@ -1,8 +1,7 @@
-"""Draws from distributions, made of random bits: uniform and normal numbers as compositions, and samplers, ops in which
-each device draws for its own elements alone.
+"""Samples of distributions: uniform and normal as functions of random bits, and the base class of sampler ops.
 
-A sampler's meaning is a program of other ops. Where that loops until all of its elements are accepted, it loops over
-one device's piece, and no turn waits for another device.
+A sampler op is defined by a program of other ops that runs on one device's shard. A rejection loop in it ends when the
+elements of this shard are accepted; no iteration waits for another device.
 """
 
 import math
@@ -39,85 +38,91 @@ from shardwise.compiler.shardings.factors import FactorRule
 
 
 def mantissa_bits(dtype: DType) -> int:
-    """How many bits of a float stand after the point."""
+    """Return the number of explicit mantissa bits of a float dtype."""
     return int(ml_dtypes.finfo(dtype).nmant)  # type: ignore[no-untyped-call]
 
 
 def uniform_width(dtype: DType) -> int:
-    """How many random bits a uniform float of this dtype takes."""
+    """Return the number of random bits that a uniform float of this dtype consumes."""
     return 8 if mantissa_bits(dtype) < 8 else 8 * dtype.itemsize
 
 
 def bits_to_uniform(bits: Any, dtype: DType) -> Any:
-    """Floats from 0 to below 1: the highest of `uniform_width` bits as what stands after the point of 1.…, less 1."""
+    """Convert random bits to uniform floats in [0, 1).
+
+    The highest of the `uniform_width` bits become the mantissa of a float in [1, 2), from which 1 is subtracted.
+    """
     width, word = uniform_width(dtype), WIDTHS[8 * dtype.itemsize]
     bits = bits if bits.type.dtype == word else Convert(word)(bits)
     fraction = ShiftRightLogical()(bits, full_like(bits, width - mantissa_bits(dtype)))
-    one = int(np.asarray(1).astype(dtype).view(word))
-    return Sub()(found := BitcastConvert(dtype)(Or()(fraction, full_like(bits, one))), full_like(found, 1))
+    one_bits = int(np.asarray(1).astype(dtype).view(word))
+    from_one_to_two = BitcastConvert(dtype)(Or()(fraction, full_like(bits, one_bits)))
+    return Sub()(from_one_to_two, full_like(from_one_to_two, 1))
 
 
 def uniform(key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
-    """Floats from 0 to below 1, of `shape` for each key."""
+    """Sample uniform floats in [0, 1): an array of `shape` for each key."""
     return bits_to_uniform(random_bits(key, shape, uniform_width(dtype)), dtype)
 
 
 def scale_uniform(unit: Any, low: Any, high: Any) -> Any:
-    """Uniform floats from 0 to 1, stretched to lie between two others."""
+    """Scale uniform floats in [0, 1) to the interval [low, high)."""
     return Max()(low, Add()(Mul()(unit, Sub()(high, low)), low))
 
 
 def normal(key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
-    """Floats with mean 0 and variance 1, of `shape` for each key."""
+    """Sample floats of the standard normal distribution: an array of `shape` for each key."""
     unit = uniform(key, shape, dtype)
     lowest = np.nextafter(np.asarray(-1).astype(dtype), np.asarray(0).astype(dtype))
-    between = scale_uniform(unit, full_like(unit, lowest), full_like(unit, 1))
-    return Mul()(full_like(unit, math.sqrt(2)), ErfInv()(between))
+    symmetric = scale_uniform(unit, full_like(unit, lowest), full_like(unit, 1))
+    return Mul()(full_like(unit, math.sqrt(2)), ErfInv()(symmetric))
 
 
 class Sampler(Op):
-    """Draws by a program of other ops over one device's pieces."""
+    """An op that samples by a program of other ops, which runs on one device's shards."""
 
     def sample(self, *operands: Any) -> list[Any]:
-        """The results, by applying ops."""
+        """Compute the results by applying other ops."""
         raise self.missing_rule("sample")
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
-        found = hlo.program(_drawing(self, tuple(x.type.strong() for x in operands)), operands)
-        return found[0] if self.single else found
+        results = hlo.program(_sampling_program(self, tuple(x.type.strong() for x in operands)), operands)
+        return results[0] if self.single else results
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
-        found = evaluate(_drawing(self, tuple(ArrayType(x.shape, x.dtype) for x in operands)), operands)
-        return found[0] if self.single else found
+        results = evaluate(_sampling_program(self, tuple(ArrayType(x.shape, x.dtype) for x in operands)), operands)
+        return results[0] if self.single else results
 
 
 @registered_cache(maxsize=4096)
-def _drawing(op: Sampler, types: tuple[ArrayType, ...]) -> Program:
+def _sampling_program(op: Sampler, types: tuple[ArrayType, ...]) -> Program:
     return installed.transforms.rewrite(op.name, types, op.sample)
 
 
-def where_leading(which: Any, new: Any, old: Any) -> Any:
-    """`new` or `old`, of which `which` has the first dims."""
-    shape = new.type.shape
-    return Select()(Broadcast(shape, tuple(range(which.type.ndim)))(which), new, old)
+def where_leading(condition: Any, x: Any, y: Any) -> Any:
+    """Select `x` or `y` by a condition that has only their leading dims."""
+    shape = x.type.shape
+    return Select()(Broadcast(shape, tuple(range(condition.type.ndim)))(condition), x, y)
 
 
 def split_key(key: Any, count: int) -> list[Any]:
-    """So many new keys of each key."""
-    new = random_keys(key, (count,))
-    dim = new.type.ndim - 2
-    return [Reshape(key.type.shape)(slice_along(new, dim, number, number + 1)) for number in range(count)]
+    """Split each key into `count` new keys, and return an array of keys for each of them."""
+    keys = random_keys(key, (count,))
+    dim = keys.type.ndim - 2
+    return [Reshape(key.type.shape)(slice_along(keys, dim, number, number + 1)) for number in range(count)]
 
 
 @final
 @record
 class RandomGamma(Sampler):
-    """A draw from the gamma distribution for each element, which has a key and a shape parameter of its own; its
-    logarithm where `log`, which is exact where the draw itself would vanish.
+    """Sample the gamma distribution: each element has its own key and its own shape parameter `a`.
 
-    Marsaglia and Tsang's method: a squeezed normal number is accepted with a chance of more than 95 %. A parameter
-    below 1 is raised by 1, and the draw of that is multiplied by a power of a uniform number.
+    With `log`, the result is the logarithm of the sample, which stays accurate where the sample itself underflows to 0.
+
+    The method is Marsaglia and Tsang's ("A simple method for generating gamma variables", 2000), which accepts a
+    transformed normal sample with a probability above 95 %. For a shape parameter below 1, the sample for `a + 1` is
+    multiplied by a uniform sample to the power of `1 / a`.
     """
 
     name = "random_gamma"
@@ -138,60 +143,63 @@ class RandomGamma(Sampler):
         return self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))), 0
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """By how much the draw that has the same rank among all moves with the parameter: not the slope of the method,
-        which jumps from one proposal to the next."""
-        (_, a), (_, moved) = primals, tangents
-        found = self(*primals)
+        """Differentiate implicitly: the tangent keeps the cumulative distribution function of the sample constant.
+
+        The derivative of the rejection loop itself would be wrong, as it ignores jumps between proposals.
+        """
+        (_, a), (_, da) = primals, tangents
+        result = self(*primals)
         if not self.log:
-            return found, Mul()(moved, RandomGammaGrad()(a, found))
-        draw = Exp()(found)
-        tiny = full_like(draw, float(ml_dtypes.finfo(draw.type.dtype).tiny))  # type: ignore[no-untyped-call]
-        draw = Select()(Compare("EQ")(draw, full_like(draw, 0)), tiny, draw)
-        return found, Mul()(moved, Div()(RandomGammaGrad()(a, draw), draw))
+            return result, Mul()(da, RandomGammaGrad()(a, result))
+        sample = Exp()(result)
+        tiny = full_like(sample, float(ml_dtypes.finfo(sample.type.dtype).tiny))  # type: ignore[no-untyped-call]
+        sample = Select()(Compare("EQ")(sample, full_like(sample, 0)), tiny, sample)
+        return result, Mul()(da, Div()(RandomGammaGrad()(a, sample), sample))
 
     def sample(self, key: Any, a: Any) -> list[Any]:
+        # d, c, x, v and u are the names of the paper; a proposal is d * v with v = (1 + c * x)**3.
         dtype = a.type.dtype
         zero, one = full_like(a, 0), full_like(a, 1)
         is_large = Compare("GE")(a, one)
-        depth = Sub()(Select()(is_large, a, Add()(a, one)), full_like(a, 1 / 3))
-        width = Div()(full_like(a, 1 / 3), Sqrt()(depth))
+        d = Sub()(Select()(is_large, a, Add()(a, one)), full_like(a, 1 / 3))
+        c = Div()(full_like(a, 1 / 3), Sqrt()(d))
 
-        def is_rejected(key: Any, square: Any, cube: Any, chance: Any, depth: Any, width: Any) -> Any:
-            squeezed = Sub()(full_like(chance, 1), Mul()(full_like(chance, 0.0331), Mul()(square, square)))
+        def is_rejected(key: Any, x_squared: Any, v: Any, u: Any, d: Any, c: Any) -> Any:
+            squeeze = Sub()(full_like(u, 1), Mul()(full_like(u, 0.0331), Mul()(x_squared, x_squared)))
             bound = Add()(
-                Mul()(square, full_like(square, 0.5)),
-                Mul()(depth, Add()(Sub()(full_like(cube, 1), cube), Log()(cube))),
+                Mul()(x_squared, full_like(x_squared, 0.5)),
+                Mul()(d, Add()(Sub()(full_like(v, 1), v), Log()(v))),
             )
-            return And()(Compare("GE")(chance, squeezed), Compare("GE")(Log()(chance), bound))
+            return And()(Compare("GE")(u, squeeze), Compare("GE")(Log()(u), bound))
 
-        def turn(key: Any, square: Any, cube: Any, chance: Any, depth: Any, width: Any) -> list[Any]:
-            onward, for_normal, for_chance = split_key(key, 3)
-            none, start = full_like(width, 0), full_like(width, -1)
+        def propose(key: Any, x_squared: Any, v: Any, u: Any, d: Any, c: Any) -> list[Any]:
+            next_key, normal_key, uniform_key = split_key(key, 3)
 
-            def is_negative(key: Any, x: Any, v: Any, width: Any) -> Any:
-                return Compare("LE")(v, full_like(v, 0))
+            def is_negative(key: Any, x: Any, root: Any, c: Any) -> Any:
+                return Compare("LE")(root, full_like(root, 0))
 
-            def again(key: Any, x: Any, v: Any, width: Any) -> list[Any]:
-                onward, here = split_key(key, 2)
-                drawn = normal(here, (), dtype)
-                new = [onward, drawn, Add()(full_like(drawn, 1), Mul()(drawn, width))]
-                open_ = is_negative(key, x, v, width)
-                return [*(where_leading(open_, y, before) for y, before in zip(new, (key, x, v), strict=True)), width]
+            def sample_normal(key: Any, x: Any, root: Any, c: Any) -> list[Any]:
+                next_key, normal_key = split_key(key, 2)
+                new_x = normal(normal_key, (), dtype)
+                new = [next_key, new_x, Add()(full_like(new_x, 1), Mul()(new_x, c))]
+                old = (key, x, root)
+                is_active = is_negative(*old, c)
+                return [*(where_leading(is_active, y, before) for y, before in zip(new, old, strict=True)), c]
 
-            _, x, v, _ = while_any("positive", [for_normal, none, start, width], is_negative, again)
-            new = [onward, Mul()(x, x), Mul()(Mul()(v, v), v), uniform(for_chance, (), dtype)]
-            old = (key, square, cube, chance)
-            open_ = is_rejected(*old, depth, width)
-            return [*(where_leading(open_, y, before) for y, before in zip(new, old, strict=True)), depth, width]
+            start = [normal_key, full_like(c, 0), full_like(c, -1), c]
+            _, x, root, _ = while_any("positive", start, is_negative, sample_normal)
+            new = [next_key, Mul()(x, x), Mul()(Mul()(root, root), root), uniform(uniform_key, (), dtype)]
+            old = (key, x_squared, v, u)
+            is_active = is_rejected(*old, d, c)
+            return [*(where_leading(is_active, y, before) for y, before in zip(new, old, strict=True)), d, c]
 
-        onward, last = split_key(key, 2)
-        start = [onward, zero, one, full_like(a, 2), depth, width]
-        _, _, cube, _, _, _ = while_any("accepted", start, is_rejected, turn)
+        loop_key, boost_key = split_key(key, 2)
+        start = [loop_key, zero, one, full_like(a, 2), d, c]
+        _, _, v, _, _, _ = while_any("accepted", start, is_rejected, propose)
         if self.log:
-            log_chance = Log1p()(Neg()(uniform(last, (), dtype)))
-            nothing = Or()(is_large, Compare("EQ")(log_chance, zero))
-            lowered = Select()(nothing, zero, Mul()(log_chance, Div()(one, a)))
-            return [Add()(Add()(Log()(depth), Log()(cube)), lowered)]
-        chance = Sub()(one, uniform(last, (), dtype))
-        factor = Select()(is_large, one, Pow()(chance, Div()(one, a)))
-        return [Mul()(Mul()(depth, cube), factor)]
+            log_uniform = Log1p()(Neg()(uniform(boost_key, (), dtype)))
+            has_no_boost = Or()(is_large, Compare("EQ")(log_uniform, zero))
+            log_boost = Select()(has_no_boost, zero, Mul()(log_uniform, Div()(one, a)))
+            return [Add()(Add()(Log()(d), Log()(v)), log_boost)]
+        boost = Select()(is_large, one, Pow()(Sub()(one, uniform(boost_key, (), dtype)), Div()(one, a)))
+        return [Mul()(Mul()(d, v), boost)]

@@ -1,4 +1,4 @@
-"""The borders between keys and numbers: the words of keys, and keys of words. `transforms/keys` takes both out."""
+"""Conversions between typed keys and their words. The pass `transforms/lower_keys` removes both ops."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -15,14 +15,14 @@ from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 @final
 @record
 class KeyData(Op):
-    """The two words of each key, along a new last dim."""
+    """Convert typed keys to their two words, along a new last dim."""
 
     name = "key_data"
     accepts_keys = True
 
     def out_type(self, key: ArrayType) -> ArrayType:
         if not is_key(key.dtype):
-            raise TypeError(f"key_data: needs keys, not {key}")
+            raise TypeError(f"key_data: needs typed keys, not {key}")
         return key.physical
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -32,7 +32,7 @@ class KeyData(Op):
 @final
 @record
 class WrapKeyData(Op):
-    """The keys that have these words, of which there are two along the last dim."""
+    """Convert pairs of words along the last dim to typed keys."""
 
     name = "wrap_key_data"
 

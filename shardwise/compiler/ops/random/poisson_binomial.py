@@ -1,7 +1,8 @@
-"""Samplers of counts: Poisson and binomial draws, by waiting for events where few are expected, else by rejection.
+"""Samplers of the Poisson and the binomial distribution.
 
-All elements share a key: turn i of the loop takes its uniform numbers from key i of a chain, each element by its own
-number in the whole array. Operands begin with the keys and the counters that the ops of `random` take.
+`WaitingTimeSampler` is for small expected counts, `RejectionSampler` for large ones. All elements of an array share one
+key: iteration i of the loop uses key i of a chain of keys, and each element uses its own counter, which is its index in
+the unsharded array. The first two operands are the keys and counters, as in the ops of `threefry.py`.
 """
 
 from collections.abc import Sequence
@@ -38,45 +39,50 @@ from shardwise.compiler.ops.special.gamma_erf import Lgamma
 from shardwise.compiler.reduction import MAX
 from shardwise.compiler.shardings.factors import FactorRule
 
-PARAMETER_COUNTS = {"poisson": 1, "binomial": 2}  # the rate; the number of trials, and the chance of each
+PARAMETER_COUNTS = {"poisson": 1, "binomial": 2}  # the rate; the number of trials and the probability of success
 
 
 @record
 class CountSampler(Sampler):
-    """Draws of a distribution whose elements are numbered with `strides`, as those of `RandomBits` are."""
+    """A sampler of counts. `strides` defines the counters of the elements, as in `RandomBits`."""
 
     distribution: str
     strides: tuple[int, ...]
 
     def check_types(self, key: ArrayType, first: ArrayType, *parameters: ArrayType) -> ArrayType:
-        """The type of the draws."""
+        """Check the operands and return the type of the samples."""
         if self.distribution not in PARAMETER_COUNTS or len(parameters) != PARAMETER_COUNTS[self.distribution]:
             raise TypeError(
-                f"{self.name}: {self.distribution!r} of {len(parameters)} parameters is not one of {PARAMETER_COUNTS}"
+                f"{self.name}: {self.distribution!r} with {len(parameters)} parameters is not supported; supported "
+                f"distributions and their numbers of parameters: {PARAMETER_COUNTS}"
             )
-        (kind,) = {type.strong() for type in parameters} if len(set(parameters)) == 1 else (None,)
-        if kind is None or not is_float(kind.dtype):
-            raise TypeError(f"{self.name}: parameters are floats of one type, not {', '.join(map(str, parameters))}")
-        batch = kind.shape[: kind.ndim - len(self.strides)]
+        (sample_type,) = {type.strong() for type in parameters} if len(set(parameters)) == 1 else (None,)
+        if sample_type is None or not is_float(sample_type.dtype):
+            raise TypeError(
+                f"{self.name}: parameters must be floats of one type, not {', '.join(map(str, parameters))}"
+            )
+        batch = sample_type.shape[: sample_type.ndim - len(self.strides)]
         if key != ArrayType((*batch, 2), WORD) or first != ArrayType(batch, COUNTER):
-            raise TypeError(f"{self.name}: needs a key and a counter for each draw of {kind}, not {key} and {first}")
-        return kind
+            raise TypeError(
+                f"{self.name}: needs one key and one counter per batch index of {sample_type}, not {key} and {first}"
+            )
+        return sample_type
 
-    def factor_dims(self, kind: ArrayType) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
-        """The factors of draws, of the dims that keys have, and of a key with its words, which come last."""
-        dims = tuple((dim,) for dim in range(kind.ndim))
-        batch = dims[: kind.ndim - len(self.strides)]
-        return dims, batch, (*batch, (kind.ndim,))
+    def factor_dims(self, sample_type: ArrayType) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+        """Return the factors of the dims of the samples, of their batch dims, and of the keys with their words."""
+        dims = tuple((dim,) for dim in range(sample_type.ndim))
+        batch = dims[: sample_type.ndim - len(self.strides)]
+        return dims, batch, (*batch, (sample_type.ndim,))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        found = self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)))
-        return found, 0 if self.single else (0,) * len(found)
+        results = self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)))
+        return results, 0 if self.single else (0,) * len(results)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        return self(*primals), None  # counts jump
+        return self(*primals), None  # counts are integers
 
     def uniform(self, key: Any, first: Any, like: Any) -> Any:
-        """Uniform numbers for all elements of an array, from one key for each of its batch."""
+        """Sample uniform floats of the type of `like`, with one key per batch index."""
         shape = like.type.shape[like.type.ndim - len(self.strides) :]
         dtype = like.type.dtype
         return bits_to_uniform(RandomBits(shape, self.strides, uniform_width(dtype))(key, first), dtype)
@@ -85,10 +91,11 @@ class CountSampler(Sampler):
 @final
 @record
 class WaitingTimeSampler(CountSampler):
-    """How many events happen before the time is up, one after the other. What is drawn after that changes nothing.
+    """Count events by sampling the waiting times between them, until their sum exceeds a limit.
 
-    Poisson: the product of uniform numbers falls below exp(-rate). Binomial: the trials up to each success are drawn
-    until there are more than `trials`.
+    Poisson (Knuth's method): waiting times are exponential, -log(u) for a uniform u, and the limit is the rate.
+    Binomial: waiting times are geometric (the number of trials until the next success), and the limit is the number of
+    trials. Iterations after an element has finished do not change it, so devices may run different numbers of them.
     """
 
     name = "random_waiting"
@@ -97,10 +104,10 @@ class WaitingTimeSampler(CountSampler):
         return self.check_types(key, first, *parameters)
 
     def factors(self, key: ArrayType, first: ArrayType, *parameters: ArrayType) -> FactorRule:
-        kind = self.check_types(key, first, *parameters)
-        draws, batch, keys = self.factor_dims(kind)
-        operands = (keys, batch, *(draws for _ in parameters))
-        return FactorRule(operands, (draws,), (*kind.shape, 2), need_replication=frozenset({kind.ndim}))
+        sample_type = self.check_types(key, first, *parameters)
+        samples, batch, keys = self.factor_dims(sample_type)
+        operands = (keys, batch, *(samples for _ in parameters))
+        return FactorRule(operands, (samples,), (*sample_type.shape, 2), need_replication=frozenset({sample_type.ndim}))
 
     def localize(self, context: LocalContext, key: Any, first: Any, *parameters: Any) -> Any:
         return self(key, shard_start_counters(context, first, self.strides), *parameters)
@@ -108,142 +115,167 @@ class WaitingTimeSampler(CountSampler):
     def sample(self, key: Any, first: Any, *parameters: Any) -> list[Any]:
         limit = -parameters[0] if self.distribution == "poisson" else parameters[0]
 
-        def goes_on(key: Any, first: Any, events: Any, passed: Any, limit: Any, *logs: Any) -> Any:
-            return passed > limit if self.distribution == "poisson" else passed <= limit
+        def is_active(key: Any, first: Any, events: Any, time: Any, limit: Any, *log_failure: Any) -> Any:
+            return time > limit if self.distribution == "poisson" else time <= limit
 
-        def turn(key: Any, first: Any, events: Any, passed: Any, limit: Any, *logs: Any) -> list[Any]:
-            open_ = goes_on(key, first, events, passed, limit)
-            one, other = split_key(key, 2)
-            onward, here = (one, other) if self.distribution == "poisson" else (other, one)
-            step = Log()(self.uniform(here, first, passed))
+        def wait_for_event(key: Any, first: Any, events: Any, time: Any, limit: Any, *log_failure: Any) -> list[Any]:
+            active = is_active(key, first, events, time, limit)
+            # JAX takes the new keys in a different order for each distribution.
+            first_key, second_key = split_key(key, 2)
+            if self.distribution == "poisson":
+                next_key, uniform_key = first_key, second_key
+            else:
+                next_key, uniform_key = second_key, first_key
+            waiting_time = Log()(self.uniform(uniform_key, first, time))
             if self.distribution == "binomial":
-                step = Ceil()(step / logs[0])
-            return [onward, first, Select()(open_, events + 1, events), passed + step, limit, *logs]
+                waiting_time = Ceil()(waiting_time / log_failure[0])
+            events = Select()(active, events + 1, events)
+            return [next_key, first, events, time + waiting_time, limit, *log_failure]
 
-        logs = [Log1p()(-parameters[1])] if self.distribution == "binomial" else []
-        none = full_like(parameters[0], 0)
-        found = while_any(self.distribution, [key, first, none, none, limit, *logs], goes_on, turn)
-        return [found[2] - 1]
+        log_failure = [Log1p()(-parameters[1])] if self.distribution == "binomial" else []
+        zero = full_like(parameters[0], 0)
+        start = [key, first, zero, zero, limit, *log_failure]
+        _, _, events, *_ = while_any(self.distribution, start, is_active, wait_for_event)
+        return [events - 1]
 
 
 @final
 @record
 class RejectionSampler(CountSampler):
-    """Proposals, drawn until each element has accepted one; of those that an element accepts, the last counts.
+    """Transformed rejection: draw proposals until each element has accepted one, and keep the last accepted one.
 
-    So a draw depends on how many turns the others take. Operands after key and counter: how many turns there are at
-    least, and which elements are waited for. Results: the draws, and the turns that there were. Where the array is
-    cut, a device counts its own turns, the most of all is found, and then it takes that many: one exchange in all.
+    As an element may accept another proposal while the loop waits for others, its sample depends on the number of
+    iterations (as in JAX). Operands after keys and counters: the minimal number of iterations, and a mask of the
+    elements to wait for. Results: the samples, and the number of iterations. If the array is sharded, each device first
+    determines the number of iterations that its shard needs, one all-reduce computes the maximum, and then each device
+    runs that many.
     """
 
     name = "random_rejection"
     single = False
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
-        key, first, turns, live, *parameters = types
-        kind = self.check_types(key, first, *parameters)
-        if turns != ArrayType(first.shape, np.int32) or live != kind.with_dtype(np.bool_):
-            raise TypeError(f"random_rejection: turns and live are not {turns} and {live} for {kind}")
-        return kind, turns
+        key, first, min_iterations, active, *parameters = types
+        sample_type = self.check_types(key, first, *parameters)
+        if min_iterations != ArrayType(first.shape, np.int32) or active != sample_type.with_dtype(np.bool_):
+            raise TypeError(
+                "random_rejection: needs one i32 of min_iterations per key and a mask of the shape of the samples, "
+                f"{sample_type}, not {min_iterations} and {active}"
+            )
+        return sample_type, min_iterations
 
     def factors(self, *types: ArrayType) -> FactorRule:
-        kind, _ = self.out_types(*types)
-        draws, batch, keys = self.factor_dims(kind)
-        operands = (keys, batch, batch, draws, *(draws for _ in types[4:]))
-        return FactorRule(operands, (draws, batch), (*kind.shape, 2), need_replication=frozenset({kind.ndim}))
+        sample_type, _ = self.out_types(*types)
+        samples, batch, keys = self.factor_dims(sample_type)
+        operands = (keys, batch, batch, samples, *(samples for _ in types[4:]))
+        return FactorRule(
+            operands, (samples, batch), (*sample_type.shape, 2), need_replication=frozenset({sample_type.ndim})
+        )
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
-        key, first, turns, live, *parameters = operands
+        key, first, min_iterations, active, *parameters = operands
         first = shard_start_counters(context, first, self.strides)
-        batch, whole = first.type.ndim, context.global_types[3].shape
-        axes = tuple(axis for dim in range(batch, len(whole)) for axis in context.sharding_of(dim)[0])
-        # Nobody waits for padding: of no element, and of no key.
-        live, turns = _inside(context, live, whole), _inside(context, turns, whole)
+        batch, global_shape = first.type.ndim, context.global_types[3].shape
+        axes = tuple(axis for dim in range(batch, len(global_shape)) for axis in context.sharding_of(dim)[0])
+        # The loop must not wait for padding, neither of elements nor of keys.
+        active = _zero_padding(context, active, global_shape)
+        min_iterations = _zero_padding(context, min_iterations, global_shape)
         if axes:
-            _, needed = self(key, first, turns, live, *parameters)
-            turns = AllReduce(axes, MAX)(needed)
-        return self(key, first, turns, live, *parameters)
+            _, iterations = self(key, first, min_iterations, active, *parameters)
+            min_iterations = AllReduce(axes, MAX)(iterations)
+        return self(key, first, min_iterations, active, *parameters)
 
     def sample(self, *operands: Any) -> list[Any]:
-        key, first, turns, live, *parameters = operands
+        key, first, min_iterations, active, *parameters = operands
         batch = first.type.ndim
-        propose = _poisson if self.distribution == "poisson" else _binomial
+        propose = _propose_poisson if self.distribution == "poisson" else _propose_binomial
 
-        def goes_on(key: Any, first: Any, turn: Any, turns: Any, found: Any, waiting: Any, *parameters: Any) -> Any:
-            return ReduceOr(tuple(range(batch, waiting.type.ndim)))(waiting) | (turn < turns)
+        def needs_iteration(
+            key: Any, first: Any, iteration: Any, min_iterations: Any, samples: Any, active: Any, *parameters: Any
+        ) -> Any:
+            return ReduceOr(tuple(range(batch, active.type.ndim)))(active) | (iteration < min_iterations)
 
-        def step(key: Any, first: Any, turn: Any, turns: Any, found: Any, waiting: Any, *parameters: Any) -> list[Any]:
-            open_ = goes_on(key, first, turn, turns, found, waiting, *parameters)
-            onward, one, other = split_key(key, 3)
-            proposed, accepted = propose(
-                self.uniform(one, first, found), self.uniform(other, first, found), *parameters
+        def iterate(
+            key: Any, first: Any, iteration: Any, min_iterations: Any, samples: Any, active: Any, *parameters: Any
+        ) -> list[Any]:
+            is_running = needs_iteration(key, first, iteration, min_iterations, samples, active, *parameters)
+            next_key, u_key, v_key = split_key(key, 3)
+            proposals, accepted = propose(
+                self.uniform(u_key, first, samples), self.uniform(v_key, first, samples), *parameters
             )
-            new = [onward, turn + 1, Select()(accepted, proposed, found), waiting & ~accepted]
-            key, turn, found, waiting = (
-                where_leading(open_, after, before)
-                for after, before in zip(new, (key, turn, found, waiting), strict=True)
+            new = [next_key, iteration + 1, Select()(accepted, proposals, samples), active & ~accepted]
+            key, iteration, samples, active = (
+                where_leading(is_running, after, before)
+                for after, before in zip(new, (key, iteration, samples, active), strict=True)
             )
-            return [key, first, turn, turns, found, waiting, *parameters]
+            return [key, first, iteration, min_iterations, samples, active, *parameters]
 
-        start = [key, first, full_like(turns, 0), turns, full_like(parameters[0], -1), live, *parameters]
-        _, _, turn, _, found, *_ = while_any(self.distribution, start, goes_on, step)
-        return [found, turn]
+        zero = full_like(min_iterations, 0)
+        start = [key, first, zero, min_iterations, full_like(parameters[0], -1), active, *parameters]
+        _, _, iterations, _, samples, *_ = while_any(self.distribution, start, needs_iteration, iterate)
+        return [samples, iterations]
 
 
-def _inside(context: LocalContext, x: Any, whole: Sequence[int]) -> Any:
-    """A piece of something that has the first dims of the draws, with zeros in place of its padding."""
+def _zero_padding(context: LocalContext, x: Any, global_shape: Sequence[int]) -> Any:
+    """Set the padding of a shard, whose dims are leading dims of the samples, to zero."""
     for dim, size in enumerate(x.type.shape):
-        if size * context.sharding_of(dim)[1] != whole[dim]:
-            is_inside = Compare("LT")(
-                global_indices(context, x.type.shape, dim), full(x.type.shape, whole[dim], np.int32)
+        if size * context.sharding_of(dim)[1] != global_shape[dim]:
+            is_valid = Compare("LT")(
+                global_indices(context, x.type.shape, dim), full(x.type.shape, global_shape[dim], np.int32)
             )
-            x = Select()(is_inside, x, full_like(x, 0))
+            x = Select()(is_valid, x, full_like(x, 0))
     return x
 
 
-def _poisson(u: Any, v: Any, rate: Any) -> tuple[Any, Any]:
-    """A proposal for a Poisson draw, and whether it is accepted: Hörmann's transformed rejection (PTRS)."""
+def _propose_poisson(u: Any, v: Any, rate: Any) -> tuple[Any, Any]:
+    """Return Poisson proposals and whether they are accepted, by Hörmann's transformed rejection (PTRS).
+
+    `u` and `v` are uniform samples.
+    """
     b = 0.931 + 2.53 * Sqrt()(rate)
     a = -0.059 + 0.02483 * b
     inverse_alpha = 1.1239 + 1.1328 / (b - 3.4)
     u = u - 0.5
     us = 0.5 - Abs()(u)
-    found = Floor()((2 * a / us + b) * u + rate + 0.43)
+    k = Floor()((2 * a / us + b) * u + rate + 0.43)
     score = Log()(v * inverse_alpha / (a / (us * us) + b))
-    bound = -rate + found * Log()(rate) - Lgamma()(found + 1)
-    at_once = (us >= 0.07) & (v <= 0.9277 - 3.6224 / (b - 2))
-    out = (found < 0) | ((us < 0.013) & (v > us))
-    return found, at_once | (~out & (score <= bound))
+    bound = -rate + k * Log()(rate) - Lgamma()(k + 1)
+    is_accepted_early = (us >= 0.07) & (v <= 0.9277 - 3.6224 / (b - 2))
+    is_rejected_early = (k < 0) | ((us < 0.013) & (v > us))
+    return k, is_accepted_early | (~is_rejected_early & (score <= bound))
 
 
-def _binomial(u: Any, v: Any, trials: Any, chance: Any) -> tuple[Any, Any]:
-    """The same for a binomial draw, whose chance is at most a half: BTRS."""
-    deviation = Sqrt()(trials * chance * (1 - chance))
+def _propose_binomial(u: Any, v: Any, trials: Any, probability: Any) -> tuple[Any, Any]:
+    """Return binomial proposals and whether they are accepted, by Hörmann's transformed rejection (BTRS).
+
+    `u` and `v` are uniform samples. The probability of success must be at most 0.5.
+    """
+    deviation = Sqrt()(trials * probability * (1 - probability))
     b = 1.15 + 2.53 * deviation
-    a = -0.0873 + 0.0248 * b + 0.01 * chance
-    odds = chance / (1 - chance)
+    a = -0.0873 + 0.0248 * b + 0.01 * probability
+    odds = probability / (1 - probability)
     alpha = (2.83 + 5.1 / b) * deviation
-    mode = Floor()((trials + 1) * chance)
+    mode = Floor()((trials + 1) * probability)
     u = u - 0.5
     us = 0.5 - Abs()(u)
-    at_once = (us >= 0.07) & (v <= 0.92 - 4.2 / b)
-    found = Floor()((2 * a / us + b) * u + (trials * chance + 0.5))
-    out = (found < 0) | (found > trials)
+    is_accepted_early = (us >= 0.07) & (v <= 0.92 - 4.2 / b)
+    k = Floor()((2 * a / us + b) * u + (trials * probability + 0.5))
+    is_rejected_early = (k < 0) | (k > trials)
     score = Log()(v * alpha / (a / (us * us) + b))
     bound = (
         (mode + 0.5) * Log()((mode + 1) / (odds * (trials - mode + 1)))
-        + (trials + 1) * Log()((trials - mode + 1) / (trials - found + 1))
-        + (found + 0.5) * Log()(odds * (trials - found + 1) / (found + 1))
-        + _stirling_rest(mode)
-        + _stirling_rest(trials - mode)
-        - _stirling_rest(found)
-        - _stirling_rest(trials - found)
+        + (trials + 1) * Log()((trials - mode + 1) / (trials - k + 1))
+        + (k + 0.5) * Log()(odds * (trials - k + 1) / (k + 1))
+        + _stirling_correction(mode)
+        + _stirling_correction(trials - mode)
+        - _stirling_correction(k)
+        - _stirling_correction(trials - k)
     )
-    return found, at_once | (~out & (score <= bound))
+    return k, is_accepted_early | (~is_rejected_early & (score <= bound))
 
 
-# log(k!) less Stirling's approximation of it, for k from 0.
-_STIRLING_RESTS = (
+# log(k!) minus Stirling's approximation of it, for k from 0 to 9.
+_STIRLING_CORRECTIONS = (
     0.0810614667953272,
     0.0413406959554092,
     0.0276779256849983,
@@ -257,12 +289,12 @@ _STIRLING_RESTS = (
 )
 
 
-def _stirling_rest(k: Any) -> Any:
-    """What Stirling's approximation leaves of log(k!). Numbers above 9 take the value that its series has there."""
+def _stirling_correction(k: Any) -> Any:
+    """Return log(k!) minus Stirling's approximation of it: tabulated values up to 9, and the series at 9 above."""
     clamped = Clamp()(full_like(k, 0), k, full_like(k, 9))
     square = (clamped + 1) * (clamped + 1)
-    found = (1 / 12 - (1 / 360 - 1 / 1260 / square) / square) / (clamped + 1)
-    for number, rest in enumerate(_STIRLING_RESTS):
-        is_here = (k <= 9) & Compare("EQ")(Floor()(clamped), full_like(k, number))
-        found = Select()(is_here, full_like(k, rest), found)
-    return found
+    correction = (1 / 12 - (1 / 360 - 1 / 1260 / square) / square) / (clamped + 1)
+    for number, tabulated in enumerate(_STIRLING_CORRECTIONS):
+        is_number = (k <= 9) & Compare("EQ")(Floor()(clamped), full_like(k, number))
+        correction = Select()(is_number, full_like(k, tabulated), correction)
+    return correction

@@ -1,5 +1,7 @@
-"""XLA's own random numbers: rng_bit_generator, whose bits XLA defines for each kind of device, and rng_uniform, which
-keeps a state of its own. Both make the whole array on every device; where it is cut, each keeps its piece.
+"""XLA's random number generators: rng_bit_generator and rng_uniform.
+
+The bits of rng_bit_generator may differ between platforms, and rng_uniform has a hidden state. Both generate the
+unsharded array on every device; if a sharding is required, each device keeps its shard.
 """
 
 from collections.abc import Sequence
@@ -20,8 +22,8 @@ from shardwise.compiler.shardings.factors import FactorRule
 ALGORITHMS = ("DEFAULT", "THREE_FRY", "PHILOX")
 
 
-def _whole(*shapes: Sequence[int], operands: int) -> FactorRule:
-    """No dim can be cut."""
+def _replicated_rule(*shapes: Sequence[int], operands: int) -> FactorRule:
+    """Return the rule of an op with no shardable dim. `operands` of the shapes are those of operands."""
     dims: list[tuple[tuple[int, ...], ...]] = []
     sizes: list[int] = []
     for shape in shapes:
@@ -35,7 +37,10 @@ def _whole(*shapes: Sequence[int], operands: int) -> FactorRule:
 @final
 @record
 class RngBitGenerator(Op):
-    """The state after, and random integers of `dtype`. The state is u64[2], or u32[4] with the low words first."""
+    """Generate random integers of `dtype`. Returns the new state and the integers.
+
+    The state is u64[2], or u32[4] with the low words first.
+    """
 
     name = "rng_bit_generator"
     single = False
@@ -46,38 +51,42 @@ class RngBitGenerator(Op):
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         (state,) = types
         if state not in (ArrayType((4,), WORD), ArrayType((2,), COUNTER)):
-            raise TypeError(f"rng_bit_generator: the key is u32[4] or u64[2], not {state}")
+            raise TypeError(f"rng_bit_generator: the key must be u32[4] or u64[2], not {state}")
         if self.dtype not in WIDTHS.values():
-            raise TypeError(f"rng_bit_generator: makes {', '.join(map(str, WIDTHS.values()))}, not {self.dtype}")
+            raise TypeError(
+                f"rng_bit_generator: dtype must be one of {', '.join(map(str, WIDTHS.values()))}, not {self.dtype}"
+            )
         if self.algorithm not in ALGORITHMS:
-            raise TypeError(f"rng_bit_generator: algorithm is one of {', '.join(ALGORITHMS)}, not {self.algorithm!r}")
+            raise TypeError(
+                f"rng_bit_generator: algorithm must be one of {', '.join(ALGORITHMS)}, not {self.algorithm!r}"
+            )
         return state, ArrayType(self.shape, self.dtype)
 
     def factors(self, state: ArrayType) -> FactorRule:
-        return _whole(state.shape, state.shape, self.shape, operands=1)
+        return _replicated_rule(state.shape, state.shape, self.shape, operands=1)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return vmap_by_scan(self, axis, operands, dims)
 
     def lower(self, hlo: Hlo, state: Any) -> Any:
-        given, wide, pairs = state.type, ArrayType((2,), COUNTER), ArrayType((2, 2), WORD)
-        if given != wide:
+        state_type, wide, pairs = state.type, ArrayType((2,), COUNTER), ArrayType((2, 2), WORD)
+        if state_type != wide:
             state = hlo.op("stablehlo.reshape", (state,), pairs)
             state = hlo.op("stablehlo.bitcast_convert", (state,), wide)
         attributes = f"rng_algorithm = #stablehlo<rng_algorithm {self.algorithm}>"
-        after, bits = hlo.many(
+        new_state, bits = hlo.many(
             "stablehlo.rng_bit_generator", (state,), (wide, ArrayType(self.shape, self.dtype)), attributes
         )
-        if given != wide:
-            after = hlo.op("stablehlo.bitcast_convert", (after,), pairs)
-            after = hlo.op("stablehlo.reshape", (after,), given)
-        return after, bits
+        if state_type != wide:
+            new_state = hlo.op("stablehlo.bitcast_convert", (new_state,), pairs)
+            new_state = hlo.op("stablehlo.reshape", (new_state,), state_type)
+        return new_state, bits
 
 
 @final
 @record
 class RngUniform(Op):
-    """Numbers from the first operand to below the second, of a state that the device keeps: others each time."""
+    """Generate numbers in [low, high) from a hidden state of the device; each call returns other numbers."""
 
     name = "rng_uniform"
     shape: tuple[int, ...]
@@ -86,24 +95,24 @@ class RngUniform(Op):
         if low.strong() != high.strong() or low.ndim:
             raise TypeError(f"rng_uniform: needs two scalars of one dtype, not {low} and {high}")
         if not (is_float(low.dtype) or is_integer(low.dtype)):
-            raise TypeError(f"rng_uniform: makes integers or floats, not {low.dtype}")
+            raise TypeError(f"rng_uniform: needs integers or floats, not {low.dtype}")
         return ArrayType(self.shape, low.dtype)
 
     def factors(self, low: ArrayType, high: ArrayType) -> FactorRule:
-        return _whole((), (), self.shape, operands=2)
+        return _replicated_rule((), (), self.shape, operands=2)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
-        # Each device has a state of its own: all take what the first one draws.
+        # Each device has its own state: broadcast the numbers of the first device.
         return AllReduce(context.auto_axes, SUM)(ToPartial(context.auto_axes)(self(*operands)))
 
     def lower(self, hlo: Hlo, low: Any, high: Any) -> Any:
-        sizes = hlo_sizes(hlo, self.shape)
+        sizes = _shape_operand(hlo, self.shape)
         attributes = "rng_distribution = #stablehlo<rng_distribution UNIFORM>"
         return hlo.op("stablehlo.rng", (low, high, sizes), self.out_type(low.type, high.type), attributes)
 
 
-def hlo_sizes(hlo: Hlo, shape: Sequence[int]) -> Any:
-    """A shape as an array of i64."""
+def _shape_operand(hlo: Hlo, shape: Sequence[int]) -> Any:
+    """Return a shape as an i64 vector."""
     one = ArrayType((1,), np.int64)
     parts = [hlo.constant(size, one) for size in shape]
     out = ArrayType((len(shape),), np.int64)

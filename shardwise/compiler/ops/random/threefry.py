@@ -1,8 +1,8 @@
-"""Random bits of a key, by threefry2x32: every element is a function of the key and of its own number, and of no other.
+"""Random bits and keys by the threefry2x32 hash of a key and a counter.
 
-A key is two words, the last dim of an array of u32; dims before it are a batch of keys. The hash of a key and a 64-bit
-counter is a block of two words. Elements are counted in row-major order over the whole array, so a device makes its
-own piece from where it starts, and no bit depends on how the array is cut. (JAX calls this partitionable threefry.)
+A key is two 32-bit words along the last dim of a u32 array; the dims before are batch dims. The hash of a key and a
+64-bit counter is a block of two words. The counter of an element is its row-major index in the unsharded array. So each
+device generates its own shard, and the bits do not depend on the sharding (JAX's `jax_threefry_partitionable`).
 """
 
 import math
@@ -31,8 +31,10 @@ _PARITY = 0x1BD11BDA
 
 @record
 class Threefry(Op):
-    """One block for each element of `shape`, for each key. Operands: the keys, and of each the counter of its first
-    element; from there the counter grows by `strides[d]` with the index along dim d.
+    """Generate one block per key and element of `shape`.
+
+    The operands are the keys and, for each key, the counter of its first element. The counter of an element is that
+    counter plus the sum of index times stride over its dims.
     """
 
     makes_keys: ClassVar[bool]  # the last dim of the result holds the two words of a block
@@ -46,11 +48,11 @@ class Threefry(Op):
 
     def out_type(self, key: ArrayType, first: ArrayType) -> ArrayType:
         if key.dtype != WORD or key.shape[-1:] != (2,):
-            raise TypeError(f"{self.name}: a key is two words of 32 bits, u32[…,2], not {key}")
+            raise TypeError(f"{self.name}: a key must be two words of 32 bits, u32[…,2], not {key}")
         if first != ArrayType(key.shape[:-1], COUNTER):
             raise TypeError(f"{self.name}: needs a counter for each key, u64{list(key.shape[:-1])}, not {first}")
         if len(self.strides) != len(self.shape):
-            raise TypeError(f"{self.name}: strides {self.strides} do not fit shape {self.shape}")
+            raise TypeError(f"{self.name}: strides {self.strides} must have one entry per dim of shape {self.shape}")
         return ArrayType((*key.shape[:-1], *self.shape, *((2,) if self.makes_keys else ())), self.out_dtype)
 
     def factors(self, key: ArrayType, first: ArrayType) -> FactorRule:
@@ -63,40 +65,40 @@ class Threefry(Op):
 
     def localize(self, context: LocalContext, key: Any, first: Any) -> Any:
         batch = key.type.ndim - 1
-        piece = context.out_shapes[0][batch : batch + len(self.shape)]
-        return replace(self, shape=piece)(key, shard_start_counters(context, first, self.strides))
+        local_shape = context.out_shapes[0][batch : batch + len(self.shape)]
+        return replace(self, shape=local_shape)(key, shard_start_counters(context, first, self.strides))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))), 0
 
     def lower(self, hlo: Hlo, key: Any, first: Any) -> Any:
         words = ArrayType((*first.type.shape, *self.shape), WORD)
-        counters = _counters(hlo, self.strides, first, words)
+        counters = _lower_counters(hlo, self.strides, first, words)
         return self.lower_combine(hlo, *lower_threefry2x32(hlo, _key_words(hlo, key, words), counters))
 
     @ignore_float_errors
     def reference(self, key: NumpyArray, first: NumpyArray) -> NumpyArray:
-        spread = (*first.shape, *(1,) * len(self.shape))
+        per_key = (*first.shape, *(1,) * len(self.shape))
         counts = np.zeros(self.shape, COUNTER)
         for dim, stride in enumerate(self.strides):
             index = np.arange(self.shape[dim], dtype=COUNTER)
             counts += (index * COUNTER.type(stride)).reshape((-1, *(1,) * (len(self.shape) - dim - 1)))
-        counts = first.reshape(spread) + counts
-        return self.combine(*threefry2x32(key[..., 0].reshape(spread), key[..., 1].reshape(spread), counts))
+        counts = first.reshape(per_key) + counts
+        return self.combine(*threefry2x32(key[..., 0].reshape(per_key), key[..., 1].reshape(per_key), counts))
 
     def lower_combine(self, hlo: Hlo, high: Any, low: Any) -> Any:
-        """The result, of the two words of each block."""
+        """Lower the computation of the result from the two words of each block."""
         raise self.missing_rule("lower_combine")
 
     def combine(self, high: NumpyArray, low: NumpyArray) -> NumpyArray:
-        """The same of numpy arrays."""
+        """Compute the result from the two words of each block, as NumPy arrays."""
         raise self.missing_rule("combine")
 
 
 @final
 @record
 class RandomBits(Threefry):
-    """Random integers of `width` bits: both words of a block, or the bits in which they differ, or the low end."""
+    """Generate random integers of `width` bits: both words of a block, or the low bits of their exclusive or."""
 
     name = "random_bits"
     makes_keys = False
@@ -105,7 +107,7 @@ class RandomBits(Threefry):
     @property
     def out_dtype(self) -> DType:
         if self.width not in WIDTHS:
-            raise TypeError(f"random_bits: width is one of {', '.join(map(str, WIDTHS))}, not {self.width}")
+            raise TypeError(f"random_bits: width must be one of {', '.join(map(str, WIDTHS))}, not {self.width}")
         return WIDTHS[self.width]
 
     def lower_combine(self, hlo: Hlo, high: Any, low: Any) -> Any:
@@ -114,8 +116,8 @@ class RandomBits(Threefry):
             high, low = (hlo.op("stablehlo.convert", (x,), out) for x in (high, low))
             high = hlo.op("stablehlo.shift_left", (high, hlo.constant(32, out)), out)
             return hlo.op("stablehlo.or", (high, low), out)
-        found = hlo.op("stablehlo.xor", (high, low), high.type)
-        return found if self.width == 32 else hlo.op("stablehlo.convert", (found,), out)
+        bits = hlo.op("stablehlo.xor", (high, low), high.type)
+        return bits if self.width == 32 else hlo.op("stablehlo.convert", (bits,), out)
 
     def combine(self, high: NumpyArray, low: NumpyArray) -> NumpyArray:
         if self.width == 64:
@@ -126,7 +128,7 @@ class RandomBits(Threefry):
 @final
 @record
 class RandomKeys(Threefry):
-    """New keys, of which each is a block."""
+    """Generate new keys: each block is a key."""
 
     name = "random_keys"
     makes_keys = True
@@ -136,56 +138,58 @@ class RandomKeys(Threefry):
         return WORD
 
     def lower_combine(self, hlo: Hlo, high: Any, low: Any) -> Any:
-        apart = ArrayType((*high.type.shape, 1), WORD)
-        ends = [hlo.op("stablehlo.reshape", (x,), apart) for x in (high, low)]
-        dim = f"dimension = {apart.ndim - 1} : i64"
-        return hlo.op("stablehlo.concatenate", ends, ArrayType((*high.type.shape, 2), WORD), dim)
+        word = ArrayType((*high.type.shape, 1), WORD)
+        words = [hlo.op("stablehlo.reshape", (x,), word) for x in (high, low)]
+        dim = f"dimension = {word.ndim - 1} : i64"
+        return hlo.op("stablehlo.concatenate", words, ArrayType((*high.type.shape, 2), WORD), dim)
 
     def combine(self, high: NumpyArray, low: NumpyArray) -> NumpyArray:
         return np.stack([high, low], -1)
 
 
 def random_bits(key: Any, shape: tuple[int, ...], width: int) -> Any:
-    """Random bits of each key in `key`: an array of `shape` for each."""
+    """Generate random bits: an array of `shape` for each key."""
     return RandomBits(shape, row_major_strides(shape), width)(key, constant_counters(key, 0))
 
 
 def random_keys(key: Any, shape: tuple[int, ...]) -> Any:
-    """New keys of each key in `key`: an array of `shape` for each."""
+    """Generate new keys: an array of `shape` for each key."""
     return RandomKeys(shape, row_major_strides(shape))(key, constant_counters(key, 0))
 
 
 def constant_counters(key: Any, start: int) -> Any:
-    """A counter for each key, all at `start`."""
+    """Return one counter per key, all equal to `start`."""
     return full(key.type.shape[:-1], start, COUNTER)
 
 
 def shard_start_counters(context: LocalContext, first: Any, strides: Sequence[int]) -> Any:
-    """The counters at which this device's piece of the first result starts, where the whole starts at `first`."""
+    """Return the counters of the first elements of this device's shard, given those of the unsharded array."""
     for dim, stride in enumerate(strides):
         offset = context.offset(first.type.ndim + dim, COUNTER)
         if offset is not None:
-            skipped = Mul()(offset, full((), stride, COUNTER))
-            first = Add()(first, Broadcast(first.type.shape, ())(skipped))
+            counter_offset = Mul()(offset, full((), stride, COUNTER))
+            first = Add()(first, Broadcast(first.type.shape, ())(counter_offset))
     return first
 
 
 def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """By how much an element's number grows with its index along each dim."""
+    """Return the row-major strides of a shape."""
     if math.prod(shape) > 2**64:
-        raise NotImplementedError(f"random bits: shape {tuple(shape)} has more elements than the 2**64 of one key")
+        raise NotImplementedError(
+            f"random bits: shape {tuple(shape)} has more elements than the 2**64 counters of one key; split the key"
+        )
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
-def threefry2x32(key: NumpyArray, second: NumpyArray, counter: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
-    """The two words that a key, by its words, makes of counters."""
-    schedule = (key, second, key ^ second ^ WORD.type(_PARITY))
-    high = (counter >> COUNTER.type(32)).astype(WORD) + key
-    low = counter.astype(WORD) + second
+def threefry2x32(key_high: NumpyArray, key_low: NumpyArray, counter: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+    """Hash counters with a key, given by its two words, and return the two words of each block."""
+    schedule = (key_high, key_low, key_high ^ key_low ^ WORD.type(_PARITY))
+    high = (counter >> COUNTER.type(32)).astype(WORD) + key_high
+    low = counter.astype(WORD) + key_low
     for step in range(5):
-        for turn in _ROTATIONS[step % 2]:
+        for rotation in _ROTATIONS[step % 2]:
             high = high + low
-            low = high ^ ((low << WORD.type(turn)) | (low >> WORD.type(32 - turn)))
+            low = high ^ ((low << WORD.type(rotation)) | (low >> WORD.type(32 - rotation)))
         high = high + schedule[(step + 1) % 3]
         low = low + schedule[(step + 2) % 3] + WORD.type(step + 1)
     return high, low
@@ -204,23 +208,23 @@ def lower_threefry2x32(hlo: Hlo, key: tuple[Any, Any], counter: tuple[Any, Any])
     def xor(x: Any, y: Any) -> Any:
         return hlo.op("stablehlo.xor", (x, y), words)
 
-    def shifted(way: str, x: Any, by: int) -> Any:
-        return hlo.op(f"stablehlo.shift_{way}", (x, hlo.constant(by, words)), words)
+    def shift(direction: str, x: Any, by: int) -> Any:
+        return hlo.op(f"stablehlo.shift_{direction}", (x, hlo.constant(by, words)), words)
 
     schedule = (*key, xor(xor(*key), hlo.constant(_PARITY, words)))
     high, low = (add(count, word) for count, word in zip(counter, key, strict=True))
     for step in range(5):
-        for turn in _ROTATIONS[step % 2]:
+        for rotation in _ROTATIONS[step % 2]:
             high = add(high, low)
-            ends = (shifted("left", low, turn), shifted("right_logical", low, 32 - turn))
-            low = xor(high, hlo.op("stablehlo.or", ends, words))
+            shifted = (shift("left", low, rotation), shift("right_logical", low, 32 - rotation))
+            low = xor(high, hlo.op("stablehlo.or", shifted, words))
         high = add(high, schedule[(step + 1) % 3])
         low = add(add(low, schedule[(step + 2) % 3]), hlo.constant(step + 1, words))
     return high, low
 
 
 def _key_words(hlo: Hlo, key: Any, words: ArrayType) -> tuple[Any, Any]:
-    """The first and the second word of each key, for each of its elements."""
+    """Return the first and the second word of each key, broadcast to its elements."""
     batch = key.type.shape[:-1]
     dims = f"broadcast_dimensions = {i64_array_attribute(range(len(batch)))}"
 
@@ -237,35 +241,35 @@ def _key_words(hlo: Hlo, key: Any, words: ArrayType) -> tuple[Any, Any]:
     return word(0), word(1)
 
 
-def _counters(hlo: Hlo, strides: Sequence[int], first: Any, words: ArrayType) -> tuple[Any, Any]:
-    """The high and the low word of each element's counter."""
+def _lower_counters(hlo: Hlo, strides: Sequence[int], first: Any, words: ArrayType) -> tuple[Any, Any]:
+    """Return the high and the low word of the counter of each element."""
     batch = first.type.ndim
-    farthest = sum((size - 1) * stride for size, stride in zip(words.shape[batch:], strides, strict=True))
-    if farthest >= 2**32:
+    max_offset = sum((size - 1) * stride for size, stride in zip(words.shape[batch:], strides, strict=True))
+    if max_offset >= 2**32:
         wide = words.with_dtype(COUNTER)
-        return _words(hlo, _summed(hlo, strides, _spread(hlo, first, wide), wide))
-    # 32 bits are enough inside the piece, and faster: the first counter is added by hand, with a carry.
-    start = [_spread(hlo, word, words) for word in _words(hlo, first)]
-    low = _summed(hlo, strides, start[1], words)
+        return _split_words(hlo, _add_offsets(hlo, strides, _broadcast_per_key(hlo, first, wide), wide))
+    # Offsets within the shard fit in 32 bits, which is faster: add them to the low word, and propagate the carry.
+    start = [_broadcast_per_key(hlo, word, words) for word in _split_words(hlo, first)]
+    low = _add_offsets(hlo, strides, start[1], words)
     carry = hlo.op("stablehlo.convert", (lower_compare(hlo, "LT", low, start[1]),), words)
     return hlo.op("stablehlo.add", (start[0], carry), words), low
 
 
-def _words(hlo: Hlo, counter: Any) -> tuple[Any, Any]:
-    """The high and the low half of 64-bit counters."""
-    kind, half = counter.type, counter.type.with_dtype(WORD)
-    high = hlo.op("stablehlo.shift_right_logical", (counter, hlo.constant(32, kind)), kind)
-    return hlo.op("stablehlo.convert", (high,), half), hlo.op("stablehlo.convert", (counter,), half)
+def _split_words(hlo: Hlo, counter: Any) -> tuple[Any, Any]:
+    """Split 64-bit counters into their high and low words."""
+    wide, word = counter.type, counter.type.with_dtype(WORD)
+    high = hlo.op("stablehlo.shift_right_logical", (counter, hlo.constant(32, wide)), wide)
+    return hlo.op("stablehlo.convert", (high,), word), hlo.op("stablehlo.convert", (counter,), word)
 
 
-def _spread(hlo: Hlo, x: Any, out: ArrayType) -> Any:
-    """One number for each key, repeated for its elements."""
+def _broadcast_per_key(hlo: Hlo, x: Any, out: ArrayType) -> Any:
+    """Broadcast an array with one number per key to the elements of each key."""
     dims = f"broadcast_dimensions = {i64_array_attribute(range(x.type.ndim))}"
     return hlo.op("stablehlo.broadcast_in_dim", (x,), out, dims)
 
 
-def _summed(hlo: Hlo, strides: Sequence[int], first: Any, out: ArrayType) -> Any:
-    """`first` and, for each dim, the index times the stride."""
+def _add_offsets(hlo: Hlo, strides: Sequence[int], first: Any, out: ArrayType) -> Any:
+    """Add index times stride of each dim to `first`."""
     total = first
     for number, stride in enumerate(strides):
         dim = out.ndim - len(strides) + number

@@ -1,4 +1,4 @@
-"""sort and top_k beyond the laws: what they refuse, ties and special values, what moves on a mesh, derivatives."""
+"""sort and top_k beyond the laws: errors, ties and special values, collectives on a mesh, and derivatives."""
 
 import numpy as np
 import pytest
@@ -25,22 +25,22 @@ from shardwise.sharding import NamedSharding
         (Sort(0), "", "sort: needs at least one operand"),
         (Sort(0), "f32[3] i32[4]", "sort: operands must have one shape, not f32[3], i32[4]"),
         (Sort(1), "f32[3]", "sort: dim 1 does not exist in f32[3]"),
-        (Sort(0, 2), "f32[3]", "sort: of 1 operands 1 to 1 can be keys, not 2"),
-        (Sort(0, 0), "f32[3] f32[3]", "sort: of 2 operands 1 to 2 can be keys, not 0"),
-        (TopK(1), "f32[]", "top_k: f32[] has no dim to choose along"),
-        (TopK(4), "f32[5,3]", "top_k: of 3 elements along the last dim of f32[5,3] it cannot choose 4"),
-        (TopK(-1), "f32[5,3]", "top_k: of 3 elements along the last dim of f32[5,3] it cannot choose -1"),
+        (Sort(0, 2), "f32[3]", "sort: the number of keys must be from 1 to 1, the number of operands, not 2"),
+        (Sort(0, 0), "f32[3] f32[3]", "sort: the number of keys must be from 1 to 2, the number of operands, not 0"),
+        (TopK(1), "f32[]", "top_k: needs an array of rank 1 or more, not f32[]"),
+        (TopK(4), "f32[5,3]", "top_k: k must be from 0 to 3, the size of the last dim of f32[5,3], not 4"),
+        (TopK(-1), "f32[5,3]", "top_k: k must be from 0 to 3, the size of the last dim of f32[5,3], not -1"),
         (TopK(1), "c64[3]", "top_k: complex numbers have no order: c64[3]"),
     ],
     ids=str,
 )
-def test_wrong_operands(op, types, message):
+def test_wrong_operands_raise_type_error(op, types, message):
     with pytest.raises(TypeError) as caught:
         result_types(op, tuple(parse_type(text) for text in types.split()))
     assert str(caught.value) == message
 
 
-def test_nan_is_last_and_zeros_are_equal():
+def test_sort_puts_nan_last_and_treats_zeros_as_equal():
     x = np.array([0.0, np.nan, -0.0, np.inf, -np.nan, -np.inf, 0.0, -0.0], np.float32)
     found, order = Sort(0)(jnp.array(x), jnp.arange(8))
     assert order.tolist() == [5, 0, 2, 6, 7, 3, 1, 4]
@@ -49,7 +49,7 @@ def test_nan_is_last_and_zeros_are_equal():
     assert order.tolist() == [1, 4, 3, 0, 2, 6, 7, 5]
 
 
-def test_nan_is_the_largest_and_the_first_of_equal_ones_is_chosen():
+def test_top_k_treats_nan_as_largest_and_breaks_ties_by_index():
     x = jnp.array([1.0, np.nan, -np.inf, 2.0, -np.nan, 2.0, np.inf, -0.0, 0.0])
     _, places = lax.top_k(x, 9)
     assert places.tolist() == [1, 4, 6, 3, 5, 0, 8, 7, 2]
@@ -73,8 +73,8 @@ def assert_same(local, program, args):
 
 
 @pytest.mark.parametrize("columns", [65536, 65531], ids=["even", "uneven"])
-def test_the_largest_of_a_cut_dim_need_k_candidates_a_shard(columns):
-    """Reported against XLA: everything is gathered, 14.7 MB of it; and the indices were those of the shards."""
+def test_top_k_along_a_sharded_dim_gathers_k_candidates_per_shard(columns):
+    """XLA was reported to gather the complete operand (14.7 MB) and to return indices within the shards."""
     program, found = stages(TopK(8), (64, columns), P(None, "x"))
     steps = found.local.collectives()
     assert [step.op.name for step in steps] == ["all_gather"] * 2
@@ -82,7 +82,7 @@ def test_the_largest_of_a_cut_dim_need_k_candidates_a_shard(columns):
     assert_same(found.local, program, [np.random.default_rng(0).integers(0, 10**4, (64, columns)).astype(np.float32)])
 
 
-def test_batches_stay_cut():
+def test_batch_dims_stay_sharded():
     for op in (Sort(1), TopK(3)):
         program, found = stages(op, (21, 10), P("x", None))
         assert found.local.collectives() == []
@@ -90,7 +90,7 @@ def test_batches_stay_cut():
 
 
 @pytest.mark.parametrize("columns", [4096, 4093], ids=["even", "uneven"])
-def test_rows_are_dealt_out_to_be_sorted_and_taken_back(columns):
+def test_sort_along_a_sharded_dim_needs_two_all_to_alls(columns):
     program, found = stages(Sort(1), (64, columns), P(None, "x"))
     steps = found.local.collectives()
     assert [step.op.name for step in steps] == ["all_to_all"] * 2
@@ -105,7 +105,7 @@ def test_a_single_row_is_gathered():
     assert_same(found.local, program, [np.random.default_rng(0).normal(size=100_003).astype(np.float32)])
 
 
-CUT = [
+SHARDED = [
     ((16, 3), P("data")),
     ((13, 3), P("data", "model")),
     ((3, 9), P("data")),
@@ -117,24 +117,24 @@ CUT = [
 
 @pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
 @pytest.mark.parametrize("dtype", [np.float32, *(pytest.param(t, marks=pytest.mark.slow) for t in (np.int8, np.bool_))])
-def test_pieces_sort_to_the_whole(mesh, dtype, descending):
-    """On devices, many of them equal: what moves along shows that these stay in order."""
+def test_sort_on_a_mesh_matches_one_device(mesh, dtype, descending):
+    """Many elements are equal; the second operand shows that the sort is stable."""
     rng = np.random.default_rng(0)
-    for shape, spec in CUT:
+    for shape, spec in SHARDED:
         x = rng.integers(-2, 3, shape).astype(dtype)
         if dtype == np.float32:
             x.flat[::5] = np.nan
-        moved = rng.permutation(x.size).reshape(shape).astype(np.int32)
-        put = [sw.device_put(array, NamedSharding(mesh, spec)) for array in (x, moved)]
-        found = sw.jit(Sort(0, 1, descending))
-        for got, want in zip(found(*put), found(x, moved), strict=True):
+        payload = rng.permutation(x.size).reshape(shape).astype(np.int32)
+        sharded = [sw.device_put(array, NamedSharding(mesh, spec)) for array in (x, payload)]
+        sort = sw.jit(Sort(0, 1, descending))
+        for got, want in zip(sort(*sharded), sort(x, payload), strict=True):
             np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 9])
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8, np.bool_])
-def test_pieces_have_the_largest_of_the_whole(mesh, dtype, k):
-    """Fewer in a piece than are wanted, pieces of nothing but padding, many equal, and none but the smallest."""
+def test_top_k_on_a_mesh_matches_one_device(mesh, dtype, k):
+    """Shards with fewer than k elements, shards of nothing but padding, ties, and rows of only the lowest number."""
     rng = np.random.default_rng(0)
     lowest = np.iinfo(dtype).min if np.issubdtype(dtype, np.integer) else -np.inf if dtype == np.float32 else False
     for columns, spec in [(16, P(None, "data")), (9, P("model", "data")), (9, P(None, ("data", "model")))]:
@@ -143,25 +143,25 @@ def test_pieces_have_the_largest_of_the_whole(mesh, dtype, k):
         x[2, 1:] = lowest
         if dtype == np.float32:
             x[3, ::2] = np.nan
-        found = sw.jit(lambda x, k=k: lax.top_k(x, k))
-        put = sw.device_put(x, NamedSharding(mesh, spec))
-        for got, want in zip(found(put), found(x), strict=True):
+        top_k = sw.jit(lambda x, k=k: lax.top_k(x, k))
+        sharded = sw.device_put(x, NamedSharding(mesh, spec))
+        for got, want in zip(top_k(sharded), top_k(x), strict=True):
             np.testing.assert_array_equal(got, want)
 
 
-def test_derivatives_go_where_the_elements_came_from(mesh):
+def test_gradients_are_scattered_to_the_source_indices(mesh):
     x = np.array([[3.0, 1.0, 2.0], [5.0, 9.0, 7.0]], np.float32)
     weight = np.array([[10.0, 20.0, 30.0], [1.0, 2.0, 3.0]], np.float32)
-    wanted = [[30, 10, 20], [1, 3, 2]]
-    for given in (x, sw.device_put(x, NamedSharding(mesh, P(None, "data")))):
-        found = sw.jit(sw.grad(lambda x: (jnp.sort(x) * weight).sum()))(given)
-        np.testing.assert_array_equal(found, wanted)
-        by_values = sw.jit(sw.grad(lambda y, keys=given: (lax.sort_key_val(keys, y)[1] * weight).sum()))(given)
-        np.testing.assert_array_equal(by_values, wanted)
-        of_largest = sw.jit(sw.grad(lambda x: (lax.top_k(x, 2)[0] * weight[:, :2]).sum()))(given)
-        np.testing.assert_array_equal(of_largest, [[10, 0, 20], [0, 1, 2]])
+    expected = [[30, 10, 20], [1, 3, 2]]
+    for arg in (x, sw.device_put(x, NamedSharding(mesh, P(None, "data")))):
+        sort_grad = sw.jit(sw.grad(lambda x: (jnp.sort(x) * weight).sum()))(arg)
+        np.testing.assert_array_equal(sort_grad, expected)
+        values_grad = sw.jit(sw.grad(lambda y, keys=arg: (lax.sort_key_val(keys, y)[1] * weight).sum()))(arg)
+        np.testing.assert_array_equal(values_grad, expected)
+        top_k_grad = sw.jit(sw.grad(lambda x: (lax.top_k(x, 2)[0] * weight[:, :2]).sum()))(arg)
+        np.testing.assert_array_equal(top_k_grad, [[10, 0, 20], [0, 1, 2]])
 
 
-def test_an_infinite_derivative_stays_where_it_belongs():
+def test_infinite_cotangents_do_not_reach_other_elements():
     pulled = sw.vjp(lambda x: lax.top_k(x, 2)[0], jnp.array([1.0, 2.0, 3.0]))[1](jnp.array([np.inf, np.nan]))
     np.testing.assert_array_equal(pulled[0], [0, np.nan, np.inf])

@@ -1,5 +1,5 @@
-"""Factors and solves beyond the laws: what they refuse, what becomes of failures, derivatives where vectors may turn,
-and what moves on a mesh."""
+"""Decompositions and solvers beyond the laws: errors, NaN on failure, derivatives of functions of eigenvectors and
+singular vectors, and the collectives on a mesh."""
 
 import numpy as np
 import pytest
@@ -43,37 +43,42 @@ FROM_LEFT = TriangularSolve(left_side=True, is_lower=True)
         (
             FROM_LEFT,
             "f32[3,3] f32[2,3]",
-            "triangular_solve: the matrices of f32[3,3] need as many rows of b, not f32[2,3]",
+            "triangular_solve: a of type f32[3,3] needs b with 3 rows, not f32[2,3]",
         ),
         (FROM_LEFT, "f32[3,3] f64[3,1]", "triangular_solve: operands must have one dtype, not f32[3,3] and f64[3,1]"),
         (
             TridiagonalSolve(),
             "f32[3] f32[3] f32[2] f32[3,1]",
-            "tridiagonal_solve: diagonals need as many elements as b has rows, not f32[3], f32[3], f32[2] and f32[3,1]",
+            "tridiagonal_solve: the diagonals need as many elements as b has rows, not f32[3], f32[3], f32[2] and "
+            "f32[3,1]",
         ),
         (
             HouseholderProduct(),
             "f32[2,3] f32[2]",
-            "householder_product: needs no fewer rows than columns, not f32[2,3]",
+            "householder_product: needs at least as many rows as columns, not f32[2,3]",
         ),
-        (HouseholderProduct(), "f32[3,2] f32[3]", "householder_product: the matrices of f32[3,2] hold 2 reflections, "),
-        (Ormqr(), "f32[3,2] f32[2] f32[2,3]", "ormqr: reflections of 3 numbers need as many rows, not f32[2,3]"),
-        (PivotsToPermutation(2), "i32[3]", "lu_pivots_to_permutation: i32[3] holds more pivots than there are rows, 2"),
+        (
+            HouseholderProduct(),
+            "f32[3,2] f32[3]",
+            "householder_product: f32[3,2] holds at most 2 reflections per matrix, ",
+        ),
+        (Ormqr(), "f32[3,2] f32[2] f32[2,3]", "ormqr: reflections of size 3 need c with 3 rows, not f32[2,3]"),
+        (PivotsToPermutation(2), "i32[3]", "lu_pivots_to_permutation: there are more pivots, i32[3], than rows, 2"),
     ],
     ids=str,
 )
-def test_wrong_operands(op, types, message):
+def test_wrong_operands_raise_type_error(op, types, message):
     with pytest.raises(TypeError) as caught:
         result_types(op, tuple(parse_type(text) for text in types.split()))
     assert str(caught.value).startswith(message)
 
 
-def test_a_failure_is_nan_for_its_own_matrix_alone():
+def test_a_failure_makes_only_its_own_matrix_nan():
     good, bad = np.array([[4.0, 2.0], [2.0, 5.0]]), np.array([[1.0, 2.0], [2.0, 1.0]])
-    found = np.asarray(Cholesky()(jnp.array(np.stack([good, bad, good]))))
-    np.testing.assert_allclose(found[0], np.linalg.cholesky(good), rtol=1e-6)
-    np.testing.assert_array_equal(found[2], found[0])
-    np.testing.assert_array_equal(found[1], [[np.nan, 0], [np.nan, np.nan]])
+    factors = np.asarray(Cholesky()(jnp.array(np.stack([good, bad, good]))))
+    np.testing.assert_allclose(factors[0], np.linalg.cholesky(good), rtol=1e-6)
+    np.testing.assert_array_equal(factors[2], factors[0])
+    np.testing.assert_array_equal(factors[1], [[np.nan, 0], [np.nan, np.nan]])
     nan = np.stack([good, np.full((2, 2), np.nan)])
     for op in (Eigh(), Svd(), Svd(vectors=False), Eig(left=True, right=True), Schur()):
         for result in op(jnp.array(nan)):
@@ -84,30 +89,30 @@ def test_a_failure_is_nan_for_its_own_matrix_alone():
     assert np.isnan(solved[0]).all() and np.isfinite(solved[1]).all()
 
 
-def test_singular_matrices_have_factors():
+def test_lu_of_a_singular_matrix():
     both, pivots = Lu()(jnp.zeros((2, 2)))
     assert both.tolist() == [[0, 0], [0, 0]] and pivots.tolist() == [0, 1]
 
 
-# Derivatives of what does not change when the vectors turn.
+# Functions of vectors that do not depend on their phases or on a rotation within an eigenspace.
 
 
-def of_eigenvectors(x):
+def from_eigh(x):
     vectors, values = Eigh()(symmetrize(x))
     return batched_matmul(scale_columns(vectors, Mul()(values, values)), adjoint(vectors))
 
 
-def of_singular_vectors(x):
+def from_svd(x):
     u, s, vh = Svd()(x)
     return batched_matmul(scale_columns(u, s * s), vh)
 
 
-def of_square_singular_vectors(x):
+def from_full_svd(x):
     u, s, vh = Svd(full=True)(x)
     return batched_matmul(scale_columns(u, s * s), vh)
 
 
-def of_eig(x):
+def from_eig(x):
     values, vectors = Eig(left=False, right=True, differentiable=True)(x)
     return batched_matmul(scale_columns(vectors, Mul()(values, values)), solve(vectors, as_dtype(x, np.complex128)))
 
@@ -116,15 +121,15 @@ def of_eig(x):
 @pytest.mark.parametrize(
     ("function", "shape"),
     [
-        (of_eigenvectors, (2, 4, 4)),
-        (of_singular_vectors, (2, 4, 3)),
-        (of_singular_vectors, (3, 5)),
-        (of_square_singular_vectors, (3, 3)),
-        (of_eig, (2, 3, 3)),
+        (from_eigh, (2, 4, 4)),
+        (from_svd, (2, 4, 3)),
+        (from_svd, (3, 5)),
+        (from_full_svd, (3, 3)),
+        (from_eig, (2, 3, 3)),
     ],
     ids=["eigh", "svd tall", "svd wide", "svd square", "eig"],
 )
-def test_derivatives_where_vectors_may_turn(function, shape, dtype):
+def test_derivatives_match_finite_differences(function, shape, dtype):
     rng = np.random.default_rng(0)
     x, dx = (rng.normal(size=shape) + (1j * rng.normal(size=shape) if dtype == np.complex128 else 0) for _ in range(2))
     program = rewrite("program", [ArrayType(shape, dtype)], lambda x: [function(x)])
@@ -145,21 +150,21 @@ def test_derivatives_where_vectors_may_turn(function, shape, dtype):
     ],
     ids=["svd", "eig", "schur", "geqrf"],
 )
-def test_what_has_no_derivative_says_so(function, message):
+def test_missing_derivatives_raise_not_implemented(function, message):
     with pytest.raises(NotImplementedError, match=message.replace("(", r"\(")):
         sw.grad(lambda x: function(x).sum())(jnp.ones((3, 2)))
 
 
-def test_where_values_are_equal():
-    """Vectors of equal eigenvalues have no derivative, the values have; singular vectors do not turn."""
+def test_derivatives_at_equal_eigenvalues_or_singular_values():
+    """Eigenvectors of equal eigenvalues have no derivative, but the eigenvalues do; singular vectors do not rotate."""
     x = jnp.eye(3)
-    found = sw.jit(lambda x: [sw.grad(lambda x, f=f: f(x).sum())(x) for f in EQUAL])(x)
-    assert np.isnan(np.asarray(found[0])).any()
-    np.testing.assert_allclose(found[1], np.eye(3), atol=1e-6)
-    assert np.isfinite(np.asarray(found[2])).all()
+    grads = sw.jit(lambda x: [sw.grad(lambda x, f=f: f(x).sum())(x) for f in AT_EQUAL_VALUES])(x)
+    assert np.isnan(np.asarray(grads[0])).any()
+    np.testing.assert_allclose(grads[1], np.eye(3), atol=1e-6)
+    assert np.isfinite(np.asarray(grads[2])).all()
 
 
-EQUAL = (of_eigenvectors, lambda x: Eigh()(x)[1], of_singular_vectors)
+AT_EQUAL_VALUES = (from_eigh, lambda x: Eigh()(x)[1], from_svd)
 
 
 # On a mesh.
@@ -186,27 +191,27 @@ BATCHED = {
     "hessenberg": (Hessenberg(), [(3, 3)]),
     "tridiagonal": (Tridiagonal(), [(3, 3)]),
 }
-REPORTED = {"cholesky": "jax#13081", "triangular_solve": "jax#15680", "eigh": "jax#13087", "svd": "jax#13087"}
+JAX_REPORTS = {"cholesky": "jax#13081", "triangular_solve": "jax#15680", "eigh": "jax#13087", "svd": "jax#13087"}
 
 
 def values(shape, seed=0):
-    """Random matrices; square ones positive definite, so that all of the functions take them."""
-    found = np.random.default_rng(seed).normal(size=shape)
+    """Return random matrices. Square ones are positive definite, so that all of the functions accept them."""
+    matrices = np.random.default_rng(seed).normal(size=shape)
     if shape[-1] == shape[-2]:
-        found = found @ np.swapaxes(found, -1, -2) + np.eye(shape[-1])
-    return (found + (4 if shape[-1] == 3 and len(shape) == 2 else 0)).astype(np.float32)
+        matrices = matrices @ np.swapaxes(matrices, -1, -2) + np.eye(shape[-1])
+    return (matrices + (4 if shape[-1] == 3 and len(shape) == 2 else 0)).astype(np.float32)
 
 
 @pytest.mark.parametrize("size", [16, 13], ids=["even", "uneven"])
 @pytest.mark.parametrize("name", BATCHED)
 def test_each_device_factors_its_own_batch(name, size):
-    """Nothing moves. jax#13081, #15680 and #13087 report that a sharded batch of such calls is gathered in JAX."""
+    """There are no collectives. jax#13081, #15680 and #13087 report that JAX gathers a sharded batch of such calls."""
     function, shapes = BATCHED[name]
     full = [(size, *shape) for shape in shapes]
     program = rewrite(name, [ArrayType(shape, np.float32) for shape in full], lambda *xs: list(function(*xs)))
     pins = [pin_of(P("x"), shape, MESH) for shape in full]
     local = run_stages(program, MESH, pins, [None] * len(program.outputs)).local
-    assert local.collectives() == [], REPORTED.get(name, "")
+    assert local.collectives() == [], JAX_REPORTS.get(name, "")
     assert all(placement.layout.dims[0] == ("x",) for placement in local.outputs)
     args = [values(shape, number) for number, shape in enumerate(full)]
     for got, want in zip(simulate(local, args), evaluate(program, args), strict=True):
@@ -214,7 +219,7 @@ def test_each_device_factors_its_own_batch(name, size):
 
 
 @pytest.mark.parametrize("name", ["cholesky", "solve", "qr", "eigh", "svd"])
-def test_so_it_is_with_its_gradient(name):
+def test_gradients_of_a_sharded_batch_need_no_collectives(name):
     function, shapes = BATCHED[name]
 
     def total(*xs):
@@ -228,7 +233,7 @@ def test_so_it_is_with_its_gradient(name):
     np.testing.assert_allclose(simulate(local, args)[0], evaluate(program, args)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_columns_to_solve_for_stay_cut():
+def test_right_hand_sides_stay_sharded():
     types = [ArrayType((4, 4), np.float32), ArrayType((4, 24), np.float32)]
     program = rewrite("program", types, lambda a, b: [FROM_LEFT(a, b)])
     local = run_stages(program, MESH, [pin_of(P(), (4, 4), MESH), pin_of(P(None, "x"), (4, 24), MESH)], [None]).local
@@ -237,8 +242,8 @@ def test_columns_to_solve_for_stay_cut():
 
 
 @pytest.mark.parametrize("spec", [P("data"), P(("data", "model")), P(None, "data"), P(None, None, "model")], ids=str)
-def test_on_devices_all_is_as_on_one(mesh, spec):
-    """A batch of 6, or of 8, cut along each dim, of a matrix too: equal to the bit."""
+def test_results_on_a_mesh_are_bitwise_equal_to_one_device(mesh, spec):
+    """Batches of 6 and of 8, sharded along each dim, also along dims of the matrices."""
     calls = {name: call for name, call in BATCHED.items() if name not in ("tridiagonal_solve",)}
     for size in (6, 8):
         args = {name: [values((size, *s), n) for n, s in enumerate(shapes)] for name, (_, shapes) in calls.items()}
@@ -247,7 +252,7 @@ def test_on_devices_all_is_as_on_one(mesh, spec):
             return {name: list(calls[name][0](*xs)) for name, xs in args.items()}
 
         placed = {name: [sw.device_put(x, NamedSharding(mesh, spec)) for x in xs] for name, xs in args.items()}
-        found, wanted = sw.jit(run)(placed), sw.jit(run)(args)
+        sharded, expected = sw.jit(run)(placed), sw.jit(run)(args)
         for name in calls:
-            for got, want in zip(found[name], wanted[name], strict=True):
+            for got, want in zip(sharded[name], expected[name], strict=True):
                 assert np.asarray(got).tobytes() == np.asarray(want).tobytes(), name

@@ -1,4 +1,4 @@
-"""Threefry against its published test vectors and JAX's; counters of more than 32 bits; what the ops refuse."""
+"""Threefry against its published test vectors and JAX's hash, counters of more than 32 bits, and errors."""
 
 import numpy as np
 import pytest
@@ -15,23 +15,23 @@ U32, U64 = np.uint32, np.uint64
 
 @pytest.mark.parametrize(
     ("key", "counter", "words"),
-    [  # of the Random123 library, threefry2x32 with 20 rounds
+    [  # from the Random123 library: threefry2x32 with 20 rounds
         ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
         ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
         ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
     ],
     ids=["zeros", "ones", "pi"],
 )
-def test_published_vectors(key, counter, words):
+def test_published_test_vectors(key, counter, words):
     count = U64(counter[0] << 32 | counter[1])
     with np.errstate(over="ignore"):
         assert tuple(int(word) for word in threefry2x32(U32(key[0]), U32(key[1]), count)) == words
-    made = RandomKeys((), ())(sw.numpy.array(np.array(key, U32)), _array(count))
-    assert tuple(made.tolist()) == words
+    new_key = RandomKeys((), ())(sw.numpy.array(np.array(key, U32)), _array(count))
+    assert tuple(new_key.tolist()) == words
 
 
 def _array(x):
-    """A 64-bit array, whatever the setting says."""
+    """Return a 64-bit array, also if x64 is disabled."""
     before = sw.config.enable_x64
     sw.config.update("enable_x64", True)
     try:
@@ -42,47 +42,59 @@ def _array(x):
 
 @pytest.mark.jax
 def test_counters_of_more_than_32_bits():
-    """Elements of an array of 2**33: the last rows of it, which start at such a counter, against JAX's own hash."""
+    """The last elements of an array with more than 2**32 elements, against JAX's own hash."""
     prng = pytest.importorskip("jax._src.random.threefry2x32")
     key = np.array([3, 4], U32)
     first = U64(2**33 - 5)
-    found = RandomBits((9,), (1,), 32)(sw.numpy.array(key), _array(first))
+    bits = RandomBits((9,), (1,), 32)(sw.numpy.array(key), _array(first))
     counts = first + np.arange(9, dtype=U64)
     high, low = (counts >> U64(32)).astype(U32), counts.astype(U32)
     a, b = prng.threefry2x32_p.bind(np.full(9, key[0]), np.full(9, key[1]), high, low)
-    np.testing.assert_array_equal(found, np.asarray(a) ^ np.asarray(b))
+    np.testing.assert_array_equal(bits, np.asarray(a) ^ np.asarray(b))
 
 
-def test_row_major():
+def test_row_major_strides():
     assert row_major_strides((2, 3, 4)) == (12, 4, 1)
     assert row_major_strides((2**20, 2**20)) == (2**20, 1)
-    with pytest.raises(NotImplementedError, match=r"has more elements than the 2\*\*64 of one key"):
+    with pytest.raises(NotImplementedError, match=r"has more elements than the 2\*\*64 counters of one key"):
         row_major_strides((2**33, 2**32))
 
 
 @pytest.mark.parametrize(
     ("op", "types", "text"),
     [
-        (RandomBits((3,), (1,), 32), "i32[2] u64[]", "random_bits: a key is two words of 32 bits"),
-        (RandomBits((3,), (1,), 32), "u32[3] u64[]", "random_bits: a key is two words of 32 bits"),
+        (RandomBits((3,), (1,), 32), "i32[2] u64[]", "random_bits: a key must be two words of 32 bits"),
+        (RandomBits((3,), (1,), 32), "u32[3] u64[]", "random_bits: a key must be two words of 32 bits"),
         (RandomBits((3,), (1,), 32), "u32[2] u32[]", "random_bits: needs a counter for each key"),
         (RandomKeys((3,), ()), "u32[2] u64[]", "random_keys: strides"),
-        (RandomBits((3,), (1,), 12), "u32[2] u64[]", "random_bits: width is one of 8, 16, 32, 64, not 12"),
+        (RandomBits((3,), (1,), 12), "u32[2] u64[]", "random_bits: width must be one of 8, 16, 32, 64, not 12"),
         (RandomGamma(False), "u32[2] f32[3]", "random_gamma: needs a key for each element"),
         (RandomGamma(False), "u32[3,2] i32[3]", "random_gamma: needs a float parameter"),
         (
             WaitingTimeSampler("pareto", (1,)),
             "u32[2] u64[] f32[3]",
-            "random_waiting: 'pareto' of 1 parameters is not one of",
+            "random_waiting: 'pareto' with 1 parameters is not supported",
         ),
         (
             WaitingTimeSampler("poisson", (1,)),
             "u32[2] u64[] i32[3]",
-            "random_waiting: parameters are floats of one type",
+            "random_waiting: parameters must be floats of one type",
         ),
-        (RejectionSampler("poisson", (1,)), "u32[2] u64[] i32[] bool[2] f32[3]", "random_rejection: turns and live"),
-        (RngBitGenerator((3,), np.dtype(U32), "DEFAULT"), "u32[3]", r"the key is u32\[4\] or u64\[2\], not u32\[3\]"),
-        (RngBitGenerator((3,), np.dtype(np.int32), "DEFAULT"), "u32[4]", "rng_bit_generator: makes uint8"),
+        (
+            RejectionSampler("poisson", (1,)),
+            "u32[2] u64[] i32[] bool[2] f32[3]",
+            "random_rejection: needs one i32 of min_iterations per key and a mask",
+        ),
+        (
+            RngBitGenerator((3,), np.dtype(U32), "DEFAULT"),
+            "u32[3]",
+            r"the key must be u32\[4\] or u64\[2\], not u32\[3\]",
+        ),
+        (
+            RngBitGenerator((3,), np.dtype(np.int32), "DEFAULT"),
+            "u32[4]",
+            "rng_bit_generator: dtype must be one of uint8",
+        ),
         (RngUniform((3,)), "f32[] i32[]", "rng_uniform: needs two scalars of one dtype"),
     ],
     ids=[
@@ -90,7 +102,6 @@ def test_row_major():
         *("live", "state", "signed-bits", "two-dtypes"),
     ],
 )
-def test_refused(op, types, text):
-    given = [parse_type(word) for word in types.split()]
+def test_wrong_operands_raise_type_error(op, types, text):
     with pytest.raises(TypeError, match=text):
-        op.out_types(*given)
+        op.out_types(*(parse_type(word) for word in types.split()))
