@@ -1,4 +1,4 @@
-"""Collectives over named axes: what `lax.psum` and similar functions trace to.
+"""Collectives over named axes, the ops of `lax.psum` and similar functions.
 
 A named axis is bound by a vmap or a manual region (`shard_map`) around the op. Its *members* run the same program on
 different values; an operand is the value of one member. A vmap over another axis does not change the op. Derivatives of
@@ -329,7 +329,7 @@ def take_slices(x: Any, dim: int, sources: Sequence[int | None]) -> Any:
 
 
 def sum_of_copies(x: Any, count: int) -> Any:
-    """Return `count * x`, a sum of copies. Small floats are multiplied in f32 and rounded once, as they are in sums."""
+    """Return `count * x`, a sum of copies. Small floats are multiplied in f32 and rounded once, like sums."""
     dtype = x.type.dtype
     wide = numpy_carrier(dtype) if is_float(dtype) else dtype
     product = Mul()(x if wide == dtype else Convert(wide)(x), full(x.type.shape, count, wide, x.type.weak))

@@ -73,10 +73,10 @@ class NamedExchangeOp(Named):
         return self.vmap_one_axis(axis, batch_dim_at(x, dim, 0, axis.size), self.axes.index(axis.name))
 
     def vmap_all_members(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        """Compute the op if all members lie along `dim` of `x`; None: all have the value `x`.
+        """Compute the op if `dim` of `x` is the dim of all members; None: all have the value `x`.
 
         Returns:
-            The result, and its dim along which members lie; None if all members have the same.
+            The result, and its dim of members; None if all members have the same result.
         """
         if not self.groups:
             return self.along_dim(x, dim)
@@ -86,7 +86,7 @@ class NamedExchangeOp(Named):
         return merge_groups(result, member_dim, self.groups), 0
 
     def vmap_one_axis(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
-        """Compute the op if the members along one of several axes, `axes[place]`, lie along dim 0 of `x`.
+        """Compute the op if dim 0 of `x` is the dim of members along one of several axes, `axes[place]`.
 
         By default each member gathers the values of all members, computes the results of all, and takes its own.
         """
@@ -103,7 +103,7 @@ class NamedExchangeOp(Named):
         return _slice_at(by_axis, 1, flat_axis_index(axes, sizes)), 0
 
     def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        """Compute the op without groups if all members lie along `dim` of `x`; see `vmap_all_members`."""
+        """Compute the op without groups if `dim` of `x` is the dim of all members; see `vmap_all_members`."""
         raise self.missing_rule("along_dim")
 
     def with_leading_dim(self) -> "NamedExchangeOp":
@@ -232,14 +232,14 @@ class NamedAllToAll(NamedExchangeOp):
         return (replace(self, split=self.stack, stack=self.split)(cotangent),)
 
     def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        # Senders lie along dim 0 and receivers along `split`: receivers move to dim 0, senders to `stack`.
+        # Dim 0 is that of senders and `split` that of receivers: receivers move to dim 0, senders to `stack`.
         receivers_first = move_dim(batch_dim_at(x, dim, 0, self.count), self.split + 1, 0)
         return move_dim(receivers_first, 1, self.stack + 1), 0
 
     def vmap_one_axis(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
         if self.groups:
             return super().vmap_one_axis(axis, x, place)
-        # Senders along this axis lie along dim 0; receivers along it are one of the dims that `split` consists of.
+        # Dim 0 is that of senders along this axis; the dim of receivers along it is part of `split`.
         own = move_dim(split_dim(x, self.split + 1, self.sizes), self.split + 1 + place, 0)
         rest = NamedAllToAll(_without(self.axes, place), _without(self.sizes, place), self.split + 2, self.stack + 2)
         received = rest(merge_dims(own, self.split + 2, len(self.axes) - 1))

@@ -124,7 +124,7 @@ class TakeWindow(Collective):
         return hlo.op("stablehlo.concatenate", parts, self._resized(x, size), f"dimension = {self.dim} : i64")
 
     def _blocks(self, shard_size: int) -> list[_Block]:
-        """Return for each distance between devices the block that covers what any device needs over it."""
+        """Return for each distance between devices the block that covers the needs of all devices."""
         blocks = []
         for distance in range(1 - self.count, self.count):
             ranges = []

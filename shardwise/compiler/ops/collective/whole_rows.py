@@ -1,6 +1,6 @@
 """Unshard a dim for ops that need complete rows along it, such as sort and fft, and shard their results again.
 
-If there are enough rows, an all-to-all gives each device some complete rows. Otherwise an all-gather gives it all rows.
+If there are enough rows, an all-to-all distributes complete rows over the devices. Otherwise all rows are gathered.
 """
 
 import math

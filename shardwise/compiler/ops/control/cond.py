@@ -130,9 +130,12 @@ class Cond(DataDependentControl):
         for number, branch in enumerate(self.branches):
             mapped, out_dims = installed.transforms.vmap(branch, axis, tuple(dims[1:]))
             outputs = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(Call(mapped)(*rest), out_dims, strict=True)]
-            taken = Compare("EQ")(index, full((axis.size,), number, np.int32))
+            is_selected = Compare("EQ")(index, full((axis.size,), number, np.int32))
             results = (
-                [Select()(Broadcast(x.type.shape, (0,))(taken), x, y) for x, y in zip(outputs, results, strict=True)]
+                [
+                    Select()(Broadcast(x.type.shape, (0,))(is_selected), x, y)
+                    for x, y in zip(outputs, results, strict=True)
+                ]
                 if results
                 else outputs
             )
@@ -146,7 +149,7 @@ class Cond(DataDependentControl):
 
 
 class _Residual(NamedTuple):
-    """Where a residual of a branch is found: in operand `number` of the branch, or in result slot `number`."""
+    """The place of a residual of a branch: in operand `number` of the branch, or in result slot `number`."""
 
     is_slot: bool
     number: int

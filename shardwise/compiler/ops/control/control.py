@@ -346,11 +346,11 @@ class DataDependentControl(Control):
 
 
 def select_per_device(
-    choices: Sequence[int], wanted: int, on_match: Sequence[Shards], otherwise: Sequence[Shards]
+    choices: Sequence[int], choice: int, on_match: Sequence[Shards], otherwise: Sequence[Shards]
 ) -> list[Shards]:
-    """Select `on_match` on devices whose choice is `wanted`, and `otherwise` on the others."""
+    """Select `on_match` on devices with this choice, and `otherwise` on the others."""
     return [
-        [x if choice == wanted else y for choice, x, y in zip(choices, xs, ys, strict=True)]
+        [x if own == choice else y for own, x, y in zip(choices, xs, ys, strict=True)]
         for xs, ys in zip(on_match, otherwise, strict=True)
     ]
 

@@ -129,11 +129,11 @@ class Scan(Control):
             for equation in forward.equations
             if not equation.outputs or not consts.keys() >= set(equation.outputs)
         ]
-        body = Program(
-            (*inputs, *forward.inputs),
-            tuple(equations),
-            (*(consts.get(value, value) for value in forward.outputs[:count]), *computed.stacked),
-            forward.name,
+        body = replace(
+            forward,
+            inputs=(*inputs, *forward.inputs),
+            equations=tuple(equations),
+            outputs=(*(consts.get(value, value) for value in forward.outputs[:count]), *computed.stacked),
         )
         return replace(self, program=installed.transforms.dce(body), consts=len(inputs) + self.consts)
 
@@ -264,8 +264,11 @@ class Scan(Control):
         known_inputs = [program.inputs[number] for number in known]
         known_outputs = [program.outputs[number - self.consts] for number in known]
         inputs = tuple(value for value, is_linear in zip(program.inputs, linear, strict=True) if not is_linear)
-        first_body = Program(
-            inputs, _computable(program.equations, inputs), (*known_outputs, *known_inputs), program.name
+        first_body = replace(
+            program,
+            inputs=inputs,
+            equations=_computable(program.equations, inputs),
+            outputs=(*known_outputs, *known_inputs),
         )
         first = Scan(
             installed.transforms.dce(first_body),
