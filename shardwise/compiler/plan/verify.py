@@ -84,7 +84,7 @@ def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
         if factors[0] in rule.reduce
     }
     entering = {term for layout in choice.operands for term in layout.partial}
-    for axis, reduction in sorted(entering):
+    for axis, reduction in sorted(entering, key=str):
         numbers = {n for n, layout in enumerate(choice.operands) if (axis, reduction) in layout.partial}
         are_addends = (axis, reduction) in reduced and numbers <= rule.addends
         if reduction != PARTIAL_SUM or not (numbers in linear or are_addends):
@@ -93,7 +93,7 @@ def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
             )
     for layout in choice.results:
         if set(layout.partial) != reduced | entering:
-            return f"the result is {layout}, but is partial over {sorted(reduced | entering)}"
+            return f"the result is {layout}, but is partial over {sorted(reduced | entering, key=str)}"
     return ""
 
 
