@@ -61,7 +61,7 @@ class Region:
 REGIONS = (
     Region(
         "MLP with psum",
-        lambda library: regions.summed(library, AXIS),
+        lambda library: regions.megatron_mlp(library, AXIS),
         (REPLICATED, COLUMNS, ROWS),
         REPLICATED,
         ((256, 256), (256, 2048), (2048, 256)),
@@ -69,7 +69,7 @@ REGIONS = (
     ),
     Region(
         "FSDP with all_gather",
-        lambda library: regions.gathered(library, AXIS),
+        lambda library: regions.fsdp_layers(library, AXIS),
         (ROWS, COLUMNS),
         ROWS,
         ((256, 256), (4, 256, 256)),
