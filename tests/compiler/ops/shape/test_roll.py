@@ -1,4 +1,4 @@
-"""roll along a cut dim: what passes the cuts is sent on around the ring, once."""
+"""roll along a sharded dim: each device sends the elements that cross a shard boundary, once."""
 
 import numpy as np
 import pytest
@@ -25,23 +25,23 @@ def sent(local):
 
 
 @pytest.mark.parametrize(("by", "rows"), [(1, 1), (-1, 1), (4, 4), (3, 3), (5, 4), (8, 4), (15, 1), (13, 3)], ids=str)
-def test_each_device_sends_what_passes_its_cut(by, rows):
-    """16 rows in pieces of 4: at most a whole piece is sent."""
+def test_each_device_sends_the_rows_that_cross_a_shard_boundary(by, rows):
+    """16 rows in shards of 4: a device sends at most its shard."""
     local = local_of(lambda x: jnp.roll(x, by, 0), (16, 6))
     assert sent(local) == [("rotate", rows * 6 * 4)]
     x = np.arange(96, dtype=np.float32).reshape(16, 6)
     np.testing.assert_array_equal(simulate(local, [x])[0], np.roll(x, by, 0))
 
 
-def test_a_whole_turn_sends_nothing():
+def test_a_roll_by_the_size_sends_nothing():
     assert sent(local_of(lambda x: jnp.roll(x, 16, 0), (16, 6))) == []
 
 
-def test_the_other_dims_need_nobody():
+def test_a_roll_along_an_unsharded_dim_sends_nothing():
     assert sent(local_of(lambda x: jnp.roll(x, 2, 1), (16, 6))) == []
 
 
-def test_a_slope_goes_back_the_same_way():
+def test_the_transpose_rolls_back_with_one_rotate():
     local = local_of(lambda x: sw.vjp(lambda x: jnp.roll(x, 1, 0), x)[1](x)[0], (16, 6))
     assert sent(local) == [("rotate", 6 * 4)]
     x = np.arange(96, dtype=np.float32).reshape(16, 6)
@@ -49,7 +49,7 @@ def test_a_slope_goes_back_the_same_way():
 
 
 @pytest.mark.parametrize("by", [1, 3, 7, 14])
-def test_uneven_pieces(by):
+def test_uneven_shards(by):
     local = local_of(lambda x: jnp.roll(x, by, 0), (15, 6))
     assert {name for name, _ in sent(local)} == {"take_window"}
     x = np.arange(90, dtype=np.float32).reshape(15, 6)
@@ -58,7 +58,7 @@ def test_uneven_pieces(by):
 
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("size", [16, 15])
-def test_the_planner_counts_what_is_sent(size, count):
+def test_exchanged_bytes_equals_the_bytes_sent(size, count):
     op, x = Roll(0, 3), ArrayType((size, 6), np.float32)
     spec = ROWS if count == 4 else P("model", None)
     local = local_of(lambda x: jnp.roll(x, 3, 0), x.shape, spec)

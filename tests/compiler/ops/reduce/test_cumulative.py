@@ -1,4 +1,4 @@
-"""Running totals beyond the laws: what they refuse, special values, what moves on a mesh, derivatives."""
+"""Cumulative reductions beyond the laws: errors, special values, communication, derivatives."""
 
 from dataclasses import replace
 from typing import Any
@@ -58,15 +58,15 @@ def test_wrong_operands(op, types, message):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_small_floats_go_on_growing(mesh, dtype):
-    """Of ones that are rounded one by one, the total would stay at 2048 or 256."""
+def test_narrow_floats_accumulate_in_f32(mesh, dtype):
+    """Rounded after each addition, a sum of ones would stop at 2048 or 256."""
     x = np.ones(3000, dtype)
     put = sw.device_put(x, NamedSharding(mesh, P("data")))
-    for given in (x, put):
-        np.testing.assert_array_equal(sw.jit(jnp.cumsum)(given), np.arange(1, 3001, dtype=np.float32).astype(dtype))
+    for array in (x, put):
+        np.testing.assert_array_equal(sw.jit(jnp.cumsum)(array), np.arange(1, 3001, dtype=np.float32).astype(dtype))
 
 
-def test_nan_and_infinities_spread_to_what_follows():
+def test_nan_and_infinities_propagate():
     inf, nan = np.inf, np.nan
     x = jnp.array([1.0, inf, 2.0, -inf, 3.0])
     np.testing.assert_array_equal(lax.cumsum(x), [1, inf, inf, nan, nan])
@@ -76,7 +76,7 @@ def test_nan_and_infinities_spread_to_what_follows():
     np.testing.assert_array_equal(lax.cumlogsumexp(jnp.array([-inf, -inf, 2.0, inf, inf])), [-inf, -inf, 2, inf, inf])
 
 
-def test_a_power_that_would_overflow_does_not():
+def test_cumlogsumexp_does_not_overflow():
     np.testing.assert_allclose(lax.cumlogsumexp(jnp.array([1000.0, 1000.0])), [1000, 1000 + np.log(2)], rtol=1e-6)
     np.testing.assert_allclose(lax.cumlogsumexp(jnp.array([-1000.0, -1000.0])), [-1000, np.log(2) - 1000], rtol=1e-6)
 
@@ -91,19 +91,19 @@ def stages(op, shape, dtype=np.float32):
 
 @pytest.mark.parametrize("reduction", COMBINERS, ids=str)
 @pytest.mark.parametrize("rows", [4096, 4095], ids=["even", "uneven"])
-def test_one_small_exchange(reduction, rows):
-    """Reported against XLA: a running sum along a cut dim gathers everything."""
-    program, found = stages(Cumulative(0, reduction), (rows, 64))
-    (step,) = found.local.collectives()
+def test_a_sharded_dim_needs_one_all_gather_of_totals(reduction, rows):
+    """XLA gathers the whole operand of a cumulative sum along a sharded dim."""
+    program, result = stages(Cumulative(0, reduction), (rows, 64))
+    (step,) = result.local.collectives()
     assert step.op.name == "all_gather"
-    assert found.local.bytes_sent(step) == 7 * 64 * 4
-    assert [placement.layout.dims for placement in found.local.outputs] == [(("x",), ())]
+    assert result.local.bytes_sent(step) == 7 * 64 * 4
+    assert [placement.layout.dims for placement in result.local.outputs] == [(("x",), ())]
     x = np.random.default_rng(0).uniform(0.9, 1.1, (rows, 64)).astype(np.float32)
-    np.testing.assert_allclose(simulate(found.local, [x])[0], evaluate(program, [x])[0], rtol=1e-4)
+    np.testing.assert_allclose(simulate(result.local, [x])[0], evaluate(program, [x])[0], rtol=1e-4)
 
 
-def test_operands_and_the_result_may_be_padded_to_different_sizes():
-    """One operand of 10 is cut over 4 elsewhere, so it is padded to 12; what is cut over 2 alone is not."""
+def test_operands_and_result_with_different_padded_sizes():
+    """An operand of size 10 is sharded over 4 devices elsewhere and padded to 12; sharded over 2 it is not padded."""
     mesh = AbstractMesh((2, 2), ("a", "b"))
 
     def body(x, y):
@@ -114,28 +114,32 @@ def test_operands_and_the_result_may_be_padded_to_different_sizes():
     sharded = propagate(program, mesh, pins[:1] * 2, [*pins[:1] * 3, pins[1]])
     options: dict[str, dict[Any, Any]] = {"a": {}, "b": {}}
     for equation in program.equations:
-        cut = factor_candidate(factor_rule(equation.op, tuple(value.type for value in equation.inputs)), 0)
-        options["a"][equation] = (cut,)
-        options["b"][equation] = (cut,) if equation.op.name == "neg" else sharded.candidates["b"][equation][:1]
+        sharded_candidate = factor_candidate(
+            factor_rule(equation.op, tuple(value.type for value in equation.inputs)), 0
+        )
+        options["a"][equation] = (sharded_candidate,)
+        options["b"][equation] = (
+            (sharded_candidate,) if equation.op.name == "neg" else sharded.candidates["b"][equation][:1]
+        )
     sharded = replace(sharded, candidates=options)
     local = partition(sharded, choose(sharded))
     assert {"take_window", "cumulative", "recurrence", "all_gather"} <= {
         step.op.name for step in local.program.equations
     }
     args = [np.arange(10, dtype=np.float32) % 3, np.ones(10, np.float32)]
-    for got, want in zip(simulate(local, args), evaluate(program, args), strict=True):
-        np.testing.assert_array_equal(got, want)
+    for actual, expected in zip(simulate(local, args), evaluate(program, args), strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
-CUT = [(13, P("data")), (3, P("data")), (24, P(("model", "data")))]
+SHARDED_ROWS = [(13, P("data")), (3, P("data")), (24, P(("model", "data")))]
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("reduction", COMBINERS, ids=str)
-def test_pieces_make_the_whole(mesh, reduction, reverse):
-    """On devices: integers to the bit, floats up to rounding; derivatives too."""
+def test_sharded_like_one_device(mesh, reduction, reverse):
+    """Integers are equal, floats and derivatives equal up to rounding."""
     rng = np.random.default_rng(0)
-    for rows, spec in CUT:
+    for rows, spec in SHARDED_ROWS:
         for dtype in (np.float32, np.int32)[: 1 + (reduction is not LOGSUMEXP)]:
             x = rng.integers(-3, 4, (rows, 3)).astype(dtype)
             put = sw.device_put(x, NamedSharding(mesh, spec))
@@ -148,20 +152,20 @@ def test_pieces_make_the_whole(mesh, reduction, reverse):
     np.testing.assert_allclose(slope(sw.device_put(x, NamedSharding(mesh, P("data")))), slope(x), rtol=1e-4)
 
 
-def test_derivatives_along_a_cut_dim_are_small_exchanges_too(mesh):
+def test_derivatives_along_a_sharded_dim_exchange_only_totals(mesh):
     x = sw.device_put(np.ones((4096, 64), np.float32), NamedSharding(mesh, P(("data", "model"))))
     for reduction in COMBINERS:
         total = Cumulative(0, reduction)
         report = sw.explain(sw.jit(sw.grad(lambda x, total=total: (total(x) ** 2).sum())))(x)
-        assert report.wire_bytes < 20_000, report  # everything is 1 MB
+        assert report.wire_bytes < 20_000, report  # the operand has 1 MB
 
 
-def test_zeros_leave_the_other_derivatives_of_a_product_alone():
+def test_jacobian_of_cumprod_with_a_zero():
     jacobian = sw.jacrev(lax.cumprod)(jnp.array([2.0, 0.0, 3.0]))
     np.testing.assert_array_equal(jacobian, [[1, 0, 0], [0, 2, 0], [0, 6, 0]])
 
 
-def test_equal_elements_share_the_derivative_of_their_maximum():
+def test_ties_share_the_derivative_of_cummax():
     np.testing.assert_array_equal(sw.jacrev(lax.cummax)(jnp.array([1.0, 1.0])), [[1, 0], [0.5, 0.5]])
     np.testing.assert_array_equal(sw.jacrev(lax.cummax)(jnp.array([1.0, 3.0, 2.0])), [[1, 0, 0], [0, 1, 0], [0, 1, 0]])
 
@@ -169,11 +173,11 @@ def test_equal_elements_share_the_derivative_of_their_maximum():
 def test_second_derivatives():
     x = np.array([0.5, -1.5, 2.0, 0.25], np.float32)
     for function in (lax.cumprod, lax.cumlogsumexp):
-        found = sw.hessian(lambda x, function=function: (function(x) ** 2).sum())(x)
+        hessian = sw.hessian(lambda x, function=function: (function(x) ** 2).sum())(x)
         step = 1e-2
         slope = sw.grad(lambda x, function=function: (function(x) ** 2).sum())
         for i in range(4):
             along = np.eye(4, dtype=np.float32)[i] * step
             np.testing.assert_allclose(
-                found[i], (slope(x + along) - slope(x - along)) / (2 * step), rtol=2e-2, atol=2e-2
+                hessian[i], (slope(x + along) - slope(x - along)) / (2 * step), rtol=2e-2, atol=2e-2
             )

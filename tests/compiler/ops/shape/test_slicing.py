@@ -1,4 +1,4 @@
-"""slice, pad, concatenate, reverse beyond the laws: what they refuse, what moves on a mesh, derivatives of padding."""
+"""slice, pad, concatenate and reverse beyond the laws: errors, communication, derivatives of padding."""
 
 import numpy as np
 import pytest
@@ -87,7 +87,7 @@ def test_wrong_operands(op, types, message):
 
 
 def along_columns(op):
-    """An op of one operand that changes its columns and leaves its rows alone."""
+    """Return a function that applies an op that changes the columns and not the rows."""
     return lambda x: [op(x, full((), 2, np.float32)) if isinstance(op, Pad) else op(x)]
 
 
@@ -100,53 +100,53 @@ CHANGE_COLUMNS = {
 
 
 def stages(body, shape, spec):
-    """A program of one array that lies as `spec` says, and its stages."""
+    """Return a program of one array that is sharded by `spec`, and its stages."""
     program = rewrite("program", [ArrayType(shape, np.float32)], body)
     return program, run_stages(program, MESH, [pin_of(spec, shape, MESH)], [None] * len(program.outputs))
 
 
 @pytest.mark.parametrize("rows", [8, 7], ids=["even", "uneven"])
 @pytest.mark.parametrize("name", CHANGE_COLUMNS)
-def test_a_dim_that_does_not_change_stays_cut(name, rows):
-    program, found = stages(along_columns(CHANGE_COLUMNS[name](rows)), (rows, 6), P("data", None))
-    assert found.local.collectives() == []
-    assert [placement.layout.dims for placement in found.local.outputs] == [(("data",), ())]
+def test_an_unchanged_dim_stays_sharded(name, rows):
+    program, result = stages(along_columns(CHANGE_COLUMNS[name](rows)), (rows, 6), P("data", None))
+    assert result.local.collectives() == []
+    assert [placement.layout.dims for placement in result.local.outputs] == [(("data",), ())]
     x = np.arange(rows * 6, dtype=np.float32).reshape(rows, 6)
-    np.testing.assert_array_equal(simulate(found.local, [x])[0], evaluate(program, [x])[0])
+    np.testing.assert_array_equal(simulate(result.local, [x])[0], evaluate(program, [x])[0])
 
 
 @pytest.mark.parametrize("columns", [6, 7], ids=["even", "uneven"])
 @pytest.mark.parametrize("name", CHANGE_COLUMNS)
-def test_only_the_dim_that_changes_needs_others(name, columns):
-    program, found = stages(along_columns(CHANGE_COLUMNS[name](8)), (8, columns), P("data", "model"))
-    assert {(step.op.dim, step.op.axes) for step in found.local.collectives()} <= {(1, ("model",))}
+def test_only_the_changed_dim_needs_communication(name, columns):
+    program, result = stages(along_columns(CHANGE_COLUMNS[name](8)), (8, columns), P("data", "model"))
+    assert {(step.op.dim, step.op.axes) for step in result.local.collectives()} <= {(1, ("model",))}
     x = np.arange(8 * columns, dtype=np.float32).reshape(8, columns)
-    np.testing.assert_array_equal(simulate(found.local, [x])[0], evaluate(program, [x])[0])
+    np.testing.assert_array_equal(simulate(result.local, [x])[0], evaluate(program, [x])[0])
 
 
-def test_terms_of_a_sum_pass_through_and_are_added_once():
-    """A product that is cut along its contracting dim leaves terms: what is left of it at the end is less to add up."""
+def test_partial_sums_pass_through_and_are_reduced_once():
+    """A dot sharded along its contracting dim is partial; the all-reduce comes after the slices, on fewer elements."""
 
     def body(x):
         product = Dot(((0,), (0,)))(x, x)
         top, bottom = (Slice((row, 0), (row + 1, 16), (1, 1))(product) for row in (0, 15))
         return [Pad((0, 1), (0, -2), (0, 0))(Reverse((1,))(Concatenate(0)(top, bottom)), full((), 3, np.float32))]
 
-    program, found = stages(body, (8, 16), P("data", None))
-    (step,) = found.local.collectives()
+    program, result = stages(body, (8, 16), P("data", None))
+    (step,) = result.local.collectives()
     assert step.op.name == "all_reduce"
-    assert step is found.local.program.equations[-1]
+    assert step is result.local.program.equations[-1]
     x = np.arange(128, dtype=np.float32).reshape(8, 16) / 8
-    np.testing.assert_allclose(simulate(found.local, [x])[0], evaluate(program, [x])[0])
+    np.testing.assert_allclose(simulate(result.local, [x])[0], evaluate(program, [x])[0])
 
 
-def test_what_flows_to_the_padding_value_is_untouched_by_what_flows_to_the_operand():
+def test_the_cotangent_of_the_padding_value_is_independent_of_the_operands():
     types = [ArrayType((3,), np.float32), ArrayType((), np.float32)]
     program = rewrite("padded", types, lambda x, value: [Pad((1,), (-1,), (1,))(x, value)])
     backward, reached = transpose_program(program, (True, True), (True,))
     assert reached == (True, True)
     to_x, to_value = evaluate(backward, [np.array([1, np.inf, 2, np.nan, 4], np.float32)])
-    # The result is value, x[0], value, x[1], value: x[2] was taken away.
+    # The result is value, x[0], value, x[1], value: x[2] was cropped.
     np.testing.assert_array_equal(to_x, [np.inf, np.nan, 0])
     assert to_value == 1 + 2 + 4
 
@@ -161,11 +161,11 @@ def test_what_flows_to_the_padding_value_is_untouched_by_what_flows_to_the_opera
     ],
     ids=["after the first", "before the last", "two in front"],
 )
-def test_a_shift_takes_its_rows_from_the_neighbour(function, sent, rows):
-    """Reported against XLA: slices along a cut dim gather everything."""
-    program, found = stages(lambda x: [function(x)], (rows, 64), P("data", None))
-    steps = found.local.collectives()
+def test_a_shift_takes_rows_from_the_neighbour_only(function, sent, rows):
+    """XLA gathers the whole operand of a slice along a sharded dim."""
+    program, result = stages(lambda x: [function(x)], (rows, 64), P("data", None))
+    steps = result.local.collectives()
     assert [step.op.name for step in steps] == ["take_window"] * bool(sent)
-    assert sum(map(found.local.bytes_sent, steps)) <= (sent + 1) * 64 * 4  # an uneven cut may shift by one more
+    assert sum(map(result.local.bytes_sent, steps)) <= (sent + 1) * 64 * 4  # uneven shards may shift by one more row
     x = np.arange(rows * 64, dtype=np.float32).reshape(rows, 64)
-    np.testing.assert_array_equal(simulate(found.local, [x])[0], evaluate(program, [x])[0])
+    np.testing.assert_array_equal(simulate(result.local, [x])[0], evaluate(program, [x])[0])

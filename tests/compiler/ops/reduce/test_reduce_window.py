@@ -1,4 +1,4 @@
-"""reduce_window beyond the laws: what it refuses, what moves on a mesh, what its derivative picks."""
+"""reduce_window beyond the laws: errors, communication, and the elements that its derivative selects."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ MESH = AbstractMesh((4, 2), ("data", "model"))
 
 
 def pool(reduction, window=3, stride=2, low=1, high=1):
-    """Windows along the first of two dims."""
+    """Return a reduction of windows along the first of two dims."""
     return ReduceWindow(reduction, (window, 1), (stride, 1), (low, 0), (high, 0), (1, 1), (1, 1))
 
 
@@ -68,8 +68,8 @@ def test_wrong_operands(op, types, message):
     assert str(caught.value) == message
 
 
-def with_slope(op, shape):
-    """A program of an array and what flows back to the result: the result, and what flows to the array."""
+def linearized(op, shape):
+    """Return the forward program, which also returns residuals, and the backward program."""
     program = rewrite("pool", [ArrayType(shape, np.float32)], lambda x: [op(x)])
     forward, linear, _ = linearize_program(program, (True,))
     residuals = len(forward.outputs) - 1
@@ -79,57 +79,57 @@ def with_slope(op, shape):
 
 @pytest.mark.parametrize("rows", [32, 30], ids=["even", "uneven"])
 @pytest.mark.parametrize("reduction", [SUM, MAX, MIN, PROD], ids=str)
-def test_rows_that_are_cut_send_one_row(reduction, rows):
+def test_a_sharded_dim_sends_one_row(reduction, rows):
     op = pool(reduction)
     program = rewrite("pool", [ArrayType((rows, 8), np.float32)], lambda x: [op(x)])
-    found = run_stages(program, MESH, [pin_of(P("data"), (rows, 8), MESH)], [None])
-    steps = found.local.collectives()
+    stages = run_stages(program, MESH, [pin_of(P("data"), (rows, 8), MESH)], [None])
+    steps = stages.local.collectives()
     assert [step.op.name for step in steps] == ["take_window"]
-    assert sum(map(found.local.bytes_sent, steps)) <= (1 if rows == 32 else 3) * 8 * 4
-    assert found.local.outputs[0].layout.dims == (("data",), ())
+    assert sum(map(stages.local.bytes_sent, steps)) <= (1 if rows == 32 else 3) * 8 * 4
+    assert stages.local.outputs[0].layout.dims == (("data",), ())
     x = np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
-    np.testing.assert_allclose(simulate(found.local, [x])[0], evaluate(program, [x])[0], rtol=1e-6)
+    np.testing.assert_allclose(simulate(stages.local, [x])[0], evaluate(program, [x])[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [32, 30], ids=["even", "uneven"])
 @pytest.mark.parametrize("reduction", [SUM, MAX], ids=str)
-def test_derivatives_of_rows_that_are_cut_gather_nothing(reduction, rows):
-    forward, backward = with_slope(pool(reduction), (rows, 1024))
+def test_derivatives_along_a_sharded_dim_exchange_only_halos(reduction, rows):
+    forward, backward = linearized(pool(reduction), (rows, 1024))
     rng = np.random.default_rng(0)
-    args = [rng.integers(0, 3, (rows, 1024)).astype(np.float32)]  # many are equal
+    args = [rng.integers(0, 3, (rows, 1024)).astype(np.float32)]  # with many ties
     for program in (forward, backward):
         types = program.in_types
         pins = [pin_of(P("data"), type.shape, MESH) for type in types]
-        found = run_stages(program, MESH, pins, [None] * len(program.outputs))
-        assert {step.op.name for step in found.local.collectives()} == {"take_window"}
-        rows_sent = sum(map(found.local.bytes_sent, found.local.collectives())) / (1024 * 4)
+        stages = run_stages(program, MESH, pins, [None] * len(program.outputs))
+        assert {step.op.name for step in stages.local.collectives()} == {"take_window"}
+        rows_sent = sum(map(stages.local.bytes_sent, stages.local.collectives())) / (1024 * 4)
         assert rows_sent <= 6
-        whole = evaluate(program, args)
-        for ours, theirs in zip(simulate(found.local, args), whole, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-        args = [*whole[1:], rng.integers(1, 9, whole[0].shape).astype(np.float32)]
+        expected = evaluate(program, args)
+        for actual, array in zip(simulate(stages.local, args), expected, strict=True):
+            np.testing.assert_array_equal(actual, array)
+        args = [*expected[1:], rng.integers(1, 9, expected[0].shape).astype(np.float32)]
 
 
-def test_the_first_of_equal_elements_is_picked():
+def test_the_derivative_selects_the_first_of_equal_elements():
     x = np.array([[1, 3, 3], [3, 0, 3]], np.float32)
     op = ReduceWindow(MAX, (2, 2), (1, 1), (0, 0), (0, 0), (1, 1), (1, 1))
-    forward, backward = with_slope(op, x.shape)
+    forward, backward = linearized(op, x.shape)
     y, *residuals = evaluate(forward, [x])
     np.testing.assert_array_equal(y, [[3, 3]])
     (slope,) = evaluate(backward, [*residuals, np.array([[5, 7]], np.float32)])
     np.testing.assert_array_equal(slope, [[0, 12, 0], [0, 0, 0]])
 
 
-def test_what_is_not_picked_gets_zero_beside_infinities():
+def test_elements_that_are_not_selected_get_zero_despite_infinite_cotangents():
     x = np.array([[1], [2], [0]], np.float32)
-    forward, backward = with_slope(pool(MAX, window=2, stride=1, low=0, high=0), x.shape)
+    forward, backward = linearized(pool(MAX, window=2, stride=1, low=0, high=0), x.shape)
     _, *residuals = evaluate(forward, [x])
     (slope,) = evaluate(backward, [*residuals, np.array([[np.inf], [1]], np.float32)])
     np.testing.assert_array_equal(slope, [[0], [np.inf], [0]])
 
 
-def test_a_window_of_padding_alone_is_constant():
-    forward, backward = with_slope(pool(MAX, window=1, stride=1, low=1, high=0), (2, 1))
+def test_a_window_of_padding_only_is_constant():
+    forward, backward = linearized(pool(MAX, window=1, stride=1, low=1, high=0), (2, 1))
     y, *residuals = evaluate(forward, [np.array([[4], [5]], np.float32)])
     np.testing.assert_array_equal(y, [[-np.inf], [4], [5]])
     (slope,) = evaluate(backward, [*residuals, np.array([[9], [1], [2]], np.float32)])

@@ -1,4 +1,4 @@
-"""Promotion is JAX's: every pair of dtypes, and of dtypes with Python scalars, meets where it meets there."""
+"""Promotion like JAX: every pair of dtypes, and of dtypes with Python scalars."""
 
 import itertools
 
@@ -19,13 +19,13 @@ SCALARS = (True, 1, 1.5, 1j)
 
 @pytest.fixture(params=[False, True], ids=["32-bit", "64-bit"])
 def wide(request):
-    """Both packages with 64-bit types off, then on."""
+    """Run with 64-bit types disabled and enabled, in both packages."""
     with config.override("enable_x64", request.param), jax.enable_x64(request.param):
         yield request.param
 
 
 def types(wide: bool) -> list[ArrayType]:
-    """Every type that an array can have, and those of Python scalars."""
+    """Return every array type and the types of Python scalars."""
     arrays = [ArrayType((), dtype) for name, dtype in SHORT_NAMES.items() if wide or name not in WIDE]
     return [*arrays, *(scalar_type(value) for value in SCALARS[1:])]
 
@@ -46,36 +46,36 @@ def ours(*operands: ArrayType) -> tuple[np.dtype, bool] | None:
         return None
 
 
-def test_pairs_meet_where_they_meet_in_jax(wide):
+def test_pairs_promote_like_jax(wide):
     pairs = list(itertools.product(types(wide), repeat=2))
     assert [(pair, ours(*pair)) for pair in pairs] == [(pair, in_jax(*pair)) for pair in pairs]
 
 
-def test_threes_meet_where_they_meet_in_jax(wide):
+def test_triples_promote_like_jax(wide):
     names = ("bool", "u8", "i32", "bf16", "f16", "f32", "c64")
     some = [ArrayType((), SHORT_NAMES[name]) for name in names] + [scalar_type(value) for value in SCALARS[1:]]
-    threes = list(itertools.product(some, repeat=3))
-    assert [(three, ours(*three)) for three in threes] == [(three, in_jax(*three)) for three in threes]
+    triples = list(itertools.product(some, repeat=3))
+    assert [(triple, ours(*triple)) for triple in triples] == [(triple, in_jax(*triple)) for triple in triples]
 
 
 @pytest.mark.parametrize("value", SCALARS, ids=repr)
-def test_python_scalars_have_the_types_that_they_have_in_jax(wide, value):
-    found = jax.numpy.asarray(value)
-    assert scalar_type(value) == ArrayType((), found.dtype, found.weak_type)
+def test_types_of_python_scalars_like_jax(wide, value):
+    array = jax.numpy.asarray(value)
+    assert scalar_type(value) == ArrayType((), array.dtype, array.weak_type)
 
 
-def test_dtypes_are_narrowed_as_in_jax(wide):
+def test_canonical_dtypes_like_jax(wide):
     for dtype in SHORT_NAMES.values():
         assert canonical_dtype(dtype) == jax.dtypes.canonicalize_dtype(dtype)
 
 
-def test_default_dtypes(wide):
+def test_default_dtypes_like_jax(wide):
     assert default_dtype("int*") == jax.numpy.asarray(1).dtype
     assert default_dtype("float*") == jax.numpy.asarray(1.5).dtype
     assert default_dtype("complex*") == jax.numpy.asarray(1j).dtype
 
 
-def test_types_that_do_not_meet_are_named():
+def test_the_error_names_types_without_a_common_dtype():
     with pytest.raises(TypeError) as caught:
         promote_dtypes("add", [ArrayType((2,), SHORT_NAMES["f8_e5m2"]), ArrayType((), SHORT_NAMES["bf16"])])
     assert str(caught.value) == (

@@ -1,4 +1,4 @@
-"""Derivatives where a law of slopes cannot look: at ties, at NaN, and in the branch that was not taken."""
+"""Derivatives where the laws do not look: at ties, at NaN, and in branches that are not selected."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from tests.compiler.ops.cases import one_op
     [((True, True), [1.0, 10.0, 5.5]), ((True, False), [1.0, 0.0, 0.5]), ((False, True), [0.0, 10.0, 5.0])],
     ids=str,
 )
-def test_the_derivative_of_a_maximum_at_a_tie_is_shared(active, expected):
+def test_a_tie_shares_the_derivative_of_a_maximum(active, expected):
     program, _ = jvp_program(one_op(Max(), [parse_type("f32[3]")] * 2), active)
     x, y = np.array([2.0, 1.0, 3.0]), np.array([1.0, 2.0, 3.0])
     tangents = [np.full(3, 1.0)] * active[0] + [np.full(3, 10.0)] * active[1]
@@ -29,35 +29,35 @@ def test_the_derivative_of_a_maximum_at_a_tie_is_shared(active, expected):
 
 
 def tangent_of(op, operands, tangents):
-    """The tangent of an op of floats."""
+    """Return the tangent of an op on floats; None if it is zero."""
     types = [parse_type(f"f32[{len(operands[0])}]")] * len(operands)
-    program, moving = jvp_program(one_op(op, types), (True,) * len(operands))
+    program, nonzero = jvp_program(one_op(op, types), (True,) * len(operands))
     arrays = [np.array(array, np.float32) for array in (*operands, *tangents)]
-    return evaluate(program, arrays)[1] if any(moving) else None
+    return evaluate(program, arrays)[1] if any(nonzero) else None
 
 
 @pytest.mark.parametrize("op", [Max(), Min()], ids=str)
-def test_at_nan_an_extremum_has_no_slope(op):
+def test_the_derivative_of_max_and_min_is_zero_at_nan(op):
     nan = np.nan
-    moved = tangent_of(op, ([nan, 1.0, nan], [1.0, nan, nan]), ([1.0] * 3, [10.0] * 3))
-    np.testing.assert_array_equal(moved, [0.0, 0.0, 0.0])
+    tangent = tangent_of(op, ([nan, 1.0, nan], [1.0, nan, nan]), ([1.0] * 3, [10.0] * 3))
+    np.testing.assert_array_equal(tangent, [0.0, 0.0, 0.0])
 
 
-def test_what_loses_gives_nothing_even_if_its_tangent_is_infinite():
+def test_an_infinite_tangent_of_the_operand_that_is_not_selected_is_ignored():
     np.testing.assert_array_equal(tangent_of(Min(), ([1.0], [2.0]), ([3.0], [np.inf])), [3.0])
 
 
-def test_the_derivative_of_an_absolute_value_at_zero_is_one():
+def test_the_derivative_of_abs_at_zero_is_one():
     np.testing.assert_array_equal(tangent_of(Abs(), ([0.0, -0.0, -2.0],), ([3.0] * 3,)), [3.0, 3.0, -3.0])
 
 
-def test_a_clamp_moves_with_the_bound_that_holds_it():
+def test_the_derivative_of_clamp_follows_the_active_operand():
     low, x, high = [0.0, 0.0, 0.0, 0.0, 2.0], [-1.0, 0.5, 0.0, 3.0, 0.0], [1.0, 1.0, 1.0, 1.0, 1.0]
-    moved = tangent_of(Clamp(), (low, x, high), ([1.0] * 5, [10.0] * 5, [100.0] * 5))
-    np.testing.assert_array_equal(moved, [1.0, 10.0, 0.0, 100.0, 100.0])  # at a bound there is no slope
+    tangent = tangent_of(Clamp(), (low, x, high), ([1.0] * 5, [10.0] * 5, [100.0] * 5))
+    np.testing.assert_array_equal(tangent, [1.0, 10.0, 0.0, 100.0, 100.0])  # zero at a bound
 
 
-def test_powers_at_zero():
+def test_derivatives_of_powers_at_zero():
     x, y, ones, zeros = [0.0] * 3, [0.0, 1.0, 2.0], [1.0] * 3, [0.0] * 3
     np.testing.assert_array_equal(tangent_of(Pow(), (x, y), (ones, zeros)), [0.0, 1.0, 0.0])
     np.testing.assert_array_equal(tangent_of(Pow(), (x, y), (zeros, ones)), [0.0, 0.0, 0.0])
@@ -65,12 +65,12 @@ def test_powers_at_zero():
     np.testing.assert_array_equal(tangent_of(IntegerPow(1), (x,), (ones,)), ones)
 
 
-def test_a_remainder_falls_by_whole_steps():
-    moved = tangent_of(Rem(), ([7.5, -7.5], [2.0, 2.0]), ([0.0, 0.0], [1.0, 1.0]))
-    np.testing.assert_array_equal(moved, [-3.0, 3.0])
+def test_the_derivative_of_rem_along_the_divisor():
+    tangent = tangent_of(Rem(), ([7.5, -7.5], [2.0, 2.0]), ([0.0, 0.0], [1.0, 1.0]))
+    np.testing.assert_array_equal(tangent, [-3.0, 3.0])
 
 
-def test_a_branch_that_was_not_taken_gets_zero_and_no_nan():
+def test_the_cotangent_of_a_branch_that_is_not_selected_is_zero():
     types = [parse_type(text) for text in ("bool[2]", "f32[2]", "f32[2]")]
     program, _ = transpose_program(one_op(Select(), types), (False, True, True), (True,))
     to_x, to_y = evaluate(program, [np.array([True, False]), np.array([np.nan, np.inf])])
@@ -78,9 +78,9 @@ def test_a_branch_that_was_not_taken_gets_zero_and_no_nan():
     np.testing.assert_array_equal(to_y, [0.0, np.inf])
 
 
-def test_a_tangent_of_nan_does_not_cross_a_select():
+def test_a_nan_tangent_does_not_pass_a_select():
     types = [parse_type(text) for text in ("bool[2]", "f32[2]", "f32[2]")]
     program, _ = jvp_program(one_op(Select(), types), (False, True, False))
-    which, ones, nan = np.array([True, False]), np.ones(2), np.full(2, np.nan)
-    _, tangent = evaluate(program, [which, ones, ones, nan])
+    condition, ones, nan = np.array([True, False]), np.ones(2), np.full(2, np.nan)
+    _, tangent = evaluate(program, [condition, ones, ones, nan])
     np.testing.assert_array_equal(tangent, [np.nan, 0.0])

@@ -1,4 +1,4 @@
-"""`x[...]`: as numpy; beyond the ends, and with indices of the program, as JAX."""
+"""Indexing like numpy; out of bounds and with traced indices like JAX."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ INDICES = [
 ]
 ROW, COLUMN = np.array([0, 2, -1]), np.array([[1], [-2]])
 MASK = np.array([True, False, True, False, True])
-# With arrays of integers that are inside, some of them twice, and of booleans.
+# With boolean arrays, and with integer arrays that are in bounds and may repeat.
 ARRAYS = [
     at[ROW],
     at[COLUMN],
@@ -88,8 +88,8 @@ ARRAYS = [
     at[1:, np.arange(12).reshape(4, 3) > 3],
     at[np.zeros(5, np.bool_)],
 ]
-# Some of the places lie outside.
-OUTSIDE = [
+# With indices out of bounds.
+OUT_OF_BOUNDS = [
     at[5],
     at[-6],
     at[9, -9, 1],
@@ -110,16 +110,16 @@ def test_like_numpy(index):
     np.testing.assert_array_equal(jnp.asarray(x)[index], x[index])
 
 
-def test_traced_arrays_have_the_same_indices():
+def test_traced_arrays_like_numpy():
     x = example()
     indices = [*INDICES, *ARRAYS]
-    found = sw.jit(lambda x: [x[index] for index in indices])(x)
-    for index, got in zip(indices, found, strict=True):
-        np.testing.assert_array_equal(got, x[index])
+    results = sw.jit(lambda x: [x[index] for index in indices])(x)
+    for index, actual in zip(indices, results, strict=True):
+        np.testing.assert_array_equal(actual, x[index])
 
 
 def split(index):
-    """An index with holes, and what fills them: its integers and arrays of integers."""
+    """Return the entries of an index, and its integers and integer arrays by position."""
     entries = index if isinstance(index, tuple) else (index,)
 
     def is_number(entry):
@@ -130,31 +130,31 @@ def split(index):
     return entries, {str(n): entry for n, entry in enumerate(entries) if is_number(entry)}
 
 
-def joined(entries, given):
-    return tuple(given.get(str(number), entry) for number, entry in enumerate(entries))
+def joined(entries, numbers):
+    return tuple(numbers.get(str(number), entry) for number, entry in enumerate(entries))
 
 
 @pytest.mark.parametrize("index", [*INDICES, *ARRAYS], ids=str)
-def test_indices_may_be_of_the_program(index):
+def test_traced_indices_like_numpy(index):
     x = example()
     entries, numbers = split(index)
-    found = sw.jit(lambda x, given: x[joined(entries, given)])(x, numbers)
-    np.testing.assert_array_equal(found, x[index])
+    result = sw.jit(lambda x, numbers: x[joined(entries, numbers)])(x, numbers)
+    np.testing.assert_array_equal(result, x[index])
 
 
 @pytest.mark.jax
-@pytest.mark.parametrize("index", OUTSIDE, ids=str)
-def test_places_outside_like_jax(index):
+@pytest.mark.parametrize("index", OUT_OF_BOUNDS, ids=str)
+def test_indices_out_of_bounds_like_jax(index):
     jax = pytest.importorskip("jax")
     x = example()
     expected = jax.numpy.asarray(x)[index]
     entries, numbers = split(index)
     np.testing.assert_array_equal(jnp.asarray(x)[index], expected)
     np.testing.assert_array_equal(sw.jit(lambda x: x[index])(x), expected)
-    np.testing.assert_array_equal(sw.jit(lambda x, given: x[joined(entries, given)])(x, numbers), expected)
+    np.testing.assert_array_equal(sw.jit(lambda x, numbers: x[joined(entries, numbers)])(x, numbers), expected)
 
 
-def test_integers_beyond_the_ends_mean_the_element_there():
+def test_integers_out_of_bounds_are_clamped():
     x = jnp.arange(3)
     assert [int(x[5]), int(x[-4]), int(sw.jit(lambda x: x[3])(x))] == [2, 0, 2]
     assert x[np.array([5, -4])].tolist() == [2, 0]
@@ -177,12 +177,12 @@ def test_integers_beyond_the_ends_mean_the_element_there():
     ],
     ids=str,
 )
-def test_no_more_ops_than_needed(index, names):
+def test_an_index_stages_no_more_ops_than_needed(index, names):
     program = rewrite("indexed", [ArrayType((5, 4, 3), np.float32)], lambda x: [x[index]])
     assert [equation.op.name for equation in program.equations] == names
 
 
-def test_an_index_that_takes_everything_is_the_array():
+def test_an_index_of_everything_returns_the_array_itself():
     x = jnp.ones((2, 3))
     assert x[:] is x
     assert x[..., 0:3] is x
@@ -234,7 +234,7 @@ def test_wrong_indices(index, error, message):
     assert str(caught.value) == message
 
 
-def test_what_must_be_known_is_not_traced():
+def test_slice_bounds_and_masks_must_be_concrete():
     with pytest.raises(sw.errors.TracerIntegerConversionError, match="Python needs an integer here"):
         sw.jit(lambda x, i: x[i:])(jnp.ones(3), 1)
     with pytest.raises(sw.errors.NonConcreteBooleanIndexError) as caught:
@@ -244,7 +244,7 @@ def test_what_must_be_known_is_not_traced():
         "keeps the shape, or state the number of true elements: `x[numpy.nonzero(mask, size=...)]`"
     )
     x = jnp.arange(3.0)
-    np.testing.assert_array_equal(sw.grad(lambda x: (x[x > 0.5] * 3).sum())(x), [0, 3, 3])  # known outside of jit
+    np.testing.assert_array_equal(sw.grad(lambda x: (x[x > 0.5] * 3).sum())(x), [0, 3, 3])  # concrete outside of jit
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 70])
@@ -258,7 +258,7 @@ def test_iteration(count):
     np.testing.assert_array_equal(np.array([np.asarray(row) for row in traced]).reshape(count, 2), x * 2)
 
 
-def test_iteration_over_nothing_to_iterate():
+def test_iteration_over_a_scalar_raises():
     with pytest.raises(TypeError, match="a 0-d array cannot be iterated over"):
         iter(jnp.array(1.0))
 
@@ -268,7 +268,7 @@ def test_unpacking():
     assert (a.tolist(), int(b), int(c)) == ([1, 2], 3, 4)
 
 
-def test_gradients_go_back_to_where_the_elements_were():
+def test_gradients_of_indexing():
     x = example()
 
     def loss(x):
@@ -285,7 +285,7 @@ def test_gradients_go_back_to_where_the_elements_were():
     np.testing.assert_allclose(sw.grad(loss)(x), expected)
 
 
-def test_every_element_is_taken_by_one_program():
+def test_all_static_indices_share_one_program():
     x = jnp.asarray(example())
     x[1, 2]
     launches = installed.executor._launches
@@ -300,7 +300,7 @@ def test_on_a_mesh(mesh, spec):
     sharded = sw.device_put(x, NamedSharding(mesh, spec))
     for index in INDICES:
         np.testing.assert_array_equal(sharded[index], x[index])
-    found = sw.jit(lambda x: [x[index] for index in [*ARRAYS, *OUTSIDE]])(sharded)
-    expected = sw.jit(lambda x: [x[index] for index in [*ARRAYS, *OUTSIDE]])(x)
-    for got, want in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(got, want)
+    results = sw.jit(lambda x: [x[index] for index in [*ARRAYS, *OUT_OF_BOUNDS]])(sharded)
+    expected = sw.jit(lambda x: [x[index] for index in [*ARRAYS, *OUT_OF_BOUNDS]])(x)
+    for actual, array in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(actual, array)
