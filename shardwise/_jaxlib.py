@@ -460,11 +460,6 @@ def start_copy_to_host(shard: Any) -> None:
     shard._copy_single_device_array_to_host_async()
 
 
-def shards_to_numpy(buffers: Any) -> list[np.ndarray[Any, Any]]:
-    """Read the shards on the devices of this process, in device order."""
-    return [to_numpy(shard) for shard in split(buffers)]
-
-
 def to_dlpack(shard: Any) -> Any:
     """Return a DLPack capsule that shares the memory of buffers of one device."""
     return _jax.buffer_to_dlpack_managed_tensor(shard, stream=None)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.config import FIXED_SETTINGS, SETTINGS, Config, all_threads, cached_by_settings, config, format_settings
+from shardwise.config import FIXED_SETTINGS, SETTINGS, Config, all_threads, cached_by_settings, config
+from tests.settings_table import format_settings
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "config.md"
 

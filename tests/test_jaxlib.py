@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from shardwise import _jaxlib
+from tests.device_shards import shards_to_numpy
 
 INCREMENT = """
 module @m { func.func public @main(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
@@ -27,7 +28,7 @@ def test_put_run_and_read(client, count):
     launch = _jaxlib.launcher(executable, [_jaxlib.result_handler((2, 3), np.float32, devices)])
     (result,) = launch([buffers])
     _jaxlib.block_until_ready([result])
-    for number, shard in enumerate(_jaxlib.shards_to_numpy(result)):
+    for number, shard in enumerate(shards_to_numpy(result)):
         np.testing.assert_array_equal(shard, np.full((2, 3), 2 * number))
 
 
@@ -36,7 +37,7 @@ def test_put_run_and_read(client, count):
 def test_shards_keep_their_dtype(client, dtype, count):
     devices = client.devices()[:count]
     shards = [np.array([[number % 2, 1]]).astype(dtype) for number in range(count)]
-    read = _jaxlib.shards_to_numpy(_jaxlib.put(shards, devices, devices))
+    read = shards_to_numpy(_jaxlib.put(shards, devices, devices))
     assert [shard.dtype for shard in read] == [np.dtype(dtype)] * count
     for got, expected in zip(read, shards, strict=True):
         np.testing.assert_array_equal(got, expected)
@@ -54,7 +55,7 @@ def test_memory_kinds_of_devices(client, count):
     copied = _jaxlib.copy_to_memory(there, devices, "pinned_host", copied=True)
     joined = _jaxlib.join(_jaxlib.split(there), (2, 3), np.float32, devices, devices, "pinned_host")
     for found in (there, again, copied, joined):
-        np.testing.assert_array_equal(_jaxlib.shards_to_numpy(found), shards)
+        np.testing.assert_array_equal(shards_to_numpy(found), shards)
     places = [[shard.unsafe_buffer_pointer() for shard in _jaxlib.split(x)] for x in (there, joined, again, copied)]
     assert places[0] == places[1] and not set(places[0]) & set(places[2]) and not set(places[0]) & set(places[3])
 
@@ -66,7 +67,7 @@ def test_later_writes_to_numpy_arrays_do_not_change_the_buffer(client, count):
     shards = np.split(host, count)
     buffers = _jaxlib.put(shards, devices, devices)
     host[:] = 99
-    for shard in _jaxlib.shards_to_numpy(buffers):
+    for shard in shards_to_numpy(buffers):
         np.testing.assert_array_equal(shard, np.ones((1024, 4)))
 
 
@@ -81,7 +82,7 @@ def test_shards_are_split_and_joined_from_device_to_device(client, dtype):
     assert [single.unsafe_buffer_pointer() for single in _jaxlib.split(here)] == addresses[1:3]  # nothing was copied
     there = _jaxlib.join(singles, (2, 3), dtype, devices[4:], devices[4:])
     assert there._sharding.device_set == set(devices[4:])
-    for got, expected in zip(_jaxlib.shards_to_numpy(there), shards, strict=True):
+    for got, expected in zip(shards_to_numpy(there), shards, strict=True):
         assert got.dtype == np.dtype(dtype)
         np.testing.assert_array_equal(got, expected)
     (one,) = _jaxlib.split(_jaxlib.join([singles[3]], (2, 3), dtype, devices[:1], devices[:1]))
@@ -110,7 +111,7 @@ def test_lapack_custom_calls_are_registered(client, count):
     executable = _jaxlib.compile_text(CHOLESKY, devices)
     launch = _jaxlib.launcher(executable, [_jaxlib.result_handler((2, 2), np.float64, devices)])
     (result,) = launch([buffers])
-    for shard in _jaxlib.shards_to_numpy(result):
+    for shard in shards_to_numpy(result):
         np.testing.assert_array_equal(np.tril(shard), [[2.0, 0.0], [1.0, 3.0]])
 
 
@@ -207,7 +208,7 @@ def test_many_active_runs_with_collectives(client):
     launch = _jaxlib.launcher(executable, handlers, ordered=True)
     for _ in range(150):
         (buffers,) = launch([buffers])
-    for shard in _jaxlib.shards_to_numpy(buffers):
+    for shard in shards_to_numpy(buffers):
         np.testing.assert_array_equal(shard, np.full((2, 3), 7))
 
 
@@ -254,7 +255,7 @@ def test_put_copies_memory_that_jaxlib_would_alias(client, count, shared):
     rows[:] = 1
     buffers = _jaxlib.put([rows[0] if shared else row for row in rows], devices, devices)
     rows[:] = 2
-    for shard in _jaxlib.shards_to_numpy(buffers):
+    for shard in shards_to_numpy(buffers):
         np.testing.assert_array_equal(shard, np.ones((32, 32)))
     for shard in _jaxlib.split(buffers):
         assert not rows.ctypes.data <= shard.unsafe_buffer_pointer() < rows.ctypes.data + rows.nbytes

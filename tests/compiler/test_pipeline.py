@@ -7,15 +7,13 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from examples import mlp
 from shardwise.compiler.ir.parse import parse_program
-from shardwise.compiler.partition.parse import parse_local
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.plan.parse import parse_plan
-from shardwise.compiler.propagate.parse import parse_sharded
 from shardwise.errors import ProgramError
 from shardwise.execute.request import partition_request
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
+from tests.compiler.stage_parsers import parse_local, parse_plan, parse_sharded
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import Scalar, parse_type
 from shardwise.compiler.ir.verify import type_error
 from shardwise.compiler.reduction import REDUCTIONS
-from shardwise.compiler.shardings.mesh import AbstractMesh, parse_mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ProgramError, ShardingError
 
 
@@ -31,19 +31,6 @@ def parse_program(text: str) -> Program:
 
 
 _NUMBER = r"-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)"
-
-
-def parse_stage(kind: str, text: str) -> tuple[Program, AbstractMesh, list[str], list[str]]:
-    """Return the program, the mesh, and the lines for inputs and outputs of a text that `format_stage` wrote."""
-    head, separator, rest = text.partition("\nprogram ")
-    first, *lines = head.splitlines()
-    if not first.startswith(f"{kind} ") or " on mesh(" not in first or not separator:
-        raise ProgramError(f"line 1: expected '{kind} NAME on mesh(…)', lines 'in …' and 'out …', and a program")
-    mesh = parse_mesh(first.partition(" on mesh(")[2].removesuffix(")"))
-    ins, outs = (
-        [line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} ")] for word in ("in", "out")
-    )
-    return parse_program(f"program {rest}"), mesh, ins, outs
 
 
 _TOKEN = (

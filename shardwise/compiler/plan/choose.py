@@ -55,11 +55,6 @@ def choose(sharded: ShardedProgram, chip: Chip = CPU) -> LayoutPlan:
     return plan_from_picks(sharded, picks, chip)
 
 
-def picks_cost(sharded: ShardedProgram, picks: Picks, chip: Chip = CPU) -> float:
-    """Return the cost of picks: the compute cost, and the communication cost along every axis."""
-    return _Planner(sharded, Costs(chip, sharded.mesh)).cost(picks)
-
-
 class _Uses(NamedTuple):
     """The producer and the consumers of a value that is not free.
 

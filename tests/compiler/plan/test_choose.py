@@ -14,7 +14,8 @@ from shardwise import numpy as jnp
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
-from shardwise.compiler.plan.choose import choose, picks_cost, plan_from_picks
+from shardwise.compiler.plan.choose import _Planner, choose, plan_from_picks
+from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.eliminate import IdentityCache
 from shardwise.compiler.plan.hardware import CHIPS, CPU, chip
 from shardwise.compiler.propagate.propagate import propagate
@@ -33,6 +34,11 @@ MESH = AbstractMesh((4, 2), ("data", "model"))
 
 def f32(*shape):
     return ArrayType(shape, np.float32)
+
+
+def picks_cost(sharded, picks):
+    """Return the cost of picks: the compute cost, and the communication cost along every axis."""
+    return _Planner(sharded, Costs(CPU, sharded.mesh)).cost(picks)
 
 
 def planned(function, types, specs, mesh=MESH, out_specs=None):

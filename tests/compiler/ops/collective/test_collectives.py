@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from shardwise._jaxlib import compile_text, launcher, put, result_handler, shards_to_numpy
+from shardwise._jaxlib import compile_text, launcher, put, result_handler
 from shardwise.compiler.dtypes import SHORT_NAMES, DType
 from shardwise.compiler.ir.op import NumpyArray, Op
 from shardwise.compiler.ir.parse import parse_program
@@ -38,6 +38,7 @@ from shardwise.compiler.trace.build import rewrite
 from shardwise.errors import MissingRuleError
 from shardwise.runtime.client import devices
 from tests.compiler.ops.cases import one_op, special_values
+from tests.device_shards import shards_to_numpy
 
 # For each mesh, the axes that collectives on it run over.
 COMPILED = {
