@@ -15,7 +15,7 @@ from shardwise import lax
 from shardwise import numpy as jnp
 from shardwise.caches import clear_all
 from shardwise.compiler.ir.op import factor_rule, result_types
-from shardwise.sharding import Mesh, NamedSharding
+from shardwise.sharding import AbstractMesh, Mesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
 PACKAGE = Path(sw.__file__).parent
@@ -206,3 +206,14 @@ def test_functools_caches_are_registered_or_listed():
             if used:
                 found.setdefault(str(path.relative_to(PACKAGE)), set()).add(getattr(node, "name", "module"))
     assert found == UNREGISTERED
+
+
+def test_shardings_on_an_abstract_mesh_match_before_and_after_clearing():
+    mesh = AbstractMesh((4, 2), ("data", "model"))
+    x = sw.ShapeDtypeStruct((16, 16), np.float32, sharding=NamedSharding(mesh, P("data")))
+    double = sw.jit(lambda x: x * 2, out_shardings=NamedSharding(mesh, P("data")))
+    double.lower(x)
+    sw.clear_caches()
+    columns = NamedSharding(mesh, P(None, "data"))
+    (row,) = sw.jit(lambda x: x * 3, out_shardings=columns).lower(x).plan.outputs
+    assert str(row.layout) == "P(None, 'data')"

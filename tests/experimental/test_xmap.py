@@ -417,5 +417,5 @@ def test_unknown_mesh_axes_raise(mesh):
 
 
 def test_unknown_names_of_the_module_raise():
-    with pytest.raises(AttributeError, match=r"shardwise\.experimental\.maps has no 'SerialLoop'"):
+    with pytest.raises(AttributeError, match=r"shardwise\.experimental\.maps has no attribute 'SerialLoop'"):
         maps.SerialLoop  # noqa: B018

@@ -9,10 +9,11 @@ import math
 import threading
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -173,22 +174,21 @@ def device_grid(devices: Sequence[Any], *shape: Any) -> np.ndarray[Any, Any]:
 
 
 @final
+@dataclass(frozen=True)
 class AbsentDevice:
-    """Placeholder for a device of an AbstractMesh, for which programs are planned but not run."""
+    """Placeholder for a device of an AbstractMesh, for which programs are planned but not run.
 
-    platform = "cpu"
-    device_kind = "absent"
-    process_index = 0
+    Placeholders are equal if their ids are: caches that create them may be cleared at any time.
+    """
 
-    def __init__(self, number: int):
-        self.id = number
+    platform: ClassVar[str] = "cpu"
+    device_kind: ClassVar[str] = "absent"
+    process_index: ClassVar[int] = 0
+    id: int
 
     @property
     def client(self) -> Any:
         raise ValueError("an AbstractMesh has no devices: programs can be planned for it, but it cannot hold arrays")
-
-    def __repr__(self) -> str:
-        return f"AbsentDevice(id={self.id})"
 
 
 class _MeshContext(threading.local):
