@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise._jaxlib import compile_text, launcher, put, result_handler, shards_to_numpy
+from shardwise._jaxlib import compile_text, launcher, put, result_handler
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.lower.lower import lower
@@ -21,6 +21,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.runtime.client import devices
 from tests.compiler.ops.cases import op_cases
 from tests.compiler.ops.laws import assert_alike, has_rule, pin_along
+from tests.device_shards import shards_to_numpy
 
 OPS = {
     *("cumulative", "recurrence", "sort", "top_k", "argmax", "argmin"),
