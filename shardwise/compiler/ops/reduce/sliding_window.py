@@ -21,7 +21,7 @@ from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, iota_fro
 from shardwise.compiler.ops.indexing.index_vectors import between
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full
-from shardwise.compiler.ops.shape.slicing import Pad
+from shardwise.compiler.ops.shape.slicing import Pad, dilated_size
 
 
 class WindowDimension(NamedTuple):
@@ -102,11 +102,6 @@ class Halo(NamedTuple):
     window: TakeWindow
     local: WindowDimension | None
     width: int
-
-
-def dilated_size(count: int, dilation: int) -> int:
-    """Return the size of `count` elements after dilation."""
-    return (count - 1) * dilation + 1 if count else 0
 
 
 def halo_exchange(

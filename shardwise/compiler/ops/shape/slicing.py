@@ -82,7 +82,7 @@ class Slice(MovementOp):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         (x,) = operands
         high = [
-            size - start - _dilated_size(count, stride - 1)
+            size - start - dilated_size(count, stride)
             for size, start, count, stride in zip(
                 x.type.shape, self.start, cotangent.type.shape, self.stride, strict=True
             )
@@ -200,7 +200,7 @@ class Pad(JointlyLinearMovement):
 
     def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         parts = zip(shape, self.low, self.high, self.interior, strict=True)
-        return tuple(low + _dilated_size(size, interior) + high for size, low, high, interior in parts)
+        return tuple(low + dilated_size(size, interior + 1) + high for size, low, high, interior in parts)
 
     def factors(self, x: ArrayType, value: ArrayType) -> FactorRule:
         parts = list(zip(self.low, self.high, self.interior, strict=True))
@@ -217,7 +217,7 @@ class Pad(JointlyLinearMovement):
             if axes and (low[dim] or high[dim] or interior[dim]):
                 out_size = context.out_shapes[0][dim]
                 x = self._window(dim, axes, count, out_size)(self._dilate(x, value, dim))
-                outside.append((dim, self.low[dim], self.low[dim] + _dilated_size(size, interior[dim])))
+                outside.append((dim, self.low[dim], self.low[dim] + dilated_size(size, interior[dim] + 1)))
                 low[dim] = high[dim] = interior[dim] = 0
                 shape[dim] = out_size
         for dim, first, last in outside:
@@ -286,7 +286,7 @@ class Pad(JointlyLinearMovement):
         before, after = (tuple(max(0, count) for count in counts) for counts in (self.low, self.high))
         padded = np.full(Pad(before, after, self.interior)._shape(x.shape), value, x.dtype)
         parts = zip(x.shape, before, self.interior, strict=True)
-        padded[tuple(slice(low, low + _dilated_size(size, gap), gap + 1) for size, low, gap in parts)] = x
+        padded[tuple(slice(low, low + dilated_size(size, gap + 1), gap + 1) for size, low, gap in parts)] = x
         edges = zip(padded.shape, self.low, self.high, strict=True)
         return padded[tuple(slice(max(0, -low), size - max(0, -high)) for size, low, high in edges)]
 
@@ -410,9 +410,9 @@ def _dimwise_rule(operands: Sequence[tuple[int, ...]], result: tuple[int, ...], 
     return FactorRule(tables, (dims,), result, exchange=frozenset(changed))
 
 
-def _dilated_size(count: int, interior: int) -> int:
-    """Return the size of `count` elements with `interior` others between two of them."""
-    return count + max(0, count - 1) * interior
+def dilated_size(count: int, dilation: int) -> int:
+    """Return the size of `count` elements after dilation: neighbours are `dilation` apart."""
+    return (count - 1) * dilation + 1 if count else 0
 
 
 def _insert(values: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:

@@ -38,7 +38,6 @@ scipy = lazy_module("scipy")
 lgamma = unary_function(Lgamma())
 
 _FAR = 50.0  # above it the asymptotic expansion of Kummer's function may be used
-_FARTHEST = 1e30
 _MAX_ITERATIONS = 20000  # more than any element needs that converges
 _SCALE_BITS = 64  # a large sum is scaled down by this power of two
 _LOG_TWO = (0.693359375, -2.121944400546905827679e-4)  # log 2 in two parts; multiples of the first are exact
