@@ -189,7 +189,7 @@ def compile_text(
     if not callbacks:
         return client.compile_and_load(text, device_list, compile_options)
     marked = [_launch_order.mark_callback(callback) for callback in callbacks]
-    return client.compile_and_load(_parse_module(text), device_list, compile_options, host_callbacks=marked)
+    return client.compile_and_load(parse_module(text), device_list, compile_options, host_callbacks=marked)
 
 
 def _compile_options(devices: Sequence[Any], overrides: CompilerOptions) -> Any:
@@ -243,7 +243,7 @@ def _register_lapack() -> None:
             _xla.register_custom_call_target(name, handler, platform="cpu", api_version=1)
 
 
-def _parse_module(text: str) -> Any:
+def parse_module(text: str) -> Any:
     """Parse a module with MLIR. Compilation with callbacks needs the parsed form."""
     context = _mlir.Context()
     registry = _mlir.DialectRegistry()

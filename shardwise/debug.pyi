@@ -1,4 +1,4 @@
-from shardwise.api.callback import debug_callback, debug_print
+from shardwise.api.debug_callback import debug_callback, debug_print
 from shardwise.api.inspect_sharding import inspect_array_sharding as inspect_array_sharding
 from shardwise.explain.picture import (
     visualize_array_sharding as visualize_array_sharding,

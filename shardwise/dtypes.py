@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 import ml_dtypes
 import numpy as np
 
+from shardwise.api.float0 import float0
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import DType, extended, prng_key
@@ -13,7 +14,6 @@ from shardwise.lazy import missing_attribute_error
 from shardwise.numpy.dtypes import finfo, iinfo, issubdtype, result_type
 
 bfloat16 = ml_dtypes.bfloat16
-float0: DType = np.dtype([("float0", np.void, 0)])  # the tangent dtype of integers and booleans
 
 _PYTHON_TYPES = {np.bool_: bool, np.integer: int, np.floating: float, np.complexfloating: complex}
 

@@ -12,9 +12,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise import tree
-from shardwise._jaxlib import CompilerOptions
+from shardwise._jaxlib import CompilerOptions, parse_module
 from shardwise.api.shape_dtype_struct import struct
 from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.execute.executor import Launch, LoweredRequest, as_array, lower_for_compile
 from shardwise.execute.executor import compiler_options as checked_options
@@ -33,6 +34,32 @@ else:
     planning = lazy_module("shardwise.execute.plan_report")
 
 
+@final
+class ArgInfo(Typed):
+    """The type of an argument, its sharding if it is committed, and whether it is donated."""
+
+    __slots__ = ("donated", "sharding", "type")
+
+    def __init__(self, type: ArrayType, sharding: Sharding | None, donated: bool):
+        self.type = type
+        self.sharding = sharding
+        self.donated = donated
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ArgInfo) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return self.type, self.sharding, self.donated
+
+    def __repr__(self) -> str:
+        sharding = f", sharding={self.sharding}" if self.sharding is not None else ""
+        return f"ArgInfo({self.type}{sharding}, donated={self.donated})"
+
+
 class _Stage:
     """Base of all stages: the pytree structures and types of arguments and results."""
 
@@ -43,9 +70,17 @@ class _Stage:
 
     @property
     def args_info(self) -> Any:
-        """The arguments as `ShapeDtypeStruct`s: a tuple of the positional ones and a dict of the others."""
+        """The arguments as `ArgInfo`s: a tuple of the positional ones and a dict of the others."""
         signatures = self._request.signatures[: self.in_tree.num_leaves]
-        return self.in_tree.unflatten([struct(s.type, s.sharding if s.committed else None) for s in signatures])
+        donated = self._request.donated or (False,) * len(signatures)
+        return self.in_tree.unflatten(
+            [ArgInfo(s.type, s.sharding if s.committed else None, d) for s, d in zip(signatures, donated, strict=True)]
+        )
+
+    @property
+    def in_avals(self) -> Any:
+        """The types of the arguments: a tuple of the positional ones and a dict of the others."""
+        return self.in_tree.unflatten(list(self._request.program.in_types[: self.in_tree.num_leaves]))
 
     @property
     def donate_argnums(self) -> tuple[int, ...]:
@@ -146,6 +181,14 @@ class Lowered(_PlannedStage):
         if stage not in texts:
             raise ValueError(f"as_text: dialect must be one of {', '.join(map(repr, texts))}, not {dialect!r}")
         return texts[stage]()
+
+    def compiler_ir(self, dialect: str | None = None) -> Any:
+        """Return the program as an MLIR module of the StableHLO dialect, for "stablehlo", the default.
+
+        For the other dialects of `as_text`, return their text.
+        """
+        text = self.as_text(dialect)
+        return parse_module(text) if dialect in (None, "stablehlo") else text
 
     def cost_analysis(self) -> dict[str, float]:
         """Return counts per device and call: "flops" of products, "bytes accessed" by ops and "wire bytes" sent."""

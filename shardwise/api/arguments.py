@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise import tree
+from shardwise.api.float0 import flatten_hiding_float0, hide_float0
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import type_of
@@ -60,10 +61,10 @@ def array_leaves(
     Every leaf must be an array or a number, or with `abstract` also a `ShapeDtypeStruct`; otherwise a TypeError names
     the argument.
     """
-    leaves, structure = tree.flatten((args, keywords))
+    leaves, structure = flatten_hiding_float0((args, keywords))
     for number, leaf in enumerate(leaves):
         if not (is_array_like(leaf) or (abstract and isinstance(leaf, ShapeDtypeStruct))):
-            name = argument_names(function, args, keywords)[number]
+            name = argument_names(function, *hide_float0((args, keywords)))[number]
             raise TypeError(
                 f"argument {name} of {describe_function(function)} is {leaf!r} of type {type(leaf).__name__}: "
                 "the arguments of a traced function must be pytrees of arrays and numbers"

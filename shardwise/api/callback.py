@@ -1,7 +1,6 @@
-"""Call host functions from a program: pure_callback, io_callback, debug.callback, debug.print."""
+"""Call host functions from a program: pure_callback, io_callback."""
 
 from collections.abc import Callable, Sequence
-from string import Formatter
 from typing import Any, final
 
 import numpy as np
@@ -103,7 +102,7 @@ def pure_callback(
     if vmap_method not in _METHODS:
         known = ", ".join(repr(method) for method in _METHODS if method)
         raise ValueError(f"pure_callback: vmap_method must be None or one of {known}, not {vmap_method!r}")
-    return _call_host(callback, result_shape_dtypes, args, kwargs, "pure", sharding, _METHODS[vmap_method])
+    return call_host(callback, result_shape_dtypes, args, kwargs, "pure", sharding, _METHODS[vmap_method])
 
 
 @filter_traceback
@@ -144,110 +143,32 @@ def io_callback(
         Array(3, dtype=int32)
     """
     kind = "ordered" if ordered else "unordered"
-    return _call_host(callback, result_shape_dtypes, args, kwargs, kind, sharding, "")
+    return call_host(callback, result_shape_dtypes, args, kwargs, kind, sharding)
 
 
-@filter_traceback
-def debug_callback(
-    callback: Function, *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any
-) -> None:
-    """Call a host function with values of a program, for debugging.
-
-    Differentiation ignores it. On several devices it is called once, with unsharded arrays.
-
-    Args:
-        callback: the function of numpy arrays; its result is ignored.
-        *args: pytrees of arrays, which `callback` receives as numpy arrays.
-        ordered: whether ordered callbacks are called in program order.
-        partitioned: not supported; must be False.
-        **kwargs: keyword arguments of `callback`.
-
-    Raises:
-        TypeError: if `callback` is not callable, or an argument is not an array.
-        NotImplementedError: if `partitioned` is true.
-
-    Example:
-        >>> seen = []
-        >>> result = jax.jit(lambda x: jax.debug.callback(seen.append, x))(jnp.array(3))
-        >>> jax.effects_barrier()
-        >>> seen
-        [array(3, dtype=int32)]
-    """
-    if partitioned:
-        raise NotImplementedError(
-            "debug.callback: partitioned=True is not supported: the callback always receives unsharded arrays"
-        )
-    _call_host(callback, _NO_RESULT, args, kwargs, "ordered_watch" if ordered else "watch", None, "")
+NO_RESULT = object()
 
 
-def debug_print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
-    """Print values of a program when it runs, as `print(fmt.format(*args, **kwargs))`.
-
-    Args:
-        fmt: the format string: `{}` and `{name}` are replaced by arguments, and doubled braces print as braces.
-        *args: arrays for the positional fields.
-        ordered: whether ordered prints happen in program order.
-        **kwargs: arrays for the named fields.
-
-    Raises:
-        TypeError: if `fmt` is not a string, or an argument is not an array.
-        ValueError: if a field of `fmt` has no argument, or an argument has no field.
-
-    Example:
-        >>> result = jax.jit(lambda x: jax.debug.print("x is {x}", x=x))(jnp.arange(3))
-        x is [0 1 2]
-    """
-    if not isinstance(fmt, str):
-        raise TypeError(f"debug.print: the first argument must be a format string, such as 'x is {{x}}', not {fmt!r}")
-    try:
-        _FormatChecker().vformat(fmt, args, kwargs)  # here, so that the error is at the user's line
-    except (IndexError, KeyError) as error:
-        raise ValueError(f"debug.print: the format {fmt!r} has a field without an argument: {error}") from None
-    debug_callback(_Printer(fmt), *args, ordered=ordered, **kwargs)
-
-
-@final
-class _FormatChecker(Formatter):
-    """Check that fields and arguments match, without formatting the values, which are not known yet."""
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        return ""
-
-    def convert_field(self, value: Any, conversion: Any) -> Any:
-        return ""
-
-    def check_unused_args(self, used_args: Any, args: Any, kwargs: Any) -> None:
-        unused = [repr(key) for key in (*range(len(args)), *kwargs) if key not in used_args]
-        if unused:
-            raise ValueError(f"debug.print: the format has no field for argument {', '.join(unused)}")
-
-
-@final
-class _Printer:
-    def __init__(self, fmt: str):
-        self.fmt = fmt
-        self.__name__ = "print"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        # One write for the line and its newline: several devices may print at the same time.
-        print(f"{self.fmt.format(*args, **kwargs)}\n", end="")
-
-
-_NO_RESULT = object()
-
-
-def _call_host(
-    callback: Function, result_shape_dtypes: Any, args: Any, keywords: Any, kind: str, sharding: Any, vectorized: str
+def call_host(
+    callback: Function,
+    result_shape_dtypes: Any,
+    args: tuple[Any, ...],
+    keywords: dict[str, Any],
+    kind: str,
+    sharding: Any = None,
+    vectorized: str = "",
+    partitioned: bool = False,
 ) -> Any:
+    """Call a host function from a program; the parameters are those of the op `Callback`."""
     if not callable(callback):
         raise TypeError(f"a callback must be a function, not {callback!r}")
     if sharding is not None:
         raise NotImplementedError(f"the callback {describe_function(callback)}: sharding= is not supported")
     leaves, in_tree = array_leaves(callback, args, keywords)
-    out_leaves, out_tree = ([], None) if result_shape_dtypes is _NO_RESULT else tree.flatten(result_shape_dtypes)
+    out_leaves, out_tree = ([], None) if result_shape_dtypes is NO_RESULT else tree.flatten(result_shape_dtypes)
     types = tuple(_result_type(callback, x) for x in out_leaves)
     host_function = _HostFunction(callback, in_tree, out_tree, types, bool(vectorized))
-    results = Callback(host_function, types, kind, vectorized)(*(as_operand(x) for x in leaves))
+    results = Callback(host_function, types, kind, vectorized, partitioned)(*(as_operand(x) for x in leaves))
     return None if out_tree is None else out_tree.unflatten(list(results))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, describe_function, function_name
 from shardwise.api.flatten import check_outputs
+from shardwise.api.float0 import flatten_hiding_float0, hide_float0
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays.methods import where
 from shardwise.compiler.arrays.operands import as_operand, type_of
@@ -66,10 +67,10 @@ class _TracedBody:
         def flat(*leaves: Any) -> list[Any]:
             nonlocal returned
             result = function(*structure.unflatten(leaves))
-            outputs, out_tree = tree.flatten(result)
+            outputs, out_tree = flatten_hiding_float0(result)
             check_outputs(function, outputs)
             arrays = [as_operand(x) for x in outputs]
-            returned = out_tree.unflatten([x.type for x in arrays])
+            returned = hide_float0(out_tree.unflatten([x.type for x in arrays]))
             targets = [*outs, *[None] * len(arrays)]
             return [_retype_if_compatible(x, type) for x, type in zip(arrays, targets, strict=False)]
 
@@ -193,6 +194,7 @@ def _branch_arguments(name: str, operands: tuple[Any, ...], operand: Any) -> tup
 
 @filter_traceback
 def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any, ...]) -> Any:
+    operands = hide_float0(operands)
     leaves, _ = array_leaves(branches[0], operands, {})
     arrays = [as_operand(leaf) for leaf in leaves]
     types = [x.type for x in arrays]
@@ -306,7 +308,7 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
         Array(162, dtype=int32)
     """
     _check_callable("while_loop", cond_fun=cond_fun, body_fun=body_fun)
-    return _while("while_loop", cond_fun, body_fun, init_val)
+    return _while("while_loop", cond_fun, body_fun, hide_float0(init_val))
 
 
 def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
@@ -456,6 +458,7 @@ def scan(
         (Array(6, dtype=int32), Array([0, 0, 2, 9], dtype=int32))
     """
     _check_callable("scan", f=f)
+    init = hide_float0(init)
     array_leaves(f, (init, xs), {})
     return _scan("scan", f, init, xs, length, reverse, unroll)
 

@@ -54,8 +54,9 @@ def make_array_from_callback(
     type: ArrayType | None = None if dtype is None else ArrayType(sizes, canonical_dtype(dtype))
     data_by_span: dict[tuple[Span, ...], NumpyArray] = {}
     shards = []
-    for device, index in checked_sharding.addressable_devices_indices_map(sizes).items():
-        spans = tuple((part.start, part.stop) for part in index)
+    indices = checked_sharding.addressable_devices_indices_map(sizes)
+    for device, bounds in checked_sharding.local_shard_indices(sizes).items():
+        index, spans = indices[device], tuple((part.start, part.stop) for part in bounds)
         if spans not in data_by_span:
             data = np.asarray(data_callback(index))
             if type is None:
@@ -117,7 +118,7 @@ def make_array_from_single_device_arrays(
     type = ArrayType(sizes, out_dtype)
     padded_shape = checked_sharding.shard_shape(sizes)
     shard_buffers = []
-    for device, index in checked_sharding.addressable_devices_indices_map(sizes).items():
+    for device, index in checked_sharding.local_shard_indices(sizes).items():
         shard = by_device[device]
         expected = tuple(span.stop - span.start for span in index)
         if shard.type.shape != expected:
@@ -202,8 +203,12 @@ def make_array_from_process_local_data(
         local_starts.append(starts)
 
     def shard_data(index: tuple[slice, ...]) -> NumpyArray:
-        starts = [local_starts[dim][span.start] if span.stop > span.start else 0 for dim, span in enumerate(index)]
-        return data[tuple(slice(start, start + s.stop - s.start) for start, s in zip(starts, index, strict=True))]
+        local = []
+        for part, size, starts in zip(index, sizes, local_starts, strict=True):
+            low, high, _ = part.indices(size)
+            start = starts[low] if high > low else 0
+            local.append(slice(start, start + high - low))
+        return data[tuple(local)]
 
     return make_array_from_callback(sizes, checked_sharding, shard_data, dtype=type_of(data, name).dtype)
 
@@ -247,7 +252,7 @@ def _arrays_by_device(name: str, sharding: Sharding, arrays: Sequence[Any]) -> d
 
 def _local_spans(sharding: Sharding, shape: tuple[int, ...]) -> list[list[Span]]:
     """Return for each dim the nonempty ranges of it that this process's devices hold, in ascending order."""
-    indices = sharding.addressable_devices_indices_map(shape).values()
+    indices = sharding.local_shard_indices(shape).values()
     spans = [{(index[dim].start, index[dim].stop) for index in indices} for dim in range(len(shape))]
     return [sorted(span for span in dim_spans if span[0] < span[1]) for dim_spans in spans]
 
@@ -260,4 +265,4 @@ def _infer_global_shape(sharding: Sharding, local: tuple[int, ...]) -> tuple[int
 
 
 def _index_text(index: tuple[slice, ...]) -> str:
-    return f"[{', '.join(f'{part.start}:{part.stop}' for part in index)}]"
+    return f"[{', '.join(':' if part == slice(None) else f'{part.start}:{part.stop}' for part in index)}]"

@@ -9,8 +9,8 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, describe_function, function_name
-from shardwise.api.differentiate import float0
 from shardwise.api.flatten import FlatFunction, is_traced
+from shardwise.api.float0 import flatten_hiding_float0, float0
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.types import ArrayType, Typed
@@ -40,7 +40,7 @@ class _Call(NamedTuple):
 
     def bound_function(self, *args: Any) -> Any:
         """Call the function with these differentiable arguments."""
-        return self.function(*self.arguments(tree.leaves(args)))
+        return self.function(*self.arguments(flatten_hiding_float0(args)[0]))
 
     @property
     def nondiff_args(self) -> list[Any]:
@@ -74,7 +74,7 @@ class _CustomDerivative:
         leaves, structure = array_leaves(self.fun, differentiable, {})
         if not is_traced(leaves):
             return self.fun(*bound.args)
-        call = _Call(self.fun, nondiff, len(bound.args), tree.structure(differentiable))
+        call = _Call(self.fun, nondiff, len(bound.args), flatten_hiding_float0(differentiable)[1])
         flat = FlatFunction(call.bound_function, structure)
         operands = [as_operand(x) for x in leaves]
         program, captured = build(flat, [x.type for x in operands], function_name(self.fun))

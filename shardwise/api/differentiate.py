@@ -10,6 +10,7 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.arguments import argument_names, check_function, describe_function, function_name
 from shardwise.api.flatten import FlatFunction, check_outputs
+from shardwise.api.float0 import flatten_hiding_float0, float0
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import as_operand, type_of
@@ -23,6 +24,7 @@ from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.trace.build import build
+from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.linearize import Linearized, jvp_function
 from shardwise.compiler.transforms.linearize import linearize as linearize_flat
 from shardwise.compiler.transforms.replay import replay
@@ -31,18 +33,37 @@ from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.tree_util import Partial
 
 Function = Callable[..., Any]
-float0 = np.dtype([("float0", np.void, 0)])  # the dtype of tangents and cotangents of integers: it has no values
+
+
+@final
+class _Aux:
+    """The auxiliary result of a function with `has_aux`, a pytree of any objects.
+
+    Only its tracers take part in a transformation; all other leaves are returned as they are.
+    """
+
+    def __init__(self, aux: Any):
+        self._leaves, self._structure = tree.flatten(aux)
+        self.tracers = [leaf for leaf in self._leaves if isinstance(leaf, Tracer)]
+
+    def restore(self, values: Sequence[Any]) -> Any:
+        """Return the pytree with `values` in place of its tracers."""
+        remaining = iter(values)
+        return self._structure.unflatten([next(remaining) if isinstance(x, Tracer) else x for x in self._leaves])
 
 
 @final
 class _FlatFunctionWithAux(FlatFunction):
-    """A flat function of positional arguments; with `has_aux` the function returns a pair (value, aux)."""
+    """A flat function of positional arguments; with `has_aux` the function returns a pair (value, aux).
+
+    The flat results are the leaves of the value, followed by the tracers in aux.
+    """
 
     def __init__(self, function: Function, primals: tuple[Any, ...], has_aux: bool):
         super().__init__(function, tree.structure((primals, {})))
         self.primals = tree.structure(primals)
         self.has_aux = has_aux
-        self.aux_tree: tree.Structure = None
+        self.aux: _Aux
 
     def __call__(self, *leaves: Any) -> list[Any]:
         if not self.has_aux:
@@ -52,20 +73,18 @@ class _FlatFunctionWithAux(FlatFunction):
             raise TypeError(
                 f"{describe_function(self.function)} must return a pair (value, aux) with has_aux=True, not {result!r}"
             )
-        outputs, self.out_tree = tree.flatten(result[0])
-        aux, self.aux_tree = tree.flatten(result[1])
-        check_outputs(self.function, [*outputs, *aux])
-        return [*outputs, *aux]
+        outputs, self.out_tree = flatten_hiding_float0(result[0])
+        check_outputs(self.function, outputs)
+        self.aux = _Aux(result[1])
+        return [*outputs, *self.aux.tracers]
 
     def outputs(self, values: Sequence[Any]) -> Any:
-        """Return the function's value as a pytree; `values` are the leaves of value and aux."""
+        """Return the function's value as a pytree; `values` are the flat results."""
         return self.out_tree.unflatten(list(values[: self.out_tree.num_leaves]))
 
     def with_aux(self, first: Any, values: Sequence[Any]) -> Any:
-        """Return the tuple `first`, with aux appended if there is one; `values` are the leaves of value and aux."""
-        if not self.has_aux:
-            return first
-        return (*first, self.aux_tree.unflatten(list(values[self.out_tree.num_leaves :])))
+        """Return the tuple `first`, with aux appended if there is one; `values` are the flat results."""
+        return (*first, self.aux.restore(values[self.out_tree.num_leaves :])) if self.has_aux else first
 
 
 @filter_traceback
@@ -174,6 +193,7 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
 
     Returns:
         The value and a function from tangents of the arguments to the tangent of the value; with `has_aux` also aux.
+        The function is a pytree of its residuals, so jitted functions can accept and return it.
 
     Raises:
         TypeError: if `function` is not callable; from the linear function, if the tangents have another structure or
@@ -187,13 +207,36 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     check_function("linearize", function)
     flat, linear, operands = _linearized(function, primals, has_aux)
 
-    def pushforward(*tangents: Any) -> Any:
-        leaves = _check_leaves("linearize", "tangent", tangents, flat.primals, [x.type for x in operands], function)
-        dense = [zeros_like(x) if t is None else t for x, t in zip(operands, leaves, strict=True)]
-        out_tangents = insert_none(replay(linear.program, [*linear.residuals, *dense]), linear.nonzero)
-        return flat.outputs([_instantiate(x.type, t) for x, t in zip(linear.outputs, out_tangents, strict=True)])
+    in_types = tuple(x.type for x in operands)
+    out_types = tuple(type_of(x) for x in linear.outputs[: flat.out_tree.num_leaves])
+    pushforward = _Pushforward(
+        function, linear.program, linear.nonzero, flat.out_tree, out_types, flat.primals, in_types
+    )
+    return flat.with_aux((flat.outputs(linear.outputs), Partial(pushforward, linear.residuals)), linear.outputs)
 
-    return flat.with_aux((flat.outputs(linear.outputs), pushforward), linear.outputs)
+
+@final
+@dataclass(frozen=True)
+class _Pushforward:
+    """The function from residuals and tangents of the arguments to the tangent of the value; fields of `_Pullback`."""
+
+    function: Function
+    program: Program
+    nonzero: tuple[bool, ...]
+    out_tree: tree.Structure
+    out_types: tuple[ArrayType, ...]
+    primals: tree.Structure
+    in_types: tuple[ArrayType, ...]
+
+    def __call__(self, residuals: Sequence[Any], *tangents: Any) -> Any:
+        leaves = _check_leaves("linearize", "tangent", tangents, self.primals, self.in_types, self.function)
+        dense = [
+            full(type.shape, 0, type.dtype) if t is None else t for type, t in zip(self.in_types, leaves, strict=True)
+        ]
+        out_tangents = insert_none(replay(self.program, [*residuals, *dense]), self.nonzero)
+        return self.out_tree.unflatten(
+            [_instantiate(*pair) for pair in zip(self.out_types, out_tangents, strict=False)]
+        )
 
 
 def linear_transpose(function: Function, *primals: Any, reduce_axes: Sequence[Any] = ()) -> Function:
@@ -205,7 +248,8 @@ def linear_transpose(function: Function, *primals: Any, reduce_axes: Sequence[An
         reduce_axes: not supported; must be empty.
 
     Returns:
-        A function from a cotangent of the value to a tuple of cotangents of the arguments.
+        A function from a cotangent of the value to a tuple of cotangents of the arguments. It is a pytree of the arrays
+        that `function` closes over, so jitted functions can accept and return it.
 
     Raises:
         TypeError: if `function` is not callable; from the transposed function, if `function` is not linear, or if the
@@ -223,18 +267,29 @@ def linear_transpose(function: Function, *primals: Any, reduce_axes: Sequence[An
     types = [type_of(x, "linear_transpose") for x in leaves]
     flat = _FlatFunctionWithAux(function, primals, has_aux=False)
     program, captured = build(flat, types, function_name(function))
-    linear = (True,) * len(types) + (False,) * len(captured)
+    return Partial(_LinearTranspose(function, program, flat.out_tree, structure, tuple(types)), captured)
 
-    def pullback(cotangent: Any) -> tuple[Any, ...]:
+
+@final
+@dataclass(frozen=True)
+class _LinearTranspose:
+    """The function from the captured values of `program` and a cotangent of its value to cotangents of its inputs."""
+
+    function: Function
+    program: Program
+    out_tree: tree.Structure
+    primals: tree.Structure
+    in_types: tuple[ArrayType, ...]
+
+    def __call__(self, captured: Sequence[Any], cotangent: Any) -> tuple[Any, ...]:
         out_cotangents = _check_leaves(
-            "linear_transpose", "cotangent", cotangent, flat.out_tree, program.out_types, function
+            "linear_transpose", "cotangent", cotangent, self.out_tree, self.program.out_types, self.function
         )
-        in_cotangents = transpose(program, linear, captured, out_cotangents)
-        return structure.unflatten(  # type: ignore[no-any-return]
-            [full(t.shape, 0, t.dtype) if ct is None else ct for t, ct in zip(types, in_cotangents, strict=True)]
+        is_linear = (True,) * len(self.in_types) + (False,) * len(captured)
+        in_cotangents = transpose(self.program, is_linear, captured, out_cotangents)
+        return self.primals.unflatten(  # type: ignore[no-any-return]
+            [_instantiate(type, ct) for type, ct in zip(self.in_types, in_cotangents, strict=True)]
         )
-
-    return pullback
 
 
 def value_and_grad(
@@ -378,20 +433,24 @@ def jacfwd(
         columns: list[list[Any]] = []
         aux: Any = None
         out_tree: tree.Structure = None
+        traced_aux = _Aux(None)
         for number, x in enumerate(operands):
 
             def push(tangent: Any, number: int = number) -> Any:
+                nonlocal traced_aux
                 tangents = [tangent if i == number else zeros_like(y) for i, y in enumerate(operands)]
                 primal = structure.unflatten(operands)
-                return jvp(inner, primal, structure.unflatten(tangents), has_aux)[1:]
+                _, out_tangent, *aux = jvp(inner, primal, structure.unflatten(tangents), has_aux)
+                traced_aux = _Aux(aux)
+                return out_tangent, traced_aux.tracers
 
-            tangent_and_aux = vmap(push, out_axes=(-1, None) if has_aux else (-1,))(_standard_basis(x.type))
-            outputs, out_tree = tree.flatten(tangent_and_aux[0])
-            aux = tangent_and_aux[1] if has_aux else None
+            out_tangent, aux_values = vmap(push, out_axes=(-1, None))(_standard_basis(x.type))
+            outputs, out_tree = tree.flatten(out_tangent)
+            aux = traced_aux.restore(aux_values)
             columns.append([reshape(y, shape=(*y.type.shape[:-1], *x.type.shape)) for y in outputs])
         jacobians = [structure.unflatten(list(row)) for row in zip(*columns, strict=True)]
         jacobian = out_tree.unflatten([j[0] if isinstance(argnums, int) else j for j in jacobians])
-        return (jacobian, aux) if has_aux else jacobian
+        return (jacobian, *aux) if has_aux else jacobian
 
     return call
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.arguments import describe_function
+from shardwise.api.float0 import flatten_hiding_float0
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.ir.dispatch import open_frames
 
@@ -22,7 +23,7 @@ class FlatFunction:
 
     def __call__(self, *leaves: Any) -> list[Any]:
         args, keywords = self.in_tree.unflatten(leaves)
-        outputs, self.out_tree = tree.flatten(self.function(*args, **keywords))
+        outputs, self.out_tree = flatten_hiding_float0(self.function(*args, **keywords))
         check_outputs(self.function, outputs)
         return outputs
 

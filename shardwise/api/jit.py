@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, update_wrapper
@@ -21,6 +22,7 @@ from shardwise.api.arguments import (
     leaf_types,
 )
 from shardwise.api.flatten import FlatFunction, is_traced
+from shardwise.api.float0 import hide_float0, is_float0
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.static_args import (
     NO_ARGUMENTS,
@@ -52,6 +54,7 @@ from shardwise.execute.lru import LruCache
 from shardwise.execute.request import Request
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import Array
+from shardwise.runtime.client import local_devices
 from shardwise.runtime.sharding import Sharding, mesh_of
 
 _flatten = tree.registry.flatten
@@ -85,6 +88,7 @@ class JitOptions:
     keep_unused: bool = False
     inline: bool = False
     compiler_options: CompilerOptions = ()
+    device: Any = None
 
 
 @final
@@ -136,9 +140,12 @@ class Jitted:
         try:
             key = (structure, mesh_context.mesh, state.trace_settings, statics, *[x.signature for x in leaves])
         except AttributeError:  # a leaf is not an array
+            if any(map(is_float0, leaves)):
+                args, keywords = hide_float0((args, keywords))
+                return self(*args, **keywords)
             if not all(map(is_array_like, leaves)):
                 self._arguments(args, keywords)  # raises an error that names the argument
-            leaves = [as_argument(x) for x in leaves]
+            leaves = [as_argument(x, may_be_donated=bool(self.options.donate)) for x in leaves]
             key = (structure, mesh_context.mesh, state.trace_settings, statics, *[x.signature for x in leaves])
         launches = self._launches
         entry = launches.get(key)
@@ -194,6 +201,7 @@ class Jitted:
 
     def _arguments(self, args: tuple[Any, ...], keywords: dict[str, Any], abstract: bool = False) -> _Arguments:
         """Split and flatten arguments; leaves are arrays and numbers, and with `abstract` also ShapeDtypeStructs."""
+        args, keywords = hide_float0((args, keywords))
         split = split_static(self.function, self.options.static, args, keywords)
         return _Arguments(split, *array_leaves(split.bind(self.function), split.args, split.keywords, abstract))
 
@@ -237,6 +245,7 @@ class Jitted:
             self._in_shardings(traced, arguments.split.args, arguments.types, names),
             donated_leaves(self.options.donate, arguments.split) if self.options.donate else (),
             self.options.keep_unused,
+            device=self.options.device,
         )
         return request, traced
 
@@ -323,6 +332,8 @@ def jit(
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
     keep_unused: bool = False,
+    device: Any = None,
+    backend: str | None = None,
     inline: bool = False,
     compiler_options: dict[str, Any] | None = None,
 ) -> Any:
@@ -342,6 +353,8 @@ def jit(
         donate_argnums: the positional arguments whose buffers may be reused for results. They are deleted by the call.
         donate_argnames: the names of such arguments.
         keep_unused: whether to transfer arguments that the function does not use to its devices.
+        device: the device to run on, to which all arguments are transferred. Deprecated, as in JAX: use `device_put`.
+        backend: the platform to whose first device the same applies. Deprecated.
         inline: whether a call inside another traced function inlines the ops of `function` there.
         compiler_options: XLA's compiler options by name.
 
@@ -352,8 +365,9 @@ def jit(
     Raises:
         TypeError: if `function` is not callable, or if numbers or names of arguments have a wrong type; when called, if
             an argument or a result is not a pytree of arrays, or if `in_shardings` holds something else.
-        ValueError: if `function` has no such argument, or if an argument is both static and donated; when called, if a
-            static argument is not hashable.
+        ValueError: if `function` has no such argument, if an argument is both static and donated, or if `device` or
+            `backend` is combined with the other or with shardings; when called, if a static argument is not hashable.
+        RuntimeError: if there is no platform `backend`.
         ShardingError: when called, if `in_shardings` or `out_shardings` is not a tree prefix, or does not match the
             rank of an array.
         DeviceMismatchError: when called, if arguments are committed to different devices.
@@ -373,7 +387,25 @@ def jit(
     donate = select_arguments(function, "donate", donate_argnums, donate_argnames)
     check_overlap(function, static, donate)
     options = checked_options(compiler_options, "jit")
-    return Jitted(function, JitOptions(in_shardings, out_shardings, static, donate, keep_unused, inline, options))
+    if device is not None or backend is not None:
+        device = _only_device(device, backend, in_shardings, out_shardings)
+    return Jitted(
+        function, JitOptions(in_shardings, out_shardings, static, donate, keep_unused, inline, options, device)
+    )
+
+
+def _only_device(device: Any, backend: str | None, in_shardings: Any, out_shardings: Any) -> Any:
+    """Return the device that the deprecated parameters `device` and `backend` of `jit` select."""
+    if device is not None and backend is not None:
+        raise ValueError(f"jit: pass either device or backend, not both: device={device}, backend={backend!r}")
+    if in_shardings is not None or out_shardings is not None:
+        raise ValueError("jit: device and backend cannot be combined with in_shardings and out_shardings")
+    warnings.warn(
+        "jit: device and backend are deprecated: put the arguments on the device with `device_put`",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return local_devices(backend=backend)[0] if device is None else device
 
 
 def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequence[ArrayType]) -> TracedFunction:

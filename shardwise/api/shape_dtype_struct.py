@@ -6,9 +6,10 @@ from typing import Any, final
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType, Typed
+from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.execute.request import default_device
 from shardwise.runtime.array import ArraySignature, array_signature
-from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
+from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, sharding_in_force
 
 
 @final
@@ -20,12 +21,15 @@ class ShapeDtypeStruct(Typed):
     Args:
         shape: the sizes of the dims.
         dtype: the dtype; without `enable_x64`, a 64-bit dtype becomes 32-bit.
-        sharding: the sharding of the array. Without it, the array is uncommitted, on the default device.
+        sharding: the sharding of the array; a bare PartitionSpec is on the mesh that is current when the sharding is
+            read. Without a sharding, the array is uncommitted, on the default device.
         weak_type: whether the array is weakly typed, as Python scalars are.
 
     Raises:
-        ValueError: if `dtype` is None.
-        TypeError: if `sharding` is not a `Sharding`, if `dtype` is unknown, or if a size is negative.
+        ValueError: if `dtype` is None, or if `sharding` is neither a `Sharding` nor a `PartitionSpec`.
+        ShardingError: if `sharding` does not fit the shape.
+        TypeError: if `dtype` is unknown, or if a size is negative; when the sharding is read, if it is a
+            `PartitionSpec` and there is no current mesh.
 
     Example:
         >>> x = jax.ShapeDtypeStruct((2, 3), jnp.bfloat16)
@@ -33,33 +37,62 @@ class ShapeDtypeStruct(Typed):
         (3, 2)
     """
 
-    __slots__ = ("sharding", "type")
+    __slots__ = ("_sharding", "type")
 
     def __init__(self, shape: Sequence[int], dtype: Any, *, sharding: Any = None, weak_type: bool = False):
         if dtype is None:
             raise ValueError("ShapeDtypeStruct needs a dtype")
-        if sharding is not None and not isinstance(sharding, Sharding):
-            raise TypeError(
-                f"ShapeDtypeStruct: sharding must be a Sharding, such as NamedSharding(mesh, spec), not {sharding!r}"
+        if sharding is not None and not isinstance(sharding, (Sharding, PartitionSpec)):
+            raise ValueError(
+                "ShapeDtypeStruct: sharding must be a Sharding or a PartitionSpec, such as NamedSharding(mesh, spec), "
+                f"not {sharding!r}"
             )
         self.type = ArrayType(tuple(shape), canonical_dtype(dtype), weak_type)
-        self.sharding: Sharding | None = sharding
+        self._sharding: Sharding | PartitionSpec | None = sharding
+        if isinstance(sharding, Sharding):
+            sharding.pin(self.type.shape)
+
+    @staticmethod
+    def like(x: Any) -> "ShapeDtypeStruct":
+        """Return the struct of an array, a number or another struct, with the sharding of a committed array."""
+        type = leaf_type(x, "ShapeDtypeStruct.like")
+        sharding = getattr(x, "sharding", None) if getattr(x, "committed", True) else None
+        return ShapeDtypeStruct(type.shape, type.dtype, sharding=sharding, weak_type=type.weak)
+
+    def update(self, **changes: Any) -> "ShapeDtypeStruct":
+        """Return this struct with another `shape`, `dtype`, `sharding` or `weak_type`."""
+        shape, dtype = changes.pop("shape", self.shape), changes.pop("dtype", self.dtype)
+        kept: dict[str, Any] = {"sharding": self._sharding, "weak_type": self.weak_type}
+        return ShapeDtypeStruct(shape, dtype, **{**kept, **changes})
+
+    @property
+    def sharding(self) -> Sharding | None:
+        """The sharding, or None; a bare PartitionSpec is on the current mesh."""
+        if isinstance(self._sharding, PartitionSpec):
+            return sharding_in_force(self._sharding, "ShapeDtypeStruct")
+        return self._sharding
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a ShapeDtypeStruct without dims has no length")
+        return self.shape[0]
 
     @property
     def array_signature(self) -> ArraySignature:
         """The signature of the array; without a sharding, that of an uncommitted array on the default device."""
-        if self.sharding is None:
+        sharding = self.sharding
+        if sharding is None:
             return array_signature(self.type, SingleDeviceSharding(default_device()), False)
-        return array_signature(self.type, self.sharding, True)
+        return array_signature(self.type, sharding, True)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ShapeDtypeStruct) and (self.type, self.sharding) == (other.type, other.sharding)
+        return isinstance(other, ShapeDtypeStruct) and (self.type, self._sharding) == (other.type, other._sharding)
 
     def __hash__(self) -> int:
-        return hash((self.type, self.sharding))
+        return hash((self.type, self._sharding))
 
     def __repr__(self) -> str:
-        sharding = f", sharding={self.sharding}" if self.sharding is not None else ""
+        sharding = f", sharding={self._sharding}" if self._sharding is not None else ""
         weak = ", weak_type=True" if self.weak_type else ""
         return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{sharding}{weak})"
 

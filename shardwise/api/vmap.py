@@ -1,13 +1,17 @@
 """vmap: map a function over one more dim of its arguments."""
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, final
+
+import numpy as np
 
 from shardwise import tree
 from shardwise.api.arguments import argument_names, check_function, describe_function, function_name
 from shardwise.api.axes import Axes, argument_axes, check_axes, common_size, mapped_dim, output_axes
 from shardwise.api.flatten import FlatFunction
+from shardwise.api.float0 import float0, is_float0
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
@@ -64,17 +68,18 @@ def vmap(
     def call(*args: Any, **keywords: Any) -> Any:
         leaves, structure = tree.flatten((args, keywords))
         names = argument_names(fun, args, keywords)
-        operands, dims = _mapped_operands(label, argument_axes(label, in_axes, args, keywords), leaves, names)
-        mapped = zip(names, operands, dims, strict=True)
-        size = common_size(label, axis_size, {name: x.type.shape[dim] for name, x, dim in mapped if dim is not None})
+        operands, dims, sizes = _mapped_operands(label, argument_axes(label, in_axes, args, keywords), leaves, names)
+        size = common_size(label, axis_size, sizes)
         flat = FlatFunction(fun, structure)
         axis = BatchAxis(size, axis_name, mesh_axes)
         outputs, out_dims = map_function(flat, axis, operands, dims, function_name(fun))
-        target_dims = _target_dims(label, output_axes(label, out_axes, flat.out_tree), outputs, out_dims)
-        return flat.out_tree.unflatten(
+        # Unflattening adds the float0 arrays of the result, which no op computes.
+        results, out_tree = tree.flatten(flat.out_tree.unflatten(list(map(_Result, outputs, out_dims))))
+        axes = output_axes(label, out_axes, flat.out_tree)
+        return out_tree.unflatten(
             [
-                x if target is None else batch_dim_at(x, dim, target, size)
-                for x, dim, target in zip(outputs, out_dims, target_dims, strict=True)
+                _with_batch_dim(label, number, x, axis, size)
+                for number, (x, axis) in enumerate(zip(results, axes, strict=True))
             ]
         )
 
@@ -91,13 +96,27 @@ def _mesh_axes(label: str, spmd_axis_name: Any) -> tuple[str, ...]:
     return axes
 
 
-def _mapped_operands(label: str, axes: Axes, leaves: Sequence[Any], names: Sequence[str]) -> tuple[list[Any], Axes]:
-    """Convert the mapped leaves to operands; return all leaves, and the mapped dim of each (None: not mapped)."""
+def _mapped_operands(
+    label: str, axes: Axes, leaves: Sequence[Any], names: Sequence[str]
+) -> tuple[list[Any], Axes, dict[str, int]]:
+    """Convert the mapped leaves to operands.
+
+    Returns:
+        All leaves, the mapped dim of each (None: not mapped), and the sizes of the mapped dims by argument name. Of a
+        mapped float0 array, which has no elements, the function receives one slice.
+    """
     operands: list[Any] = []
     dims: Axes = []
+    sizes: dict[str, int] = {}
     for leaf, axis, name in zip(leaves, axes, names, strict=True):
         if axis is None:
             operands.append(leaf)
+            dims.append(None)
+            continue
+        if is_float0(leaf):
+            shape = list(leaf.shape)
+            sizes[name] = shape.pop(axis)
+            operands.append(np.zeros(shape, float0))
             dims.append(None)
             continue
         if not is_array_like(leaf):
@@ -106,25 +125,38 @@ def _mapped_operands(label: str, axes: Axes, leaves: Sequence[Any], names: Seque
                 "arrays can be mapped. Use None for it in in_axes to pass it through unchanged."
             )
         x = as_operand(leaf)
+        dim = mapped_dim(label, axis, x.type, name)
         operands.append(x)
-        dims.append(mapped_dim(label, axis, x.type, name))
-    return operands, dims
+        dims.append(dim)
+        sizes[name] = x.type.shape[dim]
+    return operands, dims, sizes
 
 
-def _target_dims(label: str, axes: Axes, outputs: Sequence[Any], dims: Sequence[int | None]) -> Axes:
-    """Return the dim at which each result should have its batch axis; `dims` is where each has it now."""
-    targets: Axes = []
-    for number, (x, dim, axis) in enumerate(zip(outputs, dims, axes, strict=True)):
-        rank = x.type.ndim + (dim is None)
-        if axis is None:
-            if dim is not None:
-                raise ValueError(
-                    f"{label}: out_axes is None for result {number}, but this result depends on a mapped argument: "
-                    "give its batch axis a position, such as 0"
-                )
-        elif not -rank <= axis < rank:
+@final
+@dataclass(frozen=True, eq=False)
+class _Result:
+    """A result of the mapped function, and its batch dim; None if it does not depend on a mapped argument."""
+
+    value: Any
+    dim: int | None
+
+
+def _with_batch_dim(label: str, number: int, result: Any, axis: int | None, size: int) -> Any:
+    """Return result `number`, a `_Result` or a float0 array, with its batch dim at `axis`."""
+    shape = result.shape if is_float0(result) else result.value.type.shape
+    dim = None if is_float0(result) else result.dim
+    rank = len(shape) + (dim is None)
+    if axis is None:
+        if dim is not None:
             raise ValueError(
-                f"{label}: out_axes has axis {axis} for result {number}, but with the batch axis its rank is {rank}"
+                f"{label}: out_axes is None for result {number}, but this result depends on a mapped argument: "
+                "give its batch axis a position, such as 0"
             )
-        targets.append(None if axis is None else axis % rank)
-    return targets
+        return result if is_float0(result) else result.value
+    if not -rank <= axis < rank:
+        raise ValueError(
+            f"{label}: out_axes has axis {axis} for result {number}, but with the batch axis its rank is {rank}"
+        )
+    if is_float0(result):
+        return np.zeros((*shape[: axis % rank], size, *shape[axis % rank :]), float0)
+    return batch_dim_at(result.value, dim, axis % rank, size)

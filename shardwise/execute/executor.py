@@ -308,18 +308,24 @@ def as_array(x: Any, name: str = "array", explicit: bool = False) -> Array:
     return argument if isinstance(argument, Array) else argument.place()
 
 
-def as_argument(x: Any, name: str = "array", explicit: bool = False) -> Array | HostArgument:
-    """Convert `x` as `as_array` does, but leave numpy arrays on the host until `Launch` knows their sharding."""
+def as_argument(
+    x: Any, name: str = "array", explicit: bool = False, may_be_donated: bool = False
+) -> Array | HostArgument:
+    """Convert `x` as `as_array` does, but leave numpy arrays on the host until `Launch` knows their sharding.
+
+    Equal Python scalars share one array, unless they may be donated.
+    """
     if isinstance(x, Array):
         return x
     if isinstance(x, Tracer):
         raise UnexpectedTracerError(x.frame.leak_message(x))
     if config.transfer_guard_host_to_device != "allow":
         check_transfer("host_to_device", type_of(x, name), explicit)
-    if isinstance(x, PYTHON_SCALARS):
+    if isinstance(x, PYTHON_SCALARS) and not may_be_donated:
         # 0.0 == -0.0, so the text is part of the cache key.
         return _scalar(type_of(x), x, str(x), default_device())
-    return HostArgument(np.asarray(x), array_signature(type_of(x, name), SingleDeviceSharding(default_device()), False))
+    type = type_of(x, name)
+    return HostArgument(np.asarray(x, type.dtype), array_signature(type, SingleDeviceSharding(default_device()), False))
 
 
 @registered_cache(maxsize=128)
@@ -334,8 +340,11 @@ class _Executor:
         self._launches = LruCache(4096)
         register(self._launches.clear)
 
-    def place(self, value: Any) -> Array:
-        return as_array(value)
+    def place(self, value: Any, beside: Any = None) -> Array:
+        """Return `value` as an Array: replicated on the devices of the array `beside`, or on the default device."""
+        if not isinstance(beside, Array) or (len(beside.sharding.devices) == 1 and not beside.committed):
+            return as_array(value)
+        return place(value, type_of(value), beside.sharding.replicated, beside.committed)
 
     def transfer(self, array: Array, sharding: Sharding) -> Array:
         return transfer(array, sharding)

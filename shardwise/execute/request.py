@@ -99,6 +99,7 @@ class Request:
         donated: whether each argument is donated.
         keep_unused: whether inputs that the program does not use stay.
         kept: the positions, in the original request, of the inputs that were not dropped; None if none was dropped.
+        device: the device to run on, wherever the inputs are; None if the inputs and shardings decide.
     """
 
     program: Program
@@ -109,6 +110,7 @@ class Request:
     donated: tuple[bool, ...] = ()
     keep_unused: bool = True
     kept: tuple[int, ...] | None = None
+    device: Any = None
 
     def without_unused_inputs(self) -> "Request":
         """Return this request without the inputs that its program does not use, unless `keep_unused`."""
@@ -130,6 +132,7 @@ class Request:
             only(self.in_shardings),
             only(self.donated),
             kept=tuple(kept),
+            device=self.device,
         )
 
     def target(self) -> Target:
@@ -140,8 +143,10 @@ class Request:
             ShardingError: if a shard_map is over an AbstractMesh of another size than the target.
         """
         requests: list[tuple[str, Sharding | Mesh]] = []  # where each comes from, and the devices that it needs
+        if self.device is not None:
+            requests.append(("the device of jit", SingleDeviceSharding(self.device)))
         for number, signature in enumerate(self.signatures):
-            if signature.committed:
+            if signature.committed and self.device is None:
                 name = self.names[number] if number < len(self.names) else "a captured array"
                 requests.append((f"{name}: {signature.type}", signature.sharding))
         for number, sharding in enumerate(self.in_shardings):

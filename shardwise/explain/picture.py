@@ -4,7 +4,7 @@ Arrays of rank 1 and 2 are drawn to scale; for higher ranks the shards are liste
 supports colors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.box import SQUARE
@@ -14,33 +14,43 @@ from rich.text import Text
 
 from shardwise.runtime.array import Array
 from shardwise.runtime.array_repr import Span, device_label, devices_by_shard, span_text
-from shardwise.runtime.sharding import Sharding
+from shardwise.runtime.sharding import NamedSharding, PositionalSharding, Sharding
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
 _HEIGHT, _WIDTH = 3, 16  # of the largest shard, in lines and characters
 
 
 def visualize_sharding(
-    shape: Sequence[int],
-    sharding: Sharding,
+    shape: Any,
+    sharding: Sharding | None = None,
     *,
     use_color: bool = True,
+    scale: float = 1.0,
     min_width: int = 9,
     max_width: int = 80,
+    color_map: Callable[[float], Sequence[float]] | None = None,
     console: Console | None = None,
 ) -> None:
     """Print which devices hold which shard of an array of this shape.
 
+    `visualize_sharding(x)` draws the sharding of an array. `visualize_sharding(sharding)` draws the smallest array that
+    shows a sharding: one row or column per shard.
+
     Args:
-        shape: the shape of the array.
+        shape: the shape of the array; or an array or a sharding, without a second argument.
         sharding: the sharding of the array.
         use_color: whether to color the shards.
+        scale: the factor by which the shards are larger than by default.
         min_width: the least width of a shard, in characters.
         max_width: the most width of the picture, in characters.
+        color_map: a function from a number in [0, 1] to red, green and blue in [0, 1], such as a colormap of
+            matplotlib. Device `i` of `n` has the color of `i / n`.
         console: the `rich` console to print to; by default, standard output.
 
     Raises:
-        TypeError: if `sharding` is not a Sharding.
+        TypeError: if `sharding` is not a Sharding, or if there is no second argument and the first is neither a
+            concrete array nor a Sharding.
+        ValueError: if `scale` is not positive.
 
     Example:
         >>> rows = jax.NamedSharding(jax.make_mesh((2,), ("rows",)), P("rows"))
@@ -57,10 +67,35 @@ def visualize_sharding(
         │     │                  │
         └─────┴──────────────────┘
     """
+    if sharding is None:
+        shape, sharding = _shape_and_sharding(shape)
     if not isinstance(sharding, Sharding):
         raise TypeError(f"visualize_sharding: needs a Sharding such as NamedSharding(mesh, spec), not {sharding!r}")
+    if not scale > 0:
+        raise ValueError(f"visualize_sharding: scale must be positive, not {scale!r}")
     output = console or Console(no_color=not use_color)
-    output.print(draw_sharding(tuple(shape), sharding, min_width, max_width))
+    colors = _COLORS if color_map is None else _sample(color_map, sharding.num_devices)
+    output.print(draw_sharding(tuple(shape), sharding, min_width, max_width, scale, colors))
+
+
+def _shape_and_sharding(x: Any) -> tuple[tuple[int, ...], Sharding]:
+    """Return the shape and the sharding of an array; of a sharding, the smallest shape that shows it."""
+    if isinstance(x, Array):
+        return x.shape, x.sharding
+    if not isinstance(x, Sharding):
+        raise TypeError(
+            "visualize_sharding: needs a shape and a Sharding; or one argument, a concrete array or a Sharding, not "
+            f"{x!r}"
+        )
+    rank = len(x.spec) if isinstance(x, NamedSharding) else len(x.shape) if isinstance(x, PositionalSharding) else 0
+    layout = x.pin((1,) * max(rank, 1)).layout
+    return tuple(x.mesh_shape.extent(axes) for axes in layout.dims), x
+
+
+def _sample(color_map: Callable[[float], Sequence[float]], count: int) -> tuple[str, ...]:
+    """Return the colors of `count` devices, as `rich` names them."""
+    samples = [color_map(number / count)[:3] for number in range(count)]
+    return tuple("#" + "".join(f"{round(255 * part):02x}" for part in sample) for sample in samples)
 
 
 def visualize_array_sharding(array: Any, **keywords: Any) -> None:
@@ -92,45 +127,55 @@ def visualize_array_sharding(array: Any, **keywords: Any) -> None:
     visualize_sharding(array.shape, array.sharding, **keywords)
 
 
-def draw_sharding(shape: tuple[int, ...], sharding: Sharding, min_width: int = 9, max_width: int = 80) -> Any:
-    """Return a picture of a sharding that `rich` prints."""
+def draw_sharding(
+    shape: tuple[int, ...],
+    sharding: Sharding,
+    min_width: int = 9,
+    max_width: int = 80,
+    scale: float = 1.0,
+    colors: Sequence[str] = _COLORS,
+) -> Any:
+    """Return a picture of a sharding that `rich` prints; the parameters are those of `visualize_sharding`."""
     shards = devices_by_shard(shape, sharding)
     empty = shards.pop(((0, 0),) * len(shape), None) if shape else None
     if len(shape) not in (1, 2):
-        return _list_shards(shape, shards, empty)
+        return _list_shards(shape, shards, empty, colors)
     rows = sorted({spans[0] for spans in shards}) if len(shape) == 2 else [(0, 1)]
     columns = sorted({spans[-1] for spans in shards})
     room = (max_width - 16) // max(1, len(columns)) - 3  # without row labels and borders
-    widths = _scale(columns, min_width, max(min_width, min(_WIDTH, room)))
-    heights = _scale(rows, 1, _HEIGHT)
+    widths = _scale(columns, min_width, max(min_width, min(round(_WIDTH * scale), room)))
+    heights = _scale(rows, 1, max(1, round(_HEIGHT * scale)))
     table = Table(box=SQUARE, show_header=True, show_lines=True, header_style="dim")
     table.add_column("×".join(map(str, shape)), style="dim", vertical="middle")
     for span, width in zip(columns, widths, strict=True):
         table.add_column(_range(span), justify="center", min_width=width, vertical="middle")
     for row, height in zip(rows, heights, strict=True):
-        cells = [_cell(shards[(row, column) if len(shape) == 2 else (column,)], height) for column in columns]
+        cells = [_cell(shards[(row, column) if len(shape) == 2 else (column,)], height, colors) for column in columns]
         table.add_row(_range(row) if len(shape) == 2 else "", *cells)
     return Group(table, Text(f"{device_label(empty)} hold no elements", style="dim")) if empty else table
 
 
-def _list_shards(shape: tuple[int, ...], shards: dict[tuple[Span, ...], list[Any]], empty: list[Any] | None) -> Text:
+def _list_shards(
+    shape: tuple[int, ...], shards: dict[tuple[Span, ...], list[Any]], empty: list[Any] | None, colors: Sequence[str]
+) -> Text:
     """Return one line per shard."""
     text = Text("×".join(map(str, shape)) or "scalar", style="dim")
     for spans, devices in shards.items():
         text.append(f"\n{span_text(spans)} " if shape else "\n", style="dim")
-        text.append(device_label(devices), style=_color(devices))
+        text.append(device_label(devices), style=_color(devices, colors))
     if empty:
         text.append(f"\n{device_label(empty)} hold no elements", style="dim")
     return text
 
 
-def _cell(devices: list[Any], height: int) -> Text:
+def _cell(devices: list[Any], height: int, colors: Sequence[str]) -> Text:
     above, below = (height - 1) // 2, height // 2
-    return Text("\n" * above + device_label(devices) + "\n" * below, style=_color(devices))
+    return Text("\n" * above + device_label(devices) + "\n" * below, style=_color(devices, colors))
 
 
-def _color(devices: list[Any]) -> str:
-    return _COLORS[min(device.id for device in devices) % len(_COLORS)]
+def _color(devices: list[Any], colors: Sequence[str]) -> str:
+    first: int = min(device.id for device in devices)
+    return colors[first % len(colors)]
 
 
 def _scale(spans: Sequence[Span], least: int, most: int) -> list[int]:

@@ -56,12 +56,16 @@ def array_signature(type: ArrayType, sharding: Sharding, committed: bool) -> Arr
 
 @final
 class Shard:
-    """The shard of an array on one device, its index in the global array, and the number of its replica."""
+    """The shard of an array on one device, its index in the global array, and the number of its replica.
+
+    `index` has `slice(None)` for unsharded dims; `spans` are the starts and ends of all dims.
+    """
 
     def __init__(
         self,
         device: Any,
         index: tuple[slice, ...],
+        spans: tuple[Span, ...],
         replica_id: int,
         type: ArrayType,
         buffers: Any,
@@ -69,6 +73,7 @@ class Shard:
     ):
         self.device = device
         self.index = index
+        self.spans = spans
         self.replica_id = replica_id
         self._type = type  # of the padded shard
         self._buffers = buffers  # None if the device belongs to another process
@@ -79,7 +84,7 @@ class Shard:
         """The shard as an array on its device, without padding; None if the device belongs to another process."""
         if self._buffers is None:
             return None
-        return self._slice(_spans(self.index))
+        return self._slice(self.spans)
 
     def block(self, spans: tuple[Span, ...]) -> Any:
         """Return the buffers of a block of this shard. `spans` are relative to the global array."""
@@ -88,8 +93,8 @@ class Shard:
     def _slice(self, spans: tuple[Span, ...]) -> "Array":
         """Return a block of this shard as an array on its device, in the same memory."""
         shard = single_device_array(self._buffers, self._type, self.device, self._memory_kind)
-        starts = tuple(low - part.start for (low, _), part in zip(spans, self.index, strict=True))
-        ends = tuple(high - part.start for (_, high), part in zip(spans, self.index, strict=True))
+        starts = tuple(low - first for (low, _), (first, _) in zip(spans, self.spans, strict=True))
+        ends = tuple(high - first for (_, high), (first, _) in zip(spans, self.spans, strict=True))
         if ends == self._type.shape and not any(starts):
             return shard
         (block,) = installed.executor.run(Slice(starts, ends, (1,) * len(starts)), (shard,))
@@ -97,7 +102,7 @@ class Shard:
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Read the shard on the host, without padding."""
-        return to_numpy(self._buffers)[tuple(slice(0, size) for size in _sizes(self.index))]
+        return to_numpy(self._buffers)[tuple(slice(0, stop - start) for start, stop in self.spans)]
 
     def start_copy_to_host(self) -> None:
         start_copy_to_host(self._buffers)
@@ -108,10 +113,6 @@ class Shard:
 
 def _spans(index: tuple[slice, ...]) -> tuple[Span, ...]:
     return tuple((part.start, part.stop) for part in index)
-
-
-def _sizes(index: tuple[slice, ...]) -> tuple[int, ...]:
-    return tuple(part.stop - part.start for part in index)
 
 
 class _Memory:
@@ -191,12 +192,13 @@ class Array(ArrayMethods):
         placement = self.sharding.placement(self.type)
         shard_type = self.type.with_shape(placement.shard_shape(self.sharding.mesh_shape))
         local_buffers = iter(split(self._alive().buffers))
-        indices = self.sharding.shard_indices(self.type.shape)
-        for device, index in zip(self.sharding.devices, indices, strict=True):
-            key = _spans(index)
-            replicas[key] = replica = replicas.get(key, -1) + 1
+        shape, memory_kind = self.type.shape, self.sharding.nondefault_memory
+        indices = self.sharding.devices_indices_map(shape).items()
+        for (device, index), bounds in zip(indices, self.sharding.shard_indices(shape), strict=True):
+            spans = _spans(bounds)
+            replicas[spans] = replica = replicas.get(spans, -1) + 1
             buffers = next(local_buffers) if device in addressable else None
-            shards.append(Shard(device, index, replica, shard_type, buffers, self.sharding.nondefault_memory))
+            shards.append(Shard(device, index, spans, replica, shard_type, buffers, memory_kind))
         return shards
 
     @property
@@ -213,7 +215,7 @@ class Array(ArrayMethods):
 
     def distinct_shards(self) -> list[Shard]:
         """Return the shards of this process, one replica of each."""
-        return list({_spans(shard.index): shard for shard in reversed(self.addressable_shards)}.values())
+        return list({shard.spans: shard for shard in reversed(self.addressable_shards)}.values())
 
     def _alive(self) -> "Array":
         if self.is_deleted():
@@ -272,7 +274,7 @@ class Array(ArrayMethods):
         self.buffers.delete()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (np.array(self.words.numpy()), self.type)
+        return array_from_words, (np.array(self.words.numpy()), self.type)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Array":
         words = self.words
@@ -360,6 +362,8 @@ class Array(ArrayMethods):
         return self._read().__index__()
 
     def __format__(self, spec: str) -> str:
+        if is_key(self.type.dtype):
+            return format(str(self), spec)
         return format(self._read()[()] if not self.type.ndim else self._read(), spec)
 
     def __repr__(self) -> str:
@@ -417,8 +421,11 @@ def wait(arrays: Sequence[Array]) -> None:
         block_until_ready(list({id(array.run): array.buffers for array in arrays}.values()))
 
 
-def _restored(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
-    """Unpickle an array, on the first device of this process: shardings cannot be pickled."""
+def array_from_words(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
+    """Return an array on the first device of this process; `host` holds its elements, or the words of its keys.
+
+    Arrays are unpickled by it: shardings cannot be pickled.
+    """
     sharding = SingleDeviceSharding(local_devices()[0])
     buffers = place(host, type.physical, sharding, committed=False).buffers
     return Array.of(buffers, array_signature(type, sharding, False))
@@ -482,7 +489,7 @@ def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, comm
 @registered_cache(maxsize=4096)
 def _local_shards(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[tuple[slice, ...], ...]]:
     """Return the padded shape of a shard, and the indices of the shards on the devices of this process."""
-    return sharding.shard_shape(shape), tuple(sharding.addressable_devices_indices_map(shape).values())
+    return sharding.shard_shape(shape), tuple(sharding.local_shard_indices(shape).values())
 
 
 def padded(shard: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

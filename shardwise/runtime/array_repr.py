@@ -32,9 +32,9 @@ class Readable(Protocol):
 
 
 class ReadableShard(Protocol):
-    """One device's shard of an array."""
+    """One device's shard of an array; `spans` are its starts and ends in the global array."""
 
-    index: tuple[slice, ...]
+    spans: tuple[Span, ...]
 
     def block(self, spans: tuple[Span, ...]) -> Any:
         """Return the buffers of a block. `spans` are relative to the global array."""
@@ -69,7 +69,7 @@ def devices_by_shard(shape: tuple[int, ...], sharding: Sharding) -> dict[tuple[S
     """Return the devices that hold each shard of an array of this shape. Empty shards come last, as one entry."""
     shards: dict[tuple[Span, ...], list[Any]] = {}
     empty: list[Any] = []
-    for device, index in sharding.devices_indices_map(shape).items():
+    for device, index in zip(sharding.devices, sharding.shard_indices(shape), strict=True):
         spans = tuple((part.start, part.stop) for part in index)
         (empty if any(start == stop for start, stop in spans) else shards.setdefault(spans, [])).append(device)
     return {**dict(sorted(shards.items())), **({((0, 0),) * len(shape): empty} if empty else {})}
@@ -123,8 +123,8 @@ def _summary_array(array: Readable, edge: int) -> NumpyArray:
     for shard in array.distinct_shards():
         for corner in itertools.product(*edges):
             spans = tuple(
-                (max(low, dim.start), min(high, dim.stop))
-                for ((low, high), _), dim in zip(corner, shard.index, strict=True)
+                (max(low, start), min(high, stop))
+                for ((low, high), _), (start, stop) in zip(corner, shard.spans, strict=True)
             )
             if all(low < high for low, high in spans):
                 index = tuple(

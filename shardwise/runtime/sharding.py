@@ -66,17 +66,31 @@ class Sharding:
         return len(self.local_devices) == len(self.devices)
 
     def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, tuple[slice, ...]]:
-        """Return the index of each device's shard in an array of this shape."""
-        return dict(zip(self.devices, self.shard_indices(tuple(global_shape)), strict=True))
+        """Return the index of each device's shard in an array of this shape; `slice(None)` for unsharded dims."""
+        shape = tuple(global_shape)
+        is_sharded = [self.mesh_shape.extent(axes) > 1 for axes in self.pin(shape).layout.dims]
+        return {
+            device: tuple(part if sharded else slice(None) for part, sharded in zip(index, is_sharded, strict=True))
+            for device, index in zip(self.devices, self.shard_indices(shape), strict=True)
+        }
 
     def addressable_devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, tuple[slice, ...]]:
-        """Return the index of the shard of each device of this process in an array of this shape."""
+        """Return `devices_indices_map` for the devices of this process."""
         here = self.addressable_devices
         return {device: index for device, index in self.devices_indices_map(global_shape).items() if device in here}
 
     def shard_indices(self, shape: tuple[int, ...]) -> list[tuple[slice, ...]]:
-        """Return the index of each shard in an array of this shape, without padding, in the order of `devices`."""
+        """Return the index of each shard in an array of this shape, without padding, in the order of `devices`.
+
+        Every slice has a start and a stop.
+        """
         return self.pin(shape).layout.shard_indices(shape, self.mesh_shape)
+
+    def local_shard_indices(self, shape: tuple[int, ...]) -> dict[Any, tuple[slice, ...]]:
+        """Return the `shard_indices` of the devices of this process."""
+        here = self.addressable_devices
+        indices = zip(self.devices, self.shard_indices(shape), strict=True)
+        return {device: index for device, index in indices if device in here}
 
     def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a shard; along an uneven dim, the size of the largest shard."""
@@ -99,6 +113,11 @@ class Sharding:
 
     def with_memory_kind(self, kind: str | None) -> "Sharding":
         """Return this sharding in another memory of its devices; None for the default memory."""
+        raise NotImplementedError
+
+    @property
+    def replicated(self) -> "Sharding":
+        """The sharding that replicates an array on the same devices, in their default memory."""
         raise NotImplementedError
 
     @property
@@ -165,6 +184,10 @@ class NamedSharding(Sharding):
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
         return pin_of(self.spec, shape, self.mesh_shape, reason)
 
+    @property
+    def replicated(self) -> "NamedSharding":
+        return NamedSharding(self.mesh, PartitionSpec())
+
     def with_spec(self, spec: Any) -> "NamedSharding":
         """Return the sharding with another spec on the same mesh."""
         return self.update(spec=spec if isinstance(spec, PartitionSpec) else PartitionSpec(*spec))
@@ -229,6 +252,10 @@ class SingleDeviceSharding(Sharding):
     def __init__(self, device: Any, *, memory_kind: str | None = None):
         self.devices = (device,)
         self.nondefault_memory = _nondefault_memory("SingleDeviceSharding", memory_kind, self.devices)
+
+    @property
+    def replicated(self) -> "SingleDeviceSharding":
+        return SingleDeviceSharding(self.devices[0])
 
     def with_memory_kind(self, kind: str | None) -> "SingleDeviceSharding":
         return SingleDeviceSharding(self.devices[0], memory_kind=kind)
@@ -364,6 +391,10 @@ class PositionalSharding(Sharding):
         return self._made(
             self.devices, self.mesh.axis_sizes, [self._dims[dim] for dim in order], self.nondefault_memory
         )
+
+    @property
+    def replicated(self) -> "PositionalSharding":
+        return self.replicate().with_memory_kind(None)
 
     @property
     def T(self) -> "PositionalSharding":

@@ -10,7 +10,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise.sharding import AbstractMesh, Mesh, NamedSharding
+from shardwise.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
 from shardwise.sharding import PartitionSpec as P
 
 
@@ -303,3 +303,74 @@ def test_mesh_and_abstract_mesh_have_the_same_plan(mesh):
         x = sw.ShapeDtypeStruct((64, 64), np.float32, sharding=NamedSharding(where, P("data", "model")))
         texts.append(sw.jit(lambda x: x @ x.T).lower(x).as_text("local"))
     assert texts[0] == texts[1]
+
+
+class TestArgumentInfo:
+    def test_donation_and_types(self):
+        lowered = sw.jit(lambda x, y: x + y, donate_argnums=0).lower(X, 1.0)
+        (x, y), keywords = lowered.args_info
+        assert (x.donated, x.shape, x.dtype, y.donated, keywords) == (True, (8, 4), np.float32, False, {})
+        assert str(lowered.in_avals) == "((f32[8,4], f32[]~), {})"
+        assert lowered.donate_argnums == (0,)
+        assert lowered.args_info == lowered.compile().args_info != sw.jit(lambda x, y: x + y).lower(X, 1.0).args_info
+        assert repr(y) == "ArgInfo(f32[]~, donated=False)"
+
+    def test_donation_of_a_part_of_the_arguments(self):
+        info = sw.jit(lambda x, *, y: x["a"] + y, donate_argnames="y").trace({"a": X}, y=X).args_info
+        assert [leaf.donated for leaf in sw.tree.leaves(info)] == [False, True]
+
+    def test_compiler_ir(self):
+        lowered = layer.lower(X, W)
+        assert "stablehlo.tanh" in str(lowered.compiler_ir())
+        assert str(lowered.compiler_ir("stablehlo")) == str(lowered.compiler_ir())
+        assert lowered.compiler_ir("local") == lowered.as_text("local")
+
+
+class TestDevice:
+    def test_arguments_are_transferred(self, mesh):
+        device = sw.devices()[3]
+        with pytest.warns(DeprecationWarning, match="device and backend are deprecated"):
+            f = sw.jit(lambda x, y: (x + y, y), device=device)
+        sharded = sw.device_put(X, NamedSharding(mesh, P("data")))
+        for x in (X, sharded, sw.device_put(X, sw.devices()[1])):
+            for result in f(x, 1.0):
+                assert result.committed and result.sharding == SingleDeviceSharding(device)
+            np.testing.assert_array_equal(f(x, 1.0)[0], np.asarray(X) + 1)
+
+    def test_backend(self):
+        with pytest.warns(DeprecationWarning):
+            f = sw.jit(jnp.sin, backend="cpu")
+        assert f(X).devices() == {sw.devices("cpu")[0]}
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match="either device or backend"):
+            sw.jit(jnp.sin, device=sw.devices()[0], backend="cpu")
+        with pytest.raises(ValueError, match="cannot be combined with in_shardings"):
+            sw.jit(jnp.sin, backend="cpu", in_shardings=SingleDeviceSharding(sw.devices()[0]))
+
+
+class TestShapeDtypeStruct:
+    def test_like_update_and_len(self, mesh):
+        rows = NamedSharding(mesh, P("data"))
+        x = sw.ShapeDtypeStruct.like(sw.device_put(X, rows))
+        assert (x.shape, x.dtype, x.sharding, len(x)) == ((8, 4), np.float32, rows, 8)
+        assert sw.ShapeDtypeStruct.like(jnp.ones(2)).sharding is None
+        assert sw.ShapeDtypeStruct.like(1.0).weak_type and sw.ShapeDtypeStruct.like(x) == x
+        y = x.update(shape=(4, 4, 2), dtype=np.int32)
+        assert y == sw.ShapeDtypeStruct((4, 4, 2), np.int32, sharding=rows)
+        assert x.update(sharding=None, weak_type=True) == sw.ShapeDtypeStruct((8, 4), np.float32, weak_type=True)
+        with pytest.raises(TypeError, match="no length"):
+            len(sw.ShapeDtypeStruct((), np.float32))
+        with pytest.raises(TypeError, match="unexpected keyword"):
+            x.update(name="x")
+
+    def test_bare_spec_is_on_the_current_mesh(self, mesh):
+        x = sw.ShapeDtypeStruct((8, 4), np.float32, sharding=P("data"))
+        with pytest.raises(TypeError, match="needs a mesh"):
+            x.sharding  # noqa: B018
+        with sw.set_mesh(mesh):
+            assert x.sharding == NamedSharding(mesh, P("data"))
+            lowered = sw.jit(lambda x: x * 2).lower(x)
+        assert lowered.out_info.sharding == NamedSharding(mesh, P("data"))
+        with pytest.raises(ValueError, match="must be a Sharding or a PartitionSpec"):
+            sw.ShapeDtypeStruct((8,), np.float32, sharding="data")

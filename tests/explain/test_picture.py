@@ -80,3 +80,34 @@ def test_colors_are_used_only_if_the_terminal_supports_them(mesh, capsys):
         sw.jit(sw.debug.visualize_array_sharding)(1.0)
     with pytest.raises(TypeError, match=r"visualize_sharding: needs a Sharding such as .* not P\('data'\)"):
         sw.debug.visualize_sharding((8,), P("data"))
+
+
+def test_one_argument_is_an_array_or_a_sharding(mesh, capsys):
+    rows = NamedSharding(mesh, P("data"))
+    x = sw.device_put(np.zeros((8, 2)), rows)
+    sw.debug.visualize_sharding(x, use_color=False)
+    of_array = capsys.readouterr().out
+    sw.debug.visualize_sharding((8, 2), rows, use_color=False)
+    assert capsys.readouterr().out == of_array
+    sw.debug.visualize_sharding(NamedSharding(mesh, P("data", "model")), use_color=False)
+    of_sharding = capsys.readouterr().out
+    sw.debug.visualize_sharding((4, 2), NamedSharding(mesh, P("data", "model")), use_color=False)
+    assert capsys.readouterr().out == of_sharding
+    assert all(f"CPU {device}" in of_sharding for device in range(8))
+    with pytest.raises(TypeError, match="one argument, a concrete array or a Sharding"):
+        sw.debug.visualize_sharding((8, 2))
+
+
+def test_scale_and_color_map(mesh, capsys):
+    rows = NamedSharding(mesh, P("data"))
+    heights = []
+    for scale in (1, 2):
+        sw.debug.visualize_sharding((8, 8), rows, use_color=False, scale=scale)
+        heights.append(len(capsys.readouterr().out.splitlines()))
+    assert heights[1] > heights[0]
+    with pytest.raises(ValueError, match="scale must be positive"):
+        sw.debug.visualize_sharding((8, 8), rows, scale=0)
+    console = Console(force_terminal=True, color_system="truecolor", width=80)
+    with console.capture() as capture:
+        sw.debug.visualize_sharding((8, 8), rows, color_map=lambda x: (x, 0.0, 1.0, 1.0), console=console)
+    assert "38;2;64;0;255" in capture.get()  # device 2 of 8: red is 0.25

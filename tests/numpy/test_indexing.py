@@ -170,3 +170,34 @@ def test_ix_accepts_boolean_masks():
     for ours, theirs in zip(jnp.ix_(rows, columns), np.ix_(rows, columns), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(jnp.asarray(X)[jnp.ix_(rows, columns)], X[np.ix_(rows, columns)])
+
+
+@pytest.mark.parametrize("function", [jnp.nonzero, jnp.argwhere, jnp.flatnonzero, jnp.where])
+def test_indices_of_sharded_arrays_are_replicated_on_their_mesh(function, mesh):
+    host = np.arange(16).reshape(8, 2) % 3
+    x = sw.device_put(host, NamedSharding(mesh, P("data")))
+    results = sw.tree.leaves(function(x))
+    expected = getattr(np, function.__name__)(host)
+    np.testing.assert_array_equal(np.stack(results), np.stack(expected if isinstance(expected, tuple) else [expected]))
+    for result in results:
+        assert result.sharding == NamedSharding(mesh, P()) and result.committed
+    on_one = sw.device_put(host, sw.devices()[3])
+    assert all(result.devices() == {sw.devices()[3]} for result in sw.tree.leaves(function(on_one)))
+    assert not any(result.committed for result in sw.tree.leaves(function(jnp.asarray(host))))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        jnp.unique,
+        lambda x: jnp.extract(x > 1, x),
+        lambda x: x[x > 1],
+        lambda x: jnp.union1d(x, x),
+        lambda x: jnp.setdiff1d(x, jnp.ones(1, x.dtype)),
+    ],
+)
+def test_results_with_shapes_that_depend_on_values_are_on_the_mesh(call, mesh):
+    host = np.arange(16).reshape(8, 2) % 3
+    result = call(sw.device_put(host, NamedSharding(mesh, P("data"))))
+    assert result.sharding == NamedSharding(mesh, P())
+    np.testing.assert_array_equal(result, call(jnp.asarray(host)))

@@ -131,3 +131,25 @@ def test_axis_types_are_kept_with_a_warning():
     assert (x + sw.device_put(x, NamedSharding(plain, P("b")))).tolist() == list(np.arange(8.0) * 2)
     with pytest.raises(TypeError, match=r"axis_types accepts AxisType.Auto, .* not 'Auto'"):
         sw.make_mesh((4, 2), ("a", "b"), axis_types=("Auto", "Auto"))
+
+
+def test_unsharded_dims_have_the_index_of_everything(mesh):
+    """As in JAX: `slice(None)` where a dim has one shard, bounds where it has several."""
+    everything = slice(None)
+    rows = NamedSharding(mesh, P("data"))
+    assert rows.devices_indices_map((8, 3))[sw.devices()[2]] == (slice(2, 4), everything)
+    assert NamedSharding(mesh, P()).devices_indices_map((8, 3))[sw.devices()[5]] == (everything, everything)
+    single = SingleDeviceSharding(sw.devices()[1])
+    assert single.devices_indices_map((2, 2)) == {sw.devices()[1]: (everything, everything)}
+    columns = NamedSharding(sw.make_mesh((1, 8), ("one", "rest")), P("one", "rest"))
+    assert columns.devices_indices_map((8, 8))[sw.devices()[1]] == (everything, slice(1, 2))
+    x = sw.device_put(np.arange(24).reshape(8, 3), rows)
+    assert [shard.index for shard in x.addressable_shards] == list(rows.devices_indices_map((8, 3)).values())
+
+
+def test_replicated(mesh):
+    assert NamedSharding(mesh, P("data")).replicated == NamedSharding(mesh, P())
+    single = SingleDeviceSharding(sw.devices()[1])
+    assert single.replicated == single
+    grid = PositionalSharding(sw.devices()[:4]).reshape(2, 2)
+    assert grid.replicated.is_fully_replicated and grid.replicated.devices == grid.devices

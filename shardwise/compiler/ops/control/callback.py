@@ -2,7 +2,7 @@
 
 On several devices the function is called once, on the first device, with replicated operands; all devices then get its
 results. In local programs this is the op `call_once`. In a manual region the function is called once per device of the
-region, with that device's shards.
+region, with that device's shards. With `partitioned`, every device calls it with its shards outside of regions too.
 """
 
 from collections.abc import Sequence
@@ -32,6 +32,28 @@ class HostFunction(Protocol):
 
 
 @final
+class _Trimmed:
+    """A host function of padded shards: removes their padding along uneven dims, and calls `function`.
+
+    `uneven` holds the operand, the dim and its size for each further operand, which is the start of the shard.
+    """
+
+    def __init__(self, function: HostFunction, count: int, uneven: tuple[tuple[int, int, int], ...]):
+        self.function, self.count, self.uneven = function, count, uneven
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+    def __call__(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
+        shards = list(operands[: self.count])
+        for (number, dim, size), start in zip(self.uneven, operands[self.count :], strict=True):
+            held = min(max(size - int(start), 0), shards[number].shape[dim])
+            shards[number] = shards[number].take(range(held), dim)
+        return self.function(*shards)
+
+
+@final
 @record
 class Callback(Op):
     """A call of `function`, which returns arrays of the types `results`.
@@ -44,6 +66,7 @@ class Callback(Op):
             ignore).
         vectorized: how vmap calls a pure function: "" (one slice at a time), "expand_dims" (unbatched operands get a
             leading dim of size 1), "broadcast_all" (unbatched operands are broadcast).
+        partitioned: whether every device calls the function, which has no results, with its own shards.
     """
 
     name = "callback"
@@ -52,6 +75,7 @@ class Callback(Op):
     results: tuple[ArrayType, ...]
     kind: str
     vectorized: str = ""
+    partitioned: bool = False
 
     @property
     def effect(self) -> str:
@@ -61,17 +85,35 @@ class Callback(Op):
         return self.results
 
     def factors(self, *types: ArrayType) -> FactorRule:
-        """Every dim needs replication: the function may read every element."""
+        """Every dim needs replication, because the function may read every element, unless it accepts shards."""
         sizes = [size for type in (*types, *self.results) for size in type.shape]
         numbers = iter(range(len(sizes)))
 
         def dims(types: Sequence[ArrayType]) -> tuple[Dims, ...]:
             return tuple(tuple((next(numbers),) for _ in type.shape) for type in types)
 
-        return FactorRule(dims(types), dims(self.results), tuple(sizes), need_replication=frozenset(range(len(sizes))))
+        replicated = frozenset() if self.partitioned else frozenset(range(len(sizes)))
+        return FactorRule(dims(types), dims(self.results), tuple(sizes), need_replication=replicated)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
+        if self.partitioned:
+            return self._without_padding(context, operands)
         return CallOnce(self, context.auto_axes)(*operands) if context.auto_axes else self(*operands)
+
+    def _without_padding(self, context: LocalContext, operands: Sequence[Any]) -> Any:
+        """Call the function with this device's shards, whose padding is removed on the host.
+
+        The starts of the shards along uneven dims are further operands.
+        """
+        uneven, starts = [], []
+        for number, (x, type) in enumerate(zip(operands, context.global_types, strict=True)):
+            for dim, size in enumerate(type.shape):
+                _, count = context.sharding_of(dim, number)
+                if x.type.shape[dim] * count != size:
+                    uneven.append((number, dim, size))
+                    starts.append(context.offset(dim, np.int32, number))
+        function = _Trimmed(self.function, len(operands), tuple(uneven)) if uneven else self.function
+        return Callback(function, self.results, self.kind, self.vectorized, True)(*operands, *starts)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         if self.kind not in ("watch", "ordered_watch"):
@@ -91,7 +133,8 @@ class Callback(Op):
             for x, dim in zip(operands, dims, strict=True)
         ]
         results = tuple(type.with_shape((axis.size, *type.shape)) for type in self.results)
-        return Callback(self.function, results, self.kind, self.vectorized)(*batched), [0] * len(results)
+        batched_op = Callback(self.function, results, self.kind, self.vectorized, self.partitioned)
+        return batched_op(*batched), [0] * len(results)
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         return hlo.callback(self.function, operands, self.results, self.effect)

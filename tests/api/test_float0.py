@@ -1,0 +1,74 @@
+"""float0 arrays, the derivatives of integers, as arguments and results of transformations, compared with JAX."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.dtypes import float0
+
+jax = pytest.importorskip("jax")
+pytestmark = pytest.mark.jax
+
+HERE = SimpleNamespace(jax=sw, np=jnp, lax=sw.lax)
+THERE = SimpleNamespace(jax=jax, np=jax.numpy, lax=jax.lax)
+ZERO = np.zeros((3,), float0)
+
+
+def grad_of_int(m):
+    return m.jax.grad(lambda x: 1.5 * x, allow_int=True)
+
+
+def vjp_of_int(m, x):
+    value, pullback = m.jax.vjp(lambda x, y: (2 * x, 3 * y), x, 2.0)
+    return value, pullback((np.zeros(np.shape(x), float0), 1.0))
+
+
+PROGRAMS = {
+    "argument of jit": lambda m: m.jax.jit(lambda x, zero: (zero, x + len(zero)))(1, ZERO),
+    "keyword of jit": lambda m: m.jax.jit(lambda x, zero: {"zero": zero, "x": x})(np.ones(2), zero=ZERO),
+    "jit in jit": lambda m: m.jax.jit(lambda x: m.jax.jit(lambda x, z: (x, z))(x, ZERO))(1.0),
+    "grad": lambda m: grad_of_int(m)(3),
+    "jit of grad": lambda m: m.jax.jit(grad_of_int(m))(3),
+    "vmap of grad": lambda m: m.jax.vmap(grad_of_int(m))(m.np.arange(4)),
+    "vmap, last axis": lambda m: m.jax.vmap(lambda z, x: z, 1, 1)(np.zeros((2, 3, 4), float0), np.ones((2, 3))),
+    "vmap, size from float0": lambda m: m.jax.vmap(lambda z: 2.0)(ZERO),
+    "vjp": lambda m: vjp_of_int(m, m.np.array(3)),
+    "jit of vjp": lambda m: m.jax.jit(lambda x: vjp_of_int(m, x))(m.np.arange(3)),
+    "jvp": lambda m: m.jax.jvp(lambda x: 2 * x, (m.np.arange(3),), (ZERO,)),
+    "jit of jvp": lambda m: m.jax.jit(lambda x, dx: m.jax.jvp(lambda x: (x, 2.0 * x), (x,), (dx,)))(
+        m.np.arange(3), ZERO
+    ),
+    "linearize": lambda m: m.jax.linearize(lambda x, y: x * y, m.np.arange(3), 2.0)[1](ZERO, 1.0),
+    "carry of scan": lambda m: m.lax.scan(lambda c, x: (c, x), ZERO, m.np.arange(2)),
+    "operand of cond": lambda m: m.lax.cond(True, lambda z: (z, 1), lambda z: (z, 2), ZERO),
+    "carry of while": lambda m: m.lax.while_loop(lambda c: c[1] < 3, lambda c: (c[0], c[1] + 1), (ZERO, 0)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_same_as_jax(name):
+    ours, our_tree = sw.tree.flatten(PROGRAMS[name](HERE))
+    theirs, their_tree = jax.tree.flatten(PROGRAMS[name](THERE))
+    assert str(our_tree) == str(their_tree)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert (np.shape(mine), mine.dtype) == (np.shape(other), other.dtype)
+        if mine.dtype != float0:
+            np.testing.assert_allclose(np.asarray(mine), np.asarray(other))
+
+
+def test_the_shape_is_part_of_the_key_of_compiled_programs():
+    sizes = sw.jit(lambda zero: zero.shape[0] * jnp.ones(()))
+    assert [float(sizes(np.zeros((size,), float0))) for size in (3, 5, 3)] == [3.0, 5.0, 3.0]
+
+
+def test_argument_names_skip_float0():
+    with pytest.raises(TypeError, match=r"argument `y` of `f` .*is 'text' of type str"):
+
+        @sw.jit
+        def f(zero, y):
+            return y
+
+        f(ZERO, "text")
