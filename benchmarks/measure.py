@@ -4,6 +4,7 @@ The best of several rounds counts, since noise only adds time.
 """
 
 import gc
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, final
 
@@ -80,10 +82,16 @@ def interleaved(
 
 
 def in_processes(ours: str, peer: str, rounds: int) -> Timing:
-    """Run each script in new processes; its last line are the seconds. The first run of each is not counted."""
-    for script in (ours, peer):
-        _run_script(script)
-    return _alternate([partial(_run_script, ours), partial(_run_script, peer)], rounds)
+    """Run each script in new processes; its last line are the seconds. The first run of each is not counted.
+
+    Both sides read their bytecode from one cache, which the first runs fill, whatever PYTHONDONTWRITEBYTECODE says.
+    """
+    with TemporaryDirectory() as bytecode:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = bytecode
+        for script in (ours, peer):
+            _run_script(script, environment)
+        return _alternate([partial(_run_script, script, environment) for script in (ours, peer)], rounds)
 
 
 def _alternate(sides: Sequence[Callable[[], float]], rounds: int) -> Timing:
@@ -117,8 +125,9 @@ def _seconds_without_after(call: Callable[[], Any], after: Callable[[Any], Any],
     return total / calls
 
 
-def _run_script(script: str) -> float:
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+def _run_script(script: str, environment: dict[str, str]) -> float:
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the process of a benchmark failed:\n{script}\n{done.stdout}{done.stderr}")
     return float(done.stdout.split()[-1])
