@@ -23,6 +23,7 @@ from jaxlib import _hlo, _jax, _profiler
 from jaxlib import version as _version
 from jaxlib import xla_client as _xla
 
+from shardwise.blas_threads import run_blas_in_calling_thread
 from shardwise.lazy import lazy_module
 
 # MLIR's bindings take half as long to import as this package, and scipy's LAPACK takes longer.
@@ -185,7 +186,7 @@ def compile_text(
     """
     compile_options = _compile_options(devices, options)
     device_list, client = _jax.DeviceList(tuple(devices)), devices[0].client
-    _load_libraries(text)
+    _load_libraries(text, client)
     if not callbacks:
         return client.compile_and_load(text, device_list, compile_options)
     marked = [_launch_order.mark_callback(callback) for callback in callbacks]
@@ -208,9 +209,9 @@ def serialize_executable(executable: Any) -> bytes:
 
 def deserialize_executable(blob: bytes, text: str, devices: Sequence[Any], options: CompilerOptions = ()) -> Any:
     """Load a serialized executable of the module `text`, for the same devices and options."""
-    _load_libraries(text)
-    device_list = _jax.DeviceList(tuple(devices))
-    return devices[0].client.deserialize_executable(blob, device_list, _compile_options(devices, options))
+    device_list, client = _jax.DeviceList(tuple(devices)), devices[0].client
+    _load_libraries(text, client)
+    return client.deserialize_executable(blob, device_list, _compile_options(devices, options))
 
 
 def versions(device: Any) -> str:
@@ -218,12 +219,14 @@ def versions(device: Any) -> str:
     return f"{_version.__version__} {device.client.platform_version} {device.device_kind}"
 
 
-def _load_libraries(text: str) -> None:
+def _load_libraries(text: str, client: Any) -> None:
     """Load the libraries whose routines a module calls."""
     if _LAPACK in text:
         _register_lapack()
     if _HYBRID in text:
         _initialize_hybrid()
+    if (_LAPACK in text or _HYBRID in text) and client.local_device_count() > 1:
+        run_blas_in_calling_thread()
 
 
 @cache

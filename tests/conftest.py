@@ -11,9 +11,6 @@ from collections import Counter
 # The tests compile thousands of small programs, and LLVM's optimizations would take most of the time. `make demo` and
 # the benchmarks run with them.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
-# LAPACK calls of jaxlib wait for other threads of the pool on which all devices run; with eight devices, the default
-# number of threads can deadlock.
-os.environ.setdefault("PJRT_NPROC", "24")
 os.environ["SHARDWISE_VERIFY_PROGRAMS"] = "true"  # every rewrite and every derivative is verified
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"  # JAX is an oracle for programs on several devices
 

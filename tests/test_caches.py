@@ -25,6 +25,7 @@ RAW = {"functools.lru_cache", "functools.cache"}
 # Uses of `functools.lru_cache` and `functools.cache` that `clear_all` leaves alone; `shardwise/caches.py` says why.
 UNREGISTERED = {
     "_jaxlib.py": {"cuda_library", "_initialize_hybrid", "_register_lapack"},
+    "blas_threads.py": {"run_blas_in_calling_thread"},
     "caches.py": {"registered_cache"},
     "compiler/arrays/operands.py": {"_staged"},
     "compiler/ops/special/approximations.py": {"_fit"},

@@ -4,7 +4,8 @@ Both call the same library, so that results agree also in signs and phases that 
 `cusolver.py` has the counterparts on GPUs.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import numpy as np
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Hlo
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.base import DtypeSet
 from shardwise.compiler.ops.elementwise.select import lower_compare
+from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from shardwise.compiler.ops.linalg.cusolver import gpu_call, minor_to_major
 from shardwise.lazy import lazy_module
 
@@ -22,6 +25,12 @@ scipy = lazy_module("scipy")  # its import takes a third of a second, and few pr
 _PREFIXES = {np.dtype(dtype): prefix for dtype, prefix in (("f4", "s"), ("f8", "d"), ("c8", "c"), ("c16", "z"))}
 # Complex counterparts of routines for symmetric or orthogonal matrices: those for Hermitian or unitary ones.
 _COMPLEX_NAMES = {"syevd": "heevd", "sytrd": "hetrd", "orgqr": "ungqr", "ormqr": "unmqr"}
+
+_INDEX = ArrayType((), np.int32)
+
+# jaxlib's estimate of the flops of a routine is a multiple, at most this one, of rows · columns · min(rows, columns).
+_MOST_FLOPS_PER_PRODUCT = 30
+_FLOPS_OF_ONE_TASK = 200_000  # from here on, jaxlib divides a batch into tasks
 
 LAPACK_DTYPES = DtypeSet("f32, f64, c64 or c128", lambda dtype: dtype in _PREFIXES)
 
@@ -51,15 +60,73 @@ def lapack_call(
     """
     if hlo.platform == "gpu":
         return gpu_call(hlo, name, operands, results, batch, written, attributes)
-    return hlo.custom_call(
-        f"lapack_{routine_name(name, operands[0].type.dtype)}_ffi",
-        operands,
-        results,
-        attributes,
-        [minor_to_major(x.type, batch) for x in operands],
-        [minor_to_major(type, batch) for type in results],
-        written,
-    )
+
+    def call(operands: Sequence[Any], results: Sequence[ArrayType], batch: int) -> list[Any]:
+        return hlo.custom_call(
+            f"lapack_{routine_name(name, operands[0].type.dtype)}_ffi",
+            operands,
+            results,
+            attributes,
+            [minor_to_major(x.type, batch) for x in operands],
+            [minor_to_major(type, batch) for type in results],
+            written,
+        )
+
+    matrices = math.prod(operands[0].type.shape[:batch])
+    at_once = _matrices_of_one_task([type.shape[batch:] for type in (*(x.type for x in operands), *results)])
+    if matrices <= at_once:
+        return call(operands, results, batch)
+    return _call_for_each_sub_batch(hlo, call, operands, results, batch, at_once)
+
+
+def _matrices_of_one_task(core_shapes: Sequence[tuple[int, ...]]) -> int:
+    """Return how many matrices jaxlib factors in the thread that calls it.
+
+    jaxlib before 0.12 divides larger batches into tasks for the thread pool on which the devices run, and waits for
+    them. If the other threads of the pool wait in a collective for this device, no thread is left for the tasks, and
+    the program hangs.
+    """
+    flops = max(rows * columns * min(rows, columns) for rows, columns, *_ in ((*core, 1, 1) for core in core_shapes))
+    return max(1, (_FLOPS_OF_ONE_TASK - 1) // (_MOST_FLOPS_PER_PRODUCT * flops))
+
+
+def _call_for_each_sub_batch(
+    hlo: Hlo,
+    call: Callable[[Sequence[Any], Sequence[ArrayType], int], list[Any]],
+    operands: Sequence[Any],
+    results: Sequence[ArrayType],
+    batch: int,
+    size: int,
+) -> list[Any]:
+    """Lower a loop that calls a routine for `size` matrices at a time; the last sub-batch may overlap another."""
+    matrices = math.prod(operands[0].type.shape[:batch])
+
+    def flat(type: ArrayType, count: int) -> ArrayType:
+        return type.with_shape((count, *type.shape[batch:]))
+
+    zero, step, count = (hlo.constant(number, _INDEX) for number in (0, size, matrices))
+    operands = [hlo.op("stablehlo.reshape", (x,), flat(x.type, matrices)) for x in operands]
+    sub_results = [flat(type, size) for type in results]
+
+    def has_more(state: Sequence[Any]) -> Any:
+        return lower_compare(hlo, "LT", state[0], count)
+
+    def factor_sub_batch(state: Sequence[Any]) -> list[Any]:
+        first, *so_far = state
+        starts = [[first, *[zero] * (x.type.ndim - 1)] for x in (*operands, *so_far)]
+        parts = [
+            DynamicSlice((size, *x.type.shape[1:])).lower(hlo, x, *start)
+            for x, start in zip(operands, starts, strict=False)
+        ]
+        factored = [
+            DynamicUpdateSlice().lower(hlo, x, part, *start)
+            for x, part, start in zip(so_far, call(parts, sub_results, 1), starts[len(parts) :], strict=True)
+        ]
+        return [Add().lower(hlo, first, step), *factored]
+
+    empty = [hlo.constant(0, flat(type, matrices)) for type in results]
+    _, *factored = hlo.loop([zero, *empty], has_more, factor_sub_batch)
+    return [hlo.op("stablehlo.reshape", (x,), type) for x, type in zip(factored, results, strict=True)]
 
 
 def nan_on_failure(hlo: Hlo, info: Any, *results: Any) -> tuple[Any, ...]:
