@@ -1,4 +1,5 @@
-# Needs Python 3.11 or newer with pip and venv. Everything is installed under .venv and .venv-nojax.
+# Needs Python 3.11 or newer with pip and venv. Everything is installed under .venv, .venv-nojax and, by test-versions,
+# .venv-PYTHON-jaxlib-VERSION.
 
 PYTHON ?= python3
 CASES ?= 1000
@@ -14,7 +15,7 @@ USERS := tests/api tests/runtime tests/compiler/test_pipeline.py tests/compiler/
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
-.PHONY: venv demo test slow coverage fuzz bench format clean
+.PHONY: venv demo test test-versions slow coverage fuzz bench format clean
 
 venv: .venv/.checks-installed
 
@@ -30,6 +31,10 @@ test: .venv/.checks-installed .venv-nojax/.checks-installed
 	@echo "What users reach, where jax is not installed:"
 	$(NOJAX)/python -c 'from importlib.util import find_spec; assert not find_spec("jax"), "jax is importable here"'
 	$(NOJAX)/pytest -n $(WORKERS) -m "not jax and not slow" $(USERS)
+
+# The users' tests with the oldest and the newest supported jaxlib and those between, each where its Python is installed.
+test-versions:
+	$(PYTHON) tests/jaxlib_versions.py -n $(WORKERS) -m "not jax and not slow" $(USERS)
 
 slow: .venv/.checks-installed
 	$(BIN)/pytest -n $(WORKERS) -m slow
@@ -54,7 +59,7 @@ format: .venv/.checks-installed
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-nojax build dist *.egg-info .*_cache .hypothesis
+	rm -rf .venv .venv-* build dist *.egg-info .*_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an environment is brought up to date when pyproject.toml is newer.
