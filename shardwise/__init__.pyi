@@ -78,7 +78,7 @@ from shardwise.api.shape_dtype_struct import ShapeDtypeStruct as ShapeDtypeStruc
 from shardwise.api.shard_map import shard_map as shard_map
 from shardwise.api.smap import smap as smap
 from shardwise.api.vmap import vmap as vmap
-from shardwise.compiler.arrays.methods import ArrayMethods
+from shardwise.compiler.arrays.methods import Array as Array
 from shardwise.compiler.trace.provenance import named_scope as named_scope
 from shardwise.config import config as config
 from shardwise.dtypes import float0 as float0
@@ -96,7 +96,6 @@ from shardwise.runtime.client import (
 )
 from shardwise.sharding import NamedSharding as NamedSharding, PartitionSpec
 
-Array = ArrayMethods
 P = PartitionSpec
 jacobian = jacrev
 remat = checkpoint

@@ -342,6 +342,15 @@ class Config(threading.local):
             raise _unknown_setting_error(name, setting)
         return getattr(self, setting)
 
+    def __repr__(self) -> str:
+        """Return the values of all settings in this thread, one on each line."""
+        return "\n".join(["config:", *(f"  {name} = {getattr(self, name)!r}" for name in SETTINGS)])
+
+    def __dir__(self) -> list[str]:
+        """List the methods, and the settings under their names here and in JAX."""
+        names = {*SETTINGS, *ALIASES, *FIXED_SETTINGS, "transfer_guard"}
+        return sorted({*super().__dir__(), *names, *(f"jax_{name}" for name in names)})
+
     def __getattr__(self, name: str) -> Any:
         """Return a setting by JAX's name, such as `config.jax_enable_x64`."""
         if name.startswith("__"):

@@ -1,6 +1,9 @@
 """Multi-process programs: every process calls `initialize` first and then runs the same program."""
 
+from shardwise.lazy import set_public_names
 from shardwise.runtime.cluster import cluster
+
+__all__ = ["initialize", "is_initialized", "shutdown"]
 
 
 def initialize(
@@ -44,3 +47,6 @@ def is_initialized() -> bool:
         False
     """
     return cluster.store is not None
+
+
+set_public_names(__name__, __all__)

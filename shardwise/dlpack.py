@@ -1,12 +1,12 @@
 """Exchange of arrays with other libraries by DLPack, without copies."""
 
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from shardwise.api import interchange
 from shardwise.compiler.dtypes import SMALL_INTEGERS, is_float, short_name
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 
 __all__ = ["from_dlpack", "is_supported_dtype"]
 
@@ -57,5 +57,4 @@ def is_supported_dtype(dtype: Any) -> bool:
     return short_name(numpy_dtype) not in SMALL_INTEGERS and not is_small_float
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.dlpack", name, __all__)
+set_public_names(__name__, __all__)

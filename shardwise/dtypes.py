@@ -1,6 +1,6 @@
 """Functions of dtypes in `jax.dtypes`, in addition to those of `shardwise.numpy`."""
 
-from typing import Any, NoReturn
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +10,7 @@ from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import DType, extended, prng_key
 from shardwise.errors import TypePromotionError
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 from shardwise.numpy.dtypes import finfo, iinfo, issubdtype, result_type
 
 bfloat16 = ml_dtypes.bfloat16
@@ -96,5 +96,4 @@ def itemsize_bits(dtype: Any) -> int:
     return int((iinfo if issubdtype(dtype, np.integer) else finfo)(dtype).bits)
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.dtypes", name, __all__)
+set_public_names(__name__, __all__)

@@ -1,6 +1,27 @@
 """Public exceptions. Names that JAX also has mean the same here."""
 
 from shardwise._jaxlib import RuntimeFailure as JaxRuntimeError
+from shardwise.lazy import set_public_names
+
+__all__ = [
+    "ConcretizationTypeError",
+    "DeviceMismatchError",
+    "JAXIndexError",
+    "JAXTypeError",
+    "JaxRuntimeError",
+    "MissingRuleError",
+    "NonConcreteBooleanIndexError",
+    "OutOfMemoryError",
+    "ProgramError",
+    "ShardingError",
+    "TracerArrayConversionError",
+    "TracerBoolConversionError",
+    "TracerIntegerConversionError",
+    "TransferError",
+    "TypePromotionError",
+    "UnboundAxisError",
+    "UnexpectedTracerError",
+]
 
 
 class OutOfMemoryError(JaxRuntimeError):  # type: ignore[misc]
@@ -69,3 +90,6 @@ class UnboundAxisError(NameError):
 
 class MissingRuleError(NotImplementedError):
     """An op lacks a rule that a transformation needs; the message names the method to define."""
+
+
+set_public_names(__name__, __all__)

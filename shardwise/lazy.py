@@ -5,11 +5,11 @@ This is the only module that imports after start-up. Everything else is imported
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 _IMPORT = re.compile(r"^from ([\w.]+) import (?:\(([^)]*)\)|(.+))$", re.MULTILINE)
 _ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
@@ -33,10 +33,27 @@ def lazy_namespace(module: str, file: str) -> tuple[list[str], Callable[[str], A
         setattr(sys.modules[module], name, value)  # later accesses do not come here
         return value
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[module]), *sources})
+    return sorted(sources), get, _names_function(module, sources)
 
-    return sorted(sources), get, names
+
+def set_public_names(module: str, names: Sequence[str]) -> None:
+    """Set `__getattr__` and `__dir__` of a module whose public names are `names`.
+
+    `dir` lists only these: neither the modules and helpers that the module imports, nor its submodules. Other names
+    raise an error with a hint. Type checkers do not see this call; they would accept any attribute of a module that
+    defines `__getattr__`.
+    """
+
+    def get(name: str) -> NoReturn:
+        raise missing_attribute_error(module, name, names)
+
+    namespace = vars(sys.modules[module])
+    namespace["__getattr__"], namespace["__dir__"] = get, _names_function(module, names)
+
+
+def _names_function(module: str, names: Iterable[str]) -> Callable[[], list[str]]:
+    """Return the `__dir__` of a module: its public names, and attributes such as `__doc__` and `__file__`."""
+    return lambda: sorted({*names, *(name for name in vars(sys.modules[module]) if name.startswith("__"))})
 
 
 def stub_names(text: str) -> dict[str, tuple[str, str]]:

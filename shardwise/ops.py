@@ -4,7 +4,7 @@ On a mesh each device reduces the rows of its own shard, and the `num_segments` 
 """
 
 import operator
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.errors import ConcretizationTypeError
 from shardwise.lax.shape import constrain_sharding
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
 
@@ -236,5 +236,4 @@ def _scatter_reduce(
     return scatter(full(shape, reduction.neutral(dtype), dtype), indices, x)
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.ops", name, __all__)
+set_public_names(__name__, __all__)

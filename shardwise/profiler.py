@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import wraps
 from os import PathLike
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, final
+from typing import Any, TypeVar, final
 
 from shardwise._jaxlib import (
     ProfileOptions,
@@ -25,7 +25,7 @@ from shardwise._jaxlib import (
     profiler_session,
     stop_session,
 )
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 from shardwise.runtime.client import clients, process_count, process_index
 from shardwise.runtime.hlo_instructions import Instruction, read_instructions
 
@@ -370,5 +370,4 @@ def stop_server() -> None:
     _state.server = None
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.profiler", name, __all__)
+set_public_names(__name__, __all__)

@@ -2,5 +2,8 @@
 
 from shardwise.api.aot import ArgInfo, Compiled, Lowered, Traced
 from shardwise.api.jit import Jitted as Wrapped
+from shardwise.lazy import set_public_names
 
 __all__ = ["ArgInfo", "Compiled", "Lowered", "Traced", "Wrapped"]
+
+set_public_names(__name__, __all__)

@@ -1,12 +1,30 @@
 """Pytree functions under their short names: `tree.map` is `tree_util.tree_map`.
 
-The names from `static` on are not part of JAX's API; the rest of the package uses them.
+The names from `Structure` on are for the rest of the package.
 """
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shardwise import tree_util
+from shardwise.lazy import set_public_names
+
+__all__ = [
+    "all",
+    "broadcast",
+    "flatten",
+    "flatten_with_path",
+    "leaves",
+    "leaves_with_path",
+    "map",
+    "map_with_path",
+    "reduce",
+    "reduce_associative",
+    "static",
+    "structure",
+    "transpose",
+    "unflatten",
+]
 
 all = tree_util.tree_all
 broadcast = tree_util.tree_broadcast
@@ -39,3 +57,5 @@ first_difference = tree_util.first_difference
 keystr = tree_util.keystr
 leaf_names = tree_util.leaf_names
 registry = tree_util.default_registry
+
+set_public_names(__name__, __all__)

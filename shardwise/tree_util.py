@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar, final
 
 from shardwise import _jaxlib
+from shardwise.lazy import set_public_names
 from shardwise.tree_nodes import (
     DictKey,
     FlattenedIndexKey,
@@ -718,3 +719,6 @@ def _child_names(node: Any) -> list[str]:
 
 def _child_count(node: Any) -> int:
     return len(tuple(flatten_one_level(node)[0]))
+
+
+set_public_names(__name__, __all__)

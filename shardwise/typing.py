@@ -1,11 +1,11 @@
 """Types for annotations of functions that accept arrays and dtypes."""
 
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from shardwise.compiler.arrays.methods import ArrayMethods
-from shardwise.lazy import missing_attribute_error
+from shardwise.compiler.arrays.methods import Array
+from shardwise.lazy import set_public_names
 
 __all__ = ["ArrayLike", "DTypeLike"]
 
@@ -18,9 +18,8 @@ class SupportsDType(Protocol):
 
 
 # Without type parameters, so that it can be used with `isinstance`.
-ArrayLike: TypeAlias = ArrayMethods | np.ndarray | np.bool_ | np.number | bool | int | float | complex
+ArrayLike: TypeAlias = Array | np.ndarray | np.bool_ | np.number | bool | int | float | complex
 DTypeLike: TypeAlias = str | type[Any] | np.dtype[Any] | SupportsDType
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.typing", name, __all__)
+set_public_names(__name__, __all__)

@@ -274,3 +274,12 @@ def test_code_in_the_document_runs():
 def test_names_are_strings():
     with pytest.raises(TypeError, match="the name of a setting must be a string, not 3"):
         config.update(3, 3)
+
+
+def test_repr_shows_all_settings_and_dir_lists_them():
+    lines = repr(config).splitlines()
+    assert lines[0] == "config:" and len(lines) == 1 + len(SETTINGS)
+    assert "  numpy_rank_promotion = 'allow'" in lines
+    with config.override("numpy_rank_promotion", "warn"):
+        assert "  numpy_rank_promotion = 'warn'" in repr(config)
+    assert {"update", "enable_x64", "jax_enable_x64", "jax_platform_name", "transfer_guard"} <= set(dir(config))

@@ -5,10 +5,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import shardwise as sw
+from shardwise import ad_checkpoint
 
 PACKAGE = Path(sw.__file__).parent
 
@@ -72,9 +74,29 @@ def test_only_lazy_py_imports_dynamically():
     assert users == ["lazy.py"]
 
 
-def test_lazy_names_are_listed_by_dir():
-    for module in (sw, sw.numpy, sw.lax, sw.debug):
-        assert set(module.__all__) <= set(dir(module))
+def _public_modules(module=sw):
+    """Yield a module and the public modules in it."""
+    yield module
+    for name in module.__all__:
+        if isinstance(member := getattr(module, name), ModuleType):
+            yield from _public_modules(member)
+
+
+@pytest.mark.parametrize("module", [*_public_modules(), ad_checkpoint], ids=lambda module: module.__name__)
+def test_dir_lists_public_names_only(module):
+    """Neither imported modules and helpers, nor private submodules."""
+    public = [name for name in module.__all__ if not name.startswith("__")]
+    assert [name for name in dir(module) if not name.startswith("__")] == sorted(public)
+    for name in module.__all__:
+        if isinstance(member := getattr(module, name), ModuleType):
+            assert member.__name__.startswith("shardwise."), name
+    with pytest.raises(AttributeError, match=f"{module.__name__} has no attribute 'nonexistent'"):
+        _ = module.nonexistent
+
+
+def test_public_errors_are_listed():
+    classes = {name for name, value in vars(sw.errors).items() if isinstance(value, type)}
+    assert classes == set(sw.errors.__all__)
 
 
 def test_virtual_devices_need_no_environment_variable():

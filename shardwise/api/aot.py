@@ -16,6 +16,7 @@ from shardwise._jaxlib import CompilerOptions, parse_module
 from shardwise.api.shape_dtype_struct import struct
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType, Typed
+from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.execute.executor import Launch, LoweredRequest, as_array, lower_for_compile
 from shardwise.execute.executor import compiler_options as checked_options
@@ -23,7 +24,7 @@ from shardwise.execute.request import Request
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.execute.transfer import transfer
 from shardwise.lazy import lazy_module
-from shardwise.runtime.array import Array, ArraySignature
+from shardwise.runtime.array import ArrayImpl, ArraySignature
 from shardwise.runtime.memory_stats import MemoryStats
 from shardwise.runtime.sharding import Sharding
 
@@ -60,6 +61,15 @@ class ArgInfo(Typed):
         return f"ArgInfo({self.type}{sharding}, donated={self.donated})"
 
 
+SHOWN_TYPES = 8  # in the repr of a stage
+
+
+def _type_list(types: Sequence[ArrayType]) -> str:
+    """Return the first types, and the number of the others."""
+    hidden = len(types) - SHOWN_TYPES
+    return ", ".join([*map(str, types[:SHOWN_TYPES]), *([f"... {hidden} more"] if hidden > 0 else [])])
+
+
 class _Stage:
     """Base of all stages: the pytree structures and types of arguments and results."""
 
@@ -67,6 +77,19 @@ class _Stage:
         self._request = request
         self.in_tree = in_tree
         self.out_tree = out_tree
+
+    def __repr__(self) -> str:
+        """Return the name of the function, the types of its arguments and results, and the mesh if it is planned."""
+        arguments = [signature.type for signature in self._request.signatures[: self.in_tree.num_leaves]]
+        program = self._request.program
+        mesh = "" if self._mesh is None else f" on {self._mesh}" if self._mesh.shape else " on one device"
+        call = f"{program.name}({_type_list(arguments)}) -> ({_type_list(program.out_types)})"
+        return f"<{type(self).__name__} {call}{mesh}>"
+
+    @property
+    def _mesh(self) -> AbstractMesh | None:
+        """The mesh that the program is planned for; None before planning."""
+        return None
 
     @property
     def args_info(self) -> Any:
@@ -136,6 +159,10 @@ class _PlannedStage(_Stage):
     ) -> None:
         super().__init__(request, in_tree, out_tree)
         self._prepared = prepared
+
+    @property
+    def _mesh(self) -> AbstractMesh:
+        return self._prepared.stages.sharded.mesh
 
     @property
     def out_info(self) -> Any:
@@ -239,7 +266,7 @@ class Compiled(_PlannedStage):
         ]
         return self.out_tree.unflatten(self._launch.run(arrays))
 
-    def _check_argument(self, number: int, array: Array, expected: ArraySignature) -> Array:
+    def _check_argument(self, number: int, array: ArrayImpl, expected: ArraySignature) -> ArrayImpl:
         """Check an argument's type and sharding; reshard it if it is uncommitted."""
         if array.signature is expected:
             return array
@@ -268,7 +295,7 @@ class Compiled(_PlannedStage):
         resharded: dict[int, Sharding] = {number if kept is None else kept[number]: s for number, s in moves.items()}
         expected = [resharded.get(number, sharding) for number, sharding in enumerate(shardings)]
         # An argument in another memory, such as pinned_host, is expected there: the call copies it to device memory.
-        return self.in_tree.unflatten(  # type: ignore[no-any-return]
+        return self.in_tree.unflatten(
             [own if own.in_default_memory == s else s for own, s in zip(shardings, expected, strict=True)]
         )
 

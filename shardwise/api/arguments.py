@@ -9,7 +9,7 @@ from shardwise import tree
 from shardwise.api.float0 import flatten_hiding_float0, hide_float0
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.arrays.methods import is_array_like
-from shardwise.compiler.arrays.operands import type_of
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError
@@ -32,6 +32,19 @@ def describe_function(function: Callable[..., Any]) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)
     line = f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})" if code is not None else ""
     return f"`{function_name(function)}`{line}"
+
+
+def call_text(function: Callable[..., Any]) -> str:
+    """Return a function's name and parameters for reprs, without annotations: "scale(x, factor=2.0)"."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some callables have no signature
+        return f"{function_name(function)}(...)"
+    bare = []
+    for parameter in signature.parameters.values():
+        is_short = parameter.default is None or isinstance(parameter.default, (*PYTHON_SCALARS, str, type))
+        bare.append(parameter.replace(annotation=parameter.empty, default=parameter.default if is_short else ...))
+    return f"{function_name(function)}{inspect.Signature(bare)}"
 
 
 def argument_names(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> list[str]:

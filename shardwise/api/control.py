@@ -120,7 +120,7 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, ope
 
     Example:
         >>> lax.cond(True, lambda x: x + 1, lambda x: x - 1, 5)
-        Array(6, dtype=int32)
+        Array(6, dtype=int32, weak_type=True)
     """
     _check_callable("cond", true_fun=true_fun, false_fun=false_fun)
     predicate = as_operand(pred, "cond")
@@ -156,7 +156,7 @@ def switch(index: Any, branches: Sequence[Function], *operands: Any, operand: An
 
     Example:
         >>> lax.switch(1, [lambda x: x + 1, lambda x: x * 10], 5)
-        Array(50, dtype=int32)
+        Array(50, dtype=int32, weak_type=True)
     """
     if not isinstance(branches, Sequence):
         raise TypeError(f"switch: branches must be a sequence of functions, not {branches!r}")
@@ -305,7 +305,7 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
 
     Example:
         >>> lax.while_loop(lambda x: x < 100, lambda x: x * 3, 2)
-        Array(162, dtype=int32)
+        Array(162, dtype=int32, weak_type=True)
     """
     _check_callable("while_loop", cond_fun=cond_fun, body_fun=body_fun)
     return _while("while_loop", cond_fun, body_fun, hide_float0(init_val))
@@ -371,7 +371,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, *, unro
 
     Example:
         >>> lax.fori_loop(0, 5, lambda i, total: total + i, 0)
-        Array(10, dtype=int32)
+        Array(10, dtype=int32, weak_type=True)
     """
     _check_callable("fori_loop", body_fun=body_fun)
     array_leaves(body_fun, (lower, init_val), {})

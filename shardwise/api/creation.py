@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardwise._jaxlib import join, put
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.dispatch import installed
@@ -13,7 +14,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError
 from shardwise.execute.transfer import assemble_blocks, transfer
-from shardwise.runtime.array import Array, array_signature, padded
+from shardwise.runtime.array import ArrayImpl, array_signature, padded
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, sharding_in_force
 
 NumpyArray = np.ndarray[Any, Any]
@@ -79,7 +80,7 @@ def make_array_from_callback(
             f"{name}: this process has no device in {checked_sharding}, so the dtype is not known: pass `dtype`"
         )
     buffers = put(shards, checked_sharding.devices, checked_sharding.local_devices, checked_sharding.nondefault_memory)
-    return Array.of(buffers, array_signature(type, checked_sharding, True))
+    return ArrayImpl.of(buffers, array_signature(type, checked_sharding, True))
 
 
 def make_array_from_single_device_arrays(
@@ -145,7 +146,7 @@ def make_array_from_single_device_arrays(
         checked_sharding.local_devices,
         checked_sharding.nondefault_memory,
     )
-    return Array.of(buffers, array_signature(type, checked_sharding, True))
+    return ArrayImpl.of(buffers, array_signature(type, checked_sharding, True))
 
 
 def make_array_from_process_local_data(
@@ -230,10 +231,10 @@ def _check_sharding(name: str, sharding: Any, shape: tuple[int, ...]) -> Shardin
     return resolved
 
 
-def _arrays_by_device(name: str, sharding: Sharding, arrays: Sequence[Any]) -> dict[Any, Array]:
-    by_device: dict[Any, Array] = {}
+def _arrays_by_device(name: str, sharding: Sharding, arrays: Sequence[Any]) -> dict[Any, ArrayImpl]:
+    by_device: dict[Any, ArrayImpl] = {}
     for number, array in enumerate(arrays):
-        if not isinstance(array, Array):
+        if not isinstance(array, ArrayImpl):
             raise TypeError(f"{name}: arrays[{number}] is {array!r}, not an array on a device: use `device_put` first")
         if not isinstance(array.sharding, SingleDeviceSharding):
             raise ValueError(f"{name}: arrays[{number}] has {array.sharding}, but must be on a single device")

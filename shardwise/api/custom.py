@@ -3,12 +3,12 @@
 import inspect
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import Any, NamedTuple, final
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, final
 
 import numpy as np
 
 from shardwise import tree
-from shardwise.api.arguments import array_leaves, describe_function, function_name
+from shardwise.api.arguments import array_leaves, call_text, describe_function, function_name
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.float0 import flatten_hiding_float0, float0
 from shardwise.compiler.arrays.operands import as_operand
@@ -20,6 +20,8 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.trace.build import build
 
 Function = Callable[..., Any]
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class _Call(NamedTuple):
@@ -48,20 +50,23 @@ class _Call(NamedTuple):
         return [self.nondiff[position] for position in sorted(self.nondiff)]
 
 
-class _CustomDerivative:
+class _CustomDerivative(Generic[_P, _R]):
     """Base of custom_jvp and custom_vjp: splits the arguments of a call, and records a traced call as one op."""
 
     name: str
 
-    def __init__(self, fun: Function, nondiff_argnums: int | Sequence[int] = ()):
-        self.fun = fun
+    def __init__(self, fun: Callable[_P, _R], nondiff_argnums: int | Sequence[int] = ()):
+        self.fun: Function = fun
         self.nondiff_argnums = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
         update_wrapper(self, fun, updated=())
+
+    def __repr__(self) -> str:
+        return f"<{self.name} of {call_text(self.fun)}>"
 
     def _op(self, call: _Call, out_tree: tree.Structure, program: Any, captured_count: int) -> Any:
         raise NotImplementedError
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: _P.args, **keywords: _P.kwargs) -> _R:
         bound = inspect.signature(self.fun).bind(*args, **keywords)
         bound.apply_defaults()
         if bound.kwargs:
@@ -83,7 +88,7 @@ class _CustomDerivative:
 
 
 @final
-class custom_jvp(_CustomDerivative):
+class custom_jvp(_CustomDerivative[_P, _R]):
     """Define a function with a custom derivative rule in forward mode, which `defjvp` sets.
 
     Reverse mode transposes the rule, so it works too.
@@ -108,12 +113,12 @@ class custom_jvp(_CustomDerivative):
         ...     (x,), (dx,) = primals, tangents
         ...     return safe_sqrt(x), dx / jnp.maximum(2 * safe_sqrt(x), 0.5)
         >>> jax.grad(safe_sqrt)(0.0)
-        Array(2., dtype=float32)
+        Array(2., dtype=float32, weak_type=True)
     """
 
     name = "custom_jvp"
 
-    def __init__(self, fun: Function, nondiff_argnums: int | Sequence[int] = ()):
+    def __init__(self, fun: Callable[_P, _R], nondiff_argnums: int | Sequence[int] = ()):
         super().__init__(fun, nondiff_argnums)
         self.jvp: Function | None = None
         self.symbolic_zeros = False
@@ -133,8 +138,10 @@ class custom_jvp(_CustomDerivative):
                 f"custom_jvp: defjvps of {describe_function(self.fun)} does not support nondiff_argnums: use defjvp"
             )
 
+        function: Function = self
+
         def sum_of_rules(primals: Any, tangents: Any) -> Any:
-            result = self(*primals)
+            result = function(*primals)
             parts = [rule(t, result, *primals) for rule, t in zip(jvps, tangents, strict=True) if rule is not None]
             total = parts[0] if parts else tree.map(lambda x: full(x.type.shape, 0, x.type.dtype), result)
             for part in parts[1:]:
@@ -179,7 +186,7 @@ class _JvpRule:
 
 
 @final
-class custom_vjp(_CustomDerivative):
+class custom_vjp(_CustomDerivative[_P, _R]):
     """Define a function with custom derivative rules in reverse mode, which `defvjp` sets.
 
     Forward mode is not supported for such a function.
@@ -200,12 +207,12 @@ class custom_vjp(_CustomDerivative):
         ...     return x
         >>> clip_gradient.defvjp(lambda x: (x, None), lambda residuals, ct: (jnp.clip(ct, -1, 1),))
         >>> jax.grad(lambda x: 5 * clip_gradient(x))(2.0)
-        Array(1., dtype=float32)
+        Array(1., dtype=float32, weak_type=True)
     """
 
     name = "custom_vjp"
 
-    def __init__(self, fun: Function, nondiff_argnums: int | Sequence[int] = ()):
+    def __init__(self, fun: Callable[_P, _R], nondiff_argnums: int | Sequence[int] = ()):
         super().__init__(fun, nondiff_argnums)
         self.fwd: Function | None = None
         self.bwd: Function | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, final
+from typing import Any, ParamSpec, final
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.tree_util import Partial
 
 Function = Callable[..., Any]
+_P = ParamSpec("_P")
 
 
 @final
@@ -109,7 +110,7 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False, reduce_axes: S
     Example:
         >>> value, vjp_fun = jax.vjp(lambda x, y: x * y, 2.0, 5.0)
         >>> vjp_fun(1.0)
-        (Array(5., dtype=float32), Array(2., dtype=float32))
+        (Array(5., dtype=float32, weak_type=True), Array(2., dtype=float32, weak_type=True))
     """
     check_function("vjp", function)
     _check_no_reduce_axes("vjp", reduce_axes)
@@ -142,7 +143,7 @@ class _Pullback:
         in_cotangents = _transpose_linearized(
             self.program, self.nonzero, residuals, [*out_cotangents, *aux_cotangents], len(self.in_types)
         )
-        return self.primals.unflatten(  # type: ignore[no-any-return]
+        return self.primals.unflatten(
             [_instantiate(type, ct) for type, ct in zip(self.in_types, in_cotangents, strict=True)]
         )
 
@@ -166,7 +167,7 @@ def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) 
 
     Example:
         >>> jax.jvp(lambda x: x**2, (jnp.array(3.0),), (jnp.array(1.0),))
-        (Array(9., dtype=float32), Array(6., dtype=float32))
+        (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
     """
     check_function("jvp", function)
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
@@ -201,8 +202,8 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
 
     Example:
         >>> value, jvp_fun = jax.linearize(jnp.square, jnp.array(3.0))
-        >>> value, jvp_fun(1.0), jvp_fun(10.0)
-        (Array(9., dtype=float32), Array(6., dtype=float32), Array(60., dtype=float32))
+        >>> [float(x) for x in (value, jvp_fun(1.0), jvp_fun(10.0))]
+        [9.0, 6.0, 60.0]
     """
     check_function("linearize", function)
     flat, linear, operands = _linearized(function, primals, has_aux)
@@ -287,19 +288,19 @@ class _LinearTranspose:
         )
         is_linear = (True,) * len(self.in_types) + (False,) * len(captured)
         in_cotangents = transpose(self.program, is_linear, captured, out_cotangents)
-        return self.primals.unflatten(  # type: ignore[no-any-return]
+        return self.primals.unflatten(
             [_instantiate(type, ct) for type, ct in zip(self.in_types, in_cotangents, strict=True)]
         )
 
 
 def value_and_grad(
-    function: Function,
+    function: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
-) -> Function:
+) -> Callable[_P, tuple[Any, Any]]:
     """Create a function that computes the value and the gradient of a scalar-valued function.
 
     Args:
@@ -350,13 +351,13 @@ def value_and_grad(
 
 
 def grad(
-    function: Function,
+    function: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
-) -> Function:
+) -> Callable[_P, Any]:
     """Create a function that computes the gradient of a scalar-valued function.
 
     Args:
@@ -394,8 +395,8 @@ def grad(
 
 
 def jacfwd(
-    function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
-) -> Function:
+    function: Callable[_P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[_P, Any]:
     """Create a function that computes the Jacobian in forward mode: one jvp per element of the argument, in one vmap.
 
     Forward mode suits functions with few arguments and many results.
@@ -456,12 +457,12 @@ def jacfwd(
 
 
 def jacrev(
-    function: Function,
+    function: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-) -> Function:
+) -> Callable[_P, Any]:
     """Create a function that computes the Jacobian in reverse mode: one vjp per element of the value, in one vmap.
 
     Reverse mode suits functions with many arguments and few results.
@@ -521,8 +522,8 @@ def jacrev(
 
 
 def hessian(
-    function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
-) -> Function:
+    function: Callable[_P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[_P, Any]:
     """Create a function that computes the Hessian: `jacfwd` of `jacrev`.
 
     Args:

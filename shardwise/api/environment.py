@@ -9,8 +9,9 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.caches import clear_all
+from shardwise.compiler.arrays.methods import Array
 from shardwise.config import SETTINGS, config
-from shardwise.runtime.array import Array
+from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import default_backend, devices, local_device_count, platform_of, process_count
 
 
@@ -43,7 +44,7 @@ def live_arrays(platform: str | None = None) -> list[Array]:
         True
     """
     platform_name = platform_of(devices(platform)[0]) if platform else default_backend()
-    arrays = [obj for obj in gc.get_objects() if isinstance(obj, Array)]
+    arrays = [obj for obj in gc.get_objects() if isinstance(obj, ArrayImpl)]
     return [x for x in arrays if not x.is_deleted() and platform_of(x.sharding.devices[0]) == platform_name]
 
 
@@ -64,7 +65,7 @@ def copy_to_host_async(x: Any) -> Any:
         {'loss': Array(1., dtype=float32), 'step': 3}
     """
     for leaf in tree.leaves(x):
-        if isinstance(leaf, Array):
+        if isinstance(leaf, ArrayImpl):
             leaf.copy_to_host_async()
     return x
 

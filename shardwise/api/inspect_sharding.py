@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ops.placement.inspect_sharding import Inspect
-from shardwise.runtime.array import Array
+from shardwise.runtime.array import ArrayImpl
 
 
 def inspect_array_sharding(value: Any, *, callback: Callable[[Any], None] = print) -> None:
@@ -33,7 +33,7 @@ def inspect_array_sharding(value: Any, *, callback: Callable[[Any], None] = prin
     if not callable(callback):
         raise TypeError(f"inspect_array_sharding: callback must be a function, not {callback!r}")
     operand = as_operand(value, "inspect_array_sharding")
-    if isinstance(operand, Array):
+    if isinstance(operand, ArrayImpl):
         callback(operand.sharding)
     else:
         Inspect(callback)(operand)

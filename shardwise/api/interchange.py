@@ -7,8 +7,9 @@ import numpy as np
 from shardwise._jaxlib import RuntimeFailure
 from shardwise._jaxlib import from_dlpack as buffer_from_dlpack
 from shardwise.api.placement import device_put
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import canonical_dtype
-from shardwise.runtime.array import DLPACK_DEVICES, Array, single_device_array
+from shardwise.runtime.array import DLPACK_DEVICES, ArrayImpl, single_device_array
 from shardwise.runtime.client import local_devices
 from shardwise.runtime.dlpack import type_in
 
@@ -30,7 +31,7 @@ def from_dlpack(name: str, x: Any, device: Any, copy: bool | None) -> Array:
             f"{name}: the array is on DLPack device {device_id} of type {device_type}, which is no device of this "
             "process"
         )
-    if isinstance(x, Array):
+    if isinstance(x, ArrayImpl):
         source = x.sharding.devices[0]
     if not _is_row_major(x):
         if copy is False:
@@ -45,7 +46,7 @@ def from_dlpack(name: str, x: Any, device: Any, copy: bool | None) -> Array:
         buffer = buffer_from_dlpack(capsule, source, may_copy=copy is not False)
     except (RuntimeFailure, BufferError) as error:
         raise BufferError(f"{name}: the memory cannot be shared: {error}") from None
-    array = single_device_array(buffer, type_of_capsule, source)
+    array: Array = single_device_array(buffer, type_of_capsule, source)
     if canonical_dtype(type_of_capsule.dtype) != type_of_capsule.dtype:
         array = array.astype(type_of_capsule.dtype)
     elif copy:

@@ -4,9 +4,9 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial, update_wrapper
-from typing import Any, final
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, final, overload
 from weakref import WeakKeyDictionary, WeakSet
 
 from shardwise import tree
@@ -16,6 +16,7 @@ from shardwise.api.arguments import (
     argument_names,
     array_leaves,
     broadcast_shardings,
+    call_text,
     check_function,
     describe_function,
     function_name,
@@ -53,13 +54,15 @@ from shardwise.execute.executor import compiler_options as checked_options
 from shardwise.execute.lru import LruCache
 from shardwise.execute.request import Request
 from shardwise.execute.traceback_filter import filter_traceback
-from shardwise.runtime.array import Array
+from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import local_devices
 from shardwise.runtime.sharding import Sharding, mesh_of
 
 _flatten = tree.registry.flatten
 _LEAF = _flatten(0)[1]
 _log = logging.getLogger("shardwise")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 MAX_PROGRAMS = 4096  # per function; the least recently used are evicted first
 
@@ -105,11 +108,13 @@ class _Arguments:
         return leaf_types(self.leaves)
 
 
-class Jitted:
+class Jitted(Generic[_P, _R]):
     """A function that `jit` has wrapped. A call runs it compiled; inside another trace, a call records one op."""
 
-    def __init__(self, function: Callable[..., Any], options: JitOptions):
-        self.function = function
+    _transformation = "jit"  # in its repr
+
+    def __init__(self, function: Callable[_P, _R], options: JitOptions):
+        self.function: Callable[..., Any] = function
         self.options = options
         self._has_static = bool(options.static)
         self._programs: LruCache  # → TracedFunction
@@ -120,7 +125,7 @@ class Jitted:
             self, function, updated=()
         )  # without `__dict__`: another Jitted has attributes of the same names
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: _P.args, **keywords: _P.kwargs) -> _R:
         state = all_threads.state or config.state
         if state.disable_jit:
             return self.function(*args, **keywords)
@@ -131,7 +136,7 @@ class Jitted:
         else:
             only_arrays = not keywords
             for x in args:
-                only_arrays = only_arrays and x.__class__ is Array
+                only_arrays = only_arrays and x.__class__ is ArrayImpl
             # Fast path: if all arguments are arrays, their number determines the structure.
             leaves, structure = (args, len(args)) if only_arrays else _flatten((args, keywords))
         if open_frames() and (is_traced(leaves) or bound_axes()):  # the function may use the bound axis names
@@ -171,6 +176,15 @@ class Jitted:
         if getattr(sys.modules.get(self.__module__), name, None) is self:
             return name
         return Jitted, (self.function, self.options)
+
+    def __repr__(self) -> str:
+        """Return the function with its parameters, and the options that differ from their defaults."""
+        options = [
+            f"{field.name}={value!r}"
+            for field in fields(self.options)
+            if (value := getattr(self.options, field.name)) != field.default
+        ]
+        return f"<{self._transformation} of {', '.join([call_text(self.function), *options])}>"
 
     def clear_cache(self) -> None:
         """Clear the caches of traced and compiled programs of this function."""
@@ -321,6 +335,30 @@ class Jitted:
         _log.warning("compilation #%d of %s:\n  %s", count, describe_function(self.function), "\n  ".join(reasons))
 
 
+class JitKeywords(TypedDict, total=False):
+    """The keyword arguments of `jit`, for type checkers."""
+
+    in_shardings: Any
+    out_shardings: Any
+    static_argnums: int | Sequence[int] | None
+    static_argnames: str | Sequence[str] | None
+    donate_argnums: int | Sequence[int] | None
+    donate_argnames: str | Sequence[str] | None
+    keep_unused: bool
+    device: Any
+    backend: str | None
+    inline: bool
+    compiler_options: dict[str, Any] | None
+
+
+@overload
+def jit(function: Callable[_P, _R], /, **options: Unpack[JitKeywords]) -> Jitted[_P, _R]: ...
+
+
+@overload
+def jit(function: None = None, /, **options: Unpack[JitKeywords]) -> Callable[[Callable[_P, _R]], Jitted[_P, _R]]: ...
+
+
 def jit(
     function: Callable[..., Any] | None = None,
     /,
@@ -440,7 +478,7 @@ def _constrain_layout(x: Any, sharding: Sharding) -> Any:
 
 
 _shared: WeakKeyDictionary[Any, dict[JitOptions, tuple[LruCache, LruCache]]] = WeakKeyDictionary()
-_jitted: WeakSet[Jitted] = WeakSet()
+_jitted: WeakSet[Jitted[..., Any]] = WeakSet()
 
 
 @register

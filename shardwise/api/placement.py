@@ -22,7 +22,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError
 from shardwise.execute.executor import as_array
 from shardwise.execute.transfer import transfer, transfer_to_memory
-from shardwise.runtime.array import Array, array_signature, deleted_error, place, wait
+from shardwise.runtime.array import ArrayImpl, array_signature, deleted_error, place, wait
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import ONE_DEVICE, NamedSharding, Sharding, SingleDeviceSharding, sharding_in_force
@@ -212,9 +212,9 @@ def device_put(
     out = []
     for leaf, target in zip(leaves, _broadcast_prefix("device_put", "device", device, x), strict=True):
         result = _put(leaf, _as_sharding("device_put", target))
-        if isinstance(leaf, Array) and may_alias is False:
-            result = Array.of(_copy(result).buffers, result.signature)
-        if isinstance(leaf, Array) and donate and _share_no_memory(leaf.sharding, result.sharding):
+        if isinstance(leaf, ArrayImpl) and may_alias is False:
+            result = ArrayImpl.of(_copy(result).buffers, result.signature)
+        if isinstance(leaf, ArrayImpl) and donate and _share_no_memory(leaf.sharding, result.sharding):
             leaf.delete()
         out.append(result)
     return structure.unflatten(out)
@@ -225,12 +225,12 @@ def _share_no_memory(before: Sharding, after: Sharding) -> bool:
     return before.nondefault_memory != after.nondefault_memory or before.device_set.isdisjoint(after.device_set)
 
 
-def _copy(array: Array) -> Array:
+def _copy(array: ArrayImpl) -> ArrayImpl:
     """Return a copy with the same sharding: the result of a compiled identity has its own memory."""
     if array.sharding.nondefault_memory:
         return transfer_to_memory(array, array.sharding, copied=True)
     (copy,) = installed.executor.run(Convert(array.type.dtype, array.type.weak), (array,))
-    return copy  # type: ignore[no-any-return]
+    return copy
 
 
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
@@ -266,7 +266,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
             raise TypeError(f"{name} needs shardings, such as NamedSharding(mesh, spec), not {sharding!r}")
         _check_rank(name, leaf, sharding)
         operand = as_operand(leaf)
-        if isinstance(operand, Array) and not (operand.committed or is_staging() or _is_unconstrained(sharding)):
+        if isinstance(operand, ArrayImpl) and not (operand.committed or is_staging() or _is_unconstrained(sharding)):
             out.append(_put(operand, sharding))  # a compiled constraint would first replicate it on all devices
         else:
             out.append(constrain(operand, sharding))
@@ -321,13 +321,13 @@ def _put(leaf: Any, sharding: Sharding | None) -> Any:
             f"device_put: {sharding} has UNCONSTRAINED dims, which only the planner of a compiled function can decide: "
             "name their mesh axes, or use None"
         )
-    if isinstance(leaf, Array):
+    if isinstance(leaf, ArrayImpl):
         if leaf.is_deleted():
             raise deleted_error(leaf.type, "the operand of device_put")
         if leaf.sharding != sharding:
             check_transfer("device_to_device", leaf.type, explicit=True)
         result = transfer(leaf, sharding)
-        return Array.of(result.buffers, array_signature(result.type, sharding, True))
+        return ArrayImpl.of(result.buffers, array_signature(result.type, sharding, True))
     type = type_of(leaf, "device_put")
     check_transfer("host_to_device", type, explicit=True)
     return place(np.asarray(leaf), type, sharding, committed=True)
@@ -373,7 +373,7 @@ def device_get(x: Any) -> Any:
     """
 
     def get(leaf: Any) -> Any:
-        if not isinstance(leaf, Array) or is_key(leaf.type.dtype):
+        if not isinstance(leaf, ArrayImpl) or is_key(leaf.type.dtype):
             return leaf
         check_transfer("device_to_host", leaf.type, explicit=True)
         return leaf.numpy()
@@ -398,7 +398,7 @@ def block_until_ready(x: Any) -> Any:
         Array([1, 2, 3], dtype=int32)
     """
     try:
-        wait([leaf for leaf in tree.leaves(x) if isinstance(leaf, Array)])
+        wait([leaf for leaf in tree.leaves(x) if isinstance(leaf, ArrayImpl)])
     except RuntimeFailure as error:
         check_memory(error, "the program that computes the awaited arrays")
         raise

@@ -8,7 +8,7 @@ inside is the device's own, and the cotangent of `lax.psum` is the sum of the co
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Any, final
+from typing import Any, ParamSpec, TypeVar, final
 
 from shardwise import tree
 from shardwise.api import jit
@@ -40,12 +40,14 @@ from shardwise.runtime.client import process_index
 from shardwise.runtime.sharding import NamedSharding, Sharding
 
 Function = Callable[..., Any]
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 DEFAULT_AXIS_NAME = "pmap"  # the name of the mesh axis if the function uses no axis name
 
 
 def pmap(
-    fun: Function,
+    fun: Callable[_P, _R],
     axis_name: str | None = None,
     *,
     in_axes: Any = 0,
@@ -55,7 +57,7 @@ def pmap(
     backend: str | None = None,
     axis_size: int | None = None,
     donate_argnums: int | Iterable[int] = (),
-) -> Any:
+) -> "Pmapped[_P, _R]":
     """Compile a function and run it on several devices in parallel, each on its own slice of the arguments.
 
     There is one device per slice. Arguments passed by keyword are mapped over axis 0. Derivatives inside `fun` are each
@@ -141,12 +143,13 @@ class PmapOptions(jit.JitOptions):
 
 
 @final
-class Pmapped(jit.Jitted):
+class Pmapped(jit.Jitted[_P, _R]):
     """A function that `pmap` has wrapped."""
 
     options: PmapOptions
+    _transformation = "pmap"
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: _P.args, **keywords: _P.kwargs) -> _R:
         if config.state.disable_jit:
             arguments = split_static(self.function, self.options.static, args, keywords)
             return self._body(arguments)(*arguments.args, **arguments.keywords)

@@ -8,10 +8,10 @@ from typing import Any
 
 from shardwise.api.creation import make_array_from_single_device_arrays
 from shardwise.api.placement import device_put
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.runtime.array import Array
 from shardwise.runtime.sharding import NamedSharding
 
 

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, check_function, function_name
@@ -18,6 +18,24 @@ from shardwise.compiler.trace.build import build
 from shardwise.execute.traceback_filter import filter_traceback
 
 Function = Callable[..., Any]
+_F = TypeVar("_F", bound=Function)
+
+
+class _CheckpointKeywords(TypedDict, total=False):
+    """The keyword arguments of `checkpoint`, for type checkers."""
+
+    prevent_cse: bool
+    policy: Policy | None
+    static_argnums: int | Sequence[int]
+    static_argnames: str | Sequence[str] | None
+
+
+@overload
+def checkpoint(fun: _F, **options: Unpack[_CheckpointKeywords]) -> _F: ...
+
+
+@overload
+def checkpoint(fun: None = None, **options: Unpack[_CheckpointKeywords]) -> Callable[[_F], _F]: ...
 
 
 def checkpoint(
@@ -49,7 +67,7 @@ def checkpoint(
     Example:
         >>> loss = jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))
         >>> jax.grad(loss)(0.0)
-        Array(1., dtype=float32)
+        Array(1., dtype=float32, weak_type=True)
     """
     if fun is None:
         return lambda f: checkpoint(
@@ -101,7 +119,7 @@ def checkpoint_name(x: Any, name: str) -> Any:
         >>> def loss(x):
         ...     return jnp.sin(checkpoint_name(jnp.sin(x), "inner"))
         >>> jax.grad(jax.checkpoint(loss, policy=jax.checkpoint_policies.save_only_these_names("inner")))(0.0)
-        Array(1., dtype=float32)
+        Array(1., dtype=float32, weak_type=True)
     """
     return tree.map(lambda leaf: CheckpointName(name)(as_operand(leaf, "checkpoint_name")), x)
 

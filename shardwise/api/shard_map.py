@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, final
+from typing import Any, NotRequired, TypedDict, TypeVar, Unpack, final, overload
 
 from shardwise import tree
 from shardwise.api.arguments import (
@@ -34,10 +34,11 @@ from shardwise.compiler.transforms.may_differ import may_differ
 from shardwise.errors import DeviceMismatchError, ShardingError
 from shardwise.execute.executor import as_array
 from shardwise.execute.traceback_filter import filter_traceback
-from shardwise.runtime.array import Array
+from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.sharding import NamedSharding
 
 Function = Callable[..., Any]
+_F = TypeVar("_F", bound=Function)
 
 
 @final
@@ -49,6 +50,24 @@ class InferFromArgs:
 
 
 Infer = InferFromArgs()
+
+
+class _ShardMapKeywords(TypedDict):
+    """The keyword arguments of `shard_map`, for type checkers."""
+
+    out_specs: Any
+    in_specs: NotRequired[Any]
+    mesh: NotRequired[Mesh | AbstractMesh | None]
+    axis_names: NotRequired[Any]
+    check_vma: NotRequired[bool]
+
+
+@overload
+def shard_map(f: _F, /, **options: Unpack[_ShardMapKeywords]) -> _F: ...
+
+
+@overload
+def shard_map(f: None = None, /, **options: Unpack[_ShardMapKeywords]) -> Callable[[_F], _F]: ...
 
 
 def shard_map(
@@ -297,7 +316,7 @@ class _Region:
         operands = []
         for leaf, spec, name in zip(leaves, specs, names, strict=True):
             array = as_array(as_operand(leaf))
-            is_committed = isinstance(array, Array) and array.committed
+            is_committed = isinstance(array, ArrayImpl) and array.committed
             if is_committed and array.sharding.device_set != set(self.mesh.flat_devices):
                 raise DeviceMismatchError(
                     f"{self.label}: {name} has {array.sharding}, whose devices are not those of the mesh {self.mesh}. "

@@ -2,13 +2,22 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from shardwise.api.arguments import check_function, describe_function
 from shardwise.api.axes import axes_to_specs, check_nonnegative_axes
 from shardwise.api.shard_map import Infer, ShardMapOptions, map_shards
 
 Function = Callable[..., Any]
+_F = TypeVar("_F", bound=Function)
+
+
+@overload
+def smap(f: _F, /, *, in_axes: Any = Infer, out_axes: Any, axis_name: str) -> _F: ...
+
+
+@overload
+def smap(f: None = None, /, *, in_axes: Any = Infer, out_axes: Any, axis_name: str) -> Callable[[_F], _F]: ...
 
 
 def smap(f: Function | None = None, /, *, in_axes: Any = Infer, out_axes: Any, axis_name: str) -> Any:

@@ -23,6 +23,9 @@ class ArgumentSelection:
     def __bool__(self) -> bool:
         return bool(self.numbers or self.names)
 
+    def __repr__(self) -> str:
+        return f"({', '.join(sorted(self.names) or map(str, sorted(self.numbers)))})"
+
     def has(self, position: int, count: int) -> bool:
         """Return whether positional argument `position` of `count` is selected; negative numbers count from the end."""
         return position in self.numbers or position - count in self.numbers

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, final
+from typing import Any, ParamSpec, TypeVar, final
 
 import numpy as np
 
@@ -19,17 +19,18 @@ from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.transforms.vmap import map_function
 from shardwise.execute.traceback_filter import filter_traceback
 
-Function = Callable[..., Any]
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def vmap(
-    fun: Function,
+    fun: Callable[_P, _R],
     in_axes: Any = 0,
     out_axes: Any = 0,
     axis_name: Hashable = None,
     axis_size: int | None = None,
     spmd_axis_name: str | tuple[str, ...] | None = None,
-) -> Function:
+) -> Callable[_P, _R]:
     """Map a function over one axis of its arguments (the batch axis).
 
     Arguments that are passed by keyword are mapped over axis 0.
@@ -65,7 +66,7 @@ def vmap(
 
     @wraps(fun)
     @filter_traceback
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
         leaves, structure = tree.flatten((args, keywords))
         names = argument_names(fun, args, keywords)
         operands, dims, sizes = _mapped_operands(label, argument_axes(label, in_axes, args, keywords), leaves, names)

@@ -42,7 +42,7 @@ from shardwise.execute.request import Request, Target, default_device, lift_held
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.execute.transfer import transfer, transfer_to_memory
 from shardwise.lazy import lazy_module
-from shardwise.runtime.array import Array, HostArgument, array_signature, deleted_error, memory, place
+from shardwise.runtime.array import ArrayImpl, HostArgument, array_signature, deleted_error, memory, place
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
@@ -75,7 +75,7 @@ class Launch:
         executable: Executable,
         request: Request,
         moves: dict[int, Sharding],
-        constants: Sequence[Array],
+        constants: Sequence[ArrayImpl],
         out_memories: dict[int, Sharding],
     ):
         self.executable = executable
@@ -87,7 +87,7 @@ class Launch:
         self._is_simple = takes_arguments_directly and True not in request.donated
         self._run = executable.run
 
-    def run(self, arrays: Sequence[Array | HostArgument]) -> list[Array]:
+    def run(self, arrays: Sequence[ArrayImpl | HostArgument]) -> list[ArrayImpl]:
         """Run the program on its arguments, and return its results."""
         try:
             if self._is_simple and not (all_threads.nan_checks or launch_hooks.hooks):
@@ -100,7 +100,7 @@ class Launch:
             check_memory(error, f"`{self.request.program.name}`", self.executable.loaded)
             raise
 
-    def _check_alive(self, buffers: list[Any], arrays: Sequence[Array | HostArgument]) -> None:
+    def _check_alive(self, buffers: list[Any], arrays: Sequence[ArrayImpl | HostArgument]) -> None:
         """Raise an error if a buffer was deleted: jaxlib would crash."""
         if True not in [buffer.is_deleted() for buffer in buffers]:
             return
@@ -112,19 +112,21 @@ class Launch:
         deleted = next(array for array in self.constants if array.is_deleted())
         raise deleted_error(deleted.type, f"an array that `{self.request.program.name}` closes over")
 
-    def _run_general(self, arguments: Sequence[Array | HostArgument]) -> list[Array]:
+    def _run_general(self, arguments: Sequence[ArrayImpl | HostArgument]) -> list[ArrayImpl]:
         """Run with transfers, donation, launch hooks and NaN checks."""
         if launch_hooks.hooks:
             launch_hooks.notify(self, runs=True)
         if self.request.kept is not None:
             arguments = [arguments[number] for number in self.request.kept if number < len(arguments)]
-        arrays = [x if isinstance(x, Array) else x.place(self.moves.get(number)) for number, x in enumerate(arguments)]
+        arrays = [
+            x if isinstance(x, ArrayImpl) else x.place(self.moves.get(number)) for number, x in enumerate(arguments)
+        ]
         buffers = [array.buffers for array in (*arrays, *self.constants)]
         if memory.any_donated:
             self._check_alive(buffers, arrays)
         if self.moves:
             for number, sharding in self.moves.items():
-                if isinstance(arguments[number], Array):
+                if isinstance(arguments[number], ArrayImpl):
                     check_transfer("device_to_device", arrays[number].type)
                     buffers[number] = transfer(arrays[number], sharding).buffers
         if True in self.request.donated:
@@ -164,7 +166,7 @@ class LoweredRequest:
     """
 
     request: Request
-    constants: list[Array]
+    constants: list[ArrayImpl]
     target: Target
     stages: Stages
     moves: dict[int, Sharding]
@@ -245,7 +247,7 @@ class LoweredRequest:
         ]
 
 
-def lower_request(request: Request, constants: Sequence[Array] = (), chip: Chip | None = None) -> LoweredRequest:
+def lower_request(request: Request, constants: Sequence[ArrayImpl] = (), chip: Chip | None = None) -> LoweredRequest:
     """Partition a request and lower it to StableHLO, without calling `inspect_array_sharding` callbacks.
 
     Args:
@@ -264,14 +266,14 @@ def lower_request(request: Request, constants: Sequence[Array] = (), chip: Chip 
     return LoweredRequest(request, list(constants), target, stages, moves)
 
 
-def lower_for_compile(request: Request, constants: Sequence[Array] = ()) -> LoweredRequest:
+def lower_for_compile(request: Request, constants: Sequence[ArrayImpl] = ()) -> LoweredRequest:
     """Lower a request that will be compiled, and call its `inspect_array_sharding` callbacks."""
     lowered = lower_request(request, constants)
     report_shardings(lowered.stages, lowered.target)
     return lowered
 
 
-def compile_request(request: Request, constants: Sequence[Array] = (), options: CompilerOptions = ()) -> Launch:
+def compile_request(request: Request, constants: Sequence[ArrayImpl] = (), options: CompilerOptions = ()) -> Launch:
     """Compile a request. `constants` are captured arrays, bound as the last inputs; `options` are XLA's."""
     return lower_for_compile(request, constants).compile(options)
 
@@ -296,8 +298,8 @@ def _out_sharding(requested: Sharding | None, layout: Layout, target: Target) ->
     return requested
 
 
-def as_array(x: Any, name: str = "array", explicit: bool = False) -> Array:
-    """Convert `x` to an Array: numpy arrays and scalars are copied to the default device, uncommitted.
+def as_array(x: Any, name: str = "array", explicit: bool = False) -> ArrayImpl:
+    """Convert `x` to an array: numpy arrays and scalars are copied to the default device, uncommitted.
 
     Args:
         x: an array or a number.
@@ -305,17 +307,17 @@ def as_array(x: Any, name: str = "array", explicit: bool = False) -> Array:
         explicit: whether the user requested the transfer. Transfer guards distinguish this.
     """
     argument = as_argument(x, name, explicit)
-    return argument if isinstance(argument, Array) else argument.place()
+    return argument if isinstance(argument, ArrayImpl) else argument.place()
 
 
 def as_argument(
     x: Any, name: str = "array", explicit: bool = False, may_be_donated: bool = False
-) -> Array | HostArgument:
+) -> ArrayImpl | HostArgument:
     """Convert `x` as `as_array` does, but leave numpy arrays on the host until `Launch` knows their sharding.
 
     Equal Python scalars share one array, unless they may be donated.
     """
-    if isinstance(x, Array):
+    if isinstance(x, ArrayImpl):
         return x
     if isinstance(x, Tracer):
         raise UnexpectedTracerError(x.frame.leak_message(x))
@@ -329,7 +331,7 @@ def as_argument(
 
 
 @registered_cache(maxsize=128)
-def _scalar(type: ArrayType, value: Any, text: str, device: Any) -> Array:
+def _scalar(type: ArrayType, value: Any, text: str, device: Any) -> ArrayImpl:
     return place(np.asarray(value, type.dtype), type, SingleDeviceSharding(device), committed=False)
 
 
@@ -340,16 +342,16 @@ class _Executor:
         self._launches = LruCache(4096)
         register(self._launches.clear)
 
-    def place(self, value: Any, beside: Any = None) -> Array:
+    def place(self, value: Any, beside: Any = None) -> ArrayImpl:
         """Return `value` as an Array: replicated on the devices of the array `beside`, or on the default device."""
-        if not isinstance(beside, Array) or (len(beside.sharding.devices) == 1 and not beside.committed):
+        if not isinstance(beside, ArrayImpl) or (len(beside.sharding.devices) == 1 and not beside.committed):
             return as_array(value)
         return place(value, type_of(value), beside.sharding.replicated, beside.committed)
 
-    def transfer(self, array: Array, sharding: Sharding) -> Array:
+    def transfer(self, array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
         return transfer(array, sharding)
 
-    def run(self, op: Op, args: Sequence[Array]) -> tuple[Array, ...]:
+    def run(self, op: Op, args: Sequence[ArrayImpl]) -> tuple[ArrayImpl, ...]:
         """Run one op."""
         if isinstance(op, Callback):
             results = op.function(*(x.numpy() for x in args))
@@ -368,14 +370,14 @@ class _Executor:
             launch = self._launches.insert(key, compile_request(_request(program, args)))
         return tuple(launch.run(args))
 
-    def call(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> Array:
+    def call(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> ArrayImpl:
         """Run a function of arrays, with static keyword arguments, as one program."""
         return self.call_list(function, args, static)[0]
 
     @filter_traceback
-    def call_list(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> list[Array]:
+    def call_list(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> list[ArrayImpl]:
         """Run a function that returns an array or a list of arrays, as one program."""
-        arrays = [x if isinstance(x, Array) else as_array(x, function.__name__.lstrip("_")) for x in args]
+        arrays = [x if isinstance(x, ArrayImpl) else as_array(x, function.__name__.lstrip("_")) for x in args]
         key = (function, config.state.trace_settings, *(x.signature for x in arrays), *static.items())
         launch = self._launches.get(key)
         if launch is None:
@@ -392,7 +394,7 @@ class _Executor:
         return launch.run(arrays)  # type: ignore[no-any-return]
 
 
-def _request(program: Program, args: Sequence[Array]) -> Request:
+def _request(program: Program, args: Sequence[ArrayImpl]) -> Request:
     names = tuple(f"operand {number}" for number in range(len(args)))
     return Request(program, tuple(x.signature for x in args), (None,) * len(program.outputs), names)
 

@@ -12,10 +12,10 @@ from shardwise.compiler.transforms.drop_effects import drop_effects
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lower_keys import lower_keys
 from shardwise.config import config
-from shardwise.runtime.array import Array
+from shardwise.runtime.array import ArrayImpl
 
 
-def check_nans(program: Program, args: Sequence[Array], results: Sequence[Array]) -> None:
+def check_nans(program: Program, args: Sequence[ArrayImpl], results: Sequence[ArrayImpl]) -> None:
     """Raise FloatingPointError if a result has a NaN (`debug_nans`) or an infinity (`debug_infs`) and no argument has.
 
     The program is then evaluated again in numpy, op by op, to find the first op that produced it.
@@ -39,7 +39,7 @@ def check_nans(program: Program, args: Sequence[Array], results: Sequence[Array]
         )
 
 
-def _find_culprit(program: Program, args: Sequence[Array], is_bad: Callable[[Any], bool]) -> Any:
+def _find_culprit(program: Program, args: Sequence[ArrayImpl], is_bad: Callable[[Any], bool]) -> Any:
     """Return the first equation with a bad result and its operands; None if the program cannot be evaluated again."""
     try:
         again = drop_effects(lower_keys(inline(program)))
@@ -48,14 +48,14 @@ def _find_culprit(program: Program, args: Sequence[Array], is_bad: Callable[[Any
     return find_bad_equation(again, [array.numpy() for array in args], is_bad)
 
 
-def _local_elements(array: Array) -> np.ndarray[Any, Any]:
+def _local_elements(array: ArrayImpl) -> np.ndarray[Any, Any]:
     """Return the elements that this process can read."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return array.numpy()
     return np.concatenate([shard.numpy().ravel() for shard in array.distinct_shards()])
 
 
-def _is_readable(array: Array) -> bool:
+def _is_readable(array: ArrayImpl) -> bool:
     return (array.is_fully_addressable or array.is_fully_replicated) and not array.is_deleted()
 
 

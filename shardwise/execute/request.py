@@ -25,7 +25,7 @@ from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lift_constants import lift_constants
 from shardwise.config import config
 from shardwise.errors import DeviceMismatchError, ShardingError
-from shardwise.runtime.array import Array, ArraySignature
+from shardwise.runtime.array import ArrayImpl, ArraySignature
 from shardwise.runtime.client import local_devices, platform_of
 from shardwise.runtime.sharding import (
     ONE_DEVICE,
@@ -293,7 +293,7 @@ def _constrained(request: Request, target: Target) -> Program:
     )
 
 
-def lift_held_arrays(request: Request, constants: Sequence[Array]) -> tuple[Request, list[Array]]:
+def lift_held_arrays(request: Request, constants: Sequence[ArrayImpl]) -> tuple[Request, list[ArrayImpl]]:
     """Turn the arrays that are held in the program into inputs, and append them to the constants."""
     if not any(isinstance(equation.op, ArrayConstant) for equation in request.program.walk()):
         return request, list(constants)

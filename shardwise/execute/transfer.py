@@ -21,19 +21,19 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_dims
 from shardwise.compiler.shardings.mesh import Mesh, device_grid
 from shardwise.compiler.shardings.refine import common_mesh
 from shardwise.compiler.shardings.spec import spec_of
-from shardwise.runtime.array import Array, array_signature, key_data_sharding, place, single_device_array
+from shardwise.runtime.array import ArrayImpl, array_signature, key_data_sharding, place, single_device_array
 from shardwise.runtime.array_repr import Span
 from shardwise.runtime.sharding import NamedSharding, Sharding, mesh_of
 
 Box = tuple[Span, ...]  # a rectangular block: its span along each dim
 
 
-def transfer(array: Array, sharding: Sharding) -> Array:
+def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     """Return the array in another sharding, committed to it."""
     if array.sharding == sharding:
         return array
     if is_key(array.type.dtype):
-        return Array.of(
+        return ArrayImpl.of(
             transfer(array.words, key_data_sharding(sharding)).buffers, array_signature(array.type, sharding, True)
         )
     if array.sharding.nondefault_memory or sharding.nondefault_memory:
@@ -42,11 +42,11 @@ def transfer(array: Array, sharding: Sharding) -> Array:
     source_mesh, target_mesh = mesh_of(array.sharding), mesh_of(sharding)
     if array.sharding.devices == sharding.devices:
         if array.sharding.shard_indices(shape) == sharding.shard_indices(shape):
-            return Array.of(array.buffers, array_signature(array.type, sharding, True))
+            return ArrayImpl.of(array.buffers, array_signature(array.type, sharding, True))
         if source_mesh is not None and target_mesh is not None and common_mesh((source_mesh, target_mesh)) is not None:
             pin = sharding.pin(shape)
             (resharded,) = installed.executor.run(Constrain(pin.layout.dims, target_mesh), (array,))
-            return Array.of(resharded.buffers, array_signature(array.type, sharding, True))
+            return ArrayImpl.of(resharded.buffers, array_signature(array.type, sharding, True))
     in_host_memory = not array.committed and array.sharding.devices[0].platform == "cpu"
     if in_host_memory or not (array.sharding.is_fully_addressable and sharding.is_fully_addressable):
         return place(array.numpy(), array.type, sharding, committed=True)
@@ -58,7 +58,7 @@ def transfer(array: Array, sharding: Sharding) -> Array:
     return _redistributed(array, sharding)
 
 
-def _transfer_between_memories(array: Array, sharding: Sharding) -> Array:
+def _transfer_between_memories(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     """Transfer an array from or to another memory. Devices reshard in their default memory only."""
     if array.sharding.in_default_memory == sharding.in_default_memory:
         return transfer_to_memory(array, sharding)
@@ -66,14 +66,14 @@ def _transfer_between_memories(array: Array, sharding: Sharding) -> Array:
     return transfer_to_memory(transfer(loaded, sharding.in_default_memory), sharding)
 
 
-def transfer_to_memory(array: Array, sharding: Sharding, copied: bool = False) -> Array:
+def transfer_to_memory(array: ArrayImpl, sharding: Sharding, copied: bool = False) -> ArrayImpl:
     """Return the array in another memory of the same devices, in the same layout. `copied`: copy in any case."""
     if array.sharding.nondefault_memory == sharding.nondefault_memory and not copied:
         return array
     memory_kind = sharding.memory_kind
     assert memory_kind is not None  # the sharding has devices
     buffers = copy_to_memory(array.buffers, sharding.devices, memory_kind, copied)
-    return Array.of(buffers, array_signature(array.type, sharding, True))
+    return ArrayImpl.of(buffers, array_signature(array.type, sharding, True))
 
 
 def _mesh_over(devices: Sequence[Any], mesh: Mesh) -> Mesh:
@@ -81,12 +81,12 @@ def _mesh_over(devices: Sequence[Any], mesh: Mesh) -> Mesh:
     return Mesh(device_grid(devices, mesh.axis_sizes), mesh.axis_names)
 
 
-def _copy_shards(array: Array, sharding: Sharding) -> Array:
+def _copy_shards(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     """Copy each shard to the device at the same position of `sharding`, which has the same layout."""
     shard_shape = sharding.placement(array.type).shard_shape(sharding.mesh_shape)
     shards = split(array.buffers)
     buffers = join(shards, shard_shape, array.type.dtype, sharding.devices, sharding.devices)
-    return Array.of(buffers, array_signature(array.type, sharding, True))
+    return ArrayImpl.of(buffers, array_signature(array.type, sharding, True))
 
 
 @final
@@ -129,7 +129,7 @@ def _plan_blocks(shape: tuple[int, ...], before: Sharding, after: Sharding) -> _
     return _BlockPlan(tuple((source, tuple(local)) for source, local in slices.items()), tuple(boxes), tuple(sources))
 
 
-def _redistributed(array: Array, sharding: Sharding) -> Array:
+def _redistributed(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     """Transfer an array to other devices, block by block."""
     plan = _plan_blocks(array.type.shape, array.sharding, sharding)
     shard_type = array.type.with_shape(array.sharding.shard_shape(array.type.shape))
@@ -144,10 +144,10 @@ def _redistributed(array: Array, sharding: Sharding) -> Array:
         for boxes, sources, device in zip(plan.boxes, plan.sources, sharding.devices, strict=True)
     ]
     buffers = join(assembled, shape, array.type.dtype, sharding.devices, sharding.devices)
-    return Array.of(buffers, array_signature(array.type, sharding, True))
+    return ArrayImpl.of(buffers, array_signature(array.type, sharding, True))
 
 
-def _slice_blocks(shard: Array, boxes: tuple[Box, ...]) -> list[Array]:
+def _slice_blocks(shard: ArrayImpl, boxes: tuple[Box, ...]) -> list[ArrayImpl]:
     if boxes == (tuple((0, size) for size in shard.type.shape),):
         return [shard]
     return installed.executor.call_list(_slices, (shard,), {"boxes": boxes})
@@ -158,7 +158,7 @@ def _slices(shard: Any, *, boxes: tuple[Box, ...]) -> list[Any]:
 
 
 def _assemble_shard(
-    array: Array, boxes: tuple[Box, ...], blocks: list[Any], shape: tuple[int, ...], device: Any
+    array: ArrayImpl, boxes: tuple[Box, ...], blocks: list[Any], shape: tuple[int, ...], device: Any
 ) -> Any:
     """Assemble the padded shard of one device from blocks, each the buffers of one device."""
     if not blocks:  # the shard is all padding

@@ -1,11 +1,9 @@
 """The names of `jax.experimental` that are supported, and `ops`, the building blocks of user-defined ops."""
 
-from typing import NoReturn
-
 from shardwise.api.callback import io_callback
 from shardwise.api.config_contexts import disable_x64, enable_x64
 from shardwise.experimental import custom_partitioning, maps, mesh_utils, ops, pjit, shard_map
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 
 __all__ = [
     "custom_partitioning",
@@ -20,5 +18,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.experimental", name, __all__)
+set_public_names(__name__, __all__)

@@ -57,6 +57,7 @@ from shardwise.experimental.sharding_rule import (
     parse_rule,
     vmapped_rule,
 )
+from shardwise.lazy import set_public_names
 from shardwise.runtime.sharding import NamedSharding
 
 __all__ = ["BATCHING", "ArrayMapping", "CompoundFactor", "SdyShardingRule", "custom_partitioning"]
@@ -504,3 +505,6 @@ class CustomPartitioned(Op):
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         return evaluate(_simplify(self.program), operands)
+
+
+set_public_names(__name__, __all__)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from types import MappingProxyType
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 from shardwise import tree, tree_util
 from shardwise.api.arguments import (
@@ -40,7 +40,7 @@ from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.vmap import vmap_program
 from shardwise.errors import ShardingError
 from shardwise.execute.traceback_filter import filter_traceback
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 from shardwise.runtime.client import default_backend
 from shardwise.runtime.sharding import NamedSharding
 
@@ -489,5 +489,4 @@ class _EnclosingXmaps(threading.local):
 _enclosing = _EnclosingXmaps()
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.experimental.maps", name, __all__)
+set_public_names(__name__, __all__)

@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwise.compiler.shardings.mesh import device_grid
 from shardwise.errors import ShardingError
+from shardwise.lazy import set_public_names
 from shardwise.runtime.client import devices as all_devices
 
 __all__ = ["create_device_mesh", "create_hybrid_device_mesh"]
@@ -110,3 +111,6 @@ def _device_array(name: str, shape: Sequence[int], devices: list[Any]) -> np.nda
             "many as `devices`"
         )
     return device_grid(devices, tuple(shape))
+
+
+set_public_names(__name__, __all__)

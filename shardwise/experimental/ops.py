@@ -7,15 +7,13 @@ call all functions of `shardwise.numpy` and `shardwise.lax`. Everything else in 
 versions.
 """
 
-from typing import NoReturn
-
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, Op, UndefinedPrimal
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.shardings.factors import FactorRule
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 
 __all__ = [
     "AllGather",
@@ -32,5 +30,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.experimental.ops", name, __all__)
+set_public_names(__name__, __all__)

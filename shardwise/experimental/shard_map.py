@@ -8,6 +8,7 @@ from shardwise.api.arguments import describe_function
 from shardwise.api.shard_map import Infer, ShardMapOptions, map_shards
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
 from shardwise.errors import ShardingError
+from shardwise.lazy import set_public_names
 
 __all__ = ["shard_map"]
 
@@ -79,3 +80,6 @@ def _manual_axes(f: Callable[..., Any], mesh: Mesh | AbstractMesh | None, auto: 
             "jit"
         )
     return manual_axes
+
+
+set_public_names(__name__, __all__)

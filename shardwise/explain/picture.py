@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.runtime.array import Array
+from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.array_repr import Span, device_label, devices_by_shard, span_text
 from shardwise.runtime.sharding import NamedSharding, PositionalSharding, Sharding
 
@@ -80,7 +80,7 @@ def visualize_sharding(
 
 def _shape_and_sharding(x: Any) -> tuple[tuple[int, ...], Sharding]:
     """Return the shape and the sharding of an array; of a sharding, the smallest shape that shows it."""
-    if isinstance(x, Array):
+    if isinstance(x, ArrayImpl):
         return x.shape, x.sharding
     if not isinstance(x, Sharding):
         raise TypeError(
@@ -119,7 +119,7 @@ def visualize_array_sharding(array: Any, **keywords: Any) -> None:
         │   │                  │                  │
         └───┴──────────────────┴──────────────────┘
     """
-    if not isinstance(array, Array):
+    if not isinstance(array, ArrayImpl):
         raise TypeError(
             f"visualize_array_sharding needs a concrete array, not {array!r}; inside a compiled function, use "
             "inspect_array_sharding"

@@ -33,7 +33,7 @@ def optimization_barrier(operand: Any, /) -> Any:
 
     Example:
         >>> lax.optimization_barrier((jnp.array(1), jnp.array(2)))
-        (Array(1, dtype=int32), Array(2, dtype=int32))
+        (Array(1, dtype=int32, weak_type=True), Array(2, dtype=int32, weak_type=True))
     """
     return tree.map(lambda leaf: Barrier()(as_operand(leaf, "optimization_barrier")), operand)
 
@@ -52,7 +52,7 @@ def stage(x: Any, /) -> Any:
 
     Example:
         >>> lax.stage(3)
-        Array(3, dtype=int32)
+        Array(3, dtype=int32, weak_type=True)
     """
     return as_operand(x, "stage")
 
@@ -73,7 +73,7 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
 
     Example:
         >>> lax.composite(lambda x: lax.sin(x) / lax.cos(x), "my.tangent")(0.0)
-        Array(0., dtype=float32)
+        Array(0., dtype=float32, weak_type=True)
     """
 
     @wraps(decomposition)

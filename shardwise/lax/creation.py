@@ -14,7 +14,7 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax.shape import constrain_sharding, sizes_of
-from shardwise.runtime.array import Array
+from shardwise.runtime.array import ArrayImpl
 
 
 def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Any:
@@ -36,7 +36,7 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
     Example:
         >>> lax.full((2, 2), 7)
         Array([[7, 7],
-               [7, 7]], dtype=int32)
+               [7, 7]], dtype=int32, weak_type=True)
     """
     value_type = type_of(fill_value, "full")
     if value_type.shape:
@@ -74,7 +74,7 @@ def full_like(
         raise TypeError(f"full_like: fill_value must be a scalar, not {type_of(fill_value)}")
     out_dtype, weak = (like.dtype, like.weak) if dtype is None else (canonical_dtype(dtype), False)
     sizes = like.shape if shape is None else sizes_of("full_like", shape)
-    if sharding is None and isinstance(x, Array) and x.committed and sizes == like.shape:
+    if sharding is None and isinstance(x, ArrayImpl) and x.committed and sizes == like.shape:
         sharding = x.sharding
     return _full("full_like", sizes, fill_value, out_dtype, weak, sharding)
 

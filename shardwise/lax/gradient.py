@@ -22,7 +22,7 @@ def stop_gradient(x: Any) -> Any:
 
     Example:
         >>> jax.grad(lambda x: x * lax.stop_gradient(x))(3.0)
-        Array(3., dtype=float32)
+        Array(3., dtype=float32, weak_type=True)
     """
 
     def stop(leaf: Any) -> Any:

@@ -33,7 +33,7 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
 from shardwise.lax.qdwh_polar import qdwh
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 
 __all__ = [
     "EigImplementation",
@@ -675,5 +675,4 @@ def _tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Any:
     return TridiagonalSolve()(*(as_operand(x, "tridiagonal_solve") for x in (dl, d, du, b)))
 
 
-def __getattr__(name: str) -> Any:
-    raise missing_attribute_error("shardwise.lax.linalg", name, __all__)
+set_public_names(__name__, __all__)

@@ -87,7 +87,7 @@ def platform_dependent(
 
     Example:
         >>> lax.platform_dependent(jnp.array(3), cpu=lambda x: x + 1, default=lambda x: x - 1)
-        Array(4, dtype=int32)
+        Array(4, dtype=int32, weak_type=True)
     """
     platform = default_backend()
     names = {"gpu": ("gpu", "cuda")}.get(platform, (platform,))

@@ -162,7 +162,7 @@ def custom_root(
         >>> def root(a):
         ...     return lax.custom_root(lambda x: x**2 - a, 1.0, lambda f, x: lax.sqrt(a), lambda g, y: y / g(1.0))
         >>> jax.grad(root)(4.0)
-        Array(0.25, dtype=float32)
+        Array(0.25, dtype=float32, weak_type=True)
     """
     unknown = _Unknown("custom_root", initial_guess)
     function, values, _ = unknown.program("f", f)

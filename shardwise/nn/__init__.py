@@ -1,8 +1,6 @@
 """Neural-network functions: activations, softmax, attention, scaled matrix products, and initializers."""
 
-from typing import NoReturn
-
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 from shardwise.nn import initializers
 from shardwise.nn.activations import (
     celu,
@@ -77,5 +75,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.nn", name, __all__)
+set_public_names(__name__, __all__)

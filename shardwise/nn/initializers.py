@@ -7,7 +7,7 @@ functions return one. The same key generates the same numbers as in JAX.
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from shardwise import random
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.dtypes import is_float
 from shardwise.lax.shape import constrain_sharding
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 
 Axes = int | Sequence[int]
 
@@ -563,5 +563,4 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
     return _initializer(fill, dtype)
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.nn.initializers", name, __all__)
+set_public_names(__name__, __all__)

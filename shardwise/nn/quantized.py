@@ -129,7 +129,7 @@ def scaled_dot_general(
         )
     matrices = [dims.to_matrices(jnp.asarray(x)) for dims, x in ((left, lhs), (right, rhs))]
     global_scales = [as_operand(config.global_scale) for config in configs[:2] if config.mode == "nvfp4"]
-    out = _quantized_product(quantization, *matrices, global_scales)
+    out = _quantized_product(quantization, matrices[0], matrices[1], global_scales)
     return out.reshape(*left.sizes(left.batch), *left.sizes(left.free), *right.sizes(right.free))
 
 

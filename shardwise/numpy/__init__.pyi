@@ -42,7 +42,7 @@ from shardwise.compiler.arrays.arithmetic import (
     remainder as remainder,
     right_shift as right_shift,
 )
-from shardwise.compiler.arrays.methods import ArrayMethods
+from shardwise.compiler.arrays.methods import Array
 from shardwise.numpy import fft as fft, linalg as linalg
 from shardwise.numpy.calculus import (
     diff as diff,
@@ -465,6 +465,6 @@ bitwise_right_shift = right_shift
 bool = bool_
 conj = conjugate
 mod = remainder
-ndarray = ArrayMethods
+ndarray = Array
 pow = power
 true_divide = divide

@@ -9,7 +9,7 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.placement import create_on_device, device_put
 from shardwise.compiler.arrays import methods
-from shardwise.compiler.arrays.methods import ArrayMethods
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.dtypes import integer_range, is_integer
@@ -18,7 +18,7 @@ from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax.shape import constrain_sharding
 from shardwise.numpy.joining import stack
-from shardwise.runtime.array import Array
+from shardwise.runtime.array import ArrayImpl
 
 _FLOAT = "float*"
 _OBJECT = np.dtype(object)
@@ -69,11 +69,11 @@ def array(
 
 
 def _array(object: Any, dtype: Any, copy: bool) -> Any:
-    if isinstance(object, ArrayMethods):
+    if isinstance(object, Array):
         result = object if dtype is None else methods.astype(object, dtype=dtype)
         # A compiled identity allocates a new buffer, which outlives a donation of the original.
         return Convert(result.type.dtype, result.type.weak)(result) if copy and result is object else result
-    if isinstance(object, (list, tuple)) and any(isinstance(leaf, ArrayMethods) for leaf in tree.leaves(object)):
+    if isinstance(object, (list, tuple)) and any(isinstance(leaf, Array) for leaf in tree.leaves(object)):
         return stack([_array(part, None, False) for part in object], dtype=dtype)
     if isinstance(object, PYTHON_SCALARS) and dtype is None:
         return as_operand(object)
@@ -147,7 +147,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, 
     Example:
         >>> jnp.full((2, 2), 7)
         Array([[7, 7],
-               [7, 7]], dtype=int32)
+               [7, 7]], dtype=int32, weak_type=True)
     """
     return _full(shape, fill_value, dtype, False, device, out_sharding)
 
@@ -157,7 +157,7 @@ def _full(shape: Any, value: Any, dtype: Any, weak: bool, device: Any, out_shard
     value_type = type_of(value, "full")
     out_dtype = canonical_dtype(dtype) if dtype is not None else value_type.dtype
     out_weak = value_type.weak if dtype is None else weak
-    if isinstance(value, (ArrayMethods, np.ndarray)):
+    if isinstance(value, (Array, np.ndarray)):
         result = methods.broadcast_to(methods.astype(value, dtype=out_dtype), shape=_shape(shape))
         result = result if device is None else device_put(result, device)
     else:
@@ -268,7 +268,7 @@ def full_like(
         Array([7, 7], dtype=int32)
     """
     a_type = type_of(a, "full_like")
-    if device is None and shape is None and isinstance(a, Array) and a.committed:
+    if device is None and shape is None and isinstance(a, ArrayImpl) and a.committed:
         device = a.sharding
     out_shape = a_type.shape if shape is None else shape
     return _full(out_shape, fill_value, dtype or a_type.dtype, a_type.weak and dtype is None, device, out_sharding)
@@ -397,7 +397,7 @@ def arange(
 
 def _scalar(x: Any) -> Any:
     """Return the number in a concrete array of rank 0; return other values unchanged."""
-    return np.asarray(x)[()] if isinstance(x, (Array, np.ndarray)) and not x.ndim else x
+    return np.asarray(x)[()] if isinstance(x, (ArrayImpl, np.ndarray)) and not x.ndim else x
 
 
 def _arange(count: int, low: Any, by: Any, dtype: Any) -> Any:
@@ -431,7 +431,7 @@ def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: 
     shape = _shape((N, N if M is None else M))
     if not is_integer(type_of(k, "eye").dtype):
         raise TypeError(f"eye: k, the offset of the diagonal, must be an integer, not {k!r}")
-    if isinstance(k, ArrayMethods):
+    if isinstance(k, Array):
         result = _eye(shape, k, out_dtype)
         return result if device is None else device_put(result, device)
     return create_on_device(_eye, (shape, operator.index(k), out_dtype), device, "eye")

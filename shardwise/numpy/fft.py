@@ -23,7 +23,7 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import Pad, slice_along
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 from shardwise.numpy.repeating import roll
 
 __all__ = [
@@ -552,5 +552,4 @@ def _shift(name: str, x: Any, axes: int | Sequence[int] | None, sign: int) -> An
     return roll(x, tuple(sign * (x_type.shape[dim] // 2) for dim in dims), dims)
 
 
-def __getattr__(name: str) -> Any:
-    raise missing_attribute_error("shardwise.numpy.fft", name, __all__)
+set_public_names(__name__, __all__)

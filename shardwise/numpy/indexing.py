@@ -189,7 +189,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
 
     Example:
         >>> jnp.where(jnp.array([True, False]), 1, 2)
-        Array([1, 2], dtype=int32)
+        Array([1, 2], dtype=int32, weak_type=True)
     """
     if x is None and y is None:
         return nonzero(condition, size=size, fill_value=fill_value)

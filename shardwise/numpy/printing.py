@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.runtime.array import Array
+from shardwise.runtime.array import ArrayImpl
 
 
 def array_repr(
@@ -31,7 +31,7 @@ def array_repr(
         'Array([1.23, 2.  ], dtype=float32)'
     """
     with _print_options(max_line_width, precision, suppress_small):
-        return repr(arr) if isinstance(arr, Array) else np.array_repr(arr)
+        return repr(arr) if isinstance(arr, ArrayImpl) else np.array_repr(arr)
 
 
 def array_str(
@@ -58,7 +58,7 @@ def array_str(
         '[1.23 2.  ]'
     """
     with _print_options(max_line_width, precision, suppress_small):
-        return str(a) if isinstance(a, Array) else np.array_str(a)
+        return str(a) if isinstance(a, ArrayImpl) else np.array_str(a)
 
 
 def _print_options(max_line_width: int | None, precision: int | None, suppress_small: bool | None) -> Any:

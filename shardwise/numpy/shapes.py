@@ -407,7 +407,7 @@ def atleast_1d(*arys: Any) -> Any:
 
     Example:
         >>> jnp.atleast_1d(3)
-        Array([3], dtype=int32)
+        Array([3], dtype=int32, weak_type=True)
     """
     return _unwrap_single([_raise_rank("atleast_1d", x, ((1,),)) for x in arys])
 

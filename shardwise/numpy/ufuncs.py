@@ -181,7 +181,7 @@ for _function, _summary, _operands, _result, _error, _call, _output in (
         _PROMOTED,
         _MISMATCH,
         "jnp.add(jnp.array([1, 2]), 0.5)",
-        "Array([1.5, 2.5], dtype=float32)",
+        "Array([1.5, 2.5], dtype=float32, weak_type=True)",
     ),
     (
         multiply,

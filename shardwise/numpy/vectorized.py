@@ -286,7 +286,7 @@ def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) 
 
 
 def _load_ufunc(name: str) -> "ufunc":
-    return getattr(installed.namespace, name)  # type: ignore[no-any-return]
+    return getattr(installed.namespace, name)
 
 
 @final

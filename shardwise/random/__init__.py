@@ -1,8 +1,6 @@
 """Random numbers from PRNG keys: the same bits as in JAX for the same key, whatever the sharding of the result."""
 
-from typing import NoReturn
-
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 from shardwise.random.choice import categorical, choice, permutation
 from shardwise.random.continuous import (
     cauchy,
@@ -83,5 +81,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.random", name, __all__)
+set_public_names(__name__, __all__)

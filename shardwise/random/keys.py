@@ -230,7 +230,7 @@ def key_impl(keys: Any) -> str:
     """
     if not is_key(type_of(keys, "key_impl").dtype):
         _checked_raw_keys("key_impl", keys)
-    return KEY.impl  # type: ignore[no-any-return]
+    return KEY.impl
 
 
 def key_dtype(impl_spec: Any = None) -> Any:

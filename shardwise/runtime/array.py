@@ -1,4 +1,4 @@
-"""Array: an array on one or more devices, with a type, a sharding and the jaxlib buffers of its shards."""
+"""ArrayImpl: an array on one or more devices, with a type, a sharding and the jaxlib buffers of its shards."""
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -18,7 +18,7 @@ from shardwise._jaxlib import (
     to_numpy,
 )
 from shardwise.caches import registered_cache
-from shardwise.compiler.arrays.methods import ArrayMethods
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
@@ -80,7 +80,7 @@ class Shard:
         self._memory_kind = memory_kind  # None for the device's default memory
 
     @cached_property
-    def data(self) -> "Array | None":
+    def data(self) -> "ArrayImpl | None":
         """The shard as an array on its device, without padding; None if the device belongs to another process."""
         if self._buffers is None:
             return None
@@ -90,7 +90,7 @@ class Shard:
         """Return the buffers of a block of this shard. `spans` are relative to the global array."""
         return self._slice(spans).buffers
 
-    def _slice(self, spans: tuple[Span, ...]) -> "Array":
+    def _slice(self, spans: tuple[Span, ...]) -> "ArrayImpl":
         """Return a block of this shard as an array on its device, in the same memory."""
         shard = single_device_array(self._buffers, self._type, self.device, self._memory_kind)
         starts = tuple(low - first for (low, _), (first, _) in zip(spans, self.spans, strict=True))
@@ -125,7 +125,7 @@ memory = _Memory()
 
 
 @final
-class Array(ArrayMethods):
+class ArrayImpl(Array):
     """An immutable n-dimensional array on devices, created by `shardwise.numpy`, `device_put` or compiled functions."""
 
     __slots__ = ("__weakref__", "buffers", "run", "signature", "type")
@@ -136,9 +136,9 @@ class Array(ArrayMethods):
     type: ArrayType
 
     @staticmethod
-    def of(buffers: Any, signature: ArraySignature) -> "Array":
+    def of(buffers: Any, signature: ArraySignature) -> "ArrayImpl":
         """Wrap jaxlib buffers. An `__init__` would take a third of the time that wrapping many results takes."""
-        array = Array()
+        array = ArrayImpl()
         array.buffers = array.run = buffers
         array.signature = signature
         array.type = signature.type
@@ -163,7 +163,7 @@ class Array(ArrayMethods):
         """The device that holds the array, or its sharding if it is on a mesh."""
         return self.sharding.devices[0] if isinstance(self.sharding, SingleDeviceSharding) else self.sharding
 
-    def to_device(self, device: Any, *, stream: None = None) -> "Array":
+    def to_device(self, device: Any, *, stream: None = None) -> "ArrayImpl":
         """Return the array on another device or in another sharding."""
         if stream is not None:
             raise NotImplementedError("to_device: streams are not supported; copies wait for their operands")
@@ -171,7 +171,7 @@ class Array(ArrayMethods):
             raise TypeError(f"to_device needs a device or a Sharding, not {device!r}")
         sharding = SingleDeviceSharding(device) if isinstance(device, Device) else device
         transferred = installed.executor.transfer(self, sharding)
-        return Array.of(transferred.buffers, array_signature(self.type, sharding, True))
+        return ArrayImpl.of(transferred.buffers, array_signature(self.type, sharding, True))
 
     @property
     def is_fully_addressable(self) -> bool:
@@ -207,7 +207,7 @@ class Array(ArrayMethods):
         addressable = self.sharding.addressable_devices
         return [shard for shard in self.global_shards if shard.device in addressable]
 
-    def addressable_data(self, index: int) -> "Array":
+    def addressable_data(self, index: int) -> "ArrayImpl":
         """Return the shard on the `index`-th device of this process, without padding."""
         data = self.addressable_shards[index].data
         assert data is not None  # the device belongs to this process
@@ -217,17 +217,17 @@ class Array(ArrayMethods):
         """Return the shards of this process, one replica of each."""
         return list({shard.spans: shard for shard in reversed(self.addressable_shards)}.values())
 
-    def _alive(self) -> "Array":
+    def _alive(self) -> "ArrayImpl":
         if self.is_deleted():
             raise deleted_error(self.type, "an array that is read")
         return self
 
     @property
-    def words(self) -> "Array":
+    def words(self) -> "ArrayImpl":
         """The key data of an array of keys, sharing its memory; any other array itself."""
         if not is_key(self.type.dtype):
             return self
-        return Array.of(
+        return ArrayImpl.of(
             self.buffers, array_signature(self.type.physical, key_data_sharding(self.sharding), self.committed)
         )
 
@@ -276,12 +276,12 @@ class Array(ArrayMethods):
     def __reduce__(self) -> tuple[Any, ...]:
         return array_from_words, (np.array(self.words.numpy()), self.type)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Array":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ArrayImpl":
         words = self.words
         copy = place(words.numpy(), words.type, words.sharding, self.committed)
-        return Array.of(copy.buffers, self.signature)
+        return ArrayImpl.of(copy.buffers, self.signature)
 
-    def block_until_ready(self) -> "Array":
+    def block_until_ready(self) -> "ArrayImpl":
         """Wait until the elements are computed, and return the array."""
         try:
             self.buffers.block_until_ready()
@@ -311,7 +311,8 @@ class Array(ArrayMethods):
             raise BufferError(f"this {self.type} is on {device}: move it first with `to_device`")
         self._alive().block_until_ready()
         try:
-            return to_dlpack((self.copy() if copy else self).buffers)
+            shared: Any = self.copy() if copy else self
+            return to_dlpack(shared.buffers)
         except RuntimeFailure as error:
             raise BufferError(f"{self.type} cannot be shared by DLPack: {error}") from None
 
@@ -388,17 +389,18 @@ class Array(ArrayMethods):
 class ResultTemplate:
     """Creates the result Arrays of a program before it runs, and sets their buffers afterwards.
 
-    Creating them first leaves less Python work while devices compete for the processor. Both methods inline `Array.of`.
+    Creating them first leaves less Python work while devices compete for the processor. Both methods inline
+    `ArrayImpl.of`.
     """
 
     def __init__(self, signatures: Sequence[ArraySignature]):
         self._signatures = tuple(signatures)
 
-    def create(self) -> list[Array]:
+    def create(self) -> list[ArrayImpl]:
         """Return Arrays without buffers."""
         arrays, run = [], object()
         for signature in self._signatures:
-            array = Array()
+            array = ArrayImpl()
             array.run = run
             array.signature = signature
             array.type = signature.type
@@ -406,14 +408,14 @@ class ResultTemplate:
         return arrays
 
     @staticmethod
-    def fill(arrays: list[Array], results: list[Any]) -> list[Array]:
+    def fill(arrays: list[ArrayImpl], results: list[Any]) -> list[ArrayImpl]:
         """Set the buffers of Arrays that `create` returned."""
         for array, buffers in zip(arrays, results, strict=True):
             array.buffers = buffers
         return arrays
 
 
-def wait(arrays: Sequence[Array]) -> None:
+def wait(arrays: Sequence[ArrayImpl]) -> None:
     """Wait until the elements of all arrays are computed. One array per launch is enough, unless some were deleted."""
     if memory.any_donated:
         block_until_ready([array.buffers for array in arrays])
@@ -428,7 +430,7 @@ def array_from_words(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
     """
     sharding = SingleDeviceSharding(local_devices()[0])
     buffers = place(host, type.physical, sharding, committed=False).buffers
-    return Array.of(buffers, array_signature(type, sharding, False))
+    return ArrayImpl.of(buffers, array_signature(type, sharding, False))
 
 
 def key_data_sharding(sharding: Sharding) -> Sharding:
@@ -436,11 +438,11 @@ def key_data_sharding(sharding: Sharding) -> Sharding:
     return sharding.reshape((*sharding.shape, 1)) if isinstance(sharding, PositionalSharding) else sharding
 
 
-def single_device_array(shard: Any, type: ArrayType, device: Any, memory_kind: str | None = None) -> Array:
+def single_device_array(shard: Any, type: ArrayType, device: Any, memory_kind: str | None = None) -> ArrayImpl:
     """Wrap the buffers of one device as an array on it, sharing their memory, which is of this kind."""
     physical = type.physical
     buffers = join([shard], physical.shape, physical.dtype, (device,), (device,), memory_kind)
-    return Array.of(buffers, array_signature(type, SingleDeviceSharding(device, memory_kind=memory_kind), True))
+    return ArrayImpl.of(buffers, array_signature(type, SingleDeviceSharding(device, memory_kind=memory_kind), True))
 
 
 @final
@@ -454,7 +456,7 @@ class HostArgument:
         self.signature = signature
         self.type = signature.type
 
-    def place(self, sharding: Sharding | None = None) -> Array:
+    def place(self, sharding: Sharding | None = None) -> ArrayImpl:
         """Return it as an Array, committed to `sharding` if that is given."""
         return place(self.value, self.type, sharding or self.signature.sharding, committed=sharding is not None)
 
@@ -474,16 +476,16 @@ def deleted_error(type: ArrayType, what: str) -> RuntimeError:
     )
 
 
-def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, committed: bool) -> Array:
+def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, committed: bool) -> ArrayImpl:
     """Copy a host array to devices: each device of this process gets its shard, padded with zeros."""
     host = np.asarray(value, type.dtype)
     if isinstance(sharding, SingleDeviceSharding):
         buffers = put([host], sharding.devices, sharding.devices, sharding.nondefault_memory)
-        return Array.of(buffers, array_signature(type, sharding, committed))
+        return ArrayImpl.of(buffers, array_signature(type, sharding, committed))
     shape, indices = _local_shards(sharding, type.shape)
     shards = [padded(host[index], shape) for index in indices]
     buffers = put(shards, sharding.devices, sharding.local_devices, sharding.nondefault_memory)
-    return Array.of(buffers, array_signature(type, sharding, committed))
+    return ArrayImpl.of(buffers, array_signature(type, sharding, committed))
 
 
 @registered_cache(maxsize=4096)

@@ -41,9 +41,13 @@ class ReadableShard(Protocol):
 
 
 def array_repr(array: Readable) -> str:
-    """Return the repr, such as `Array([1., 2.], dtype=float32)`. An empty array also shows its shape."""
+    """Return the repr, such as `Array([1., 2.], dtype=float32)`.
+
+    An empty array also shows its shape, and a weakly typed one `weak_type=True`.
+    """
     shape = "" if math.prod(array.type.shape) else f" shape={array.type.shape},"
-    return f"Array({_text(array, ', ', 'Array(')},{shape} dtype={array.type.dtype})"
+    weak = ", weak_type=True" if array.type.weak else ""
+    return f"Array({_text(array, ', ', 'Array(')},{shape} dtype={array.type.dtype}{weak})"
 
 
 def array_str(array: Readable) -> str:

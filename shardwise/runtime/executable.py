@@ -9,7 +9,7 @@ from shardwise.compiler.lower.lower import StableHlo
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.config import config
 from shardwise.lazy import lazy_module
-from shardwise.runtime.array import Array, ResultTemplate, array_signature
+from shardwise.runtime.array import ArrayImpl, ResultTemplate, array_signature
 from shardwise.runtime.callbacks import Callbacks
 from shardwise.runtime.sharding import Sharding
 
@@ -57,7 +57,7 @@ class Executable:
             wait=has_callbacks,
             ordered=shares_threads and has_collectives,
         )
-        self.run: Callable[[list[Any]], list[Array]] = callbacks.run()(launch) if has_callbacks else launch
+        self.run: Callable[[list[Any]], list[ArrayImpl]] = callbacks.run()(launch) if has_callbacks else launch
 
     def texts(self) -> list[str]:
         """Return the optimized HLO text of each module."""

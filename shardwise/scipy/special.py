@@ -5,7 +5,7 @@ All functions without an `axis` are elementwise, so sharded operands keep their 
 
 import math
 import operator
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import scipy
@@ -18,7 +18,7 @@ from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.formula import Expr
 from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.ops.special import approximations, gamma_erf, hypergeometric, incomplete
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.recurrences import bessel_jn, loggamma, sph_harm_y
 
@@ -732,7 +732,7 @@ def xlogy(x: Any, y: Any) -> Any:
 
     Example:
         >>> jax.scipy.special.xlogy(0.0, 0.0)
-        Array(0., dtype=float32)
+        Array(0., dtype=float32, weak_type=True)
     """
     return gamma_erf.Xlogy()(*promote_inexact("xlogy", x, y))
 
@@ -753,7 +753,7 @@ def xlog1py(x: Any, y: Any) -> Any:
 
     Example:
         >>> jax.scipy.special.xlog1py(0.0, -1.0)
-        Array(0., dtype=float32)
+        Array(0., dtype=float32, weak_type=True)
     """
     return gamma_erf.Xlog1py()(*promote_inexact("xlog1py", x, y))
 
@@ -1242,5 +1242,4 @@ def _all_axes(x: Any, axis: Any) -> Any:
     return tuple(range(type_of(x, "softmax").ndim)) if axis is None else axis
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.scipy.special", name, __all__)
+set_public_names(__name__, __all__)

@@ -374,3 +374,22 @@ class TestShapeDtypeStruct:
         assert lowered.out_info.sharding == NamedSharding(mesh, P("data"))
         with pytest.raises(ValueError, match="must be a Sharding or a PartitionSpec"):
             sw.ShapeDtypeStruct((8,), np.float32, sharding="data")
+
+
+def test_reprs_of_stages_show_types_and_the_mesh(mesh):
+    def scale(x, factors):
+        return x * factors["a"], x
+
+    x = sw.device_put(jnp.ones((4, 2)), NamedSharding(mesh, P("data")))
+    traced = sw.jit(scale).trace(x, {"a": 2.0})
+    lowered = traced.lower()
+    call = "scale(f32[4,2], f32[]~) -> (f32[4,2], f32[4,2])"
+    assert repr(traced) == f"<Traced {call}>"
+    assert repr(lowered) == f"<Lowered {call} on {mesh.abstract_mesh}>"
+    assert repr(lowered.compile()) == f"<Compiled {call} on {mesh.abstract_mesh}>"
+    many = sw.jit(lambda xs: xs).trace([jnp.ones(1)] * 12)
+    assert repr(many) == "<Traced <lambda>({0}, ... 4 more) -> ({0}, ... 4 more)>".format(", ".join(["f32[1]"] * 8))
+    assert (
+        repr(sw.jit(scale).lower(1.0, {"a": 2.0}))
+        == "<Lowered scale(f32[]~, f32[]~) -> (f32[]~, f32[]~) on one device>"
+    )

@@ -1,7 +1,9 @@
 """jit: results, caching, closures, shardings in and out."""
 
 import gc
+import inspect
 import weakref
+from typing import get_args, get_overloads
 
 import numpy as np
 import pytest
@@ -210,3 +212,26 @@ def test_evicted_programs_are_freed(monkeypatch):
         f(jnp.zeros(size))
     gc.collect()
     assert gone() is None
+
+
+def test_repr_shows_the_function_and_its_options(mesh):
+    ones = jnp.ones(2)
+
+    def scale(x: sw.Array, factor: float = 2.0, *rest, table=ones) -> sw.Array:
+        return x * factor
+
+    assert repr(sw.jit(scale)) == "<jit of scale(x, factor=2.0, *rest, table=Ellipsis)>"
+    sharding = sw.NamedSharding(mesh, P("data"))
+    jitted = sw.jit(scale, static_argnums=1, donate_argnames="x", out_shardings=sharding)
+    parts = [f"out_shardings={sharding!r}", "static=(factor)", "donate=(x)"]
+    assert repr(jitted) == f"<jit of scale(x, factor=2.0, *rest, table=Ellipsis), {', '.join(parts)}>"
+    assert repr(sw.pmap(lambda x: x, axis_name="i")) == "<pmap of <lambda>(x), axis_name='i'>"
+    assert repr(sw.jit(max)) == "<jit of max(...)>"  # a callable without a signature
+    assert repr(sw.custom_jvp(scale)) == "<custom_jvp of scale(x, factor=2.0, *rest, table=Ellipsis)>"
+
+
+@pytest.mark.parametrize("function", [sw.jit, sw.checkpoint, sw.shard_map], ids=lambda function: function.__name__)
+def test_type_checkers_know_all_keywords(function):
+    """The overloads take the keywords of a TypedDict; these are the parameters after the function."""
+    keywords = get_args(get_overloads(function)[0].__annotations__["options"])[0]
+    assert list(keywords.__annotations__) == list(inspect.signature(function).parameters)[1:]

@@ -9,7 +9,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.errors import DeviceMismatchError, ShardingError
 from shardwise.execute import transfer
-from shardwise.runtime.array import Array
+from shardwise.runtime.array import ArrayImpl
 from shardwise.sharding import Mesh, NamedSharding, PositionalSharding, SingleDeviceSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -45,7 +45,7 @@ def test_device_put_does_not_copy_through_the_host(before, after, monkeypatch):
     x = np.arange(60, dtype=np.int32).reshape(10, 6)
     there = sw.device_put(x, found[before])
     with monkeypatch.context() as patched:
-        patched.setattr(Array, "numpy", _refused)
+        patched.setattr(ArrayImpl, "numpy", _refused)
         moved = sw.device_put(there, found[after])
     assert moved.sharding == found[after]
     assert moved.committed

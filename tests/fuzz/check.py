@@ -17,7 +17,7 @@ import numpy as np
 
 import shardwise
 from shardwise._jaxlib import put
-from shardwise.compiler.arrays.methods import ArrayMethods
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.parse import parse_program
@@ -41,7 +41,7 @@ from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.spec import pin_of, spec_of
 from shardwise.compiler.trace.build import build
 from shardwise.execute.executor import as_array
-from shardwise.runtime.array import Array, array_signature
+from shardwise.runtime.array import ArrayImpl, array_signature
 from shardwise.runtime.executable import Executable
 from shardwise.sharding import NamedSharding
 from tests.fuzz.control import function_of, has_no_forward_mode, has_no_reverse_mode, random_recipe
@@ -93,7 +93,7 @@ class Case:
         def loss(*args: Any) -> Any:
             total: Any = 0.0
             for output in body(*args):
-                if isinstance(output, ArrayMethods) and is_float(output.dtype):
+                if isinstance(output, Array) and is_float(output.dtype):
                     total = total + output.astype(np.float32).sum()
             return total
 
@@ -461,5 +461,5 @@ def run_jit(case: Case) -> list[np.ndarray]:
         shards = put(
             split_into_shards(sharding.placement(type), arg, mesh.abstract), mesh.flat_devices, mesh.flat_devices
         )
-        arrays.append(Array.of(shards, array_signature(type, sharding, True)))
+        arrays.append(ArrayImpl.of(shards, array_signature(type, sharding, True)))
     return [np.asarray(as_array(x)) for x in shardwise.jit(function, out_shardings=out_shardings)(*arrays)]

@@ -143,6 +143,112 @@ def test_printing(mesh):
     assert repr(sw.device_put(x, NamedSharding(mesh, P("model")))) == repr(x)
 
 
+def test_repr_shows_weak_types():
+    assert repr(jnp.asarray(1.0)) == "Array(1., dtype=float32, weak_type=True)"
+    assert repr(jnp.asarray(1.0) * jnp.arange(2)) == "Array([0., 1.], dtype=float32, weak_type=True)"
+    assert repr(jnp.full((0,), 2)) == "Array([], shape=(0,), dtype=int32, weak_type=True)"
+    assert repr(jnp.float32(1.0)) == "Array(1., dtype=float32)"
+
+
+# Attributes of `jax.Array` in JAX's documentation.
+DOCUMENTED = [
+    "T",
+    "addressable_data",
+    "addressable_shards",
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "argpartition",
+    "argsort",
+    "astype",
+    "at",
+    "byteswap",
+    "choose",
+    "clip",
+    "committed",
+    "compress",
+    "conj",
+    "conjugate",
+    "copy",
+    "copy_to_host_async",
+    "cumprod",
+    "cumsum",
+    "device",
+    "diagonal",
+    "dot",
+    "dtype",
+    "flat",
+    "flatten",
+    "global_shards",
+    "imag",
+    "is_fully_addressable",
+    "is_fully_replicated",
+    "item",
+    "itemsize",
+    "mT",
+    "max",
+    "mean",
+    "min",
+    "nbytes",
+    "ndim",
+    "nonzero",
+    "prod",
+    "ptp",
+    "ravel",
+    "real",
+    "repeat",
+    "reshape",
+    "round",
+    "searchsorted",
+    "shape",
+    "sharding",
+    "size",
+    "sort",
+    "squeeze",
+    "std",
+    "sum",
+    "swapaxes",
+    "take",
+    "to_device",
+    "trace",
+    "transpose",
+    "var",
+    "view",
+    "devices",
+    "block_until_ready",
+    "delete",
+    "is_deleted",
+    "is_ready",
+    "tobytes",
+    "tolist",
+    "__array__",
+    "__float__",
+    "__bool__",
+    "__int__",
+    "__complex__",
+    "__index__",
+    "__add__",
+    "__getitem__",
+    "__iter__",
+    "__len__",
+]
+
+
+def test_attributes_are_on_the_class():
+    assert [name for name in DOCUMENTED if not hasattr(sw.Array, name) or name not in dir(sw.Array)] == []
+    assert isinstance(jnp.ones(2), sw.Array)
+
+
+@pytest.mark.parametrize("name", ["addressable_shards", "committed", "devices", "block_until_ready", "delete"])
+def test_tracers_raise_attribute_errors_that_say_why(name):
+    def f(x):
+        return getattr(x, name)()
+
+    with pytest.raises(AttributeError, match=rf"a traced f32\[2\] has no `{name}`: it has a type, but no elements"):
+        sw.jit(f)(jnp.ones(2))
+
+
 @pytest.fixture
 def bytes_read(monkeypatch):
     """The number of bytes of each read on the host."""

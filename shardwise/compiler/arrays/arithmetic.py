@@ -54,7 +54,7 @@ def add(x: Any, y: Any, /) -> Any:
 
     Example:
         >>> jnp.add(jnp.array([1, 2]), 0.5)
-        Array([1.5, 2.5], dtype=float32)
+        Array([1.5, 2.5], dtype=float32, weak_type=True)
     """
     return Add()(*promote_and_broadcast("add", (x, y)))
 

@@ -7,7 +7,7 @@ a mesh only the values move. With integers or arrays the update is a scatter, wh
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -40,6 +40,9 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Pad, Reverse
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.errors import ConcretizationTypeError
+
+if TYPE_CHECKING:
+    from shardwise.compiler.arrays.methods import Array
 
 _REDUCTIONS: dict[str, Reduction | None] = {"set": None, "add": SUM, "mul": PROD, "min": MIN, "max": MAX}
 _ELEMENTWISE_OPS: dict[Reduction, Callable[[], Any]] = {SUM: Add, PROD: Mul, MIN: Min, MAX: Max}
@@ -81,7 +84,7 @@ class IndexUpdateRef:
         mode: Any = None,
         fill_value: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> Any:
+    ) -> "Array":
         """Return `x[index]`."""
         fills = index_mode("at.get", mode, "clip") in ("fill", "drop")
         indexer, arrays = parse_index(self.index, self.array.type, not fills, wrap_negative_indices)
@@ -98,7 +101,7 @@ class IndexUpdateRef:
         unique_indices: bool = False,
         mode: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> Any:
+    ) -> "Array":
         """Set the elements to `values`. If indices repeat, it is undefined which value is used."""
         return self._update("set", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
@@ -110,7 +113,7 @@ class IndexUpdateRef:
         unique_indices: bool = False,
         mode: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> Any:
+    ) -> "Array":
         """Add `values` to the elements. If indices repeat, all values are added."""
         return self._update("add", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
@@ -122,7 +125,7 @@ class IndexUpdateRef:
         unique_indices: bool = False,
         mode: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> Any:
+    ) -> "Array":
         """Subtract `values` from the elements."""
         return self._update("add", negative(values), indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
@@ -134,7 +137,7 @@ class IndexUpdateRef:
         unique_indices: bool = False,
         mode: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> Any:
+    ) -> "Array":
         """Multiply the elements by `values`."""
         return self._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
@@ -148,7 +151,7 @@ class IndexUpdateRef:
         unique_indices: bool = False,
         mode: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> Any:
+    ) -> "Array":
         """Divide the elements by `values`, and all others by 1."""
         operand = self._ones()._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
         return divide(self.array, operand)
@@ -161,7 +164,7 @@ class IndexUpdateRef:
         unique_indices: bool = False,
         mode: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> Any:
+    ) -> "Array":
         """Raise the elements to the power `values`, and all others to the power 1."""
         operand = self._ones()._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
         return power(self.array, operand)
@@ -174,7 +177,7 @@ class IndexUpdateRef:
         unique_indices: bool = False,
         mode: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> Any:
+    ) -> "Array":
         """Replace the elements by their minimum with `values`."""
         return self._update("min", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
@@ -186,7 +189,7 @@ class IndexUpdateRef:
         unique_indices: bool = False,
         mode: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> Any:
+    ) -> "Array":
         """Replace the elements by their maximum with `values`."""
         return self._update("max", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
@@ -198,7 +201,7 @@ class IndexUpdateRef:
         unique_indices: bool = False,
         mode: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> Any:
+    ) -> "Array":
         """Apply the elementwise function `func` to the elements, once for each time that an index occurs."""
         clip = index_mode("at.apply", mode, "drop") == "clip"
         indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative_indices, reads=False)
@@ -217,7 +220,7 @@ class IndexUpdateRef:
     def _ones(self) -> "IndexUpdateRef":
         return IndexUpdateRef(full(self.array.type.shape, 1, self.array.type.dtype, self.array.type.weak), self.index)
 
-    def _update(self, name: str, values: Any, is_sorted: bool, unique: bool, mode: Any, wrap_negative: bool) -> Any:
+    def _update(self, name: str, values: Any, is_sorted: bool, unique: bool, mode: Any, wrap_negative: bool) -> "Array":
         clip = index_mode(f"at.{name}", mode, "drop") == "clip"
         indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative, reads=False)
         values_type = type_of(values, f"at.{name}")

@@ -30,6 +30,7 @@ from shardwise.compiler.arrays.arithmetic import (
     subtract,
 )
 from shardwise.compiler.arrays.at_update import IndexUpdateHelper
+from shardwise.compiler.arrays.device_attributes import DeviceAttributes
 from shardwise.compiler.arrays.indexing import gather_by_index, parse_index
 from shardwise.compiler.arrays.namespace import NamespaceMethods
 from shardwise.compiler.arrays.operands import (
@@ -55,7 +56,7 @@ _BLOCK = 32  # elements that iteration over an array slices at once
 
 def is_array_like(x: Any) -> bool:
     """Return whether `x` is an array, a numpy array or scalar, or a Python scalar."""
-    return isinstance(x, (ArrayMethods, np.ndarray, np.generic, *PYTHON_SCALARS))
+    return isinstance(x, (Array, np.ndarray, np.generic, *PYTHON_SCALARS))
 
 
 @compiled_function
@@ -166,7 +167,7 @@ def dot(x: Any, y: Any) -> Any:
     return Dot(((a.type.ndim - 1,), (right,)))(a, b)
 
 
-def _operator(function: Callable[[Any, Any], Any], swapped: bool = False) -> Callable[[Any, Any], Any]:
+def _operator(function: Callable[[Any, Any], Any], swapped: bool = False) -> Callable[["Array", Any], "Array"]:
     def operate(self: Any, other: Any) -> Any:
         if not is_array_like(other):
             return NotImplemented
@@ -175,11 +176,11 @@ def _operator(function: Callable[[Any, Any], Any], swapped: bool = False) -> Cal
     return operate
 
 
-def _comparison(direction: str) -> Callable[[Any, Any], Any]:
+def _comparison(direction: str) -> Callable[["Array", Any], "Array"]:
     return _operator(lambda x, y: compare(x, y, direction=direction))
 
 
-class ArrayMethods(NamespaceMethods):
+class Array(NamespaceMethods, DeviceAttributes):
     """Base class of arrays and tracers: their operators and methods. A subclass has an attribute `type`.
 
     Example:
@@ -196,7 +197,7 @@ class ArrayMethods(NamespaceMethods):
             raise TypeError("a 0-d array has no length")
         return self.type.shape[0]
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Any) -> "Array":
         indexer, arrays = parse_index(index, self.type)
         return self if indexer.is_identity else gather_by_index(self, *arrays, indexer=indexer)
 
@@ -211,12 +212,12 @@ class ArrayMethods(NamespaceMethods):
         """Functional updates: `x.at[index].set(values)` returns a copy of `x` with these elements replaced."""
         return IndexUpdateHelper(self)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> "Iterator[Array]":
         if not self.type.ndim:
             raise TypeError("a 0-d array cannot be iterated over")
         return self._rows()
 
-    def _rows(self) -> Iterator[Any]:
+    def _rows(self) -> "Iterator[Array]":
         """Yield the elements along dim 0. Outside a frame each is one program; blocks of equal shape share programs."""
         if len(self) <= _BLOCK:
             yield from (self[number] for number in range(len(self)))
@@ -254,37 +255,37 @@ class ArrayMethods(NamespaceMethods):
     __le__ = _comparison("LE")
     __gt__ = _comparison("GT")
     __ge__ = _comparison("GE")
-    __eq__ = _comparison("EQ")
-    __ne__ = _comparison("NE")
+    __eq__ = _comparison("EQ")  # type: ignore[assignment]
+    __ne__ = _comparison("NE")  # type: ignore[assignment]
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> "Array":
         return negative(self)
 
-    def __pos__(self) -> Any:
+    def __pos__(self) -> "Array":
         return self
 
-    def __abs__(self) -> Any:
+    def __abs__(self) -> "Array":
         return absolute(self)
 
-    def __invert__(self) -> Any:
+    def __invert__(self) -> "Array":
         return invert(self)
 
-    def __divmod__(self, other: Any) -> Any:
+    def __divmod__(self, other: Any) -> "tuple[Array, Array]":
         return floor_divide(self, other), remainder(self, other)
 
-    def __rdivmod__(self, other: Any) -> Any:
+    def __rdivmod__(self, other: Any) -> "tuple[Array, Array]":
         return floor_divide(other, self), remainder(other, self)
 
-    def __round__(self, ndigits: int | None = None) -> Any:
+    def __round__(self, ndigits: int | None = None) -> "Array":
         rounded = around(self, decimals=ndigits or 0)
         return astype(rounded, dtype=default_dtype("int*")) if ndigits is None else rounded
 
-    def view(self, dtype: Any = None, type: None = None) -> Any:
+    def view(self, dtype: Any = None, type: None = None) -> "Array":
         """Reinterpret the bytes of the last dim as another dtype."""
         if type is not None:
             raise NotImplementedError("view: the parameter `type` is not supported")
         return self if dtype is None else view_as(self, dtype=dtype)
 
-    def byteswap(self) -> Any:
+    def byteswap(self) -> "Array":
         """Reverse the bytes of each element."""
         return byteswap_elements(self)

@@ -4,10 +4,13 @@
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import Typed
+
+if TYPE_CHECKING:
+    from shardwise.compiler.arrays.methods import Array
 
 VERSIONS = ("2024.12",)  # of the array API standard
 
@@ -29,22 +32,22 @@ class NamespaceMethods(Typed):
         return int(self.type.dtype.itemsize)
 
     @property
-    def T(self) -> Any:
+    def T(self) -> "Array":
         """The transpose: the array with its dims reversed."""
         return installed.namespace.transpose(self)
 
     @property
-    def mT(self) -> Any:
+    def mT(self) -> "Array":
         """The matrix transpose: the array with its last two dims swapped."""
         return installed.namespace.matrix_transpose(self)
 
     @property
-    def real(self) -> Any:
+    def real(self) -> "Array":
         """The real part of each element."""
         return installed.namespace.real(self)
 
     @property
-    def imag(self) -> Any:
+    def imag(self) -> "Array":
         """The imaginary part of each element."""
         return installed.namespace.imag(self)
 
@@ -53,23 +56,23 @@ class NamespaceMethods(Typed):
         """Not supported, because arrays are immutable."""
         raise NotImplementedError("arrays have no `flat`; use `x.flatten()`")
 
-    def all(self, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
+    def all(self, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> "Array":
         """Return whether all elements along `axis` are nonzero."""
         return installed.namespace.all(self, axis, out, keepdims, where=where)
 
-    def any(self, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
+    def any(self, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> "Array":
         """Return whether any element along `axis` is nonzero."""
         return installed.namespace.any(self, axis, out, keepdims, where=where)
 
-    def argmax(self, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
+    def argmax(self, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> "Array":
         """Return the index of the first maximum along `axis`."""
         return installed.namespace.argmax(self, axis, out, keepdims)
 
-    def argmin(self, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
+    def argmin(self, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> "Array":
         """Return the index of the first minimum along `axis`."""
         return installed.namespace.argmin(self, axis, out, keepdims)
 
-    def argpartition(self, kth: int, axis: int = -1) -> Any:
+    def argpartition(self, kth: int, axis: int = -1) -> "Array":
         """Return the indices that partition the array along `axis` around its `kth` smallest element."""
         return installed.namespace.argpartition(self, kth, axis)
 
@@ -81,19 +84,19 @@ class NamespaceMethods(Typed):
         order: None = None,
         stable: bool = True,
         descending: bool = False,
-    ) -> Any:
+    ) -> "Array":
         """Return the indices that sort the array along `axis`."""
         return installed.namespace.argsort(self, axis, kind=kind, order=order, stable=stable, descending=descending)
 
-    def astype(self, dtype: Any, copy: bool = False, device: Any = None) -> Any:
+    def astype(self, dtype: Any, copy: bool = False, device: Any = None) -> "Array":
         """Convert the array to `dtype`."""
         return installed.namespace.astype(self, dtype, copy=copy, device=device)
 
-    def choose(self, choices: Sequence[Any], out: None = None, mode: str = "raise") -> Any:
+    def choose(self, choices: Sequence[Any], out: None = None, mode: str = "raise") -> "Array":
         """Build an array from `choices` with this array as the indices."""
         return installed.namespace.choose(self, choices, out, mode)
 
-    def clip(self, min: Any = None, max: Any = None) -> Any:
+    def clip(self, min: Any = None, max: Any = None) -> "Array":
         """Limit the elements to the range from `min` to `max`."""
         return installed.namespace.clip(self, min, max)
 
@@ -105,38 +108,38 @@ class NamespaceMethods(Typed):
         out: None = None,
         size: int | None = None,
         fill_value: Any = 0,
-    ) -> Any:
+    ) -> "Array":
         """Select the elements along `axis` where the 1-d `condition` is true."""
         return installed.namespace.compress(condition, self, axis, size=size, fill_value=fill_value, out=out)
 
-    def conj(self) -> Any:
+    def conj(self) -> "Array":
         """Return the complex conjugate."""
         return installed.namespace.conjugate(self)
 
     conjugate = conj
 
-    def copy(self) -> Any:
+    def copy(self) -> "Array":
         """Return a copy of the array."""
         return installed.namespace.copy(self)
 
-    def cumprod(self, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+    def cumprod(self, axis: int | None = None, dtype: Any = None, out: None = None) -> "Array":
         """Return the cumulative product along `axis`; of the flattened array if it is None."""
         return installed.namespace.cumprod(self, axis, dtype, out)
 
-    def cumsum(self, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+    def cumsum(self, axis: int | None = None, dtype: Any = None, out: None = None) -> "Array":
         """Return the cumulative sum along `axis`; of the flattened array if it is None."""
         return installed.namespace.cumsum(self, axis, dtype, out)
 
-    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> "Array":
         """Return the diagonal at `offset` of the matrices along two axes."""
         return installed.namespace.diagonal(self, offset, axis1, axis2)
 
-    def dot(self, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    def dot(self, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> "Array":
         """Return the dot product with `b`, by numpy's rules."""
         options = {"precision": precision, "preferred_element_type": preferred_element_type}
         return installed.namespace.dot(self, b, **{name: x for name, x in options.items() if x is not None})
 
-    def flatten(self, order: str = "C", *, out_sharding: Any = None) -> Any:
+    def flatten(self, order: str = "C", *, out_sharding: Any = None) -> "Array":
         """Flatten the array to one dim."""
         return installed.namespace.ravel(self, order, out_sharding=out_sharding)
 
@@ -147,13 +150,13 @@ class NamespaceMethods(Typed):
         keepdims: bool = False,
         initial: Any = None,
         where: Any = None,
-    ) -> Any:
+    ) -> "Array":
         """Return the maximum along `axis`."""
         return installed.namespace.max(self, axis, out, keepdims, initial, where)
 
     def mean(
         self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
-    ) -> Any:
+    ) -> "Array":
         """Return the mean along `axis`."""
         return installed.namespace.mean(self, axis, dtype, out, keepdims, where=where)
 
@@ -164,13 +167,13 @@ class NamespaceMethods(Typed):
         keepdims: bool = False,
         initial: Any = None,
         where: Any = None,
-    ) -> Any:
+    ) -> "Array":
         """Return the minimum along `axis`."""
         return installed.namespace.min(self, axis, out, keepdims, initial, where)
 
-    def nonzero(self, *, fill_value: Any = None, size: int | None = None) -> tuple[Any, ...]:
+    def nonzero(self, *, fill_value: Any = None, size: int | None = None) -> "tuple[Array, ...]":
         """Return the indices of nonzero elements, one array per dim."""
-        return installed.namespace.nonzero(self, size=size, fill_value=fill_value)  # type: ignore[no-any-return]
+        return installed.namespace.nonzero(self, size=size, fill_value=fill_value)
 
     def prod(
         self,
@@ -181,15 +184,15 @@ class NamespaceMethods(Typed):
         initial: Any = None,
         where: Any = None,
         promote_integers: bool = True,
-    ) -> Any:
+    ) -> "Array":
         """Return the product along `axis`."""
         return installed.namespace.prod(self, axis, dtype, out, keepdims, initial, where, promote_integers)
 
-    def ptp(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
+    def ptp(self, axis: Any = None, out: None = None, keepdims: bool = False) -> "Array":
         """Return the difference between the maximum and the minimum along `axis`."""
         return installed.namespace.ptp(self, axis, out, keepdims)
 
-    def ravel(self, order: str = "C", *, out_sharding: Any = None) -> Any:
+    def ravel(self, order: str = "C", *, out_sharding: Any = None) -> "Array":
         """Flatten the array to one dim."""
         return installed.namespace.ravel(self, order, out_sharding=out_sharding)
 
@@ -200,22 +203,22 @@ class NamespaceMethods(Typed):
         *,
         total_repeat_length: int | None = None,
         out_sharding: Any = None,
-    ) -> Any:
+    ) -> "Array":
         """Repeat each element along `axis`."""
         return installed.namespace.repeat(
             self, repeats, axis, total_repeat_length=total_repeat_length, out_sharding=out_sharding
         )
 
-    def reshape(self, *args: Any, order: str = "C", out_sharding: Any = None) -> Any:
+    def reshape(self, *args: Any, order: str = "C", out_sharding: Any = None) -> "Array":
         """Reshape the array: `x.reshape(2, -1)` or `x.reshape((2, -1))`."""
         shape = args[0] if len(args) == 1 else args
         return installed.namespace.reshape(self, shape, order, out_sharding=out_sharding)
 
-    def round(self, decimals: int = 0, out: None = None) -> Any:
+    def round(self, decimals: int = 0, out: None = None) -> "Array":
         """Round to `decimals` decimals."""
         return installed.namespace.round(self, decimals, out)
 
-    def searchsorted(self, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Any:
+    def searchsorted(self, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> "Array":
         """Return the indices at which to insert `v` into this sorted array."""
         return installed.namespace.searchsorted(self, v, side, sorter, method=method)
 
@@ -227,11 +230,11 @@ class NamespaceMethods(Typed):
         order: None = None,
         stable: bool = True,
         descending: bool = False,
-    ) -> Any:
+    ) -> "Array":
         """Sort the array along `axis`, NaN last."""
         return installed.namespace.sort(self, axis, kind=kind, order=order, stable=stable, descending=descending)
 
-    def squeeze(self, axis: Any = None) -> Any:
+    def squeeze(self, axis: Any = None) -> "Array":
         """Remove dims of size 1: all of them, or those in `axis`."""
         return installed.namespace.squeeze(self, axis)
 
@@ -245,7 +248,7 @@ class NamespaceMethods(Typed):
         *,
         where: Any = None,
         correction: float | None = None,
-    ) -> Any:
+    ) -> "Array":
         """Return the standard deviation along `axis`."""
         return installed.namespace.std(self, axis, dtype, out, ddof, keepdims, where=where, correction=correction)
 
@@ -258,11 +261,11 @@ class NamespaceMethods(Typed):
         initial: Any = None,
         where: Any = None,
         promote_integers: bool = True,
-    ) -> Any:
+    ) -> "Array":
         """Return the sum along `axis`."""
         return installed.namespace.sum(self, axis, dtype, out, keepdims, initial, where, promote_integers)
 
-    def swapaxes(self, axis1: int, axis2: int) -> Any:
+    def swapaxes(self, axis1: int, axis2: int) -> "Array":
         """Swap two dims."""
         return installed.namespace.swapaxes(self, axis1, axis2)
 
@@ -275,15 +278,15 @@ class NamespaceMethods(Typed):
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
         fill_value: Any = None,
-    ) -> Any:
+    ) -> "Array":
         """Return the elements at `indices` along `axis`."""
         return installed.namespace.take(self, indices, axis, out, mode, unique_indices, indices_are_sorted, fill_value)
 
-    def trace(self, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
+    def trace(self, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> "Array":
         """Return the sum of the diagonal at `offset` of the matrices along two axes."""
         return installed.namespace.trace(self, offset, axis1, axis2, dtype, out)
 
-    def transpose(self, *args: Any) -> Any:
+    def transpose(self, *args: Any) -> "Array":
         """Permute the dims to the given order; reverse them if there is none."""
         order = args[0] if len(args) == 1 and not isinstance(args[0], int) else args or None
         return installed.namespace.transpose(self, order)
@@ -298,6 +301,6 @@ class NamespaceMethods(Typed):
         *,
         where: Any = None,
         correction: float | None = None,
-    ) -> Any:
+    ) -> "Array":
         """Return the variance along `axis`."""
         return installed.namespace.var(self, axis, dtype, out, ddof, keepdims, where=where, correction=correction)

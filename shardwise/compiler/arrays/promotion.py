@@ -87,7 +87,7 @@ _UPPER_BOUNDS = {
 def canonical_dtype(dtype: Any) -> DType:
     """Return the dtype that arrays use for `dtype`: 64-bit dtypes become 32-bit ones unless `enable_x64` is set."""
     if dtype is KEY:
-        return KEY  # type: ignore[no-any-return]
+        return KEY
     wide: DType = np.dtype(dtype)
     return wide if config.enable_x64 else _NARROW.get(wide, wide)
 

@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.arrays.methods import ArrayMethods
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ir.dispatch import open_frames, use_frames
 from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
@@ -170,7 +170,7 @@ class Frame:
 
 
 @final
-class Tracer(ArrayMethods):
+class Tracer(Array):
     """An array in a function that is being traced: it has a type, operators and methods, but no elements.
 
     Attributes:
@@ -206,9 +206,9 @@ class Tracer(ArrayMethods):
     def __complex__(self) -> complex:
         return complex(self.frame.concrete(self, ConcretizationTypeError, "`complex()` needs a value"))
 
-    def item(self) -> Any:
-        """Return the only element as a Python scalar, if the value is known while tracing."""
-        return self.frame.concrete(self, ConcretizationTypeError, "`item()` needs a value").item()
+    def item(self, *args: int) -> Any:
+        """Return the only element, or the one at this index, as a Python scalar, if the value is known."""
+        return self.frame.concrete(self, ConcretizationTypeError, "`item()` needs a value").item(*args)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         use = "numpy needs the elements of an array"

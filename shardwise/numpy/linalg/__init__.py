@@ -4,9 +4,7 @@ The last two dims of an operand hold matrices, the dims before them are batch di
 device decomposes the matrices of its own shard.
 """
 
-from typing import NoReturn
-
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 from shardwise.numpy.linalg.decompositions import cholesky, eig, eigh, eigvals, eigvalsh, qr, svd, svdvals
 from shardwise.numpy.linalg.linear_systems import det, inv, lstsq, pinv, slogdet, solve, tensorinv, tensorsolve
 from shardwise.numpy.linalg.norms import cond, matrix_norm, matrix_rank, norm, vector_norm
@@ -58,5 +56,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.numpy.linalg", name, __all__)
+set_public_names(__name__, __all__)

@@ -1,8 +1,6 @@
 """scipy.linalg: decompositions, linear solvers, matrix functions and special matrices, on sharded arrays too."""
 
-from typing import NoReturn
-
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 from shardwise.scipy.linalg.decompositions import (
     cho_factor,
     cholesky,
@@ -91,5 +89,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.scipy.linalg", name, __all__)
+set_public_names(__name__, __all__)

@@ -4,9 +4,7 @@ Each distribution is a module of functions such as `pdf`, `logpdf`, `cdf` and `p
 elementwise and broadcast their parameters, so sharded operands keep their sharding.
 """
 
-from typing import NoReturn
-
-from shardwise.lazy import missing_attribute_error
+from shardwise.lazy import set_public_names
 from shardwise.scipy.stats import (
     bernoulli,
     beta,
@@ -72,5 +70,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_attribute_error("shardwise.scipy.stats", name, __all__)
+set_public_names(__name__, __all__)

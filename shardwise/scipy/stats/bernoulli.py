@@ -6,6 +6,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 from shardwise.scipy.stats.standardize import in_unit_interval
@@ -103,3 +104,6 @@ def ppf(q: Any, p: Any) -> Any:
     q, p = promote_inexact("bernoulli.ppf", q, p)
     quantile = jnp.where(q <= 1 - p, jnp.zeros_like(q), 1)
     return jnp.where(in_unit_interval(q) & in_unit_interval(p), quantile, np.nan)
+
+
+set_public_names(__name__, __all__)

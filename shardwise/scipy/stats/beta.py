@@ -6,6 +6,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.scipy import special
 from shardwise.scipy.stats.standardize import standardize
 
@@ -162,3 +163,6 @@ def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """
     z, _, a, b = standardize("beta.sf", x, loc, scale, a, b)
     return special.betainc(b, a, 1 - jnp.clip(z, 0, 1))
+
+
+set_public_names(__name__, __all__)

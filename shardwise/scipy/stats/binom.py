@@ -6,6 +6,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 
@@ -60,3 +61,6 @@ def pmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
         '0.3087'
     """
     return jnp.exp(logpmf(k, n, p, loc))
+
+
+set_public_names(__name__, __all__)

@@ -7,6 +7,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.stats.standardize import in_unit_interval, standardize
 
@@ -204,3 +205,6 @@ def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """
     z, _ = standardize("cauchy.sf", x, loc, scale)
     return _survival(z)
+
+
+set_public_names(__name__, __all__)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.stats import gamma
 
@@ -151,3 +152,6 @@ def sf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
         '0.6823'
     """
     return gamma.sf(x, *_as_gamma("chi2.sf", x, df, loc, scale))
+
+
+set_public_names(__name__, __all__)

@@ -6,6 +6,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function, type_of
+from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 
@@ -79,3 +80,6 @@ def pdf(x: Any, alpha: Any) -> Any:
         '1.4000'
     """
     return jnp.exp(logpdf(x, alpha))
+
+
+set_public_names(__name__, __all__)

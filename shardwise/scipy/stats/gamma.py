@@ -6,6 +6,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.scipy import special
 from shardwise.scipy.stats.standardize import standardize
 
@@ -154,3 +155,6 @@ def sf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """
     z, _, a = standardize("gamma.sf", x, loc, scale, a)
     return special.gammaincc(a, jnp.maximum(z, 0))
+
+
+set_public_names(__name__, __all__)

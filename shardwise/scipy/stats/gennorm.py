@@ -4,6 +4,7 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 
@@ -77,3 +78,6 @@ def pdf(x: Any, beta: Any) -> Any:
         '0.2038'
     """
     return jnp.exp(logpdf(x, beta))
+
+
+set_public_names(__name__, __all__)

@@ -4,6 +4,7 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.stats.standardize import log1mexp, standardize
 
@@ -165,3 +166,6 @@ def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
         '0.3078'
     """
     return -jnp.expm1(logcdf(x, loc, scale))
+
+
+set_public_names(__name__, __all__)

@@ -4,6 +4,7 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.scipy.stats.standardize import standardize
 
 __all__ = ["cdf", "logpdf", "pdf"]
@@ -76,3 +77,6 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
         '0.1839'
     """
     return jnp.exp(logpdf(x, loc, scale))
+
+
+set_public_names(__name__, __all__)

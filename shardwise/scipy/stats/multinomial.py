@@ -8,6 +8,7 @@ import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_integer
+from shardwise.lazy import set_public_names
 from shardwise.scipy import special
 
 __all__ = ["logpmf", "pmf"]
@@ -67,3 +68,6 @@ def pmf(x: Any, n: Any, p: Any) -> Any:
         '0.3750'
     """
     return jnp.exp(logpmf(x, n, p))
+
+
+set_public_names(__name__, __all__)

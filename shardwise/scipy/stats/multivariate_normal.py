@@ -10,6 +10,7 @@ from typing import Any
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
+from shardwise.lazy import set_public_names
 from shardwise.scipy import linalg
 
 __all__ = ["logpdf", "pdf"]
@@ -94,3 +95,6 @@ def pdf(x: Any, mean: Any, cov: Any) -> Any:
         '0.0585'
     """
     return jnp.exp(logpdf(x, mean, cov))
+
+
+set_public_names(__name__, __all__)

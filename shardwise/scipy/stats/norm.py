@@ -5,6 +5,7 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 from shardwise.scipy.stats.standardize import standardize
@@ -197,3 +198,6 @@ def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """
     z, _ = standardize("norm.sf", x, loc, scale)
     return special.ndtr(-z)
+
+
+set_public_names(__name__, __all__)

@@ -6,6 +6,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.stats.standardize import in_unit_interval, log1mexp, standardize
 
@@ -181,3 +182,6 @@ def sf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
         '0.3536'
     """
     return jnp.exp(logsf(x, b, loc, scale))
+
+
+set_public_names(__name__, __all__)

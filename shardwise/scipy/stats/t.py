@@ -4,6 +4,7 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.scipy import special
 from shardwise.scipy.stats.standardize import standardize
 
@@ -56,3 +57,6 @@ def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
         '0.2147'
     """
     return jnp.exp(logpdf(x, df, loc, scale))
+
+
+set_public_names(__name__, __all__)

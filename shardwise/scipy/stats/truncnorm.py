@@ -6,6 +6,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.scipy import special
 from shardwise.scipy.stats import norm
 from shardwise.scipy.stats.standardize import log1mexp, standardize
@@ -179,3 +180,6 @@ def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
         '0.3491'
     """
     return jnp.exp(logsf(x, a, b, loc, scale))
+
+
+set_public_names(__name__, __all__)

@@ -6,6 +6,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.stats.standardize import in_unit_interval, standardize
 
@@ -101,3 +102,6 @@ def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """
     q, loc, scale = promote_inexact("uniform.ppf", q, loc, scale)
     return jnp.where(in_unit_interval(q), q, np.nan) * scale + loc
+
+
+set_public_names(__name__, __all__)

@@ -7,6 +7,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
 
 __all__ = ["logpdf", "pdf"]
@@ -55,3 +56,6 @@ def pdf(x: Any, c: Any) -> Any:
         '0.1682'
     """
     return jnp.exp(logpdf(x, c))
+
+
+set_public_names(__name__, __all__)
