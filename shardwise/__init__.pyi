@@ -25,6 +25,7 @@ from shardwise.api.config_contexts import (
     debug_nans as debug_nans,
     default_device as default_device,
     default_matmul_precision as default_matmul_precision,
+    default_prng_impl as default_prng_impl,
     disable_jit as disable_jit,
     enable_x64 as enable_x64,
     ensure_compile_time_eval as ensure_compile_time_eval,

@@ -122,6 +122,12 @@ SETTINGS = {
         choices=("allow", "warn", "raise"),
         affects_tracing=True,
     ),
+    "default_prng_impl": Setting(
+        "threefry2x32",
+        "the PRNG implementation of new keys, and of raw keys",
+        choices=("threefry2x32", "rbg", "unsafe_rbg"),
+        affects_tracing=True,
+    ),
     "default_device": Setting(
         None,
         "the device or the platform for arrays and programs that nothing else places; None for the first device",
@@ -198,7 +204,6 @@ TRANSFER_GUARDS = tuple(name for name in SETTINGS if name.startswith("transfer_g
 # JAX's settings that cannot change here: the accepted values, and the reason.
 FIXED_SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
     "threefry_partitionable": ((True,), "random bits never depend on the sharding"),
-    "default_prng_impl": (("threefry2x32",), "it is the only implementation"),
     "enable_custom_prng": ((False,), "`random.key` returns typed keys, `random.PRNGKey` raw ones"),
     "random_seed_offset": ((0,), "seeds are not offset"),
     "debug_key_reuse": ((False,), "reuse of keys is not detected"),
@@ -273,6 +278,7 @@ class Config(threading.local):
     default_matmul_precision: str | None
     numpy_dtype_promotion: str
     numpy_rank_promotion: str
+    default_prng_impl: str
     default_device: Any
     platforms: str
     num_cpu_devices: int

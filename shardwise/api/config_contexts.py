@@ -204,6 +204,26 @@ def numpy_dtype_promotion(new_val: str) -> ConfigContext:
     return config.override("numpy_dtype_promotion", new_val)
 
 
+def default_prng_impl(new_val: str) -> ConfigContext:
+    """Set the PRNG implementation of new keys, and of raw keys.
+
+    Args:
+        new_val: "threefry2x32", "rbg" or "unsafe_rbg".
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        ValueError: on entry, if `new_val` is not the name of an implementation.
+
+    Example:
+        >>> with jax.default_prng_impl("rbg"):
+        ...     print(jax.random.key(0).dtype)
+        key<rbg>
+    """
+    return config.override("default_prng_impl", new_val)
+
+
 def numpy_rank_promotion(new_val: str) -> ConfigContext:
     """Allow or forbid implicit broadcasting between arrays of different ranks. Scalars always broadcast.
 

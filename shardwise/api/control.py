@@ -103,6 +103,8 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, ope
     Only one of them runs, except under `vmap` with a mapped `pred`: then both run, and the results are selected
     elementwise. Both must return the same pytree structure and types.
 
+    The older form `cond(pred, true_operand, true_fun, false_operand, false_fun)` passes each function its own operand.
+
     Args:
         pred: a boolean or numeric scalar.
         true_fun: the function to call if `pred` is true (nonzero).
@@ -122,6 +124,8 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, ope
         >>> lax.cond(True, lambda x: x + 1, lambda x: x - 1, 5)
         Array(6, dtype=int32, weak_type=True)
     """
+    if not callable(true_fun) and callable(false_fun) and len(operands) == 2 and callable(operands[1]):
+        return _cond_with_own_operands(pred, true_fun, false_fun, *operands)
     _check_callable("cond", true_fun=true_fun, false_fun=false_fun)
     predicate = as_operand(pred, "cond")
     if predicate.type.ndim:
@@ -131,6 +135,20 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, ope
         return true_fun(*args) if predicate else false_fun(*args)
     index = (predicate if predicate.type.dtype == np.bool_ else predicate != 0).astype(np.int32)
     return _branch("cond", index, [false_fun, true_fun], args)
+
+
+def _cond_with_own_operands(
+    pred: Any, true_operand: Any, true_fun: Function, false_operand: Any, false_fun: Function
+) -> Any:
+    def on_true(true_operand: Any, _: Any) -> Any:
+        return true_fun(true_operand)
+
+    def on_false(_: Any, false_operand: Any) -> Any:
+        return false_fun(false_operand)
+
+    copy_name(on_true, true_fun)
+    copy_name(on_false, false_fun)
+    return cond(pred, on_true, on_false, true_operand, false_operand)
 
 
 def switch(index: Any, branches: Sequence[Function], *operands: Any, operand: Any = _ABSENT) -> Any:
@@ -358,7 +376,8 @@ def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, *, unro
         upper: the end of the range, which is excluded.
         body_fun: a function from the index and the carry to the next carry, of the same pytree structure and types.
         init_val: the first carry, a pytree of arrays.
-        unroll: the number of iterations per iteration of the compiled loop, or True for all; only with concrete bounds.
+        unroll: the number of iterations per iteration of the compiled loop; True or 0 for all, False for one. Only with
+            concrete bounds.
 
     Returns:
         The last carry.
@@ -442,7 +461,7 @@ def scan(
         xs: a pytree of arrays with the same size along axis 0, or None.
         length: the number of iterations; required if `xs` is None.
         reverse: whether to iterate from the last slice to the first.
-        unroll: the number of iterations per iteration of the compiled loop, or True for all.
+        unroll: the number of iterations per iteration of the compiled loop; True or 0 for all, False for one.
 
     Returns:
         The last carry, and the `y`s stacked along a new axis 0.
@@ -451,7 +470,7 @@ def scan(
         TypeError: if `f` is not callable, if it does not return a pair, if its carry changes structure or types, if an
             array in `xs` is a scalar, or if `length` or `unroll` is not an integer.
         ValueError: if the sizes along axis 0 and `length` differ, if neither `xs` nor `length` determines the number of
-            iterations, if `length` is negative, or if `unroll` is less than 1.
+            iterations, if `length` is negative, or if `unroll` is negative.
 
     Example:
         >>> lax.scan(lambda total, x: (total + x, total * x), 0, jnp.arange(4))
@@ -474,9 +493,13 @@ def _scan(
 ) -> tuple[Any, Any]:
     arrays = [as_operand(leaf) for leaf in tree.leaves(xs)]
     steps = _length(name, f, arrays, tree.leaf_names(xs, "xs"), length)
-    unrolled = (max(1, steps) if unroll else 1) if isinstance(unroll, bool) else _as_integer(name, "unroll", unroll)
-    if unrolled < 1:
-        raise ValueError(f"{name}: unroll must be at least 1, not {unroll}")
+    unrolled = _as_integer(name, "unroll", unroll)
+    if unrolled < 0:
+        raise ValueError(f"{name}: unroll must be a bool or an integer of at least 0, not {unroll}")
+    if unroll is False:
+        unrolled = 1
+    elif unroll is True or unrolled == 0:
+        unrolled = max(1, steps)
     if config.disable_jit:
         return _scan_in_python(
             f, init, [tree.structure(xs).unflatten([x[i] for x in arrays]) for i in range(steps)], reverse

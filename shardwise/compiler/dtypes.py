@@ -52,32 +52,57 @@ class prng_key(extended):
 
 @final
 class KeyDType:
-    """The dtype of PRNG keys, used in place of a numpy dtype.
+    """The dtype of the PRNG keys of one implementation, used in place of a numpy dtype.
 
-    An element consists of two u32 words: a last dim that the shape of the array does not show. `lower_keys` makes it
-    explicit before layouts are chosen.
+    An element consists of u32 words: a last dim that the shape of the array does not show. `lower_keys` makes it
+    explicit before layouts are chosen. Each implementation has one instance, in `KEY_DTYPES`.
+
+    Attributes:
+        impl: the name of the implementation.
+        name: the name by which types print the dtype.
+        words: the number of words of a key.
     """
 
-    name, kind, itemsize = "key<fry>", "key", 8
+    kind = "key"
     type = prng_key
-    impl = "threefry2x32"
+
+    def __init__(self, impl: str, tag: str, words: int):
+        self.impl = impl
+        self.name = f"key<{tag}>"
+        self.words = words
+        self.itemsize = 4 * words
 
     def __repr__(self) -> str:
         return self.name
 
-    def __reduce__(self) -> str:
-        return "KEY"  # the only instance
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _key_dtype, (self.impl,)
 
 
-KEY: Any = KeyDType()
+KEY_DTYPES: dict[str, Any] = {
+    dtype.impl: dtype
+    for dtype in (KeyDType("threefry2x32", "fry", 2), KeyDType("rbg", "rbg", 4), KeyDType("unsafe_rbg", "urbg", 4))
+}
 
 
-DTYPE_NAMES: dict[Any, str] = {**{dtype: name for name, dtype in SHORT_NAMES.items()}, KEY: KEY.name}
+def _key_dtype(impl: str) -> Any:
+    return KEY_DTYPES[impl]
+
+
+DTYPE_NAMES: dict[Any, str] = {
+    **{dtype: name for name, dtype in SHORT_NAMES.items()},
+    **{dtype: dtype.name for dtype in KEY_DTYPES.values()},
+}
 
 
 def is_key(dtype: DType) -> bool:
     """Return whether `dtype` is that of PRNG keys."""
-    return dtype is KEY
+    return isinstance(dtype, KeyDType)
+
+
+def key_words(dtype: Any) -> int:
+    """Return the number of u32 words of a PRNG key of this dtype."""
+    return int(dtype.words)
 
 
 def short_name(dtype: DType) -> str:

@@ -15,15 +15,14 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.transcendental import Log
 from shardwise.compiler.ops.indexing.sort import Sort, TopK
 from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.distributions import split_key
-from shardwise.compiler.ops.random.threefry import random_bits
+from shardwise.compiler.ops.random.prng import random_bits, split_key
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, move_dim
 from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.numpy.indexing import take
 from shardwise.numpy.ordering import cumsum, searchsorted
 from shardwise.random.continuous import sample_gumbel
-from shardwise.random.keys import raw_key
+from shardwise.random.keys import single_key
 from shardwise.random.sampling import Shape, broadcast_sample_shape, canonical_shape, check_one_of, run_sampler
 from shardwise.random.uniform import sample_randint
 
@@ -73,7 +72,7 @@ def categorical(
         raise ValueError(
             f"categorical: cannot sample {math.prod(lead)} of {logits_type.shape[dim]} categories without replacement"
         )
-    key = raw_key("categorical", key)
+    key = single_key("categorical", key)
     return run_sampler(
         _categorical, key, logits, dim=dim, shape=shape, replace=bool(replace), mode=mode, out_sharding=out_sharding
     )
@@ -119,9 +118,9 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, o
         if not is_integer(x_type.dtype):
             raise TypeError(f"permutation: x must be an integer, or an array of at least one dim, not {x_type}")
         count = operator.index(x)
-        return run_sampler(_random_order, raw_key("permutation", key), count=count, out_sharding=out_sharding)
+        return run_sampler(_random_order, single_key("permutation", key), count=count, out_sharding=out_sharding)
     dim = canonical_axis("permutation", axis, x_type.ndim)
-    key = raw_key("permutation", key)
+    key = single_key("permutation", key)
     return run_sampler(_permute, key, x, dim=dim, independent=bool(independent), out_sharding=out_sharding)
 
 
@@ -198,7 +197,7 @@ def choice(
     parameters = [*([a] if a_type.ndim else []), *([] if p is None else [p])]
     return run_sampler(
         _choice,
-        raw_key("choice", key),
+        single_key("choice", key),
         *parameters,
         range_size=None if a_type.ndim else element_count,
         weighted=p is not None,

@@ -18,8 +18,8 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Exp, Log, Log1p, Tan
 from shardwise.compiler.ops.random import distributions
 from shardwise.compiler.ops.random.distributions import mantissa_bits, scale_uniform
-from shardwise.compiler.ops.random.threefry import random_bits
-from shardwise.random.keys import raw_key
+from shardwise.compiler.ops.random.prng import random_bits
+from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
     Shape,
     broadcast_parameter,
@@ -36,7 +36,7 @@ from shardwise.random.sampling import (
 def _run_standard(name: str, sampler: Callable[..., Any], key: Any, shape: Any, dtype: Any, out_sharding: Any) -> Any:
     """Check the arguments of a distribution without parameters, and run its sampler."""
     dtype, shape = float_dtype(name, dtype), canonical_shape(name, shape)
-    return run_sampler(sampler, raw_key(name, key), shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(sampler, single_key(name, key), shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _uniform_from(key: Any, low: float, shape: Shape, dtype: DType) -> Any:
@@ -186,7 +186,7 @@ def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None
     """
     dtype, shape = float_dtype("gumbel", dtype), canonical_shape("gumbel", shape)
     check_one_of("gumbel", "mode", mode, (None, "low", "high", "highest"))
-    key = raw_key("gumbel", key)
+    key = single_key("gumbel", key)
     return run_sampler(sample_gumbel, key, shape=shape, dtype=dtype, mode=mode or "low", out_sharding=out_sharding)
 
 
@@ -262,7 +262,7 @@ def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_shardi
     """
     dtype, shape = float_dtype("pareto", dtype), sample_shape("pareto", shape, b)
     check_no_narrowing("pareto", dtype, b)
-    return run_sampler(_pareto, raw_key("pareto", key), b, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(_pareto, single_key("pareto", key), b, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _pareto(key: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
@@ -298,7 +298,9 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_
     """
     dtype, shape = float_dtype("rayleigh", dtype), sample_shape("rayleigh", shape, scale)
     check_no_narrowing("rayleigh", dtype, scale)
-    return run_sampler(_rayleigh, raw_key("rayleigh", key), scale, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(
+        _rayleigh, single_key("rayleigh", key), scale, shape=shape, dtype=dtype, out_sharding=out_sharding
+    )
 
 
 def _rayleigh(key: Any, scale: Any, *, shape: Shape, dtype: DType) -> Any:
@@ -330,7 +332,7 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype
         Array([1.718, 1.96 ], dtype=float32)
     """
     dtype, shape = float_dtype("weibull_min", dtype), canonical_shape("weibull_min", shape)
-    return run_sampler(_weibull, raw_key("weibull_min", key), scale, concentration, shape=shape, dtype=dtype)
+    return run_sampler(_weibull, single_key("weibull_min", key), scale, concentration, shape=shape, dtype=dtype)
 
 
 def _weibull(key: Any, scale: Any, concentration: Any, *, shape: Shape, dtype: DType) -> Any:
@@ -366,7 +368,7 @@ def triangular(
     """
     dtype, shape = float_dtype("triangular", dtype), sample_shape("triangular", shape, left, mode, right)
     check_no_narrowing("triangular", dtype, left, mode, right)
-    key = raw_key("triangular", key)
+    key = single_key("triangular", key)
     return run_sampler(_triangular, key, left, mode, right, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 

@@ -15,12 +15,14 @@ from shardwise.compiler.ops.elementwise.rounding import Floor
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Log, Log1p
 from shardwise.compiler.ops.random import distributions
+from shardwise.compiler.ops.random.counter_based import constant_counters, row_major_strides
+from shardwise.compiler.ops.random.key_data import KeyData
 from shardwise.compiler.ops.random.poisson_binomial import RejectionSampler, WaitingTimeSampler
-from shardwise.compiler.ops.random.threefry import constant_counters, random_keys, row_major_strides
+from shardwise.compiler.ops.random.prng import random_keys
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import move_dim
 from shardwise.lax.cumulative import cumsum
-from shardwise.random.keys import raw_key
+from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
     Shape,
     broadcast_parameter,
@@ -35,16 +37,18 @@ from shardwise.random.sampling import (
 def _count_waiting_times(distribution: str, key: Any, *parameters: Any) -> Any:
     """Sample counts with a small mean, by adding up waiting times between events."""
     strides = row_major_strides(parameters[0].type.shape)
-    return WaitingTimeSampler(distribution, strides)(key, constant_counters(key, 0), *parameters)
+    words = KeyData()(key)
+    op = WaitingTimeSampler(distribution, strides, key.type.dtype.impl)
+    return op(words, constant_counters(words, 0), *parameters)
 
 
 def _count_by_rejection(distribution: str, key: Any, *parameters: Any) -> Any:
     """Sample counts with a large mean, by rejection sampling."""
     shape = parameters[0].type.shape
     iteration, is_pending = full((), 0, np.int32), full(shape, True, np.bool_)
-    return RejectionSampler(distribution, row_major_strides(shape))(
-        key, constant_counters(key, 0), iteration, is_pending, *parameters
-    )[0]
+    words = KeyData()(key)
+    op = RejectionSampler(distribution, row_major_strides(shape), key.type.dtype.impl)
+    return op(words, constant_counters(words, 0), iteration, is_pending, *parameters)[0]
 
 
 def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
@@ -70,7 +74,7 @@ def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sha
         Array([0, 1, 5, 5], dtype=int32)
     """
     dtype, shape = integer_dtype("poisson", dtype), sample_shape("poisson", shape, lam)
-    return run_sampler(_poisson, raw_key("poisson", key), lam, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(_poisson, single_key("poisson", key), lam, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _poisson(key: Any, lam: Any, *, shape: Shape, dtype: DType) -> Any:
@@ -106,7 +110,7 @@ def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> 
         Array([6., 7., 5., 6.], dtype=float32)
     """
     dtype, shape = float_dtype("binomial", dtype), sample_shape("binomial", shape, n, p)
-    return run_sampler(sample_binomial, raw_key("binomial", key), n, p, shape=shape, dtype=dtype)
+    return run_sampler(sample_binomial, single_key("binomial", key), n, p, shape=shape, dtype=dtype)
 
 
 def sample_binomial(key: Any, n: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
@@ -157,7 +161,7 @@ def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sha
         Array([ 1,  1, 11,  8], dtype=int32)
     """
     dtype, shape = integer_dtype("geometric", dtype), sample_shape("geometric", shape, p)
-    return run_sampler(_geometric, raw_key("geometric", key), p, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(_geometric, single_key("geometric", key), p, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _geometric(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
@@ -198,7 +202,7 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = Non
     if not shape:
         raise ValueError(f"multinomial: p must have at least one dim, that of the outcomes, not {types[1]}")
     dtype = float_dtype("multinomial", dtype)
-    key = raw_key("multinomial", key)
+    key = single_key("multinomial", key)
     return run_sampler(_multinomial, key, n, p, shape=shape, compute_dtype=compute_dtype, dtype=dtype, unroll=unroll)
 
 

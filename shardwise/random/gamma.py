@@ -12,13 +12,14 @@ from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.distributions import RandomGamma, split_key
-from shardwise.compiler.ops.random.threefry import random_keys
+from shardwise.compiler.ops.random.distributions import RandomGamma
+from shardwise.compiler.ops.random.key_data import KeyData
+from shardwise.compiler.ops.random.prng import random_keys, split_key
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.reductions import ReduceMax
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.random.continuous import sample_exponential
-from shardwise.random.keys import raw_key
+from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
     Shape,
     broadcast_parameter,
@@ -55,7 +56,7 @@ def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_shardin
         Array([2.569    , 2.7840002], dtype=float32)
     """
     dtype, shape = float_dtype("gamma", dtype), sample_shape("gamma", shape, a)
-    return run_sampler(sample_gamma, raw_key("gamma", key), a, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(sample_gamma, single_key("gamma", key), a, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
@@ -82,7 +83,7 @@ def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_shar
     """
     dtype, shape = float_dtype("loggamma", dtype), sample_shape("loggamma", shape, a)
     return run_sampler(
-        sample_gamma, raw_key("loggamma", key), a, shape=shape, dtype=dtype, log=True, out_sharding=out_sharding
+        sample_gamma, single_key("loggamma", key), a, shape=shape, dtype=dtype, log=True, out_sharding=out_sharding
     )
 
 
@@ -91,7 +92,8 @@ def sample_gamma(key: Any, a: Any, *, shape: Shape, dtype: DType, log: bool = Fa
 
     Each element has a key of its own, so a device samples its shard without communication.
     """
-    return RandomGamma(log)(random_keys(key, shape), broadcast_parameter(as_operand(a), shape, dtype))
+    keys = KeyData()(random_keys(key, shape))
+    return RandomGamma(log, key.type.dtype.impl)(keys, broadcast_parameter(as_operand(a), shape, dtype))
 
 
 def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
@@ -122,7 +124,7 @@ def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_
     """
     dtype, shape = float_dtype("beta", dtype), sample_shape("beta", shape, a, b)
     check_no_narrowing("beta", dtype, a, b)
-    return run_sampler(_beta, raw_key("beta", key), a, b, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(_beta, single_key("beta", key), a, b, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _beta(key: Any, a: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
@@ -162,7 +164,7 @@ def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None, *, out
         raise ValueError(f"dirichlet: alpha must have at least one dim, that of the categories, not {alpha_type}")
     shape = (*broadcast_sample_shape("dirichlet", shape, alpha_type.shape[:-1]), alpha_type.shape[-1])
     return run_sampler(
-        _dirichlet, raw_key("dirichlet", key), alpha, shape=shape, dtype=dtype, out_sharding=out_sharding
+        _dirichlet, single_key("dirichlet", key), alpha, shape=shape, dtype=dtype, out_sharding=out_sharding
     )
 
 
@@ -198,7 +200,9 @@ def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sh
     """
     dtype, shape = float_dtype("chisquare", dtype), sample_shape("chisquare", shape, df)
     check_no_narrowing("chisquare", dtype, df)
-    return run_sampler(_chisquare, raw_key("chisquare", key), df, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(
+        _chisquare, single_key("chisquare", key), df, shape=shape, dtype=dtype, out_sharding=out_sharding
+    )
 
 
 def _chisquare(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
@@ -233,7 +237,7 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *,
     """
     dtype, shape = float_dtype("f", dtype), sample_shape("f", shape, dfnum, dfden)
     check_no_narrowing("f", dtype, dfnum, dfden)
-    return run_sampler(_f, raw_key("f", key), dfnum, dfden, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(_f, single_key("f", key), dfnum, dfden, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _f(key: Any, dfnum: Any, dfden: Any, *, shape: Shape, dtype: DType) -> Any:
@@ -271,7 +275,7 @@ def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: 
     """
     dtype, shape = float_dtype("t", dtype), sample_shape("t", shape, df)
     check_no_narrowing("t", dtype, df)
-    return run_sampler(_t, raw_key("t", key), df, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(_t, single_key("t", key), df, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _t(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
@@ -304,7 +308,7 @@ def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *
         Array([0.95400006, 0.09      ], dtype=float32)
     """
     dtype, shape = float_dtype("generalized_normal", dtype), canonical_shape("generalized_normal", shape)
-    key = raw_key("generalized_normal", key)
+    key = single_key("generalized_normal", key)
     return run_sampler(_generalized_normal, key, p, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
@@ -339,7 +343,7 @@ def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None, *, 
         Array([0.91700006, 0.393     ], dtype=float32)
     """
     dtype, shape = float_dtype("ball", dtype), (*canonical_shape("ball", shape), operator.index(d))
-    return run_sampler(_ball, raw_key("ball", key), p, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(_ball, single_key("ball", key), p, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _ball(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:

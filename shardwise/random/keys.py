@@ -1,7 +1,8 @@
 """PRNG keys. A key determines the random numbers of a call: split it for each further call.
 
-A key is an array with a key dtype, as `key` returns it; or a raw key, u32[2], as `PRNGKey` returns it. All functions
-accept both, and functions that return keys return the form that they were passed.
+A key is an array with a key dtype, as `key` returns it; or a raw key, u32[2] or u32[4], as `PRNGKey` returns it. All
+functions accept both, and functions that return keys return the form that they were passed. A raw key is one of the
+implementation `config.default_prng_impl`.
 """
 
 from collections.abc import Sequence
@@ -10,14 +11,11 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
-from shardwise.compiler.dtypes import KEY, KeyDType, is_integer, is_key
-from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.elementwise.bitwise import ShiftRightLogical
-from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.dtypes import KEY_DTYPES, KeyDType, is_integer, is_key, key_words
+from shardwise.compiler.ops.random import prng
+from shardwise.compiler.ops.random.counter_based import WORD
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
-from shardwise.compiler.ops.random.threefry import COUNTER, WORD, RandomKeys, random_keys
-from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Concatenate
+from shardwise.config import config
 from shardwise.random.sampling import canonical_shape
 
 
@@ -26,7 +24,8 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
 
     Args:
         seed: the seed, an integer scalar.
-        impl: the name of the PRNG algorithm; only "threefry2x32" is supported.
+        impl: the name of the PRNG implementation: "threefry2x32", "rbg" or "unsafe_rbg"; by default
+            `config.default_prng_impl`.
         dtype: the key dtype, as an alternative to `impl`.
 
     Returns:
@@ -34,7 +33,7 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
 
     Raises:
         TypeError: if `seed` is not an integer scalar.
-        ValueError: if both `impl` and `dtype` are passed, or if the algorithm is not supported.
+        ValueError: if both `impl` and `dtype` are passed, or if the implementation is not supported.
 
     Example:
         >>> jax.random.key(0)
@@ -43,30 +42,29 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
     """
     if impl is not None and dtype is not None:
         raise ValueError("key: pass either impl or dtype, not both")
-    key_dtype(dtype if impl is None else impl)
-    return WrapKeyData()(_raw_key_from_seed(_checked_seed("key", seed)))
+    return _seed_key(_checked_seed("key", seed), impl=key_dtype(dtype if impl is None else impl).impl)
 
 
 def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
-    """Return a raw PRNG key, an array of two 32-bit words, from a seed.
+    """Return a raw PRNG key, an array of 32-bit words, from a seed.
 
     Args:
         seed: the seed, an integer scalar.
-        impl: the name of the PRNG algorithm; only "threefry2x32" is supported.
+        impl: the name of the PRNG implementation: "threefry2x32", "rbg" or "unsafe_rbg"; by default
+            `config.default_prng_impl`.
 
     Returns:
-        A u32[2] array.
+        A u32[2] array; u32[4] for the implementations "rbg" and "unsafe_rbg".
 
     Raises:
         TypeError: if `seed` is not an integer scalar.
-        ValueError: if the algorithm is not supported.
+        ValueError: if the implementation is not supported.
 
     Example:
         >>> jax.random.PRNGKey(42)
         Array([ 0, 42], dtype=uint32)
     """
-    key_dtype(impl)
-    return _raw_key_from_seed(_checked_seed("PRNGKey", seed))
+    return KeyData()(_seed_key(_checked_seed("PRNGKey", seed), impl=key_dtype(impl).impl))
 
 
 def _checked_seed(name: str, seed: Any) -> Any:
@@ -80,11 +78,8 @@ def _checked_seed(name: str, seed: Any) -> Any:
 
 
 @compiled_function
-def _raw_key_from_seed(seed: Any) -> Any:
-    """Return the high and the low word of an integer; the high word of a dtype of 32 bits or fewer is 0."""
-    seed = as_operand(seed)
-    halves = (ShiftRightLogical()(seed, full_like(seed, 32)), seed)
-    return Concatenate(0)(*(Reshape((1,))(Convert(WORD)(half)) for half in halves))
+def _seed_key(seed: Any, *, impl: str) -> Any:
+    return prng.seed_key(as_operand(seed), impl)
 
 
 def split(key: Any, num: int | Sequence[int] = 2) -> Any:
@@ -95,7 +90,7 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
         num: the number of new keys, or the shape of the array of new keys.
 
     Returns:
-        An array of keys of the same form as `key`: with a key dtype, or raw with a last dim of size 2.
+        An array of keys of the same form as `key`: with a key dtype, or raw with a last dim for the words.
 
     Raises:
         TypeError: if `key` is not a PRNG key, or if `num` is neither an integer nor a tuple of integers.
@@ -108,12 +103,12 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
          [ 928981903 3453687069]]
     """
     shape = (num,) if isinstance(num, (int, np.integer)) else num
-    return _wrap_like(key, _split(raw_key("split", key), shape=canonical_shape("split", shape)))
+    return _in_form_of(key, _split(single_key("split", key), shape=canonical_shape("split", shape)))
 
 
 @compiled_function
 def _split(key: Any, *, shape: tuple[int, ...]) -> Any:
-    return random_keys(as_operand(key), shape)
+    return prng.random_keys(as_operand(key), shape)
 
 
 def fold_in(key: Any, data: Any) -> Any:
@@ -140,13 +135,12 @@ def fold_in(key: Any, data: Any) -> Any:
     data_type = type_of(data, "fold_in")
     if data_type.ndim:
         raise TypeError(f"fold_in: data must be a scalar, not {data_type}; use vmap for a batch")
-    return _wrap_like(key, _fold_in(raw_key("fold_in", key), data))
+    return _in_form_of(key, _fold_in(single_key("fold_in", key), data))
 
 
 @compiled_function
 def _fold_in(key: Any, data: Any) -> Any:
-    counter = Convert(COUNTER)(Convert(WORD)(as_operand(data)))
-    return RandomKeys((), ())(as_operand(key), counter)
+    return prng.fold_in(as_operand(key), as_operand(data))
 
 
 def clone(key: Any) -> Any:
@@ -175,7 +169,7 @@ def key_data(keys: Any) -> Any:
         keys: an array of keys, or of raw keys, which is returned unchanged.
 
     Returns:
-        A u32 array with a last dim of size 2, the words of each key.
+        A u32 array with a last dim for the words of each key: two, or four for "rbg" and "unsafe_rbg".
 
     Raises:
         TypeError: if `keys` is not an array of keys.
@@ -191,16 +185,17 @@ def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -
     """Return the keys that have the given words: the inverse of `key_data`.
 
     Args:
-        key_bits_array: a u32 array whose last dim, of size 2, holds the words of each key.
-        impl: the name of the PRNG algorithm; only "threefry2x32" is supported.
+        key_bits_array: a u32 array whose last dim holds the words of each key.
+        impl: the name of the PRNG implementation: "threefry2x32", "rbg" or "unsafe_rbg"; by default
+            `config.default_prng_impl`.
         dtype: the key dtype, as an alternative to `impl`.
 
     Returns:
         An array with a key dtype, without the last dim of `key_bits_array`.
 
     Raises:
-        TypeError: if `key_bits_array` is not a u32 array with a last dim of size 2.
-        ValueError: if both `impl` and `dtype` are passed, or if the algorithm is not supported.
+        TypeError: if `key_bits_array` is not a u32 array with a last dim for the words.
+        ValueError: if both `impl` and `dtype` are passed, or if the implementation is not supported.
 
     Example:
         >>> jax.random.wrap_key_data(jnp.array([0, 7], "uint32")) == jax.random.key(7)
@@ -208,18 +203,17 @@ def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -
     """
     if impl is not None and dtype is not None:
         raise ValueError("wrap_key_data: pass either impl or dtype, not both")
-    key_dtype(dtype if impl is None else impl)
-    return WrapKeyData()(as_operand(key_bits_array, "wrap_key_data"))
+    return WrapKeyData(key_dtype(dtype if impl is None else impl).impl)(as_operand(key_bits_array, "wrap_key_data"))
 
 
 def key_impl(keys: Any) -> str:
-    """Return the name of the PRNG algorithm of keys.
+    """Return the name of the PRNG implementation of keys.
 
     Args:
         keys: an array of keys, or of raw keys.
 
     Returns:
-        The name, "threefry2x32".
+        The name: "threefry2x32", "rbg" or "unsafe_rbg".
 
     Raises:
         TypeError: if `keys` is not an array of keys.
@@ -228,56 +222,61 @@ def key_impl(keys: Any) -> str:
         >>> jax.random.key_impl(jax.random.key(0))
         'threefry2x32'
     """
-    if not is_key(type_of(keys, "key_impl").dtype):
-        _checked_raw_keys("key_impl", keys)
-    return KEY.impl
+    dtype: Any = type_of(keys, "key_impl").dtype
+    if is_key(dtype):
+        return str(dtype.impl)
+    _checked_raw_keys("key_impl", keys)
+    return str(config.default_prng_impl)
 
 
 def key_dtype(impl_spec: Any = None) -> Any:
-    """Return the key dtype of a PRNG algorithm.
+    """Return the key dtype of a PRNG implementation.
 
     Args:
-        impl_spec: the name of the algorithm, or a key dtype; by default "threefry2x32", the only supported algorithm.
+        impl_spec: the name of the implementation, or a key dtype; by default `config.default_prng_impl`.
 
     Returns:
         The key dtype.
 
     Raises:
-        ValueError: if the algorithm is not supported.
+        ValueError: if the implementation is not supported.
 
     Example:
         >>> jax.random.key_dtype()
         key<fry>
     """
-    impl = KEY.impl if impl_spec is None else impl_spec
-    if isinstance(impl, KeyDType) or impl == KEY.impl:
-        return KEY
-    raise ValueError(
-        f"random: the PRNG implementation {impl!r} is not supported; the only one is {KEY.impl!r}, whose bits do not "
-        "depend on the sharding of arrays"
-    )
+    if isinstance(impl_spec, KeyDType):
+        return impl_spec
+    impl = config.default_prng_impl if impl_spec is None else impl_spec
+    if impl not in KEY_DTYPES:
+        raise ValueError(
+            f"random: the PRNG implementation {impl!r} is not supported; supported: {', '.join(map(repr, KEY_DTYPES))}"
+        )
+    return KEY_DTYPES[impl]
 
 
-def raw_key(name: str, key: Any) -> Any:
-    """Return a single key as a raw key, its two words."""
+def single_key(name: str, key: Any) -> Any:
+    """Return a single key with a key dtype."""
     key_type = type_of(key, name)
-    raw = KeyData()(key) if is_key(key_type.dtype) else _checked_raw_keys(name, key)
-    if raw.type.ndim > 1:
+    typed = as_operand(key)
+    if not is_key(key_type.dtype):
+        typed = WrapKeyData(key_dtype().impl)(_checked_raw_keys(name, key))
+    if typed.type.ndim:
         raise ValueError(
             f"{name}: accepts a single key, not an array of keys, {key_type}; use vmap for a batch of keys"
         )
-    return raw
+    return typed
 
 
 def _checked_raw_keys(name: str, key: Any) -> Any:
-    key_type = type_of(key, name)
-    if key_type.dtype != WORD or key_type.shape[-1:] != (2,):
+    key_type, dtype = type_of(key, name), key_dtype()
+    if key_type.dtype != WORD or key_type.shape[-1:] != (key_words(dtype),):
         raise TypeError(
             f"{name}: key must be a PRNG key, as `random.key` or `random.PRNGKey` returns it, not {key_type}"
         )
     return as_operand(key)
 
 
-def _wrap_like(key: Any, raw: Any) -> Any:
-    """Return raw keys in the form of `key`: with a key dtype, or raw."""
-    return WrapKeyData()(raw) if is_key(type_of(key).dtype) else raw
+def _in_form_of(key: Any, typed: Any) -> Any:
+    """Return keys with a key dtype in the form of `key`: with a key dtype, or raw."""
+    return typed if is_key(type_of(key).dtype) else KeyData()(typed)

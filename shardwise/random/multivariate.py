@@ -10,7 +10,7 @@ from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.numpy.elementwise import sign
 from shardwise.numpy.linalg.decompositions import cholesky, eigh, qr, svd
 from shardwise.numpy.linalg.products import diagonal, matrix_transpose
-from shardwise.random.keys import raw_key
+from shardwise.random.keys import single_key
 from shardwise.random.normal import sample_normal
 from shardwise.random.sampling import (
     Shape,
@@ -73,7 +73,7 @@ def multivariate_normal(
     shape = broadcast_sample_shape(name, shape, mean_type.shape[:-1], cov_type.shape[:-2])
     return run_sampler(
         _multivariate_normal,
-        raw_key(name, key),
+        single_key(name, key),
         mean,
         cov,
         shape=shape,
@@ -130,7 +130,7 @@ def orthogonal(
     dtype, shape = inexact_dtype("orthogonal", dtype), canonical_shape("orthogonal", shape)
     rows = operator.index(n)
     columns = rows if m is None else operator.index(m)
-    key = raw_key("orthogonal", key)
+    key = single_key("orthogonal", key)
     return run_sampler(
         _orthogonal, key, shape=shape, rows=rows, columns=columns, dtype=dtype, out_sharding=out_sharding
     )

@@ -16,10 +16,10 @@ from shardwise.compiler.ops.elementwise.rounding import Nextafter
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.distributions import split_key
+from shardwise.compiler.ops.random.prng import split_key
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.special.gamma_erf import Erf, ErfInv
-from shardwise.random.keys import raw_key
+from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
     Shape,
     broadcast_parameter,
@@ -59,7 +59,7 @@ def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
         Array([1.623, 2.025], dtype=float32)
     """
     dtype, shape = inexact_dtype("normal", dtype), canonical_shape("normal", shape)
-    return run_sampler(sample_normal, raw_key("normal", key), shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(sample_normal, single_key("normal", key), shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def sample_normal(key: Any, *, shape: Shape, dtype: DType) -> Any:
@@ -99,7 +99,7 @@ def truncated_normal(
     """
     dtype = float_dtype("truncated_normal", dtype)
     shape = sample_shape("truncated_normal", shape, lower, upper)
-    key = raw_key("truncated_normal", key)
+    key = single_key("truncated_normal", key)
     return run_sampler(_truncated_normal, key, lower, upper, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
@@ -139,7 +139,7 @@ def lognormal(key: Any, sigma: Any = _ONE, shape: Any = None, dtype: Any = None,
     """
     dtype, shape = inexact_dtype("lognormal", dtype), sample_shape("lognormal", shape, sigma)
     check_no_narrowing("lognormal", dtype, sigma)
-    key = raw_key("lognormal", key)
+    key = single_key("lognormal", key)
     return run_sampler(_lognormal, key, sigma, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
@@ -171,7 +171,7 @@ def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any =
         Array([2.631     , 0.99100006], dtype=float32)
     """
     dtype, shape = float_dtype("maxwell", dtype), canonical_shape("maxwell", shape)
-    return run_sampler(sample_maxwell, raw_key("maxwell", key), shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(sample_maxwell, single_key("maxwell", key), shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def sample_maxwell(key: Any, *, shape: Shape, dtype: DType) -> Any:
@@ -204,7 +204,7 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype:
     """
     dtype, shape = float_dtype("double_sided_maxwell", dtype), canonical_shape("double_sided_maxwell", shape)
     parameter_shape = sample_shape("double_sided_maxwell", None, loc, scale)
-    key = raw_key("double_sided_maxwell", key)
+    key = single_key("double_sided_maxwell", key)
     return run_sampler(
         _double_sided_maxwell, key, loc, scale, shape=(shape or parameter_shape) + parameter_shape, dtype=dtype
     )
@@ -242,7 +242,7 @@ def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_shard
     """
     dtype, shape = float_dtype("wald", dtype), sample_shape("wald", shape, mean)
     check_no_narrowing("wald", dtype, mean)
-    return run_sampler(_wald, raw_key("wald", key), mean, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return run_sampler(_wald, single_key("wald", key), mean, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _wald(key: Any, mean: Any, *, shape: Shape, dtype: DType) -> Any:

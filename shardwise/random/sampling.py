@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 def run_sampler(
     sampler: Callable[..., Any], key: Any, *parameters: Any, out_sharding: Any = None, **static: Any
 ) -> Any:
-    """Return `sampler(key, *parameters, **static)` with sharding `out_sharding`; `key` is a raw key.
+    """Return `sampler(key, *parameters, **static)` with sharding `out_sharding`; `key` is a typed key.
 
     Outside of `jit` the call is one compiled program.
     """

@@ -14,10 +14,11 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Clamp
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.distributions import mantissa_bits, scale_uniform, split_key
-from shardwise.compiler.ops.random.threefry import WIDTHS, random_bits
+from shardwise.compiler.ops.random.counter_based import WIDTHS
+from shardwise.compiler.ops.random.distributions import mantissa_bits, scale_uniform
+from shardwise.compiler.ops.random.prng import random_bits, split_key
 from shardwise.compiler.ops.shape.constants import full
-from shardwise.random.keys import raw_key
+from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
     Shape,
     broadcast_parameter,
@@ -56,7 +57,7 @@ def bits(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = No
         raise ValueError(f"bits: dtype must be one of {', '.join(map(str, WIDTHS.values()))}, not {out_dtype}")
     shape = canonical_shape("bits", shape)
     return run_sampler(
-        random_bits, raw_key("bits", key), shape=shape, width=8 * out_dtype.itemsize, out_sharding=out_sharding
+        random_bits, single_key("bits", key), shape=shape, width=8 * out_dtype.itemsize, out_sharding=out_sharding
     )
 
 
@@ -88,7 +89,7 @@ def uniform(
     """
     dtype, shape = float_dtype("uniform", dtype), canonical_shape("uniform", shape)
     broadcast_sample_shape("uniform", shape, type_of(minval, "uniform").shape, type_of(maxval, "uniform").shape)
-    key = raw_key("uniform", key)
+    key = single_key("uniform", key)
     return run_sampler(sample_uniform, key, minval, maxval, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
@@ -127,7 +128,7 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *
     """
     dtype, shape = integer_dtype("randint", dtype), canonical_shape("randint", shape)
     broadcast_sample_shape("randint", shape, type_of(minval, "randint").shape, type_of(maxval, "randint").shape)
-    key = raw_key("randint", key)
+    key = single_key("randint", key)
     return run_sampler(sample_randint, key, minval, maxval, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
@@ -199,7 +200,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, o
     if not is_float(p_type.dtype):
         raise TypeError(f"bernoulli: the probability p must have a floating-point dtype, not {p_type}")
     shape = broadcast_sample_shape("bernoulli", shape, p_type.shape)
-    key = raw_key("bernoulli", key)
+    key = single_key("bernoulli", key)
     return run_sampler(sample_bernoulli, key, p, shape=shape, mode=mode, out_sharding=out_sharding)
 
 
@@ -234,7 +235,7 @@ def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: An
         Array([-1, -1,  1,  1], dtype=int32)
     """
     dtype = default_dtype("int*") if dtype is None else canonical_dtype(dtype)
-    key, shape = raw_key("rademacher", key), canonical_shape("rademacher", shape)
+    key, shape = single_key("rademacher", key), canonical_shape("rademacher", shape)
     return run_sampler(sample_rademacher, key, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 

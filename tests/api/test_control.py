@@ -770,7 +770,10 @@ ERRORS = {
         r"scan: length must be a Python integer, not Traced<i32\[\]~",
     ),
     "scan of no function": (lambda: lax.scan(3, 1.0, THREE), "scan: f must be a function, not 3"),
-    "scan unrolled 0 times": (lambda: lax.scan(a_pair, 1.0, THREE, unroll=0), "unroll must be at least 1, not 0"),
+    "scan unrolled -1 times": (
+        lambda: lax.scan(a_pair, 1.0, THREE, unroll=-1),
+        "unroll must be a bool or an integer of at least 0, not -1",
+    ),
     "scan unrolled by halves": (
         lambda: lax.scan(a_pair, 1.0, THREE, unroll=1.5),
         r"scan: unroll must be a Python integer, not 1\.5",

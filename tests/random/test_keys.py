@@ -145,14 +145,14 @@ ERRORS = {
     "seed is an array": (lambda k: random.key(np.arange(3)), TypeError, "key: seed must be a scalar.*use vmap"),
     "seed is a float": (lambda k: random.key(1.5), TypeError, "key: seed must be an integer"),
     "impl": (
-        lambda k: random.key(0, impl="rbg"),
+        lambda k: random.key(0, impl="mersenne"),
         ValueError,
-        "PRNG implementation 'rbg' is not supported.*only one is 'threefry2x32'",
+        "PRNG implementation 'mersenne' is not supported; supported: 'threefry2x32', 'rbg', 'unsafe_rbg'",
     ),
     "words": (
         lambda k: random.wrap_key_data(np.arange(3)),
         TypeError,
-        "wrap_key_data: a key is two words along the last",
+        "wrap_key_data: a key of threefry2x32 is 2 words along the last",
     ),
     "shape is a float": (
         lambda k: random.uniform(k, 3.0),

@@ -29,11 +29,14 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import promote_dtypes
+from shardwise.compiler.ops.control.while_loop import while_capturing
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.reductions import ReduceOr
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
@@ -210,11 +213,13 @@ class IndexUpdateRef:
             applied = func(self.get(mode="clip", wrap_negative_indices=wrap_negative_indices))
             promises = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices}
             return self.set(applied, **promises, **options)
-        max_count = _max_index_count(indexer, arrays, clip)
         counts = IndexUpdateRef(full(self.array.type.shape, 0, np.int32), self.index).add(1, **options)
+        max_count = _max_index_count(indexer, arrays, clip)
+        if max_count is None:
+            return _apply_repeatedly(func, self.array, counts)
         result = self.array
         for repetition in range(max_count):
-            result = _apply_where_repeated(counts, func(result), result, repetition=repetition)
+            result = _apply_where_repeated(counts, func(result), result, np.int32(repetition))
         return result
 
     def _ones(self) -> "IndexUpdateRef":
@@ -239,7 +244,7 @@ class IndexUpdateRef:
         if not self.array.type.size:
             return self.array
         if indexer.slice_ops and all(isinstance(array, int) for array in arrays):
-            if any(index == self.array.type.shape[dim] for index, dim in zip(arrays, indexer.dims, strict=True)):
+            if any(index == indexer.type.shape[dim] for index, dim in zip(arrays, indexer.dims, strict=True)):
                 return self.array
             indexer, arrays = indexer.with_static_indices(arrays), []
         return update_at_index(
@@ -254,18 +259,15 @@ class IndexUpdateRef:
         )
 
 
-def _max_index_count(indexer: Indexer, arrays: list[Any], clip: bool) -> int:
-    """Return how often the most frequent index occurs."""
+def _max_index_count(indexer: Indexer, arrays: list[Any], clip: bool) -> int | None:
+    """Return how often the most frequent index occurs; None if an index is traced."""
     sizes = [indexer.type.shape[dim] for dim in indexer.dims]
     columns, inside = [], np.ones(indexer.index_shape, np.bool_)
     for array, size in zip(arrays, sizes, strict=True):
         try:
             index = np.asarray(array)
         except ConcretizationTypeError:
-            raise NotImplementedError(
-                f"at.apply: {type_of(array)} is traced, so it is unknown how often each index occurs; pass "
-                "`unique_indices=True` if none repeats, or use concrete indices"
-            ) from None
+            return None
         if indexer.wrap_negative and not isinstance(array, int):
             index = np.where(index < 0, index + size, index)
         index = np.clip(index, 0, size - 1) if clip else index
@@ -275,10 +277,26 @@ def _max_index_count(indexer: Indexer, arrays: list[Any], clip: bool) -> int:
     return int(counts.max(initial=0))
 
 
+def _apply_repeatedly(func: Callable[[Any], Any], x: Any, counts: Any) -> Any:
+    """Apply `func` to each element as often as `counts` says, in a loop. It has no reverse-mode derivative."""
+
+    def has_more(repetition: Any, result: Any) -> list[Any]:
+        repeats = Compare("GT")(counts, Broadcast(counts.type.shape, ())(repetition))
+        return [ReduceOr(tuple(range(repeats.type.ndim)))(repeats)]
+
+    def step(repetition: Any, result: Any) -> list[Any]:
+        applied = _apply_where_repeated(counts, func(result), result, repetition)
+        return [Add()(repetition, full((), 1, np.int32)), applied]
+
+    # The first application is before the loop: its result has the type of the carry.
+    start = _apply_where_repeated(counts, func(x), x, np.int32(0))
+    return while_capturing("at.apply", [full((), 1, np.int32), start], has_more, step)[1]
+
+
 @compiled_function
-def _apply_where_repeated(counts: Any, applied: Any, before: Any, *, repetition: int) -> Any:
+def _apply_where_repeated(counts: Any, applied: Any, before: Any, repetition: Any) -> Any:
     """Select `applied` where an index occurs more than `repetition` times, else `before`."""
-    repeats = Compare("GT")(counts, full(counts.type.shape, repetition, counts.type.dtype))
+    repeats = Compare("GT")(counts, Broadcast(counts.type.shape, ())(as_operand(repetition)))
     return Select()(repeats, astype_weak(as_operand(applied), before.type.dtype, before.type.weak), before)
 
 
@@ -298,6 +316,7 @@ def update_at_index(
     if 0 in indexer.shape:
         return x
     before = x.type
+    x = indexer.with_scalar_dims(x)
     dtype, weak = promote_dtypes("at", (before, type_of(values)))
     x = astype_weak(x, dtype, weak and before.weak)
     values = astype_weak(as_operand(values), dtype, weak and before.weak)
@@ -321,6 +340,7 @@ def update_at_index(
         result = op(sliced, vectors, updates)
         if indexer.slice_ops:
             result = _update_slices(x, result, indexer, None)
+    result = result if result.type.shape == before.shape else Reshape(before.shape)(result)
     return astype_weak(result, before.dtype, before.weak)
 
 

@@ -5,6 +5,7 @@ x[..., None]  a reshape
 x[i]          with `i` an integer, static or traced: a dynamic slice and a reshape
 x[i]          with `i` an array of integers: a gather
 x[b]          with `b` a concrete array of booleans: a gather at its true elements
+x[True]       a new dim of size 1, indexed by an array of one zero; for False, by an empty array
 
 Static integers become operands, like traced ones: outside every frame one program serves all indices, and on a mesh the
 device that holds the element sends it.
@@ -64,8 +65,11 @@ def _slice_ops(slices: Sequence[tuple[int, int, int]], reversed_dims: Sequence[i
     return tuple(ops)
 
 
-def _expand_index(index: Any, type: ArrayType) -> list[Any]:
-    """Return one entry per dim and None for each new dim. Boolean arrays become the indices of their true elements."""
+def _expand_index(index: Any, type: ArrayType) -> tuple[list[Any], ArrayType]:
+    """Return one entry per dim and None for each new dim, and the type that they index.
+
+    Boolean arrays become the indices of their true elements. A boolean scalar indexes a new dim of size 1 of the type.
+    """
     entries: list[Any] = []
     for entry in map(_list_to_array, index) if isinstance(index, tuple) else (index,):
         entries += _normalize_entry(entry, type)
@@ -76,20 +80,32 @@ def _expand_index(index: Any, type: ArrayType) -> list[Any]:
     if len(ellipses) > 1:
         raise IndexError("index: only one entry can be `...`")
     at = ellipses[0] if ellipses else len(entries)
-    expanded = [*entries[:at], *[_FULL_SLICE] * (type.ndim - used), *entries[at + 1 :]]
-    for number, entry in enumerate(expanded):
+    expanded: list[Any] = []
+    shape: list[int] = []
+    dim = 0
+    for entry in [*entries[:at], *[_FULL_SLICE] * (type.ndim - used), *entries[at + 1 :]]:
+        consumed = _count_dims([entry])
+        sizes = type.shape[dim : dim + consumed]
         if isinstance(entry, _Mask):
-            dim = _count_dims(expanded[:number])
-            if entry.shape != type.shape[dim : dim + len(entry.shape)]:
+            if any(size not in (0, expected) for size, expected in zip(entry.shape, sizes, strict=True)):
                 raise IndexError(
                     f"index: a boolean array of shape {entry.shape} does not match the dims of {type} from dim {dim} on"
                 )
-    return [part for entry in expanded for part in (entry.indices if isinstance(entry, _Mask) else [entry])]
+            expanded += entry.indices
+            shape += sizes if entry.shape else (1,)
+        else:
+            expanded.append(entry)
+            shape += sizes
+        dim += consumed
+    return expanded, type.with_shape(tuple(shape))
 
 
 @dataclass(frozen=True, eq=False)
 class _Mask:
-    """A boolean array: its shape, and the indices of its true elements for each of its dims."""
+    """A boolean array: its shape, and the indices of its true elements for each of its dims.
+
+    A boolean scalar has one array of indices too, those of its true elements along a new dim of size 1.
+    """
 
     shape: tuple[int, ...]
     indices: list[Any]
@@ -122,11 +138,7 @@ def _normalize_entry(entry: Any, type: ArrayType) -> list[Any]:
         return [entry]
     entry_type = type_of(entry) if isinstance(entry, (Typed, np.ndarray, np.generic, bool)) else None
     if entry_type is not None and entry_type.dtype == np.bool_:
-        if not entry_type.ndim:
-            if _concrete(entry, entry_type):  # True adds a dim of size 1
-                return [None]
-            raise NotImplementedError(f"index: indexing {type} with False is not supported; use `x[None][:0]`")
-        nonzero = np.nonzero(_concrete(entry, entry_type))
+        nonzero = np.nonzero(np.atleast_1d(_concrete(entry, entry_type)))
         return [_Mask(entry_type.shape, [np.asarray(indices, np.int32) for indices in nonzero])]
     if entry_type is not None and not is_integer(entry_type.dtype):
         raise TypeError(f"index: {type} cannot be indexed by {entry_type}: {_SUPPORTED}")
@@ -156,7 +168,7 @@ class Indexer:
     """The static part of an index, without its arrays.
 
     Attributes:
-        type: the type of the indexed array.
+        type: the type of the indexed array, with a dim of size 1 for each boolean scalar of the index.
         slices: (start, limit, stride) of each dim; everything for dims that integers and arrays index.
         reversed_dims: the dims that are reversed after slicing.
         dims: the dims that integers and arrays index.
@@ -210,6 +222,10 @@ class Indexer:
         """The window sizes of the gather."""
         return tuple(1 if dim in self.dims else size for dim, size in enumerate(self.sliced_type.shape))
 
+    def with_scalar_dims(self, x: Any) -> Any:
+        """Add a dim of size 1 to the indexed array for each boolean scalar of the index."""
+        return x if x.type.shape == self.type.shape else Reshape(self.type.shape)(x)
+
     def with_static_indices(self, indices: Sequence[int]) -> "Indexer":
         """Replace static integers that are in bounds by slices of one element."""
         static = dict(zip(self.dims, indices, strict=True))
@@ -256,7 +272,7 @@ def parse_index(
         IndexError: if the index does not match the rank, or reads from an empty dim.
         TypeError: if an entry is not supported.
     """
-    entries = _expand_index(index, type)
+    entries, type = _expand_index(index, type)
     slices: list[tuple[int, int, int]] = []
     reversed_dims: list[int] = []
     arrays: list[Any] = []
@@ -321,6 +337,7 @@ def gather_by_index(
     x = as_operand(x)
     if 0 in indexer.shape:
         return full(indexer.shape, 0, x.type.dtype, x.type.weak)
+    x = indexer.with_scalar_dims(x)
     for op in indexer.slice_ops:
         x = op(x)
     if indices and not indexer.index_shape and fill is None:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.dtypes import (
-    KEY,
     SHORT_NAMES,
     SMALL_FLOATS,
     SMALL_INTEGERS,
@@ -86,8 +85,8 @@ _UPPER_BOUNDS = {
 
 def canonical_dtype(dtype: Any) -> DType:
     """Return the dtype that arrays use for `dtype`: 64-bit dtypes become 32-bit ones unless `enable_x64` is set."""
-    if dtype is KEY:
-        return KEY
+    if is_key(dtype):
+        return dtype  # type: ignore[no-any-return]
     wide: DType = np.dtype(dtype)
     return wide if config.enable_x64 else _NARROW.get(wide, wide)
 

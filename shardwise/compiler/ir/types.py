@@ -8,7 +8,17 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DTYPE_NAMES, KEY, SHORT_NAMES, DType, integer_range, is_integer, short_name
+from shardwise.compiler.dtypes import (
+    DTYPE_NAMES,
+    KEY_DTYPES,
+    SHORT_NAMES,
+    DType,
+    integer_range,
+    is_integer,
+    is_key,
+    key_words,
+    short_name,
+)
 
 
 @final
@@ -39,7 +49,7 @@ class ArrayType:
         interned = cls._interned.get((shape, dtype, weak, varying))
         if interned is not None:
             return interned
-        key = (tuple(map(int, shape)), dtype if dtype is KEY else np.dtype(dtype), weak, varying)
+        key = (tuple(map(int, shape)), dtype if is_key(dtype) else np.dtype(dtype), weak, varying)
         if key[1] not in DTYPE_NAMES:
             raise TypeError(f"arrays of {key[1]} are not supported; element types: {', '.join(SHORT_NAMES)}")
         if any(size < 0 for size in key[0]):
@@ -75,7 +85,9 @@ class ArrayType:
     @property
     def physical(self) -> "ArrayType":
         """The type of the buffer on devices: for PRNG keys, their words."""
-        return ArrayType((*self.shape, 2), np.uint32, False, self.varying) if self.dtype is KEY else self
+        if not is_key(self.dtype):
+            return self
+        return ArrayType((*self.shape, key_words(self.dtype)), np.uint32, False, self.varying)
 
     def strong(self) -> "ArrayType":
         return ArrayType(self.shape, self.dtype, False, self.varying) if self.weak else self
@@ -121,6 +133,9 @@ class Typed:
         return self.type.nbytes
 
 
+_DTYPES = {**SHORT_NAMES, **{dtype.name: dtype for dtype in KEY_DTYPES.values()}}
+
+
 def parse_type(text: str) -> ArrayType:
     """Return the type that prints as `text`.
 
@@ -128,7 +143,7 @@ def parse_type(text: str) -> ArrayType:
         ValueError: if there is none.
     """
     match = re.fullmatch(r"([\w<>]+)\[([\d,]*)\](~?)(?:\{([^{}]+)\})?", text)
-    dtype = None if match is None else KEY if match[1] == KEY.name else SHORT_NAMES.get(match[1])
+    dtype = None if match is None else _DTYPES.get(match[1])
     if match is None or dtype is None:
         raise ValueError(f"not a type: {text!r}")
     varying = tuple(match[4].split(",")) if match[4] else ()

@@ -1,11 +1,11 @@
-"""lower_keys: replace arrays of PRNG keys by arrays of their u32 words, with a last dim of size two.
+"""lower_keys: replace arrays of PRNG keys by arrays of their u32 words, with a last dim for the words.
 
 An op on keys only moves or compares them. It is batched over the dim of the words, by its own vmap rule.
 """
 
 from typing import Any
 
-from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.dtypes import is_key, key_words
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
@@ -16,8 +16,6 @@ from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceOr
 from shardwise.compiler.ops.shape.movement import move_dim
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.replay import for_each_equation
-
-_WORDS = BatchAxis(2)
 
 
 @verifies_result
@@ -56,8 +54,9 @@ def _apply_to_words(equation: Equation, operands: list[Any]) -> Any:
     dims = [value.type.ndim if is_key(value.type.dtype) else None for value in equation.inputs]
     if all(dim is None for dim in dims):
         return op(*operands)
-    results, out_dims = op.vmap(_WORDS, operands, dims)
-    if isinstance(op, Compare):  # keys are equal if both words are
+    words = next(key_words(value.type.dtype) for value in equation.inputs if is_key(value.type.dtype))
+    results, out_dims = op.vmap(BatchAxis(words), operands, dims)
+    if isinstance(op, Compare):  # keys are equal if all their words are
         return (ReduceAnd if op.direction == "EQ" else ReduceOr)((out_dims,))(results)
     if op.single:
         return move_dim(results, out_dims, results.type.ndim - 1)
@@ -65,7 +64,7 @@ def _apply_to_words(equation: Equation, operands: list[Any]) -> Any:
 
 
 def _unbatch(value: Value, batched: Any, dim: int | None) -> Any:
-    """Return one of several batched results: keys with the words last; other results, which are equal for both words,
+    """Return one of several batched results: keys with the words last; other results, which are equal for all words,
     without the batch dim."""
     if dim is None:
         return batched

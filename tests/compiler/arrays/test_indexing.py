@@ -214,7 +214,6 @@ SUPPORTED = "an index consists of integers, slices, None, `...` and arrays of in
         ),
         (at[np.array([1.5])], TypeError, f"index: f32[5,4,3] cannot be indexed by f32[1]: {SUPPORTED}"),
         (at[jnp.ones(2)], TypeError, f"index: f32[5,4,3] cannot be indexed by f32[2]: {SUPPORTED}"),
-        (at[False], NotImplementedError, "index: indexing f32[5,4,3] with False is not supported; use `x[None][:0]`"),
         (
             at[1, np.array([True, False])],
             IndexError,

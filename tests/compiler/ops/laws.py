@@ -53,8 +53,9 @@ from shardwise.compiler.ops.linalg.householder import HouseholderOp
 from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
 from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.ops.random.distributions import RandomGamma, Sampler
+from shardwise.compiler.ops.random.distributions import RandomGamma
 from shardwise.compiler.ops.random.poisson_binomial import CountSampler
+from shardwise.compiler.ops.random.sampler import Sampler
 from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.reduce.reductions import ReduceExtremum
 from shardwise.compiler.ops.reduce.sum import Sum

@@ -4,7 +4,7 @@ import numpy as np
 
 import shardwise as sw
 from shardwise import lax, random
-from shardwise.compiler.dtypes import KEY
+from shardwise.compiler.dtypes import KEY_DTYPES
 from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ir.verify import verify
@@ -33,7 +33,7 @@ def test_ops_that_move_keys_move_their_words():
 
 
 def test_the_type_of_keys():
-    key = ArrayType((3,), KEY)
+    key = ArrayType((3,), KEY_DTYPES["threefry2x32"])
     assert str(key) == "key<fry>[3]" and parse_type("key<fry>[3]") is key
     assert (key.nbytes, key.physical) == (24, ArrayType((3, 2), np.uint32))
     assert ArrayType((3,), np.float32).physical == ArrayType((3,), np.float32)

@@ -173,3 +173,22 @@ def while_any(
 
     rewrite = installed.transforms.rewrite
     return list(While(rewrite(name, types, any_true), rewrite(name, types, step), 0, 0)(*start))
+
+
+def while_capturing(
+    name: str, start: Sequence[Any], predicate: Callable[..., Sequence[Any]], step: Callable[..., Sequence[Any]]
+) -> list[Any]:
+    """Run `step` on values, from `start` on, while `predicate` is true. Both may use values of open frames.
+
+    Returns:
+        The final values.
+    """
+    types = [x.type for x in start]
+    programs, captured = [], []
+    for function in (predicate, step):
+        program, values = installed.transforms.build(function, types, name)
+        count = len(start)
+        programs.append(replace(program, inputs=(*program.inputs[count:], *program.inputs[:count])))
+        captured.append(values)
+    loop = While(programs[0], programs[1], len(captured[0]), len(captured[1]))
+    return list(loop(*captured[0], *captured[1], *start))

@@ -1,22 +1,15 @@
-"""Samples of distributions: uniform and normal as functions of random bits, and the base class of sampler ops.
-
-A sampler op is defined by a program of other ops that runs on one device's shard. A rejection loop in it ends when the
-elements of this shard are accepted; no iteration waits for another device.
-"""
+"""Samples of the uniform, the normal and the gamma distribution, as functions of random bits."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any, final
 
 import ml_dtypes
 import numpy as np
 
-from shardwise.caches import registered_cache
-from shardwise.compiler.dtypes import DType, is_float
-from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_float_errors
-from shardwise.compiler.ir.program import Program
+from shardwise.compiler.dtypes import KEY_DTYPES, DType, is_float
+from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.while_loop import while_any
@@ -28,10 +21,11 @@ from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.powers import Pow, Sqrt
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Exp, Log, Log1p
-from shardwise.compiler.ops.random.threefry import WIDTHS, WORD, random_bits, random_keys
+from shardwise.compiler.ops.random.counter_based import WIDTHS
+from shardwise.compiler.ops.random.key_data import WrapKeyData
+from shardwise.compiler.ops.random.prng import THREEFRY, random_bits, split_key
+from shardwise.compiler.ops.random.sampler import Sampler
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
-from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.compiler.ops.special.gamma_erf import ErfInv
 from shardwise.compiler.ops.special.incomplete import RandomGammaGrad
 from shardwise.compiler.shardings.factors import FactorRule
@@ -78,39 +72,10 @@ def normal(key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     return Mul()(full_like(unit, math.sqrt(2)), ErfInv()(symmetric))
 
 
-class Sampler(Op):
-    """An op that samples by a program of other ops, which runs on one device's shards."""
-
-    def sample(self, *operands: Any) -> list[Any]:
-        """Compute the results by applying other ops."""
-        raise self.missing_rule("sample")
-
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
-        results = hlo.program(_sampling_program(self, tuple(x.type.strong() for x in operands)), operands)
-        return results[0] if self.single else results
-
-    @ignore_float_errors
-    def reference(self, *operands: NumpyArray) -> Any:
-        results = evaluate(_sampling_program(self, tuple(ArrayType(x.shape, x.dtype) for x in operands)), operands)
-        return results[0] if self.single else results
-
-
-@registered_cache(maxsize=4096)
-def _sampling_program(op: Sampler, types: tuple[ArrayType, ...]) -> Program:
-    return installed.transforms.rewrite(op.name, types, op.sample)
-
-
 def where_leading(condition: Any, x: Any, y: Any) -> Any:
     """Select `x` or `y` by a condition that has only their leading dims."""
     shape = x.type.shape
     return Select()(Broadcast(shape, tuple(range(condition.type.ndim)))(condition), x, y)
-
-
-def split_key(key: Any, count: int) -> list[Any]:
-    """Split each key into `count` new keys, and return an array of keys for each of them."""
-    keys = random_keys(key, (count,))
-    dim = keys.type.ndim - 2
-    return [Reshape(key.type.shape)(slice_along(keys, dim, number, number + 1)) for number in range(count)]
 
 
 @final
@@ -127,9 +92,10 @@ class RandomGamma(Sampler):
 
     name = "random_gamma"
     log: bool
+    impl: str = field(default=THREEFRY, repr=False)  # of the keys, which are given by their words
 
     def out_type(self, key: ArrayType, a: ArrayType) -> ArrayType:
-        if key != ArrayType((*a.shape, 2), WORD):
+        if key != ArrayType(a.shape, KEY_DTYPES[self.impl]).physical:
             raise TypeError(f"random_gamma: needs a key for each element of {a}, not {key}")
         if not is_float(a.dtype):
             raise TypeError(f"random_gamma: needs a float parameter, not {a}")
@@ -157,6 +123,7 @@ class RandomGamma(Sampler):
         return result, Mul()(da, Div()(RandomGammaGrad()(a, sample), sample))
 
     def sample(self, key: Any, a: Any) -> list[Any]:
+        key = WrapKeyData(self.impl)(key)
         # d, c, x, v and u are the names of the paper; a proposal is d * v with v = (1 + c * x)**3.
         dtype = a.type.dtype
         zero, one = full_like(a, 0), full_like(a, 1)

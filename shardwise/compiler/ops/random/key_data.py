@@ -1,11 +1,10 @@
 """Conversions between typed keys and their words. The pass `transforms/lower_keys` removes both ops."""
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any, final
 
-import numpy as np
-
-from shardwise.compiler.dtypes import KEY, is_key
+from shardwise.compiler.dtypes import KEY_DTYPES, is_key, key_words
 from shardwise.compiler.ir.op import BatchAxis, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -15,7 +14,7 @@ from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 @final
 @record
 class KeyData(Op):
-    """Convert typed keys to their two words, along a new last dim."""
+    """Convert typed keys to their words, along a new last dim."""
 
     name = "key_data"
     accepts_keys = True
@@ -32,14 +31,19 @@ class KeyData(Op):
 @final
 @record
 class WrapKeyData(Op):
-    """Convert pairs of words along the last dim to typed keys."""
+    """Convert words along the last dim to typed keys of a PRNG implementation."""
 
     name = "wrap_key_data"
+    impl: str = field(default="threefry2x32", repr=False)
 
     def out_type(self, words: ArrayType) -> ArrayType:
-        if words.dtype != np.uint32 or words.shape[-1:] != (2,):
-            raise TypeError(f"wrap_key_data: a key is two words along the last dim, u32[…,2], not {words}")
-        return ArrayType(words.shape[:-1], KEY)
+        keys = ArrayType(words.shape[:-1], KEY_DTYPES[self.impl])
+        if words != keys.physical:
+            raise TypeError(
+                f"wrap_key_data: a key of {self.impl} is {key_words(keys.dtype)} words along the last dim, "
+                f"u32[…,{key_words(keys.dtype)}], not {words}"
+            )
+        return keys
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self(batch_dim_at(operands[0], dims[0], 0, axis.size)), 0

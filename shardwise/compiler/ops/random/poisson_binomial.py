@@ -2,15 +2,16 @@
 
 `WaitingTimeSampler` is for small expected counts, `RejectionSampler` for large ones. All elements of an array share one
 key: iteration i of the loop uses key i of a chain of keys, and each element uses its own counter, which is its index in
-the unsharded array. The first two operands are the keys and counters, as in the ops of `threefry.py`.
+the unsharded array. The first two operands are the words of the keys, and the counters, as in `CounterBased`.
 """
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.dtypes import KEY_DTYPES, is_float
 from shardwise.compiler.ir.op import BatchAxis, LocalContext
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -23,14 +24,11 @@ from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.compiler.ops.elementwise.rounding import Ceil, Floor
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Log, Log1p
-from shardwise.compiler.ops.random.distributions import (
-    Sampler,
-    bits_to_uniform,
-    split_key,
-    uniform_width,
-    where_leading,
-)
-from shardwise.compiler.ops.random.threefry import COUNTER, WORD, RandomBits, shard_start_counters
+from shardwise.compiler.ops.random.counter_based import COUNTER, shard_start_counters
+from shardwise.compiler.ops.random.distributions import bits_to_uniform, uniform_width, where_leading
+from shardwise.compiler.ops.random.key_data import WrapKeyData
+from shardwise.compiler.ops.random.prng import THREEFRY, random_bits_at, split_key
+from shardwise.compiler.ops.random.sampler import Sampler
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.reduce.reductions import ReduceOr
 from shardwise.compiler.ops.shape.constants import full
@@ -44,10 +42,11 @@ PARAMETER_COUNTS = {"poisson": 1, "binomial": 2}  # the rate; the number of tria
 
 @record
 class CountSampler(Sampler):
-    """A sampler of counts. `strides` defines the counters of the elements, as in `RandomBits`."""
+    """A sampler of counts. `strides` defines the counters of the elements, as in `CounterBased`."""
 
     distribution: str
     strides: tuple[int, ...]
+    impl: str = field(default=THREEFRY, repr=False)  # of the keys
 
     def check_types(self, key: ArrayType, first: ArrayType, *parameters: ArrayType) -> ArrayType:
         """Check the operands and return the type of the samples."""
@@ -62,7 +61,7 @@ class CountSampler(Sampler):
                 f"{self.name}: parameters must be floats of one type, not {', '.join(map(str, parameters))}"
             )
         batch = sample_type.shape[: sample_type.ndim - len(self.strides)]
-        if key != ArrayType((*batch, 2), WORD) or first != ArrayType(batch, COUNTER):
+        if key != ArrayType(batch, KEY_DTYPES[self.impl]).physical or first != ArrayType(batch, COUNTER):
             raise TypeError(
                 f"{self.name}: needs one key and one counter per batch index of {sample_type}, not {key} and {first}"
             )
@@ -85,7 +84,7 @@ class CountSampler(Sampler):
         """Sample uniform floats of the type of `like`, with one key per batch index."""
         shape = like.type.shape[like.type.ndim - len(self.strides) :]
         dtype = like.type.dtype
-        return bits_to_uniform(RandomBits(shape, self.strides, uniform_width(dtype))(key, first), dtype)
+        return bits_to_uniform(random_bits_at(key, first, shape, self.strides, uniform_width(dtype)), dtype)
 
 
 @final
@@ -107,7 +106,9 @@ class WaitingTimeSampler(CountSampler):
         sample_type = self.check_types(key, first, *parameters)
         samples, batch, keys = self.factor_dims(sample_type)
         operands = (keys, batch, *(samples for _ in parameters))
-        return FactorRule(operands, (samples,), (*sample_type.shape, 2), need_replication=frozenset({sample_type.ndim}))
+        return FactorRule(
+            operands, (samples,), (*sample_type.shape, key.shape[-1]), need_replication=frozenset({sample_type.ndim})
+        )
 
     def localize(self, context: LocalContext, key: Any, first: Any, *parameters: Any) -> Any:
         return self(key, shard_start_counters(context, first, self.strides), *parameters)
@@ -134,7 +135,7 @@ class WaitingTimeSampler(CountSampler):
 
         log_failure = [Log1p()(-parameters[1])] if self.distribution == "binomial" else []
         zero = full_like(parameters[0], 0)
-        start = [key, first, zero, zero, limit, *log_failure]
+        start = [WrapKeyData(self.impl)(key), first, zero, zero, limit, *log_failure]
         _, _, events, *_ = while_any(self.distribution, start, is_active, wait_for_event)
         return [events - 1]
 
@@ -169,7 +170,10 @@ class RejectionSampler(CountSampler):
         samples, batch, keys = self.factor_dims(sample_type)
         operands = (keys, batch, batch, samples, *(samples for _ in types[4:]))
         return FactorRule(
-            operands, (samples, batch), (*sample_type.shape, 2), need_replication=frozenset({sample_type.ndim})
+            operands,
+            (samples, batch),
+            (*sample_type.shape, types[0].shape[-1]),
+            need_replication=frozenset({sample_type.ndim}),
         )
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
@@ -211,7 +215,8 @@ class RejectionSampler(CountSampler):
             return [key, first, iteration, min_iterations, samples, active, *parameters]
 
         zero = full_like(min_iterations, 0)
-        start = [key, first, zero, min_iterations, full_like(parameters[0], -1), active, *parameters]
+        samples = full_like(parameters[0], -1)
+        start = [WrapKeyData(self.impl)(key), first, zero, min_iterations, samples, active, *parameters]
         _, _, iterations, _, samples, *_ = while_any(self.distribution, start, needs_iteration, iterate)
         return [samples, iterations]
 

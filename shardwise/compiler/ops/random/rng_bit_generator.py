@@ -5,6 +5,7 @@ unsharded array on every device; if a sharding is required, each device keeps it
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -14,8 +15,10 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce, ToPartial
-from shardwise.compiler.ops.control.scan import vmap_by_scan
-from shardwise.compiler.ops.random.threefry import COUNTER, WIDTHS, WORD
+from shardwise.compiler.ops.random.counter_based import COUNTER, WIDTHS, WORD
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
 
@@ -66,21 +69,30 @@ class RngBitGenerator(Op):
         return _replicated_rule(state.shape, state.shape, self.shape, operands=1)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        return vmap_by_scan(self, axis, operands, dims)
+        # The first state generates the bits of all states, as in JAX, and only this state changes.
+        states = batch_dim_at(operands[0], dims[0], 0, axis.size)
+        first = Reshape(states.type.shape[1:])(slice_along(states, 0, 0, 1))
+        new_state, bits = replace(self, shape=(axis.size, *self.shape))(first)
+        rest = slice_along(states, 0, 1, axis.size)
+        new_states = Concatenate(0)(Reshape((1, *new_state.type.shape))(new_state), rest)
+        return (new_states, bits), (0, 0)
 
     def lower(self, hlo: Hlo, state: Any) -> Any:
-        state_type, wide, pairs = state.type, ArrayType((2,), COUNTER), ArrayType((2, 2), WORD)
-        if state_type != wide:
-            state = hlo.op("stablehlo.reshape", (state,), pairs)
-            state = hlo.op("stablehlo.bitcast_convert", (state,), wide)
-        attributes = f"rng_algorithm = #stablehlo<rng_algorithm {self.algorithm}>"
-        new_state, bits = hlo.many(
-            "stablehlo.rng_bit_generator", (state,), (wide, ArrayType(self.shape, self.dtype)), attributes
-        )
-        if state_type != wide:
-            new_state = hlo.op("stablehlo.bitcast_convert", (new_state,), pairs)
-            new_state = hlo.op("stablehlo.reshape", (new_state,), state_type)
-        return new_state, bits
+        return lower_rng_bit_generator(hlo, state, ArrayType(self.shape, self.dtype), self.algorithm)
+
+
+def lower_rng_bit_generator(hlo: Hlo, state: Any, bits_type: ArrayType, algorithm: str) -> tuple[Any, Any]:
+    """Lower XLA's generator for a state of u64[2] or u32[4], and return the new state and the bits."""
+    state_type, wide, pairs = state.type, ArrayType((2,), COUNTER), ArrayType((2, 2), WORD)
+    if state_type != wide:
+        state = hlo.op("stablehlo.reshape", (state,), pairs)
+        state = hlo.op("stablehlo.bitcast_convert", (state,), wide)
+    attributes = f"rng_algorithm = #stablehlo<rng_algorithm {algorithm}>"
+    new_state, bits = hlo.many("stablehlo.rng_bit_generator", (state,), (wide, bits_type), attributes)
+    if state_type != wide:
+        new_state = hlo.op("stablehlo.bitcast_convert", (new_state,), pairs)
+        new_state = hlo.op("stablehlo.reshape", (new_state,), state_type)
+    return new_state, bits
 
 
 @final

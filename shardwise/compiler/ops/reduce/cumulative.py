@@ -27,7 +27,7 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import Full, full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Pad, Reverse, Slice, slice_along, valid_mask
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice, slice_along, valid_mask
 from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
 
@@ -243,20 +243,36 @@ class Cumulative(PrefixScan):
         y = self(x)
         if self.reduction is SUM:
             return y, self(dx)
+        if self.reduction in (MAX, MIN):
+            return y, self._tangent_of_extremum(x, dx)
         before = self.shift(y, self.neutrals(y.type.dtype)[0])
         # y[i] = combine(y[i - 1], x[i]): the tangent is a recurrence in the partial derivatives along the two.
         if self.reduction is PROD:
             slope, tangent = x, Mul()(dx, before)
-        elif self.reduction is LOGSUMEXP:
-            slope, tangent = _exp_difference(before, y), Mul()(dx, _exp_difference(x, y))
         else:
-            # Ties share the derivative evenly. The tangent is masked by a select, not by a weight: zero times an
-            # infinite tangent would be NaN.
-            is_before, is_x = Compare("EQ")(before, y), Compare("EQ")(x, y)
-            weight = Select()(Compare("EQ")(before, x), full_like(x, 0.5), full_like(x, 1))
-            slope = Select()(is_before, weight, full_like(x, 0))
-            tangent = Select()(is_x, Mul()(dx, weight), zeros_like(x))
+            slope, tangent = _exp_difference(before, y), Mul()(dx, _exp_difference(x, y))
         return y, Recurrence(self.dim, self.reverse)(slope, tangent)
+
+    def _tangent_of_extremum(self, x: Any, dx: Any) -> Any:
+        """Return the tangent of a cumulative maximum or minimum.
+
+        Where two totals are equal, each contributes half of its tangent. The weights of several equal elements
+        therefore depend on the order in which totals are combined, which is that of `lax.associative_scan`, as in JAX.
+        """
+
+        def combine(earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
+            (total,) = self.combine(_apply, earlier[:1], later[:1])
+            weight = Select()(Compare("EQ")(earlier[0], later[0]), full_like(total, 0.5), full_like(total, 1))
+            # Select, not multiply, by zero: zero times an infinite tangent would be NaN.
+            parts = [
+                Select()(Compare("EQ")(value, total), Mul()(tangent, weight), zeros_like(tangent))
+                for value, tangent in (earlier, later)
+            ]
+            return [total, Add()(*parts)]
+
+        operands = [Reverse((self.dim,))(operand) for operand in (x, dx)] if self.reverse else [x, dx]
+        _, tangent = _tree_scan(operands, self.dim, combine)
+        return Reverse((self.dim,))(tangent) if self.reverse else tangent
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (Cumulative(self.dim, self.reduction, not self.reverse)(cotangent),)
@@ -277,6 +293,38 @@ class Cumulative(PrefixScan):
 
         result = self.reduction.ufunc.accumulate(flip(x).astype(numpy_carrier(x.dtype)), self.dim)
         return flip(np.asarray(result).astype(x.dtype))
+
+
+def _tree_scan(
+    operands: Sequence[Any], dim: int, combine: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+) -> list[Any]:
+    """Scan by combining adjacent pairs, scanning their totals, and combining these with the elements in between."""
+    size = operands[0].type.shape[dim]
+    if size < 2:
+        return list(operands)
+
+    def every_second(start: int, stop: int) -> list[Any]:
+        return [slice_along(x, dim, start, stop, 2) for x in operands]
+
+    at_odd = _tree_scan(combine(every_second(0, size - 1), every_second(1, size)), dim, combine)
+    at_even = every_second(0, 1)
+    if size > 2:
+        earlier = [slice_along(x, dim, 0, (size - 1) // 2) for x in at_odd]
+        later = combine(earlier, every_second(2, size))
+        at_even = [Concatenate(dim)(*pair) for pair in zip(at_even, later, strict=True)]
+    return [_interleave(*pair, dim) for pair in zip(at_even, at_odd, strict=True)]
+
+
+def _interleave(even: Any, odd: Any, dim: int) -> Any:
+    """Return the elements of two arrays in turn; `even` has as many as `odd`, or one more."""
+    zeros = (0,) * even.type.ndim
+    is_dim = [number == dim for number in range(even.type.ndim)]
+    has_equal_sizes = even.type.shape[dim] == odd.type.shape[dim]
+    zero = full((), 0, even.type.dtype, even.type.weak)
+    at_even = Pad(zeros, tuple(int(here and has_equal_sizes) for here in is_dim), tuple(map(int, is_dim)))(even, zero)
+    high = tuple(int(here and not has_equal_sizes) for here in is_dim)
+    at_odd = Pad(tuple(map(int, is_dim)), high, tuple(map(int, is_dim)))(odd, zero)
+    return Add()(at_even, at_odd)
 
 
 def _exp_difference(x: Any, y: Any) -> Any:

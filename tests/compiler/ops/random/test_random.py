@@ -5,10 +5,11 @@ import pytest
 
 import shardwise as sw
 from shardwise.compiler.ir.types import parse_type
+from shardwise.compiler.ops.random.counter_based import row_major_strides
 from shardwise.compiler.ops.random.distributions import RandomGamma
 from shardwise.compiler.ops.random.poisson_binomial import RejectionSampler, WaitingTimeSampler
 from shardwise.compiler.ops.random.rng_bit_generator import RngBitGenerator, RngUniform
-from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys, row_major_strides, threefry2x32
+from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys, threefry2x32
 
 U32, U64 = np.uint32, np.uint64
 
@@ -63,8 +64,8 @@ def test_row_major_strides():
 @pytest.mark.parametrize(
     ("op", "types", "text"),
     [
-        (RandomBits((3,), (1,), 32), "i32[2] u64[]", "random_bits: a key must be two words of 32 bits"),
-        (RandomBits((3,), (1,), 32), "u32[3] u64[]", "random_bits: a key must be two words of 32 bits"),
+        (RandomBits((3,), (1,), 32), "i32[2] u64[]", "random_bits: a key must be 2 words of 32 bits"),
+        (RandomBits((3,), (1,), 32), "u32[3] u64[]", "random_bits: a key must be 2 words of 32 bits"),
         (RandomBits((3,), (1,), 32), "u32[2] u32[]", "random_bits: needs a counter for each key"),
         (RandomKeys((3,), ()), "u32[2] u64[]", "random_keys: strides"),
         (RandomBits((3,), (1,), 12), "u32[2] u64[]", "random_bits: width must be one of 8, 16, 32, 64, not 12"),
