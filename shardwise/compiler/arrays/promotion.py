@@ -86,7 +86,7 @@ _UPPER_BOUNDS = {
 def canonical_dtype(dtype: Any) -> DType:
     """Return the dtype that arrays use for `dtype`: 64-bit dtypes become 32-bit ones unless `enable_x64` is set."""
     if is_key(dtype):
-        return dtype  # type: ignore[no-any-return]
+        return dtype
     wide: DType = np.dtype(dtype)
     return wide if config.enable_x64 else _NARROW.get(wide, wide)
 
