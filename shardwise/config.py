@@ -179,7 +179,8 @@ SETTINGS = {
     "memory_limit": Setting(
         0,
         "the bytes that a program may use per device of a mesh; above it, gathered copies are dropped and gathered "
-        "again; 0 for the memory of a GPU and no limit on CPU; -1 for no limit",
+        "again, and loops reduce sums in every iteration; 0 for the memory of a GPU and no limit on CPU; "
+        "-1 for no limit",
         affects_tracing=True,
     ),
     "verify_programs": Setting(

@@ -31,9 +31,9 @@ from shardwise.config import config
 from shardwise.lazy import lazy_module as module_of
 
 if TYPE_CHECKING:
-    from shardwise.compiler.partition import regather
+    from shardwise.compiler.partition import fit_memory
 else:  # loaded on first use: few programs need it
-    regather = module_of("shardwise.compiler.partition.regather")
+    fit_memory = module_of("shardwise.compiler.partition.fit_memory")
 
 _dumps = count()
 
@@ -94,7 +94,8 @@ def run_stages(
     local = partition(sharded, plan)
     if memory_limit is not None:
         donors = [number for number, is_donated in enumerate(donated) if is_donated]
-        local = regather.regather_to_fit(local, memory_limit, donors)
+        unlimited = fit_memory.PartitionedProgram(sharded, plan, local)
+        sharded, plan, local = fit_memory.fit_memory(unlimited, memory_limit, donors)
     module = lower(local, donated, platform)
     stages = Stages(sharded, plan, local, module, program.out_types)
     if config.dump_to:

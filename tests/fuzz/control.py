@@ -24,7 +24,7 @@ from tests.fuzz.recipe import BF16, BOOL, F32, I32, Constrain, Recipe, Step
 
 CONTROL_STEPS = {
     "call": 1.2, "scan": 1.6, "fori": 0.5, "while": 0.5, "cond": 1.0, "switch": 0.5, "remat": 0.8, "custom_jvp": 0.4,
-    "custom_vjp": 0.4,
+    "custom_vjp": 0.4, "accumulate": 0.8,
 }  # fmt: skip
 MAX_DEPTH = 2
 MAX_ITERATIONS = 4
@@ -151,6 +151,30 @@ class ControlWriter(NumericWriter):
             [*carried, *stacked],
         )
 
+    def _accumulate(self) -> None:
+        """Add up sums in nested loops, as the gradients of scanned layers are added up over microbatches.
+
+        The inner loop stacks its terms or adds them up, and the outer loop adds up the results of the inner one.
+        """
+        lengths = outer, inner_length = self.rng.randint(1, 3), self.rng.randint(1, 3)
+        consts = self.some(0, 1)
+        rows, slices = ([self._value_of_length(length) for _ in range(self.rng.randint(1, 2))] for length in lengths)
+        inner = self.inner([*consts, *(replace(x, type=x.type.without((0,))) for x in (*rows, *slices))])
+        for _ in range(self.rng.randint(1, 2)):
+            self.rng.choice((inner._sum, inner._dot))()
+        terms = [x for x in inner.known[-3:] if _can_be_accumulated(x, outer * inner_length)]
+        if not terms:
+            return
+        stacked = tuple(self.rng.random() < 0.6 for _ in terms)
+        results = []
+        for x, is_stacked in zip(terms, stacked, strict=True):
+            shape, count = (
+                ((inner_length, *x.type.shape), outer) if is_stacked else (x.type.shape, outer * inner_length)
+            )
+            results.append(replace(x, type=x.type.with_shape(shape), bound=count * x.bound, exact=x.integral))
+        params = (len(consts), len(rows), lengths, stacked, self.rng.random() < 0.3)
+        self.add_control("accumulate", (*consts, *rows, *slices), (*params, inner.recipe(terms)), results)
+
     def _fori(self) -> None:
         """Loop up to a traced or a static bound."""
         consts, starts = self.some(0, 2), self.some(1, 2, _can_be_carried)
@@ -227,6 +251,16 @@ class ControlWriter(NumericWriter):
 
 def _can_be_carried(x: ValueFacts) -> bool:
     return x.bound <= BOUND and x.bound < EXACT_UP_TO.get(x.type.dtype, math.inf)
+
+
+def _can_be_accumulated(x: ValueFacts, count: int) -> bool:
+    largest = EXACT_UP_TO.get(x.type.dtype, 2**31) if x.integral else BOUND
+    return (
+        x.type.dtype != BOOL
+        and not x.type.weak
+        and x.bound * count < largest
+        and x.type.size * MAX_ITERATIONS <= LARGEST
+    )
 
 
 def _join_facts(values: Sequence[ValueFacts]) -> ValueFacts:
@@ -311,6 +345,10 @@ def _apply_control(step: Step, xs: list[Any], constrain: Constrain) -> list[Any]
             results = lax.switch(xs[0], branches, *xs[1 : 1 + operands])
         case "scan", (consts, carried, length, reverse, unroll, _):
             results = _scan_step(body, xs, consts, carried, length, reverse, unroll)
+        case "accumulate", (consts, rows, lengths, stacked, reverse, _):
+            operands = xs[:consts], xs[consts : consts + rows], xs[consts + rows :]
+            zeros = [jnp.zeros(type.shape, type.dtype) for type in step.results]
+            results = _accumulate_step(body, *operands, zeros, lengths, stacked, reverse)
         case "fori", (until, consts, _):
             if until is None:
                 stop, *xs = xs
@@ -338,6 +376,35 @@ def _scan_step(
     starts, slices = tuple(xs[consts : consts + carried]), tuple(xs[consts + carried :])
     ends, stacks = lax.scan(iteration, starts, slices, length=length, reverse=reverse, unroll=unroll)
     return [*ends, *stacks]
+
+
+def _accumulate_step(
+    body: Callable[..., Any],
+    consts: Sequence[Any],
+    rows: Sequence[Any],
+    slices: Sequence[Any],
+    zeros: Sequence[Any],
+    lengths: tuple[int, int],
+    stacked: Sequence[bool],
+    reverse: bool,
+) -> Any:
+    """Add up the results of `body` over the slices of `rows`, and over those of `slices` unless they are stacked."""
+
+    def inner_loop(row: Sequence[Any]) -> list[Any]:
+        def iteration(totals: Any, layer: Any) -> Any:
+            terms = body(*consts, *row, *layer)
+            added = [x for x, is_stacked in zip(terms, stacked, strict=True) if not is_stacked]
+            kept = [x for x, is_stacked in zip(terms, stacked, strict=True) if is_stacked]
+            return [total + x for total, x in zip(totals, added, strict=True)], kept
+
+        starts = [zero for zero, is_stacked in zip(zeros, stacked, strict=True) if not is_stacked]
+        totals, stacks = map(iter, lax.scan(iteration, starts, slices, length=lengths[1], reverse=reverse))
+        return [next(stacks if is_stacked else totals) for is_stacked in stacked]
+
+    def iteration(totals: Any, row: Any) -> Any:
+        return [total + x for total, x in zip(totals, inner_loop(row), strict=True)], None
+
+    return lax.scan(iteration, list(zeros), rows, length=lengths[0])[0]
 
 
 def _while_loop(

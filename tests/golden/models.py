@@ -49,12 +49,16 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Model:
-    """A loss, `loss(params, *batch)`, with its arguments. `axes`: the sizes of the mesh axes by name."""
+    """A loss, `loss(params, *batch)`, with its arguments.
+
+    `axes`: the sizes of the mesh axes by name. `differentiated`: whether the function returns the gradients too.
+    """
 
     loss: Callable[..., Any]
     params: Any
     batch: tuple[Leaf, ...]
     axes: Mapping[str, int]
+    differentiated: bool = False
 
     def plan(self, optimizer: str = "sgd") -> Any:
         """Return the plan of a training step."""
@@ -71,7 +75,8 @@ class Model:
         update = {"sgd": sgd, "adam": adam}[optimizer]
 
         def step(state: Any, *batch: Any) -> Any:
-            value, grads = jax.value_and_grad(self.loss)(state[0], *batch)
+            value_and_gradients = self.loss if self.differentiated else jax.value_and_grad(self.loss)
+            value, grads = value_and_gradients(state[0], *batch)
             return update(grads, *state), value
 
         return step
@@ -135,6 +140,37 @@ def accumulated_gradients(axis: str | None, micro: int = 4, rows: int = 4096, wi
         return lax.scan(add, 0.0, x)[0] / micro
 
     return Model(loss, params, (Leaf((micro, rows, width), P(None, "data", None)),), {"data": 8})
+
+
+# Scanned layers inside a scan over microbatches, whose gradients are added up.
+
+
+def microbatches(
+    axes: Mapping[str, int], rows: str | None = None, tensor: str | None = None, micro: int = 5, count: int = 3,
+    batch: int = 256, width: int = 64,
+) -> Model:  # fmt: skip
+    layer = {
+        "norm": Leaf((width,), P(rows)),
+        "up": Leaf((width, 4 * width), P(rows, tensor)),
+        "down": Leaf((4 * width, width), P(tensor, rows)),
+    }
+
+    def block(x: Any, layer: Any) -> Any:
+        hidden = jnp.tanh(x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * layer["norm"] @ layer["up"])
+        return x + hidden @ layer["down"], None
+
+    def loss(layers: Any, x: Any) -> Any:
+        return jnp.mean(jnp.square(lax.scan(block, x, layers)[0]))
+
+    def accumulated(layers: Any, x: Any) -> Any:
+        def add(totals: Any, rows: Any) -> Any:
+            return jax.tree.map(jnp.add, totals, jax.value_and_grad(loss)(layers, rows)), None
+
+        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), layers)
+        return jax.tree.map(lambda total: total / micro, lax.scan(add, (0.0, zeros), x)[0])
+
+    inputs = Leaf((micro, batch, width), P(None, "data", None))
+    return Model(accumulated, make_layers(layer, count, True), (inputs,), axes, differentiated=True)
 
 
 # A transformer language model with a tied embedding.

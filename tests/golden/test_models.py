@@ -43,6 +43,26 @@ def test_accumulated_gradients_are_all_reduced_once(axis, optimizer):
 
 
 @optimizers
+@pytest.mark.parametrize("kind", ["data-parallel", "fsdp", "fsdp-tensor"])
+def test_gradients_of_scanned_layers_are_reduced_after_the_loop_over_microbatches(kind, optimizer):
+    """Gradients stay unreduced in both loops: the backward loop stacks them, the loop over microbatches adds up the
+    stacks, and they are reduced once. Weights are gathered before both loops."""
+    rows = None if kind == "data-parallel" else "data"
+    tensor = "model" if kind == "fsdp-tensor" else None
+    model = models.microbatches({"data": 4, "model": 2} if tensor else {"data": 8}, rows, tensor)
+    if rows is None:
+        expected = list(all_reduced_gradients(model, "data"))
+    else:
+        expected = [ExpectedCollective("all_reduce", ("data",), ())]
+        for leaf in parameters(model):
+            expected.append(ExpectedCollective("all_gather", ("data",), shard_shape(leaf, model)))
+            expected.append(ExpectedCollective("reduce_scatter", ("data",), shard_shape(leaf, model, "data")))
+    if tensor:  # the result of a block, and the cotangent of its input
+        expected += [ExpectedCollective("all_reduce", ("model",), (64, 64), 5 * 3)] * 2
+    assert_planned(model, model.plan(optimizer), expected)
+
+
+@optimizers
 def test_attention_over_a_sharded_sequence(optimizer):
     """Keys and values are all-gathered, queries stay sharded; in the backward pass their cotangents are
     reduce-scattered."""
@@ -73,12 +93,16 @@ def test_sharded_vocabulary(optimizer):
 def test_experts(scanned, optimizer):
     """Tokens are sent to their expert and back, and so are cotangents: 4 all-to-alls per layer, except for the
     cotangent of the input of the first layer. Gradients of experts are local; only that of the router is
-    all-reduced."""
+    all-reduced, after the loop if layers are scanned."""
     model = models.experts(scanned)
     dispatch = ExpectedCollective("all_to_all", ("expert",), (8, 1, 16, 128))
     combine = ExpectedCollective("all_to_all", ("expert",), (1, 8, 16, 128))
-    router = ExpectedCollective("all_reduce", ("expert",), (128, 8))
-    expected = [ExpectedCollective("all_reduce", ("expert",), ()), *per_layer(router, 2, scanned)]
+    expected = [ExpectedCollective("all_reduce", ("expert",), ())]
+    expected += [
+        ExpectedCollective("all_reduce", ("expert",), leaf.shape)
+        for leaf in parameters(model)
+        if "expert" not in leaf.spec
+    ]
     expected += 2 * per_layer(dispatch, 2, scanned) + per_layer(combine, 2, scanned)
     expected += per_layer(
         dispatch, 2, scanned, first=False
@@ -108,13 +132,9 @@ def test_spatial_convolutions(scanned, optimizer):
 @optimizers
 def test_pipeline(scanned, optimizer):
     """One message per tick from stage to stage, and one in the backward pass; weights and their gradients stay local.
-    The first tick sends nothing. The output of the last stage is all-reduced for the loss."""
+    The first tick sends nothing. The outputs of the last stage are all-reduced for the loss, all at once."""
     model = models.pipeline(scanned)
     ticks, tick = 16 + 8 - 1, ExpectedCollective("rotate", ("stage",), (1, 32, 128))
-    if scanned:
-        expected = [tick._replace(times=ticks)] * 2 + [
-            ExpectedCollective("all_reduce", ("stage",), (1, 32, 128), ticks)
-        ]
-    else:
-        expected = [tick] * 2 * (ticks - 1) + [ExpectedCollective("all_reduce", ("stage",), (16, 32, 128))]
+    expected = [tick._replace(times=ticks)] * 2 if scanned else [tick] * 2 * (ticks - 1)
+    expected += [ExpectedCollective("all_reduce", ("stage",), (16, 32, 128))]
     assert_planned(model, model.plan(optimizer), expected)

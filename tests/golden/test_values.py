@@ -19,6 +19,8 @@ SMALL_SIZES = Sizes(width=16, hidden=32, words=24, length=6, batch=8, heads=4, l
 MODELS = {
     "mlp": lambda mesh: models.mlp(False, 8, 4, 8, 2),
     "accumulated": lambda mesh: models.accumulated_gradients("data", 2, 8, 8),
+    "microbatches": lambda mesh: models.microbatches({"data": 4, "model": 2}, "data", "model", 2, 3, 8, 8),
+    "uneven-microbatches": lambda mesh: models.microbatches({"data": 8}, "data", None, 3, 2, 5, 6),
     "fsdp-tensor": lambda mesh: models.transformer(FSDP_TENSOR, True, SMALL_SIZES),
     "sequence": lambda mesh: models.transformer(SEQUENCE, False, replace(SMALL_SIZES, layers=1), mesh),
     "attention": lambda mesh: models.long_attention(2, 16, 2, 4),

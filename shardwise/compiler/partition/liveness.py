@@ -51,6 +51,13 @@ def peak(local: LocalProgram, donated: Collection[int] = ()) -> tuple[int, list[
     return sweep.peak_bytes, sweep.at_peak()
 
 
+def total_bytes(program: Program) -> int:
+    """Return the bytes of all values, in nested programs too: at least as many as are live at once."""
+    inner = sum(total_bytes(inner) for equation in program.equations for inner in equation.op.programs)
+    results = sum(value.type.nbytes for equation in program.equations for value in equation.outputs)
+    return inner + results + sum(value.type.nbytes for value in program.inputs)
+
+
 class Sweep:
     """One pass over a local program that tracks the live values.
 

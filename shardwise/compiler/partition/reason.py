@@ -14,15 +14,27 @@ from shardwise.compiler.trace.provenance import provenance
 @final
 @dataclass(frozen=True)
 class OpSite:
-    """An op at a line of the user's program; with `is_output`, one of its outputs."""
+    """An op at a line of the user's program.
+
+    Attributes:
+        op: the name of the op.
+        source: the user's line.
+        is_output: whether an output of its program is meant, such as the carry of a loop after each iteration.
+        after_loop: whether a result of a loop is meant, after the last iteration.
+        exceeds_memory: whether an unreduced output would exceed the memory limit.
+    """
 
     op: str
     source: Source
     is_output: bool = False
+    after_loop: bool = False
+    exceeds_memory: bool = False
 
     @staticmethod
-    def of(equation: Equation, is_output: bool = False) -> "OpSite":
-        return OpSite(equation.op.name, equation.source, is_output)
+    def of(
+        equation: Equation, is_output: bool = False, after_loop: bool = False, exceeds_memory: bool = False
+    ) -> "OpSite":
+        return OpSite(equation.op.name, equation.source, is_output, after_loop, exceeds_memory)
 
     def __str__(self) -> str:
         site = f"{self.op} at {self.source}"
@@ -61,7 +73,11 @@ class Reshard(Conversion):
     def __str__(self) -> str:
         if self.before.partial and not self.after.partial:
             pending = _format_pending(self.before.partial)
+            if isinstance(self.producer, OpSite) and self.producer.after_loop:
+                pending += " after its last iteration"
             text = f"{self.producer} leaves an unreduced {pending}; {self.consumer} needs it reduced"
+            if isinstance(self.consumer, OpSite) and self.consumer.exceeds_memory:
+                text += " in every iteration, because keeping it unreduced would exceed the memory limit"
         else:
             text = f"{self.producer} has sharding {self.before}; {self.consumer} needs {self.after}"
         more = "; it is gathered again, because keeping the first copy would exceed the memory limit"

@@ -11,7 +11,7 @@ barriers before CSE.
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -29,7 +29,7 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.ops.shape.slicing import Slice
-from shardwise.compiler.partition.liveness import Level, peak
+from shardwise.compiler.partition.liveness import Level, peak, total_bytes
 from shardwise.compiler.partition.local_program import LocalProgram, verify_local
 from shardwise.compiler.partition.reason import Reshard
 from shardwise.compiler.trace.build import rewrite
@@ -77,7 +77,7 @@ def regather_to_fit(local: LocalProgram, limit: int, donated: Collection[int] = 
     """
     if not any(isinstance(equation.op, AllGather) for equation in local.program.walk()):
         return local
-    if sum(value.type.nbytes for value in _all_values(local.program)) <= limit:
+    if total_bytes(local.program) <= limit:
         return local
     best_bytes, best, current = math.inf, local, local
     for _ in range(MAX_ROUNDS):
@@ -89,15 +89,6 @@ def regather_to_fit(local: LocalProgram, limit: int, donated: Collection[int] = 
             break
         current = replace(current, program=program)
     return verify_local(best)
-
-
-def _all_values(program: Program) -> Iterable[Value]:
-    """Yield every value, in nested programs too."""
-    yield from program.inputs
-    for equation in program.equations:
-        yield from equation.outputs
-        for inner in equation.op.programs:
-            yield from _all_values(inner)
 
 
 def _drop_idle_copies(local: LocalProgram, levels: Sequence[Level], excess: int) -> Program | None:

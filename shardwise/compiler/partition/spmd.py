@@ -81,20 +81,26 @@ class _Partitioner:
         """Emit the equations of a program, except those of free values, which are computed where they are needed."""
         for equation in program.equations:
             provenance.source = equation.source
+            is_loop = False
             if equation in self.plan.choices:
                 results = self._emit(equation, self.plan.choices[equation], scope)
             elif isinstance(equation.op, Manual):
                 results = self._emit_manual(equation, equation.op, scope)
             elif isinstance(equation.op, Control):
                 results = self._emit_control(equation, equation.op, scope)
+                is_loop = equation.op.trip_count != 1
             else:
                 continue
             for value, copy in zip(equation.outputs, results, strict=True):
-                self.copies.add(value, copy, OpSite.of(equation))
+                self.copies.add(value, copy, OpSite.of(equation, after_loop=is_loop))
+
+    def _site(self, equation: Equation, consumer: Equation, is_output: bool = False) -> OpSite:
+        """Return the site of an equation that reads a value, or whose boundary equation `consumer` does."""
+        return OpSite.of(equation, is_output, exceeds_memory=consumer in self.sharded.reduced_for_memory)
 
     def _emit(self, equation: Equation, choice: Choice, scope: Scope) -> list[ShardedCopy]:
         """Emit one equation on shards of its operands."""
-        rule, consumer = rule_of(equation), OpSite.of(equation)
+        rule, consumer = rule_of(equation), self._site(equation, equation)
         factor_sizes = self.padding.factor_sizes(equation, rule, choice)
         operands = []
         for value, layout, dims in zip(equation.inputs, choice.operands, rule.operands, strict=True):
@@ -156,7 +162,7 @@ class _Partitioner:
                 self._emit_program(program, inner)
                 provenance.source = equation.source
                 outputs = [
-                    pass_operand(value, slot, OpSite.of(equation, is_output=True), inner)
+                    pass_operand(value, slot, self._site(equation, slot.equation, is_output=True), inner)
                     for value, slot in zip(program.outputs, exits, strict=True)
                 ]
                 programs.append(inner.frame.program([inner.frame.lift(output) for output in outputs]))

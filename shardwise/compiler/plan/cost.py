@@ -24,6 +24,7 @@ from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Sta
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 FORBIDDEN = float("inf")
+TO_PARTIAL = 1.0  # a replicated value becomes a term of a sum: sums are reduced before, if that costs the same
 COMBINED_REDUCTIONS = 50  # the number of reductions that XLA combines into one, which share its latency
 
 
@@ -105,7 +106,7 @@ def reshard_cost(
     if before == REPLICATED:
         if isinstance(after, int):
             return 0.0
-        return 0.0 if after == PARTIAL_SUM and replicated_as_partial else FORBIDDEN
+        return TO_PARTIAL if after == PARTIAL_SUM and replicated_as_partial else FORBIDDEN
     if isinstance(before, int):
         if after == REPLICATED:
             return ring + link.collective

@@ -4,8 +4,8 @@ The input is a Program without calls, a mesh, and pins for inputs and outputs. T
 which `choose` selects one candidate per equation and axis. Propagation relies on the factor rules of ops.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -14,7 +14,7 @@ import numpy as np
 from shardwise.compiler.ir.format import format_stage
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.control.region_boundary import Join, Split, Unstack
+from shardwise.compiler.ops.control.region_boundary import BoundaryOp, Join, Split, Unstack
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.propagate.axis_seeds import Seeds, seed_axes, split_axes
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, candidates, manual_candidates
@@ -42,6 +42,7 @@ class ShardedProgram:
         free: the free values: constants, and values computed cheaply from constants. Every device computes its own, in
             any layout, so they have no candidates and cost nothing.
         candidates: for each axis, the candidates of every planned equation.
+        reduced_in_loops: the carries and stacks of loops that may not be partial, because they would not fit in memory.
     """
 
     program: Program
@@ -51,6 +52,7 @@ class ShardedProgram:
     unfolded: Unfolded
     free: frozenset[Value]
     candidates: dict[str, dict[Equation, tuple[Candidate, ...]]]
+    reduced_in_loops: frozenset[Equation] = frozenset()
 
     def __str__(self) -> str:
         outs = ("free" if pin is None else str(pin) for pin in self.out_pins)
@@ -67,10 +69,46 @@ class ShardedProgram:
         return tuple(e for e in self.unfolded.equations if not (e.outputs and self.free.issuperset(e.outputs)))
 
     @cached_property
+    def reduced_for_memory(self) -> frozenset[Equation]:
+        """The equations that could read partial sums if `reduced_in_loops` were empty."""
+        return frozenset((*self.reduced_in_loops, *_leads_to(self, self.reduced_in_loops)))
+
+    @cached_property
     def values(self) -> tuple[Value, ...]:
         """All values, including those of programs that control ops hold."""
         results = (value for equation in self.unfolded.equations for value in equation.outputs)
         return (*self.program.inputs, *results)
+
+
+def _leads_to(sharded: ShardedProgram, boundaries: Iterable[Equation]) -> Iterator[Equation]:
+    """Yield equations through which partial sums could reach the last operand of these boundary equations."""
+    producers = {value: equation for equation in sharded.planned for value in equation.outputs}
+    pending = [producers[boundary.inputs[-1]] for boundary in boundaries if boundary.inputs[-1] in producers]
+    seen: set[Equation] = set()
+    while pending:
+        equation = pending.pop()
+        options = (candidate for rows in sharded.candidates.values() for candidate in rows[equation])
+        if equation not in seen and any(PARTIAL_SUM in candidate.operands for candidate in options):
+            seen.add(equation)
+            yield equation
+            if not isinstance(equation.op, BoundaryOp):
+                pending += [producers[value] for value in equation.inputs if value in producers]
+
+
+def reduce_in_loops(sharded: ShardedProgram, boundaries: Iterable[Equation]) -> ShardedProgram:
+    """Return the program without the candidates in which these carries and stacks of loops are partial.
+
+    The loop then reduces them in every iteration, and not once after the last one.
+    """
+    reduced = frozenset(boundaries)
+    candidates = {
+        axis: {
+            equation: tuple([c for c in options if PARTIAL_SUM not in c.results]) if equation in reduced else options
+            for equation, options in rows.items()
+        }
+        for axis, rows in sharded.candidates.items()
+    }
+    return replace(sharded, candidates=candidates, reduced_in_loops=sharded.reduced_in_loops | reduced)
 
 
 def propagate(

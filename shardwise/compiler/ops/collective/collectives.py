@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import integer_range, is_float
+from shardwise.compiler.dtypes import DType, integer_range, is_float, is_inexact
 from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -366,7 +366,10 @@ class LocalSlice(Collective):
 @final
 @record
 class ToPartial(Collective):
-    """Make a replicated value partial over `axes`: the first device keeps it, the others get zeros."""
+    """Make a replicated value partial over `axes`: the first device keeps it, the others get zeros.
+
+    Floating-point zeros are negative: x + -0.0 is x for every x, but -0.0 + 0.0 is 0.0.
+    """
 
     name = "to_partial"
     axes: tuple[str, ...]
@@ -376,14 +379,25 @@ class ToPartial(Collective):
 
     def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
         positions = mesh.coordinates(self.axes)
-        return [np.zeros_like(shard) if position else shard for shard, position in zip(shards, positions, strict=True)]
+        zero = _negative_zero(shards[0].dtype)
+        return [
+            np.full_like(shard, zero) if position else shard for shard, position in zip(shards, positions, strict=True)
+        ]
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         is_first = lower_compare(hlo, "EQ", hlo.device_index(self.axes), hlo.constant(0, ArrayType((), np.int32)))
-        return hlo.op("stablehlo.select", (is_first, x, hlo.constant(0, x.type.strong())), x.type)
+        zeros = hlo.constant(_negative_zero(x.type.dtype), x.type.strong())
+        return hlo.op("stablehlo.select", (is_first, x, zeros), x.type)
+
+
+def _negative_zero(dtype: DType) -> Any:
+    """Return -0.0; for integers and booleans, which have no signed zeros, 0."""
+    if not is_inexact(dtype):
+        return 0
+    return complex(-0.0, -0.0) if dtype.kind == "c" else -0.0
 
 
 @final

@@ -66,7 +66,8 @@ class Enter(_SameType):
 class Carry(_SameType):
     """The carry of a loop: (initial value, output of the body) → input of each program, and the final value.
 
-    The carry may be partial: then it is reduced once, after the loop.
+    The carry may be partial: then it is reduced once, after the loop. Its initial value, if replicated, is one of the
+    terms.
     """
 
     name = "carry"
@@ -116,7 +117,10 @@ class Unstack(BoundaryOp):
 @final
 @record
 class Stack(BoundaryOp):
-    """Slices stacked along a new dim 0, which is not sharded."""
+    """Slices stacked along a new dim 0, which is not sharded.
+
+    The slices may be partial: then the stack is reduced once, after the loop.
+    """
 
     name = "stack"
     leading = 1
@@ -128,6 +132,9 @@ class Stack(BoundaryOp):
     def factors(self, x: ArrayType) -> FactorRule:
         dims = _single_factor_dims(x.with_shape((self.length, *x.shape)))
         return FactorRule((dims[1:],), (dims,), (self.length, *x.shape), need_replication=frozenset({0}))
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
 
     def padding(self, fills: Sequence[Any]) -> Any:
         return fills[0] if fills else None
