@@ -76,12 +76,14 @@ def _fewer_steps(recipe: Recipe, keep_inputs: bool) -> Iterator[Recipe]:
 
 
 def _replace_by_earlier(recipe: Recipe, number: int) -> Iterator[Recipe]:
-    """Replace each result of a step by the first value of its type."""
+    """Replace each result of a step by the first value of its type, or by an argument of its type."""
     types = recipe.types
     end = len(recipe.inputs) + sum(len(step.results) for step in recipe.steps[: number + 1])
     for value in range(end - len(recipe.steps[number].results), end):
-        other = types.index(types[value])
-        if other < value:
+        arguments = [arg for arg in recipe.steps[number].args if types[arg] == types[value]]
+        for other in dict.fromkeys([types.index(types[value]), *arguments]):
+            if other == value:
+                continue
             replacement = {value: other}
             steps = [replace(s, args=tuple(replacement.get(arg, arg) for arg in s.args)) for s in recipe.steps]
             outputs = tuple(replacement.get(output, output) for output in recipe.outputs)
