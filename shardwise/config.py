@@ -128,6 +128,13 @@ SETTINGS = {
         choices=("threefry2x32", "rbg", "unsafe_rbg"),
         affects_tracing=True,
     ),
+    "in_shardings_mismatch": Setting(
+        "warn",
+        "whether a committed argument whose sharding differs from `in_shardings` is resharded in every call (allow), "
+        "with a warning (warn), or is an error (raise), as in JAX",
+        choices=("warn", "allow", "raise"),
+        affects_tracing=True,
+    ),
     "default_device": Setting(
         None,
         "the device or the platform for arrays and programs that nothing else places; None for the first device",
@@ -280,6 +287,7 @@ class Config(threading.local):
     numpy_dtype_promotion: str
     numpy_rank_promotion: str
     default_prng_impl: str
+    in_shardings_mismatch: str
     default_device: Any
     platforms: str
     num_cpu_devices: int

@@ -80,9 +80,23 @@ def array_leaves(
             name = argument_names(function, *hide_float0((args, keywords)))[number]
             raise TypeError(
                 f"argument {name} of {describe_function(function)} is {leaf!r} of type {type(leaf).__name__}: "
-                "the arguments of a traced function must be pytrees of arrays and numbers"
+                f"the arguments of a traced function must be pytrees of arrays and numbers.\n{_leaf_advice(leaf, name)}"
             )
     return leaves, structure
+
+
+def _leaf_advice(leaf: Any, name: str) -> str:
+    """Return what to write instead of an argument that is not an array; `name` is its quoted name."""
+    class_name = type(leaf).__name__
+    static = f"static_argnames={name.strip('`')!r}" if name.strip("`").isidentifier() else "static_argnames"
+    make_static = f"make the argument static with {static} of jit, or bind it with `functools.partial`"
+    if isinstance(leaf, (str, bytes, type)) or type(leaf).__module__ == "builtins":
+        return f"  If it is a setting, {make_static}."
+    method = "" if name != "`self`" else f", which is how a jitted method gets the arrays of its {class_name}"
+    return (
+        f"  Register {class_name} as a pytree, with `tree_util.register_dataclass` or "
+        f"`tree_util.register_pytree_node_class`{method};\n  or {make_static}."
+    )
 
 
 def broadcast_shardings(

@@ -3,11 +3,11 @@
 Every one of them also works as a decorator. `config.update` changes a setting for the rest of the process.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from shardwise.compiler.ir.dispatch import use_frames
+from shardwise.compiler.ir.dispatch import evaluate_constants
 from shardwise.compiler.trace.provenance import named_scope
 from shardwise.config import config
 
@@ -355,14 +355,13 @@ def transfer_guard_device_to_host(new_val: str) -> ConfigContext:
     return config.override("transfer_guard_device_to_host", new_val)
 
 
-@contextmanager
-def ensure_compile_time_eval() -> Iterator[None]:
-    """Evaluate ops eagerly, also inside a function that is being traced.
+def ensure_compile_time_eval() -> ConfigContext:
+    """Evaluate ops on concrete operands eagerly, also inside a function that is being traced.
 
-    All operands must be concrete: an op on a tracer raises an error here.
+    Ops on traced operands are recorded, as they are outside.
 
-    Yields:
-        Nothing.
+    Returns:
+        A context manager, which is also a decorator.
 
     Example:
         >>> @jax.jit
@@ -373,8 +372,7 @@ def ensure_compile_time_eval() -> Iterator[None]:
         >>> f(2.0).shape
         (6,)
     """
-    with use_frames([]):
-        yield
+    return evaluate_constants()
 
 
 def named_call(fun: _Function, *, name: str | None = None) -> _Function:

@@ -217,9 +217,13 @@ def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any
     arrays = [as_operand(leaf) for leaf in leaves]
     types = [x.type for x in arrays]
     traced = [_TracedBody.of(branch, operands, types) for branch in branches]
-    first = traced[-1] if name == "cond" else traced[0]  # true_fun comes first in the user's code
-    for other in traced:
-        _check_same_results(name, first, other)
+    roles = ["false_fun", "true_fun"] if name == "cond" else [f"branches[{number}]" for number in range(len(traced))]
+    labelled = list(zip(roles, traced, strict=True))
+    if name == "cond":
+        labelled.reverse()  # true_fun comes first in the user's code
+    for other in labelled[1:]:
+        _check_same_results(name, labelled[0], other)
+    first = labelled[0][1]
     # A result is weakly typed only if it is in every branch.
     outs = [_join_types(column) for column in zip(*(tree.leaves(t.returned) for t in traced), strict=True)]
     if any(list(t.program.out_types) != outs for t in traced):
@@ -232,12 +236,17 @@ def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any
     return first.structure.unflatten(list(outputs))
 
 
-def _check_same_results(name: str, first: _TracedBody, other: _TracedBody) -> None:
-    """Check that two branches return the same pytree structure and types."""
+def _check_same_results(name: str, first_branch: tuple[str, _TracedBody], branch: tuple[str, _TracedBody]) -> None:
+    """Check that two branches, each with its parameter, return the same pytree structure and types."""
+    (_, first), (_, other) = first_branch, branch
     if first.structure != other.structure:
+        lines = "".join(
+            f"\n  {role}, {describe_function(traced.function)}, returns {_shortened(repr(traced.returned))}"
+            for role, traced in (first_branch, branch)
+        )
         raise TypeError(
-            f"{name}: all branches must return the same pytree structure; {describe_function(first.function)} and "
-            f"{describe_function(other.function)} differ {_difference(first.returned, other.returned)}"
+            f"{name}: all branches must return the same pytree structure:{lines}\n"
+            f"  They differ {_difference(first.returned, other.returned)}."
         )
     leaves = zip(
         tree.leaf_names(first.returned, "result"), tree.leaves(first.returned), tree.leaves(other.returned), strict=True
@@ -251,10 +260,23 @@ def _check_same_results(name: str, first: _TracedBody, other: _TracedBody) -> No
         raise TypeError(f"{name}: all branches must return the same types:{''.join(wrong)}")
 
 
+def _shortened(text: str, length: int = 300) -> str:
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
 def _difference(first: Any, second: Any) -> Any:
     """Return the first difference of two pytrees; a leaf is a prefix of any tree, so both directions are compared."""
-    return tree.first_difference(tree.structure(first), first, second) or tree.first_difference(
-        tree.structure(second), second, first
+    difference = tree.first_difference(tree.structure(first), first, second)
+    if difference is not None:
+        return replace(difference, second="one array") if difference.second_is_leaf else difference
+    swapped = tree.first_difference(tree.structure(second), second, first)
+    assert swapped is not None  # the structures differ
+    return replace(
+        swapped,
+        first="one array" if swapped.second_is_leaf else swapped.second,
+        second=swapped.first,
+        only_first=swapped.only_second,
+        only_second=swapped.only_first,
     )
 
 

@@ -681,8 +681,10 @@ def _check_inputs(
 
 def _check_scalar(function: Function, flat: _FlatFunctionWithAux, outputs: Sequence[Any], holomorphic: bool) -> None:
     if flat.out_tree != tree.structure(0):
+        returned = flat.outputs([x.type for x in outputs])
         raise TypeError(
-            f"grad needs a function that returns one scalar, but {describe_function(function)} returned {flat.out_tree}"
+            f"grad needs a function that returns one scalar, but {describe_function(function)} returned {returned!r}.\n"
+            "  To return other values with the scalar, return a pair (scalar, aux) and pass has_aux=True."
         )
     type = outputs[0].type
     if type.shape or not (type.dtype.kind == "c" if holomorphic else is_float(type.dtype)):

@@ -7,7 +7,7 @@ from shardwise import tree
 from shardwise.api.arguments import describe_function
 from shardwise.api.float0 import flatten_hiding_float0
 from shardwise.compiler.arrays.methods import is_array_like
-from shardwise.compiler.ir.dispatch import open_frames
+from shardwise.compiler.ir.dispatch import recording_frame
 
 
 class FlatFunction:
@@ -40,4 +40,4 @@ def check_outputs(function: Callable[..., Any], outputs: Sequence[Any]) -> None:
 
 def is_traced(leaves: Sequence[Any]) -> bool:
     """Return whether an open frame records a call with these leaves: it records every op, or it owns a leaf."""
-    return any(frame.stages_all or any(frame.owns(x) for x in leaves) for frame in open_frames())
+    return recording_frame(leaves) is not None

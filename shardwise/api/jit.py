@@ -4,7 +4,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, final, overload
 from weakref import WeakKeyDictionary, WeakSet
@@ -38,13 +38,14 @@ from shardwise.caches import register
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames, tracked_axes
-from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.program import Program, Source
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.trace.build import build
+from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
 from shardwise.config import all_threads, config
@@ -92,6 +93,7 @@ class JitOptions:
     inline: bool = False
     compiler_options: CompilerOptions = ()
     device: Any = None
+    source: Source | None = field(default=None, repr=False)  # the line that requests shardings; None if there are none
 
 
 @final
@@ -180,9 +182,9 @@ class Jitted(Generic[_P, _R]):
     def __repr__(self) -> str:
         """Return the function with its parameters, and the options that differ from their defaults."""
         options = [
-            f"{field.name}={value!r}"
-            for field in fields(self.options)
-            if (value := getattr(self.options, field.name)) != field.default
+            f"{option.name}={value!r}"
+            for option in fields(self.options)
+            if option.repr and (value := getattr(self.options, option.name)) != option.default
         ]
         return f"<{self._transformation} of {', '.join([call_text(self.function), *options])}>"
 
@@ -260,6 +262,8 @@ class Jitted(Generic[_P, _R]):
             donated_leaves(self.options.donate, arguments.split) if self.options.donate else (),
             self.options.keep_unused,
             device=self.options.device,
+            out_names=tuple(_output_names(traced)),
+            jit_source=self.options.source,
         )
         return request, traced
 
@@ -283,10 +287,15 @@ class Jitted(Generic[_P, _R]):
                 "function, which is compiled as one program: pass compiler_options to the outermost jit"
             )
         traced = self._traced(arguments)
-        in_shardings = self._in_shardings(traced, arguments.split.args, arguments.types, self._names(arguments))
-        operands = [*_constrain_all(map(as_operand, arguments.leaves), in_shardings), *traced.captured]
+        names = self._names(arguments)
+        in_shardings = self._in_shardings(traced, arguments.split.args, arguments.types, names)
+        inputs = [as_operand(leaf) for leaf in arguments.leaves]
+        operands = [*_constrain_all(inputs, in_shardings, "in_shardings", names), *traced.captured]
         outputs = replay(traced.program, operands) if self.options.inline else Call(traced.program)(*operands)
-        return traced.structure.unflatten(_constrain_all(outputs, self._out_shardings(traced)))
+        out_shardings = self._out_shardings(traced)
+        return traced.structure.unflatten(
+            _constrain_all(outputs, out_shardings, "out_shardings", _output_names(traced))
+        )
 
     def _names(self, arguments: _Arguments) -> list[str]:
         split = arguments.split
@@ -310,7 +319,7 @@ class Jitted(Generic[_P, _R]):
     def _out_shardings(self, traced: TracedFunction) -> tuple[Sharding | None, ...]:
         count = len(traced.program.outputs)
         outputs = traced.structure.unflatten(list(range(count)))
-        names = [f"result {number}" for number in range(count)]
+        names = _output_names(traced)
         return broadcast_shardings(
             self.options.out_shardings, outputs, "out_shardings", self.function, traced.program.out_types, names
         )
@@ -427,8 +436,10 @@ def jit(
     options = checked_options(compiler_options, "jit")
     if device is not None or backend is not None:
         device = _only_device(device, backend, in_shardings, out_shardings)
+    source = None if in_shardings is None and out_shardings is None else user_source()
     return Jitted(
-        function, JitOptions(in_shardings, out_shardings, static, donate, keep_unused, inline, options, device)
+        function,
+        JitOptions(in_shardings, out_shardings, static, donate, keep_unused, inline, options, device, source),
     )
 
 
@@ -453,17 +464,29 @@ def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequen
     return TracedFunction(program, captured, flat.out_tree)
 
 
-def _constrain_all(values: Any, shardings: Sequence[Sharding | None]) -> list[Any]:
-    return [x if s is None else constrain(x, s) for x, s in zip(values, shardings, strict=True)]
+def _output_names(traced: TracedFunction) -> list[str]:
+    """Return the path of each output in the result: `output['loss']`."""
+    outputs = traced.structure.unflatten(list(range(len(traced.program.outputs))))
+    return [f"`{name}`" for name in tree.leaf_names(outputs, "output")]
 
 
-def constrain(x: Any, sharding: Sharding) -> Any:
-    """Pin `x` to a sharding, including its memory kind."""
-    pinned = _constrain_layout(x, sharding)
+def _constrain_all(
+    values: Sequence[Any], shardings: Sequence[Sharding | None], parameter: str, names: Sequence[str]
+) -> list[Any]:
+    """Pin values to the shardings that a parameter of `jit` requests."""
+    return [
+        x if sharding is None else constrain(x, sharding, f"{parameter} for {name}")
+        for x, sharding, name in zip(values, shardings, names, strict=True)
+    ]
+
+
+def constrain(x: Any, sharding: Sharding, requested_by: str = "") -> Any:
+    """Pin `x` to a sharding, including its memory kind. `requested_by`: the parameter of `jit` that requests it."""
+    pinned = _constrain_layout(x, sharding, requested_by)
     return InMemory(sharding.nondefault_memory)(pinned) if sharding.nondefault_memory else pinned
 
 
-def _constrain_layout(x: Any, sharding: Sharding) -> Any:
+def _constrain_layout(x: Any, sharding: Sharding, requested_by: str) -> Any:
     """Pin `x` to the layout of a sharding; a sharding on one device pins nothing."""
     mesh = mesh_of(sharding)
     if mesh is None:
@@ -474,7 +497,7 @@ def _constrain_layout(x: Any, sharding: Sharding) -> Any:
             f"with_sharding_constraint: {pin.layout} uses {', '.join(map(repr, manual))}, which is a manual axis of "
             "the enclosing shard_map: values inside are shards along that axis already. Use only the other axes."
         )
-    return Constrain(pin.layout.dims, mesh, tuple(sorted(pin.open_dims)))(x)
+    return Constrain(pin.layout.dims, mesh, tuple(sorted(pin.open_dims)), requested_by)(x)
 
 
 _shared: WeakKeyDictionary[Any, dict[JitOptions, tuple[LruCache, LruCache]]] = WeakKeyDictionary()

@@ -3,6 +3,7 @@
 A call traces the function on the types of the shards and applies one `Manual` op to the arguments.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -173,6 +174,7 @@ class _Region:
 
     def call(self, args: tuple[Any, ...]) -> Any:
         """Trace the function on shards, and apply the manual region to the arguments."""
+        self.check_argument_count(args)
         leaves, in_tree = array_leaves(self.f, args, {})
         names = argument_names(self.f, args, {})
         specs = self.in_specs(args, leaves, names)
@@ -191,6 +193,25 @@ class _Region:
         out_dims = tuple(body.out_dims)
         op = Manual(program, self.mesh, self.axes, (*in_dims, *replicated), out_dims, self.options.check)
         return body.out_tree.unflatten(list(op(*operands, *captured)))
+
+    def check_argument_count(self, args: tuple[Any, ...]) -> None:
+        """Check that the function accepts this number of arguments, and that `in_specs` has as many entries."""
+        try:
+            inspect.signature(self.f, follow_wrapped=False).bind(*args)
+        except TypeError as error:
+            raise TypeError(
+                f"{self.label} is called with {_count(len(args), 'argument')}, which `{function_name(self.f)}` does "
+                f"not accept: {error}. Pass one array, and one entry of in_specs, for each of its parameters."
+            ) from None
+        except ValueError:  # some callables have no signature
+            pass
+        specs = self.options.in_specs
+        if isinstance(specs, (tuple, list)) and not _is_spec(specs) and len(specs) != len(args):
+            raise ValueError(
+                f"{self.label} is called with {_count(len(args), 'argument')}, but in_specs has "
+                f"{_count(len(specs), 'entry', 'entries')}: in_specs must be a tuple with one entry per positional "
+                "argument, or a single entry for all of them."
+            )
 
     @property
     def label(self) -> str:
@@ -399,6 +420,10 @@ def _manual_axes(label: str, options: ShardMapOptions, mesh: AbstractMesh) -> tu
     if not axes:
         raise ShardingError(f"{label}: all axes of the mesh {mesh} are already manual in an enclosing shard_map")
     return axes
+
+
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 def _is_spec(x: Any) -> bool:

@@ -67,6 +67,7 @@ def run_stages(
     platform: str = "cpu",
     chip: Chip = CPU,
     memory_limit: int | None = None,
+    out_names: Sequence[str] = (),
 ) -> Stages:
     """Run every stage that needs no device.
 
@@ -79,6 +80,7 @@ def run_stages(
         platform: the target platform.
         chip: the hardware for which layouts are chosen.
         memory_limit: the most bytes that each device should hold.
+        out_names: the names of the outputs, for messages.
     """
     simplified = dce(hoist(lower_keys(erase_varying(inline(verify(program))))))
     ins = [
@@ -89,7 +91,7 @@ def run_stages(
         _pin_words(pin, type) if is_key(type.dtype) else pin
         for pin, type in zip(out_pins, program.out_types, strict=True)
     ]
-    sharded = propagate(simplified, mesh, ins, outs)
+    sharded = propagate(simplified, mesh, ins, outs, out_names)
     plan = choose(sharded, chip)
     local = partition(sharded, plan)
     if memory_limit is not None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from shardwise._jaxlib import CompilerOptions, RuntimeFailure
 from shardwise.caches import register, registered_cache
+from shardwise.call_site import warn_user
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Op, result_types
@@ -24,6 +25,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.callback import Callback
 from shardwise.compiler.ops.placement.inspect_sharding import Inspect
 from shardwise.compiler.ops.placement.memory_space import out_kinds
+from shardwise.compiler.partition.reason import Conversion
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.shardings.layout import Layout
@@ -187,6 +189,7 @@ class LoweredRequest:
                     stacklevel=4,
                 )
         self._warn_of_gathers()
+        self._warn_of_resharded_arguments()
         executable = self._compile_logged(options)
         arguments = len(self.request.signatures) - len(self.constants)
         constants = [
@@ -210,8 +213,21 @@ class LoweredRequest:
         if gathers:
             text = f"in `{self.request.program.name}`, {gathers[0]}"
             more = f" Further avoidable all-gathers in this program: {len(gathers) - 1}." if len(gathers) > 1 else ""
-            source = user_source()
-            warnings.warn_explicit(text + more, UserWarning, source.file, source.line)
+            warn_user(text + more)
+
+    def _warn_of_resharded_arguments(self) -> None:
+        """Warn of committed arguments that every call reshards to their `in_shardings`."""
+        if config.in_shardings_mismatch != "warn":
+            return
+        local, inputs = self.stages.local, self.stages.sharded.program.inputs
+        for number in self.request.resharded_arguments():
+            sent = sum(
+                local.times[equation] * local.bytes_sent(equation)
+                for equation in local.collectives()
+                if isinstance(equation.reason, Conversion) and equation.reason.value is inputs[number]
+            )
+            effect = f": every call reshards it, and each device sends {sent:,.0f} bytes for that"
+            warn_user(self.request.describe_mismatch(number, effect))
 
     def _compile_logged(self, options: CompilerOptions) -> Executable:
         """Compile with XLA; log the time, and explain failures."""
@@ -255,6 +271,7 @@ def lower_request(request: Request, constants: Sequence[ArrayImpl] = (), chip: C
         constants: the arrays that the program captures, as its last inputs.
         chip: the hardware to plan for, if it is not that of the target's devices.
     """
+    request.check_in_shardings()
     request, constants = lift_held_arrays(request, constants)
     arguments = len(request.signatures) - len(constants)
     request = request.without_unused_inputs()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.constants import ArrayConstant
@@ -100,6 +100,8 @@ class Request:
         keep_unused: whether inputs that the program does not use stay.
         kept: the positions, in the original request, of the inputs that were not dropped; None if none was dropped.
         device: the device to run on, wherever the inputs are; None if the inputs and shardings decide.
+        out_names: the paths of the outputs in the result, for messages.
+        jit_source: the line of the `jit` that has the requested shardings; None if the user requested none.
     """
 
     program: Program
@@ -111,6 +113,8 @@ class Request:
     keep_unused: bool = True
     kept: tuple[int, ...] | None = None
     device: Any = None
+    out_names: tuple[str, ...] = ()
+    jit_source: Source | None = None
 
     def without_unused_inputs(self) -> "Request":
         """Return this request without the inputs that its program does not use, unless `keep_unused`."""
@@ -133,6 +137,48 @@ class Request:
             only(self.donated),
             kept=tuple(kept),
             device=self.device,
+            out_names=self.out_names,
+            jit_source=self.jit_source,
+        )
+
+    def output_name(self, number: int) -> str:
+        """Return the path of an output in the result, for messages."""
+        return self.out_names[number] if self.out_names else f"output {number}"
+
+    def resharded_arguments(self) -> list[int]:
+        """Return the positions of the committed arguments whose sharding differs from their `in_shardings`."""
+        if self.jit_source is None:
+            return []
+        return [
+            number
+            for number, (signature, requested) in enumerate(zip(self.signatures, self.in_shardings, strict=False))
+            if requested is not None
+            and signature.committed
+            and not requested.pin(signature.type.shape).open_dims
+            and not signature.sharding.in_default_memory.is_equivalent_to(
+                requested.in_default_memory, signature.type.ndim
+            )
+        ]
+
+    def check_in_shardings(self) -> None:
+        """Raise an error if an argument would be resharded and the setting `in_shardings_mismatch` is "raise".
+
+        Raises:
+            ShardingError: with the name of the argument and both shardings.
+        """
+        if config.in_shardings_mismatch != "raise":
+            return
+        for number in self.resharded_arguments():
+            raise ShardingError(f"{self.describe_mismatch(number)} (The setting in_shardings_mismatch is 'raise'.)")
+
+    def describe_mismatch(self, number: int, effect: str = "") -> str:
+        """Return the message for an argument whose sharding differs from its `in_shardings`."""
+        actual, requested = self.signatures[number].sharding, self.in_shardings[number]
+        return (
+            f"argument {self.names[number]} of `{self.program.name}`, {self.signatures[number].type}, has {actual}, "
+            f"but in_shardings of jit at {self.jit_source} has {requested}{effect}.\n"
+            f"  Put it there once, with `device_put(…, {requested})`, or change in_shardings; None keeps the sharding "
+            "of an argument."
         )
 
     def target(self) -> Target:
@@ -154,7 +200,7 @@ class Request:
                 requests.append((f"in_shardings for {self.names[number]}", sharding))
         for number, sharding in enumerate(self.out_shardings):
             if sharding is not None:
-                requests.append((f"out_shardings for output {number}", sharding))
+                requests.append((f"out_shardings for {self.output_name(number)}", sharding))
         meshes = _meshes(self.program)
         for equation, mesh in meshes:
             function = "with_sharding_constraint" if isinstance(equation.op, Constrain) else "shard_map"
@@ -239,10 +285,10 @@ def partition_request(request: Request, target: Target, chip: Chip | None = None
         open_dims = frozenset(range(type.ndim)) if requested is None else frozenset()  # nothing requested replication
         pins.append(Pin(target.pin(expected, type.shape).layout, open_dims, name))
         moves[number] = expected.in_default_memory
-    out_pins = [
-        None if sharding is None else target.pin(sharding, type.shape, f"out_shardings of output {number}")
-        for number, (type, sharding) in enumerate(zip(request.program.out_types, request.out_shardings, strict=True))
-    ]
+    out_pins: list[Pin | None] = []
+    for number, (type, out_sharding) in enumerate(zip(request.program.out_types, request.out_shardings, strict=True)):
+        label = f"out_shardings for {request.output_name(number)}"
+        out_pins.append(None if out_sharding is None else target.pin(out_sharding, type.shape, label))
     device = target.devices[0]
     result = run_stages(
         _constrained(request, target),
@@ -253,6 +299,7 @@ def partition_request(request: Request, target: Target, chip: Chip | None = None
         platform_of(device),
         chip or chip_of(device.device_kind),
         _memory_limit(chip or chip_of(device.device_kind)),
+        request.out_names,
     )
     return result, moves
 
@@ -277,12 +324,13 @@ def _constrained(request: Request, target: Target) -> Program:
         program = refine_program(inline(program), target.mesh)
     inputs: dict[Value, Value] = {}
     constraints = []
-    for value, sharding in zip(program.inputs, request.in_shardings, strict=False):
+    for value, sharding, name in zip(program.inputs, request.in_shardings, request.names, strict=False):
         if sharding is not None:
             pin = target.pin(sharding, value.type.shape)
             inputs[value] = Value(value.type)
-            op = Constrain(pin.layout.dims, target.mesh, tuple(sorted(pin.open_dims)))
-            constraints.append(Equation(op, [inputs[value]], [value]))
+            label = "" if request.jit_source is None else f"in_shardings for {name}"
+            op = Constrain(pin.layout.dims, target.mesh, tuple(sorted(pin.open_dims)), label)
+            constraints.append(Equation(op, [inputs[value]], [value], request.jit_source or NOWHERE))
     if not constraints:
         return program
     return Program(

@@ -1,33 +1,48 @@
-"""Traceback filtering: errors in the user's code show the user's frames, not this package's.
+"""Errors of traced functions: their tracebacks show the user's frames, and their texts explain the marks of types.
 
 A traceback through a transformation alternates between the user's frames and this package's. Every public function that
-calls the user's code removes the package's frames, unless the setting `traceback_filtering` is `off`.
+calls the user's code removes the package's frames, unless the setting `traceback_filtering` is `off`. If an error of
+this package prints a type with a mark, such as `f32[]~`, a sentence that explains the mark is added to its text.
 """
 
 import types
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import Any, TypeVar
 
+from shardwise.call_site import PACKAGE
+from shardwise.compiler.ir.types import explain_marks
 from shardwise.config import config
 
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + "/"
 _NOTE = "(Frames inside shardwise are hidden; config.update('traceback_filtering', 'off') shows them.)"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def filter_traceback(function: _Function) -> _Function:
-    """Decorate a function so that its errors come without this package's frames, except that of the wrapper."""
+    """Decorate a function so that its errors explain themselves, without this package's frames but the wrapper's."""
 
     @wraps(function, updated=())
     def call(*args: Any, **keywords: Any) -> Any:
         try:
             return function(*args, **keywords)
         except Exception as error:
+            _explain_types(error)
             raise without_package_frames(error)  # noqa: B904 - the same error
 
     return call  # type: ignore[return-value]
+
+
+def _explain_types(error: Exception) -> None:
+    """Explain the marks of the types in the text of an error that this package raised."""
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        entry = entry.tb_next
+    if entry is None or not entry.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        return
+    if len(error.args) == 1 and isinstance(text := error.args[0], str):
+        explanation = explain_marks(text)
+        if explanation and explanation not in text:
+            error.args = (text + explanation,)
 
 
 def without_package_frames(error: Exception) -> Exception:
@@ -39,7 +54,7 @@ def without_package_frames(error: Exception) -> Exception:
     kept = []
     entry = error.__traceback__
     while entry is not None:
-        if not entry.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        if not entry.tb_frame.f_code.co_filename.startswith(PACKAGE):
             kept.append(entry)
         entry = entry.tb_next
     rebuilt: types.TracebackType | None = None

@@ -1,16 +1,23 @@
-"""advise: find the single constraint that makes a plan cheapest, by planning again with each candidate.
+"""advise: find the constraint, and the layout of an argument, that make a plan cheapest, by planning again with each.
 
 The candidates pin values around the costliest collective to layouts that could make it unnecessary: its operand to the
 layout that the consumer needs, or to the same axes along another dim; the results of the consumer and the operands of
 the producer to such layouts too. The program is planned again with each of them. The advice names the cheapest and what
 it saves, or says that none is cheaper.
+
+For arguments, the candidates move the mesh axes of costly collectives to other dims of the arguments whose layouts are
+in conflict there, the costliest first. Arguments whose tree paths end with the same key, such as a weight and its
+moments, change together.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
 from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective.collectives import AllReduce, ReduceScatter
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Conversion, Exchange, is_inserted
 from shardwise.compiler.partition.reshard import collective_axes
@@ -18,11 +25,13 @@ from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.plan.plan import Choice
 from shardwise.compiler.propagate.propagate import ShardedProgram
-from shardwise.compiler.report.replan import replan_limit, replan_with_pin
+from shardwise.compiler.report.origins import layout_origins
+from shardwise.compiler.report.replan import is_in_sharding, replan_limit, replan_with_inputs, replan_with_pin
 from shardwise.compiler.report.timeline import Timeline, timeline
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import coarsen_to_first
+from shardwise.explain.end_groups import path_patterns
 from shardwise.explain.text import human_bytes, human_seconds
 
 MAX_REPLANS = 12
@@ -33,12 +42,13 @@ _MEMORY_RATIO = 1.05  # and may need only little more memory: gathering everythi
 @final
 @dataclass(frozen=True)
 class Advice:
-    """The constraint that makes a plan cheapest.
+    """The constraint, or the layout of arguments, that makes a plan cheapest.
 
     Attributes:
         tried: the number of candidates for which the program was planned again.
         layout: the layout to pin the value to; None if no candidate is cheaper.
-        what: the value, in words.
+        what: the value or the arguments, in words.
+        old_layout: the present layout of the arguments; None if the advice is a constraint.
         outputs: which outputs would have another sharding, in words.
         seconds: the estimated time of a call with the constraint.
         sent: the bytes that each device would send with the constraint.
@@ -49,6 +59,7 @@ class Advice:
     tried: int
     layout: Layout | None = None
     what: str = ""
+    old_layout: Layout | None = None
     outputs: tuple[str, ...] = ()
     seconds: float = 0.0
     sent: float = 0.0
@@ -61,51 +72,150 @@ class Advice:
         candidates = f"{self.tried} constraint{'' if self.tried == 1 else 's'} tried"
         if self.layout is None:
             return f"none of {candidates} around the costliest collective makes the plan cheaper"
+        saving = (
+            f"would save {human_seconds(self.before_seconds - self.seconds)} of {human_seconds(self.before_seconds)} "
+            f"and {human_bytes(self.before_sent - self.sent)} of {human_bytes(self.before_sent)} sent per device"
+        )
         changes = f"; {', '.join(self.outputs)}" if self.outputs else ""
+        if self.old_layout is not None:
+            return (
+                f"passing {self.what} in {self.layout} instead of {self.old_layout} {saving} (best of {self.tried} "
+                f"other layouts of arguments tried){changes}"
+            )
         return (
-            f"pinning {self.what} to {self.layout} with lax.with_sharding_constraint would save "
-            f"{human_seconds(self.before_seconds - self.seconds)} of {human_seconds(self.before_seconds)} and "
-            f"{human_bytes(self.before_sent - self.sent)} of {human_bytes(self.before_sent)} sent per device "
-            f"(best of {candidates}){changes}"
+            f"pinning {self.what} to {self.layout} with lax.with_sharding_constraint {saving} (best of {candidates})"
+            f"{changes}"
         )
 
 
 def advise(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice:
     """Return the best single constraint, with its layout in the axes of one of the user's meshes."""
-    sharded, local, donated = stages.sharded, stages.local, stages.module.aliases
-    inserted = [equation for equation in local.collectives() if is_inserted(equation.reason)]
-    if not inserted:
+    search = _Search(stages, chip, meshes)
+    if not search.inserted:
         return Advice(0)
-    now = timeline(local, chip, donated=donated)
-    seconds, sent = _total_seconds(now), local.sent
-    costliest = max(inserted, key=lambda e: (_collective_seconds(e, local, chip), local.times[e] * local.bytes_sent(e)))
-    limit = replan_limit(sharded, 2, MAX_REPLANS)
-    best, tried = Advice(0), 0
+    costliest = max(search.inserted, key=lambda e: (search.seconds_of(e), search.sent_by(e)))
+    limit = replan_limit(stages.sharded, 2, MAX_REPLANS)
     for value, layout in _candidates(stages, costliest):
-        user_layout = coarsen_to_first(layout, meshes, sharded.mesh)
+        user_layout = coarsen_to_first(layout, meshes, stages.sharded.mesh)
         if user_layout is None:
             continue  # it shards along a part of a user's axis, which a constraint cannot name
-        if tried == limit:
+        if search.tried == limit:
             break
-        tried += 1
-        replanned = replan_with_pin(sharded, value, layout, stages.plan.chip)
-        after = timeline(replanned, chip, donated=donated)
-        bound = best.seconds if best.layout else _TIME_RATIO * seconds
-        is_cheaper = _total_seconds(after) < bound and replanned.sent < sent
-        if is_cheaper and after.peak_bytes <= _MEMORY_RATIO * now.peak_bytes:
-            outputs = [
-                f"output {number} would then have sharding {new.layout}"
-                for number, (old, new) in enumerate(zip(local.outputs, replanned.outputs, strict=True))
-                if old.layout != new.layout
-            ]
-            what = _describe_value(sharded, value)
-            best = Advice(0, user_layout, what, tuple(outputs), _total_seconds(after), replanned.sent, seconds, sent)
-    return replace(best, tried=tried)
+        replanned = replan_with_pin(stages.sharded, value, layout, stages.plan.chip)
+        search.add(replanned, user_layout, _describe_value(stages.sharded, value))
+    return search.result()
 
 
-def _collective_seconds(equation: Equation, local: LocalProgram, chip: Chip) -> float:
-    axes = collective_axes(equation.op)  # type: ignore[arg-type]
-    return local.times[equation] * chip.collective_time(equation.op.name, local.bytes_sent(equation), local.mesh, axes)
+def advise_arguments(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice:
+    """Return the best other layout of an argument, or of arguments whose tree paths end with the same key."""
+    search, sharded = _Search(stages, chip, meshes), stages.sharded
+    limit = replan_limit(sharded, 2, MAX_REPLANS)
+    for arguments, axes in _costly_arguments(search, sharded, stages):
+        value, old_layout = arguments[0].value, arguments[0].layout
+        what = path_patterns([argument.name for argument in arguments])
+        for layout in _layouts_with(value, old_layout, axes, sharded.mesh):
+            user_layout, user_old = (coarsen_to_first(each, meshes, sharded.mesh) for each in (layout, old_layout))
+            if user_layout is None or user_old is None:
+                continue
+            if search.tried == limit:
+                return search.result()
+            layouts = {argument.value: layout for argument in arguments}
+            search.add(replan_with_inputs(sharded, layouts, stages.plan.chip), user_layout, what, user_old)
+    return search.result()
+
+
+@final
+class _Search:
+    """The present plan, and the best of the candidates that were tried so far."""
+
+    def __init__(self, stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]):
+        self.stages = stages
+        self.chip = chip
+        self.meshes = meshes
+        self.tried = 0
+        self._best = Advice(0)
+        local = stages.local
+        self.inserted = [equation for equation in local.collectives() if is_inserted(equation.reason)]
+        self._now = timeline(local, chip, donated=stages.module.aliases)
+
+    def seconds_of(self, equation: Equation) -> float:
+        """Return the estimated time of a collective, all runs together."""
+        local, axes = self.stages.local, collective_axes(equation.op)  # type: ignore[arg-type]
+        seconds = self.chip.collective_time(equation.op.name, local.bytes_sent(equation), local.mesh, axes)
+        return local.times[equation] * seconds
+
+    def sent_by(self, equation: Equation) -> float:
+        """Return the bytes that each device sends for a collective, all runs together."""
+        return self.stages.local.times[equation] * self.stages.local.bytes_sent(equation)
+
+    def add(self, replanned: LocalProgram, layout: Layout, what: str, old_layout: Layout | None = None) -> None:
+        """Compare a new plan with the best so far. `layout` and `what` describe the candidate, for the advice."""
+        self.tried += 1
+        local = self.stages.local
+        seconds = _total_seconds(self._now)
+        after = timeline(replanned, self.chip, donated=self.stages.module.aliases)
+        bound = self._best.seconds if self._best.layout else _TIME_RATIO * seconds
+        is_cheaper = _total_seconds(after) < bound and replanned.sent < local.sent
+        if is_cheaper and after.peak_bytes <= _MEMORY_RATIO * self._now.peak_bytes:
+            changed: dict[Layout, list[str]] = {}
+            for name, old, new in zip(self.stages.sharded.out_names, local.outputs, replanned.outputs, strict=True):
+                if old.layout != new.layout:
+                    changed.setdefault(new.layout, []).append(name)
+            outputs = tuple(
+                f"{path_patterns(names)} would then have sharding {new_layout}" for new_layout, names in changed.items()
+            )
+            self._best = Advice(
+                0, layout, what, old_layout, outputs, _total_seconds(after), replanned.sent, seconds, local.sent
+            )
+
+    def result(self) -> Advice:
+        return replace(self._best, tried=self.tried)
+
+
+@final
+@dataclass(frozen=True)
+class _Argument:
+    """An argument with its name and present layout."""
+
+    name: str
+    value: Value
+    layout: Layout
+
+    @property
+    def group(self) -> tuple[str, ArrayType, Layout]:
+        """The last key of the tree path, the type and the layout: arguments that change together have these equal."""
+        keys = re.findall(r"\['[^']*'\]|\.\w+", self.name)
+        return keys[-1] if keys else self.name, self.value.type, self.layout
+
+
+def _costly_arguments(
+    search: _Search, sharded: ShardedProgram, stages: Stages
+) -> list[tuple[list[_Argument], tuple[str, ...]]]:
+    """Return groups of arguments with mesh axes along which their layouts cause collectives.
+
+    Those with the costliest reshards come first, because another layout avoids reductions less often.
+    """
+    origins = layout_origins(sharded, stages.plan)
+    arguments: dict[str, _Argument] = {}  # by the names of their pins
+    for value, pin in zip(sharded.program.inputs, sharded.in_pins, strict=True):
+        if pin.reason and not pin.open_dims:
+            arguments[pin.reason] = _Argument(pin.reason, value, pin.layout)
+    for equation in sharded.program.equations:
+        if is_in_sharding(equation):
+            pin = sharded.pinned[equation.inputs[0]]
+            constraint = equation.op.describe(equation.source)  # type: ignore[attr-defined]
+            arguments[constraint] = _Argument(pin.reason, equation.inputs[0], origins.pins[constraint])
+    costs: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[float]] = {}  # of reshards, of reductions
+    for equation in search.inserted:
+        axes = collective_axes(equation.op)  # type: ignore[arg-type]
+        is_reduction = isinstance(equation.op, (AllReduce, ReduceScatter))
+        for group in {arguments[pin].group for pin in origins.conflicting_pins(equation, axes) if pin in arguments}:
+            costs.setdefault((group, axes), [0.0, 0.0])[is_reduction] += search.seconds_of(equation)
+    members: dict[tuple[str, ArrayType, Layout], dict[Value, _Argument]] = {}
+    for argument in arguments.values():
+        members.setdefault(argument.group, {})[argument.value] = argument
+    ranked = sorted(costs, key=lambda key: costs[key], reverse=True)
+    return [(list(members[group].values()), axes) for group, axes in ranked]
 
 
 def _candidates(stages: Stages, costliest: Equation) -> Iterator[tuple[Value, Layout]]:

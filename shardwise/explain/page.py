@@ -6,13 +6,14 @@ from html import escape
 from shardwise.compiler.ir.program import NOWHERE, Source
 from shardwise.compiler.report.report import EndRow, Report, ValueRow
 from shardwise.explain.drawing import draw_layout, draw_memory, draw_mesh, draw_timeline
+from shardwise.explain.end_groups import MAX_SINGLE, EndGroup, group_by_layout
 from shardwise.explain.page_assets import SCRIPT, STYLE
 from shardwise.explain.text import human_bytes, human_seconds, shape_text
 
 _MAX_OPEN_VALUES = 60  # the table of a longer program is collapsed at first
 
 
-def format_page(report: Report, advice: str = "") -> str:
+def format_page(report: Report, advice: Sequence[str] = ()) -> str:
     """Return the HTML document."""
     title = f"plan of {report.name}"
     sections = (
@@ -36,7 +37,7 @@ def _section(title: str, body: str) -> str:
     return f'<section aria-labelledby="{name}">\n<h2 id="{name}">{title}</h2>\n{body}\n</section>\n'
 
 
-def _head(report: Report, advice: str) -> str:
+def _head(report: Report, advice: Sequence[str]) -> str:
     where = f"mesh {report.mesh}: {report.mesh.size} devices" if report.mesh.axis_names else "one device"
     share = 100 * report.peak_bytes / report.chip.memory
     memory_share = (
@@ -50,7 +51,7 @@ def _head(report: Report, advice: str) -> str:
         ("peak memory per device", human_bytes(report.peak_bytes), memory_share),
     )
     boxes = "".join(f"<div><dt>{name}</dt><dd>{value}<small>{note}</small></dd></div>" for name, value, note in figures)
-    advice_html = f'<p class="advice">{_with_code(advice[0].upper() + advice[1:])}.</p>' if advice else ""
+    advice_html = "".join(f'<p class="advice">{_with_code(line[0].upper() + line[1:])}.</p>' for line in advice)
     return (
         f'<header>\n<div class="top"><div><h1>{escape(report.name)}</h1><p class="sub">{escape(where)}</p>'
         f'<p class="sub">estimated for {escape(report.chip.name)}</p></div>'
@@ -88,7 +89,24 @@ def _collectives(report: Report) -> str:
             ]
         )
     heads = ["collective", "axes", "sent", "time", "times", "shard", "line", "why"]
-    return _table("collectives, costliest first", heads, rows, 3)
+    return _totals(report) + _table("collectives, costliest first", heads, rows, 3)
+
+
+def _totals(report: Report) -> str:
+    """Return a table of the collectives of each kind and mesh axes together; nothing for a single collective."""
+    if len(report.collectives) < 2:
+        return ""
+    rows = [
+        [
+            ("", "", f"<code>{escape(total.kind)}</code>"),
+            ("", "", escape(", ".join(total.axes))),
+            ("number", f"{total.count}", f"{total.count}"),
+            ("number", f"{total.sent}", human_bytes(total.sent)),
+            ("number", f"{total.seconds}", human_seconds(total.seconds)),
+        ]
+        for total in report.totals()
+    ]
+    return _table("totals per kind and mesh axis", ["total", "axes", "count", "sent", "time"], rows, 4, "scroll low")
 
 
 def _pin_code(text: str) -> str:
@@ -121,8 +139,30 @@ def _memory(report: Report) -> str:
 
 
 def _ends(report: Report) -> str:
-    cards = [_card(row, report) for row in (*report.inputs, *report.outputs)]
+    if len(report.inputs) + len(report.outputs) > MAX_SINGLE:
+        groups = [
+            (direction, group)
+            for direction, rows in (("inputs", report.inputs), ("outputs", report.outputs))
+            for group in group_by_layout(rows)
+        ]
+        cards = [_group_card(direction, group, report) for direction, group in groups]
+    else:
+        cards = [_card(row, report) for row in (*report.inputs, *report.outputs)]
     return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _group_card(direction: str, group: EndGroup, report: Report) -> str:
+    """Return the card of the arrays with one layout, with a picture of the largest."""
+    largest = max(group.rows, key=lambda row: row.bytes)
+    names = "".join(f"<li>{_with_code(row.name)} <code>{escape(row.type)}</code></li>" for row in group.rows)
+    title = f"{len(group.rows)} {direction if len(group.rows) > 1 else direction.removesuffix('s')}"
+    return (
+        f'<div class="card"><h3>{title}</h3><p>{_with_code(group.names)}</p>'
+        f"<p><code>{escape(str(group.layout))}</code></p>"
+        f'<p class="note">{human_bytes(group.bytes)} per device; the picture shows {_with_code(largest.name)}</p>'
+        f"{draw_layout(largest.shape, largest.layout, report.mesh)}"
+        f"<details><summary>all names</summary><ul>{names}</ul></details></div>"
+    )
 
 
 def _card(row: EndRow, report: Report) -> str:

@@ -23,8 +23,8 @@ else:  # `import shardwise` imports this module: load the rest on first use
     advising = lazy_module("shardwise.explain.advise")
     page, text = lazy_module("shardwise.explain.page"), lazy_module("shardwise.explain.text")
 
-renderers.text = lambda plan: text.format_report(plan, "")
-renderers.page = lambda plan: page.format_page(plan, "")
+renderers.text = lambda plan: text.format_report(plan, ())
+renderers.page = lambda plan: page.format_page(plan, ())
 
 
 @final
@@ -67,14 +67,26 @@ class Explanation(HtmlReport):
             return advising.Advice(0)
         return advising.advise(self.stages, self.plan.chip, [mesh.abstract for mesh in self._prepared.target.meshes])
 
+    @cached_property
+    def argument_advice(self) -> "advising.Advice":
+        """The other layout of an argument that would make the plan cheapest, found in the same way."""
+        if not self._with_advice:
+            return advising.Advice(0)
+        meshes = [mesh.abstract for mesh in self._prepared.target.meshes]
+        return advising.advise_arguments(self.stages, self.plan.chip, meshes)
+
+    def _advice_lines(self) -> list[str]:
+        lines = [str(self.advice)] if self.advice.tried else []
+        return [*lines, str(self.argument_advice)] if self.argument_advice.layout is not None else lines
+
     def __str__(self) -> str:
-        return text.format_report(self.plan, str(self.advice))
+        return text.format_report(self.plan, self._advice_lines())
 
     __repr__ = __str__
 
     def to_html(self) -> str:
         """Return the plan and the advice as one self-contained HTML page."""
-        return page.format_page(self.plan, str(self.advice))
+        return page.format_page(self.plan, self._advice_lines())
 
 
 def explain(
@@ -87,7 +99,8 @@ def explain(
             `explain(compiled)()`.
         hardware: the hardware to plan for ("h100", "v5e", …); by default, the devices of the arguments. The layouts of
             a lowered or compiled function stay the same; only its times are estimated for that hardware.
-        advise: whether to plan again with constraints around the costliest collective, to advise the best one.
+        advise: whether to plan again with constraints around the costliest collective, and with other layouts of
+            arguments, to advise the best ones.
 
     Returns:
         A function of the same arguments as `function`, which returns an Explanation.

@@ -1,17 +1,18 @@
-"""A report as text: totals, inputs and outputs with their layouts, collectives costliest first, peak memory."""
+"""A report as text: totals per kind and axis, layouts of inputs and outputs, collectives costliest first, memory."""
 
 from collections.abc import Sequence
 
 from shardwise.compiler.ir.program import NOWHERE
-from shardwise.compiler.report.report import CollectiveRow, Report
+from shardwise.compiler.report.report import CollectiveRow, CollectiveTotal, Report
+from shardwise.explain.end_groups import MAX_SINGLE, group_by_layout
 
 _MAX_LIVE = 6  # values that are listed at the memory peak
 
 
-def format_report(report: Report, advice: str = "") -> str:
+def format_report(report: Report, advice: Sequence[str] = ()) -> str:
     """Return the text that `explain` prints."""
     where = f"mesh {report.mesh}" if report.mesh.axis_names else "one device"
-    count = f"{len(report.collectives)} collective{'' if len(report.collectives) == 1 else 's'}"
+    count = count_text(len(report.collectives), "collective")
     lines = [
         f"{report.name} on {where}: {count}, {human_bytes(report.wire_bytes)} sent per device",
         f"  about {human_seconds(report.seconds)} per call on {report.chip.name}, without overlap: "
@@ -19,17 +20,38 @@ def format_report(report: Report, advice: str = "") -> str:
         f"{human_seconds(report.communication_seconds)} of communication",
         "",
     ]
-    ends = [("in", row) for row in report.inputs] + [("out", row) for row in report.outputs]
-    rows = [
-        [direction, row.name, row.type, str(row.layout), f"{shape_text(row.piece)} per device"]
-        for direction, row in ends
-    ]
-    lines += _align(rows, (3, 24, 16, 28, 0)) if rows else []
+    if len(report.collectives) > 1:
+        heads = ["total", "axes", "count", "sent", "time"]
+        lines += [*_align([heads, *map(_total_cells, report.totals())], (14, 16, -6, -10, -9)), ""]
+    lines += _end_lines(report)
     if report.collectives:
         heads = ["collective", "axes", "sent", "time", "shard", "line", "why"]
         lines += ["", *_align([heads, *map(_collective_cells, report.collectives)], (14, 16, -10, -9, 14, 18, 0))]
     lines += ["", *_memory_lines(report)]
-    return "\n".join([*lines, *(["", f"  {advice}"] if advice else [])])
+    return "\n".join([*lines, *(["", *(f"  {line}" for line in advice)] if advice else [])])
+
+
+def _total_cells(total: CollectiveTotal) -> list[str]:
+    sent, time = human_bytes(total.sent), human_seconds(total.seconds)
+    return [total.kind, ",".join(total.axes), str(total.count), sent, time]
+
+
+def _end_lines(report: Report) -> list[str]:
+    """Return a line per input and output, or per layout if there are many."""
+    ends = (("in", report.inputs), ("out", report.outputs))
+    if len(report.inputs) + len(report.outputs) > MAX_SINGLE:
+        rows = [
+            [direction, str(group.layout), count_text(len(group.rows), "array"), human_bytes(group.bytes), group.names]
+            for direction, end_rows in ends
+            for group in group_by_layout(end_rows)
+        ]
+        return _align([["", "layout", "arrays", "per device", "names"], *rows], (3, 28, 10, -10, 0))
+    rows = [
+        [direction, row.name, row.type, str(row.layout), f"{shape_text(row.piece)} per device"]
+        for direction, end_rows in ends
+        for row in end_rows
+    ]
+    return _align(rows, (3, 24, 16, 28, 0)) if rows else []
 
 
 def _collective_cells(row: CollectiveRow) -> list[str]:
@@ -68,6 +90,11 @@ def _memory_lines(report: Report) -> list[str]:
         rest = timeline.alive[_MAX_LIVE:]
         lines.append(f"  {human_bytes(sum(held.bytes for held in rest)):>10} in {len(rest)} smaller values")
     return lines
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 array`, `2 arrays`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ shard_map, types track whether a value varies; the collectives make their operan
 
 import math
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from operator import index
 from typing import Any
 
@@ -566,6 +567,8 @@ def _bound_axes(function: str, axis_name: Any) -> dict[Any, int]:
     for name in names:
         if name not in bound:
             listed = f"The bound names are: {', '.join(map(repr, bound))}." if bound else "No axis name is bound."
+            if near := get_close_matches(str(name), [other for other in bound if isinstance(other, str)], 1):
+                listed = f"Did you mean {near[0]!r}? {listed}"
             raise UnboundAxisError(
                 f"unbound axis name {name!r}. {listed} `vmap(fun, axis_name={name!r})` binds a name in `fun`, and "
                 "shard_map binds the axes of its mesh.",

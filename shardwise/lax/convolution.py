@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -151,7 +151,7 @@ def conv_general_dilated(
     pads = padding_pairs(name, padding, sizes, windows, strides, dilation)
     feature_groups, batch_groups = operator.index(feature_group_count), operator.index(batch_group_count)
     _check_groups(name, x, kernel, numbers, feature_groups, batch_groups)
-    dtype = x.dtype if preferred_element_type is None else canonical_dtype(preferred_element_type)
+    dtype = x.dtype if preferred_element_type is None else requested_dtype(name, preferred_element_type)
     in_letters = ["gb" if batch_groups > 1 else "b", "gi" if feature_groups > 1 else "i"]
     out_feature = "go" if feature_groups > 1 or batch_groups > 1 else "o"
     roles = (in_letters, [out_feature, "i"], ["b", out_feature])

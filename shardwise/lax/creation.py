@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwise.api.placement import create_on_device
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, compiled_function, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.dtypes import is_inexact, is_integer
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full as full_op
@@ -41,7 +41,7 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
     value_type = type_of(fill_value, "full")
     if value_type.shape:
         raise TypeError(f"full: fill_value must be a scalar, not {value_type}")
-    out_dtype, weak = (value_type.dtype, value_type.weak) if dtype is None else (canonical_dtype(dtype), False)
+    out_dtype, weak = (value_type.dtype, value_type.weak) if dtype is None else (requested_dtype("full", dtype), False)
     return _full("full", sizes_of("full", shape), fill_value, out_dtype, weak, sharding)
 
 
@@ -72,7 +72,7 @@ def full_like(
     like = type_of(x, "full_like")
     if type_of(fill_value, "full_like").shape:
         raise TypeError(f"full_like: fill_value must be a scalar, not {type_of(fill_value)}")
-    out_dtype, weak = (like.dtype, like.weak) if dtype is None else (canonical_dtype(dtype), False)
+    out_dtype, weak = (like.dtype, like.weak) if dtype is None else (requested_dtype("full_like", dtype), False)
     sizes = like.shape if shape is None else sizes_of("full_like", shape)
     if sharding is None and isinstance(x, ArrayImpl) and x.committed and sizes == like.shape:
         sharding = x.sharding
@@ -110,7 +110,7 @@ def empty(shape: Any, dtype: Any, *, out_sharding: Any = None) -> Any:
         (2,)
     """
     sizes = sizes_of("empty", shape if isinstance(shape, Sequence) else (shape,))
-    return create_on_device(full_op, (sizes, 0, canonical_dtype(dtype)), out_sharding, "empty")
+    return create_on_device(full_op, (sizes, 0, requested_dtype("empty", dtype)), out_sharding, "empty")
 
 
 def iota(dtype: Any, size: int) -> Any:
@@ -155,7 +155,7 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sh
         Array([[0, 0, 0],
                [1, 1, 1]], dtype=int32)
     """
-    sizes, dim, out_dtype = sizes_of("iota", shape), operator.index(dimension), canonical_dtype(dtype)
+    sizes, dim, out_dtype = sizes_of("iota", shape), operator.index(dimension), requested_dtype("iota", dtype)
     if not (is_integer(out_dtype) or is_inexact(out_dtype)):
         raise TypeError(f"iota: dtype must be integer, float or complex, not {out_dtype}")
     if not 0 <= dim < len(sizes):

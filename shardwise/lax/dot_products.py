@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.arrays.promotion import canonical_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, short_name
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot, sums_in
@@ -70,7 +70,7 @@ def dot(
         (tuple(map(operator.index, left_batch)), tuple(map(operator.index, right_batch))),
         precision=precisions("dot", precision),
     )
-    dtype = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
+    dtype = None if preferred_element_type is None else requested_dtype("dot", preferred_element_type)
     return constrain_sharding(mixed_dtype_dot(lhs, rhs, op=op, dtype=dtype), out_sharding)
 
 

@@ -16,7 +16,7 @@ from shardwise.compiler.arrays.operands import (
     compiled_function,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.dtypes import is_inexact, is_integer
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.elementwise import bitwise, complex_parts, min_max, powers, rounding, transcendental
@@ -635,7 +635,7 @@ def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
         >>> lax.mul(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))
         Array([3, 4, 3], dtype=int32)
     """
-    return _multiply(x, y, dtype=None if out_dtype is None else canonical_dtype(out_dtype))
+    return _multiply(x, y, dtype=None if out_dtype is None else requested_dtype("mul", out_dtype))
 
 
 @compiled_function
@@ -860,7 +860,7 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
         >>> lax.bitcast_convert_type(jnp.array([1.0]), jnp.int32)
         Array([1065353216], dtype=int32)
     """
-    x, dtype = as_operand(operand, "bitcast_convert_type"), canonical_dtype(new_dtype)
+    x, dtype = as_operand(operand, "bitcast_convert_type"), requested_dtype("bitcast_convert_type", new_dtype)
     return x if x.type.dtype == dtype else bitwise.BitcastConvert(dtype)(x)
 
 
@@ -881,7 +881,9 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Any:
         >>> lax.convert_element_type(jnp.array([1.7, -1.7]), jnp.int32)
         Array([ 1, -1], dtype=int32)
     """
-    return astype_weak(as_operand(operand, "convert_element_type"), canonical_dtype(new_dtype), False)
+    return astype_weak(
+        as_operand(operand, "convert_element_type"), requested_dtype("convert_element_type", new_dtype), False
+    )
 
 
 @compiled_function

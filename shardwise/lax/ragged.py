@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.contract.dot import Dot, Pair
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
@@ -156,7 +156,7 @@ def ragged_dot_general(
         raise TypeError(
             f"{name}: rhs {y} has {y.shape[groups[0]]} groups, but group_sizes {sizes} has {sizes.shape[-1]}"
         )
-    dtype = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
+    dtype = None if preferred_element_type is None else requested_dtype(name, preferred_element_type)
     result = _ragged_dot(
         lhs,
         rhs,

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwise.api.placement import with_sharding_constraint
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ops.random.rng_bit_generator import ALGORITHMS, RngBitGenerator, RngUniform
 
 
@@ -57,7 +57,7 @@ def rng_bit_generator(
         ((4,), (2, 3), dtype('uint32'))
     """
     sizes = tuple(operator.index(size) for size in shape)
-    op = RngBitGenerator(sizes, canonical_dtype(dtype), ALGORITHMS[RandomAlgorithm(algorithm)])
+    op = RngBitGenerator(sizes, requested_dtype("rng_bit_generator", dtype), ALGORITHMS[RandomAlgorithm(algorithm)])
     state, bits = op(as_operand(key, "rng_bit_generator"))
     return state, bits if out_sharding is None else with_sharding_constraint(bits, out_sharding)
 

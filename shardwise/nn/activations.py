@@ -15,7 +15,7 @@ from shardwise.api.custom import custom_jvp
 from shardwise.compiler.arrays.arithmetic import promote_numeric
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, compiled_function, promote_and_broadcast, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import is_inexact, is_integer
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Clamp, Relu
@@ -611,7 +611,7 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: Any = -1) -> A
     indices = np.asarray(x) if isinstance(x, Sequence) else x
     if not (is_integer(index_type.dtype) or index_type.dtype == np.bool_ or is_inexact(index_type.dtype)):
         raise TypeError(f"one_hot: the indices must be integers, not {index_type}")
-    out_dtype = default_dtype("float*") if dtype is None else canonical_dtype(dtype)
+    out_dtype = default_dtype("float*") if dtype is None else requested_dtype("one_hot", dtype)
     if not isinstance(axis, int):
         size = lax.axis_size(axis)
         if size != num_classes:

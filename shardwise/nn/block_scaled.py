@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape
@@ -55,7 +55,9 @@ def scaled_matmul(
         raise ValueError(
             f"scaled_matmul: {a.shape[2]} elements cannot be divided into {a_scales.shape[2]} blocks of equal size"
         )
-    return _scaled_matmul(lhs, rhs, lhs_scales, rhs_scales, dtype=canonical_dtype(preferred_element_type))
+    return _scaled_matmul(
+        lhs, rhs, lhs_scales, rhs_scales, dtype=requested_dtype("scaled_matmul", preferred_element_type)
+    )
 
 
 @compiled_function

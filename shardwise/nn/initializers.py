@@ -13,7 +13,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import random
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import is_float
 from shardwise.lax.shape import constrain_sharding
 from shardwise.lazy import set_public_names
@@ -62,7 +62,7 @@ def _initializer(fill: Callable[[Any, tuple[int, ...], Any, Any], Any], dtype: A
 
 
 def _dtype(dtype: Any) -> Any:
-    return default_dtype("float*") if dtype is None else canonical_dtype(dtype)
+    return default_dtype("float*") if dtype is None else requested_dtype("initializer", dtype)
 
 
 def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise.api.custom import custom_vjp
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.lax.barriers import optimization_barrier
 from shardwise.lax.dot_products import DotDimensionNumbers, dot_general
@@ -110,7 +110,7 @@ def scaled_dot_general(
         Array([[40.5, 40.5],
                [40.5, 40.5]], dtype=float32)
     """
-    dtype = canonical_dtype(preferred_element_type)
+    dtype = requested_dtype("scaled_dot_general", preferred_element_type)
     if dtype not in _RESULT_DTYPES:
         raise TypeError(f"scaled_dot_general: preferred_element_type must be f32, bf16 or f16, not {dtype}")
     if configs is None:

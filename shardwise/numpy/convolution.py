@@ -3,7 +3,7 @@
 from typing import Any
 
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, compiled_function, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.elementwise.complex_parts import Conj
 from shardwise.compiler.ops.shape.movement import Reshape
@@ -36,7 +36,14 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
     """
     _check("convolve", a, v, mode)
     precision_pair = precisions("convolve", precision)
-    return _convolve(a, v, name="convolve", mode=mode, precision=precision_pair, dtype=preferred_element_type)
+    return _convolve(
+        a,
+        v,
+        name="convolve",
+        mode=mode,
+        precision=precision_pair,
+        dtype=requested_dtype("convolve", preferred_element_type),
+    )
 
 
 def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
@@ -63,7 +70,14 @@ def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, pre
     """
     _check("correlate", a, v, mode)
     precision_pair = precisions("correlate", precision)
-    return _convolve(a, v, name="correlate", mode=mode, precision=precision_pair, dtype=preferred_element_type)
+    return _convolve(
+        a,
+        v,
+        name="correlate",
+        mode=mode,
+        precision=precision_pair,
+        dtype=requested_dtype("correlate", preferred_element_type),
+    )
 
 
 def _check(name: str, a: Any, v: Any, mode: str) -> None:
@@ -93,7 +107,7 @@ def _convolve(a: Any, v: Any, *, name: str, mode: str, precision: tuple[str, str
     low, high = {"full": (size - 1, size - 1), "same": (size // 2, size - size // 2 - 1), "valid": (0, 0)}[mode]
     if is_convolution:
         kernel = Reverse((0,))(kernel)
-    out_dtype = common if dtype is None else canonical_dtype(dtype)
+    out_dtype = common if dtype is None else dtype
     op = Conv("bi0", "oi0", "bo0", (1,), (low,), (high,), (1,), (1,), out_dtype, precision)
     result = op(Reshape((1, 1, signal.type.size))(signal), Reshape((1, 1, size))(kernel))
     result = Reshape(result.type.shape[2:])(result)

@@ -11,7 +11,7 @@ from shardwise.api.placement import create_on_device, device_put
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, requested_dtype
 from shardwise.compiler.dtypes import integer_range, is_integer
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.shape.constants import full as full_op
@@ -61,7 +61,7 @@ def array(
         Array([[1, 2],
                [3, 4]], dtype=int32)
     """
-    result = _array(object, dtype, copy)
+    result = _array(object, None if dtype is None else requested_dtype("array", dtype), copy)
     if result.type.ndim < ndmin:
         result = methods.reshape(result, shape=(1,) * (ndmin - result.type.ndim) + result.type.shape)
     result = constrain_sharding(result, out_sharding)
@@ -155,7 +155,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, 
 def _full(shape: Any, value: Any, dtype: Any, weak: bool, device: Any, out_sharding: Any) -> Any:
     """Create an array; `weak` is its weak type if `dtype` is given, else it has that of the value."""
     value_type = type_of(value, "full")
-    out_dtype = canonical_dtype(dtype) if dtype is not None else value_type.dtype
+    out_dtype = requested_dtype("full", dtype) if dtype is not None else value_type.dtype
     out_weak = value_type.weak if dtype is None else weak
     if isinstance(value, (Array, np.ndarray)):
         result = methods.broadcast_to(methods.astype(value, dtype=out_dtype), shape=_shape(shape))
@@ -388,11 +388,11 @@ def arange(
     if by == 0:
         raise ValueError("arange: step must not be 0")
     if dtype is None:
-        dtype = np.result_type(*(type_of(x).dtype for x in (low, high, by)))
+        out_dtype = canonical_dtype(np.result_type(*(type_of(x).dtype for x in (low, high, by))))
+    else:
+        out_dtype = requested_dtype("arange", dtype)
     count = max(0, math.ceil((high - low) / by))
-    return constrain_sharding(
-        create_on_device(_arange, (count, low, by, canonical_dtype(dtype)), device, "arange"), out_sharding
-    )
+    return constrain_sharding(create_on_device(_arange, (count, low, by, out_dtype), device, "arange"), out_sharding)
 
 
 def _scalar(x: Any) -> Any:
@@ -427,7 +427,7 @@ def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: 
         Array([[0., 1., 0.],
                [0., 0., 1.]], dtype=float32)
     """
-    out_dtype = canonical_dtype(dtype) if dtype is not None else default_dtype(_FLOAT)
+    out_dtype = requested_dtype("eye", dtype) if dtype is not None else default_dtype(_FLOAT)
     shape = _shape((N, N if M is None else M))
     if not is_integer(type_of(k, "eye").dtype):
         raise TypeError(f"eye: k, the offset of the diagonal, must be an integer, not {k!r}")

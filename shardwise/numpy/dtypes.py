@@ -16,6 +16,7 @@ from shardwise.compiler.arrays.promotion import (
     no_common_dtype,
     node_of,
     promote_dtypes,
+    requested_dtype,
     scalar_type,
 )
 from shardwise.compiler.dtypes import SHORT_NAMES, SMALL_FLOATS, DType, KeyDType, is_inexact
@@ -280,7 +281,7 @@ def result_type(*args: Any) -> DType:
             types.append(scalar_type(arg()))
         else:
             _node("result_type", arg)  # raises for dtypes that arrays do not support
-            types.append(ArrayType((), canonical_dtype(arg)))
+            types.append(ArrayType((), requested_dtype("result_type", arg)))
     return promote_dtypes("result_type", types)[0]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwise.caches import registered_cache
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, reject_out, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
 from shardwise.compiler.arrays.reductions import sum
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.types import ArrayType
@@ -89,7 +89,7 @@ def einsum(
         result=tuple(equation.result),
         path=path,
         precision=precisions("einsum", precision),
-        dtype=None if preferred_element_type is None else canonical_dtype(preferred_element_type),
+        dtype=None if preferred_element_type is None else requested_dtype("einsum", preferred_element_type),
         general=None if _dot_general is dot_general else _dot_general,
     )
     return constrain_sharding(result, out_sharding)

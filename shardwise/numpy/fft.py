@@ -15,7 +15,7 @@ from shardwise.api.placement import create_on_device, device_put
 from shardwise.compiler.arrays.arithmetic import conjugate, divide
 from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, canonical_axes, compiled_function, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -488,7 +488,7 @@ def _frequencies(name: str, n: int, d: Any, dtype: Any, device: Any, non_negativ
     count = operator.index(n)
     if count < 1:
         raise ValueError(f"jnp.fft.{name}: n must be 1 or more, not {count}")
-    out_dtype = default_dtype("float*") if dtype is None else canonical_dtype(dtype)
+    out_dtype = default_dtype("float*") if dtype is None else requested_dtype(name, dtype)
     if isinstance(d, PYTHON_SCALARS):
         return create_on_device(_create_frequencies, (count, d, out_dtype, non_negative), device, name)
     unscaled = _create_frequencies(count, 1.0, out_dtype, non_negative)

@@ -18,7 +18,7 @@ from shardwise.compiler.arrays.operands import (
     compiled_function,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.dtypes import is_inexact, is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -70,7 +70,7 @@ def linspace(
     """
     count = _check_count("linspace", num)
     compute_dtype = _inexact_dtype("linspace", start, stop)
-    out_dtype = compute_dtype if dtype is None else canonical_dtype(dtype)
+    out_dtype = compute_dtype if dtype is None else requested_dtype("linspace", dtype)
     rank = len(broadcast_shapes("linspace", type_of(start).shape, type_of(stop).shape))
     dim = canonical_axis("linspace", axis, rank + 1)
     endpoint = bool(endpoint)
@@ -154,9 +154,9 @@ def logspace(
         >>> jnp.logspace(0, 2, 3)
         Array([  1.,  10., 100.], dtype=float32)
     """
-    compute_dtype = _inexact_dtype("logspace", start, stop)
+    compute_dtype, out_dtype = _inexact_dtype("logspace", start, stop), requested_dtype("logspace", dtype)
     exponents = linspace(start, stop, num, endpoint, dtype=compute_dtype, axis=axis)
-    return methods.astype(arithmetic.power(base, exponents), dtype=compute_dtype if dtype is None else dtype)
+    return methods.astype(arithmetic.power(base, exponents), dtype=out_dtype or compute_dtype)
 
 
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Any:
@@ -182,7 +182,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
         Array([1., 2., 4., 8.], dtype=float32)
     """
     count = _check_count("geomspace", num)
-    compute_dtype = _inexact_dtype("geomspace", start, stop)
+    compute_dtype, out_dtype = _inexact_dtype("geomspace", start, stop), requested_dtype("geomspace", dtype)
     first, last = (methods.astype(end, dtype=compute_dtype) for end in (start, stop))
     dim = canonical_axis("geomspace", axis, len(broadcast_shapes("geomspace", first.type.shape, last.type.shape)) + 1)
     first_sign = sign(first)  # dividing by it makes the logarithm of the first number real
@@ -190,7 +190,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     inexact = arithmetic.multiply(logspace(low, high, count, endpoint), first_sign)
     end_indices = ((0, count - 1) if endpoint else (0,)) if count else ()
     result = _with_exact_ends(inexact, first, last, end_indices=end_indices, dim=dim)
-    return methods.astype(result, dtype=compute_dtype if dtype is None else dtype)
+    return methods.astype(result, dtype=out_dtype or compute_dtype)
 
 
 @compiled_function
@@ -265,7 +265,7 @@ def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) 
                [[0, 1],
                 [0, 1]]], dtype=int32)
     """
-    out_dtype = default_dtype("int*") if dtype is None else canonical_dtype(dtype)
+    out_dtype = default_dtype("int*") if dtype is None else requested_dtype("indices", dtype)
     sizes = tuple(map(operator.index, dimensions))
     rows = [arange(size, dtype=out_dtype) for size in sizes]
     if sparse:

@@ -10,7 +10,7 @@ import numpy as np
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
 from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_along
 
 
@@ -43,7 +43,7 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     elif not all(type.ndim for type in types):
         raise ValueError(f"concatenate: 0-d arrays cannot be concatenated: {', '.join(map(str, types))}; use `stack`")
     dim = 0 if axis is None else canonical_axis("concatenate", axis, types[0].ndim)
-    return _concatenate(*operands, dim=dim, dtype=dtype)
+    return _concatenate(*operands, dim=dim, dtype=requested_dtype("concatenate", dtype))
 
 
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
@@ -76,7 +76,8 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> An
         raise ValueError("stack: needs at least one array")
     if len(set(shapes)) > 1:
         raise ValueError(f"stack: arrays must have equal shapes, not {', '.join(map(str, shapes))}")
-    return _concatenate(*operands, dim=canonical_axis("stack", axis, len(shapes[0]) + 1), dtype=dtype, new_dim=True)
+    dim = canonical_axis("stack", axis, len(shapes[0]) + 1)
+    return _concatenate(*operands, dim=dim, dtype=requested_dtype("stack", dtype), new_dim=True)
 
 
 @compiled_function
@@ -84,7 +85,7 @@ def _concatenate(*arrays: Any, dim: int, dtype: Any, new_dim: bool = False) -> A
     """Promote arrays to one dtype and concatenate them along `dim`, which is inserted first if `new_dim`."""
     out_dtype, weak = promote_dtypes("concatenate", [type_of(x) for x in arrays])
     if dtype is not None:
-        out_dtype, weak = canonical_dtype(dtype), False
+        out_dtype, weak = dtype, False
     operands = [astype_weak(as_operand(x), out_dtype, weak) for x in arrays]
     if new_dim:
         shape = operands[0].type.shape

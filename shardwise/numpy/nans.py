@@ -15,6 +15,7 @@ from shardwise.compiler.arrays.operands import (
     static_axes,
     type_of,
 )
+from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not
@@ -309,7 +310,7 @@ def _nan_variance(
         *(x for x in (where, mean) if x is not None),
         has=(where is not None, mean is not None),
         axis=static_axes(axis),
-        dtype=dtype,
+        dtype=requested_dtype(name, dtype),
         ddof=ddof,
         keepdims=keepdims,
         skips_nan=True,

@@ -19,7 +19,7 @@ from shardwise.compiler.arrays.operands import (
     static_axes,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.arrays.reductions import reduced_dims
 from shardwise.compiler.dtypes import is_float, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
@@ -67,7 +67,7 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
         Array([1, 3, 6], dtype=int32)
     """
     reject_out("cumsum", out)
-    return sorting.cumulative_along(a, reduction=SUM, axis=axis, dtype=dtype)
+    return sorting.cumulative_along(a, reduction=SUM, axis=axis, dtype=requested_dtype("cumsum", dtype))
 
 
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
@@ -92,7 +92,7 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
         Array([1, 2, 6], dtype=int32)
     """
     reject_out("cumprod", out)
-    return sorting.cumulative_along(a, reduction=PROD, axis=axis, dtype=dtype)
+    return sorting.cumulative_along(a, reduction=PROD, axis=axis, dtype=requested_dtype("cumprod", dtype))
 
 
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
@@ -201,7 +201,8 @@ def _cumulative(name: str, x: Any, reduction: Reduction, axis: int | None, dtype
     ndim = type_of(x, name).ndim
     if axis is None and ndim != 1:
         raise ValueError(f"{name}: {type_of(x)} has rank {ndim}, so `axis` is required")
-    result = sorting.cumulative_along(x, reduction=reduction, axis=0 if axis is None else axis, dtype=dtype)
+    out_dtype = requested_dtype(name, dtype)
+    result = sorting.cumulative_along(x, reduction=reduction, axis=0 if axis is None else axis, dtype=out_dtype)
     if not include_initial:
         return result
     return _prepend(result, dim=canonical_axis(name, axis or 0, ndim), value=int(reduction is PROD))
@@ -282,7 +283,7 @@ def argsort(
         Array([1, 2, 0], dtype=int32)
     """
     _check_kind_and_order("argsort", kind, order)
-    return sorting.argsort_along(a, axis=axis, descending=bool(descending), dtype=dtype)
+    return sorting.argsort_along(a, axis=axis, descending=bool(descending), dtype=requested_dtype("argsort", dtype))
 
 
 def _check_kind_and_order(name: str, kind: Any, order: Any) -> None:

@@ -15,7 +15,7 @@ from shardwise.compiler.arrays.operands import (
     reject_out,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
 from shardwise.compiler.ops.shape.movement import Reshape
@@ -38,7 +38,7 @@ def _contract(
         result=result,
         path=_PAIR_PATH,
         precision=precisions(name, precision),
-        dtype=None if preferred is None else canonical_dtype(preferred),
+        dtype=None if preferred is None else requested_dtype(name, preferred),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from shardwise.compiler.arrays import arithmetic, methods, reductions
 from shardwise.compiler.arrays.operands import compiled_function, reject_out, static_axes, type_of
+from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ops.elementwise.powers import Sqrt, Square
 from shardwise.lax.collectives import pmax, pmin, psum
 from shardwise.numpy import named
@@ -188,7 +189,7 @@ def sum(
         Array([4, 6], dtype=int32)
     """
     reject_out("sum", out)
-    dtype = dtype if promote_integers or dtype is not None else type_of(a, "sum").dtype
+    dtype = _result_dtype("sum", a, dtype, promote_integers)
     included = a if where is None else _mask(where, a, 0)
     dims, names = named.split_axis_names(axis)
     total = reductions.sum(included, axis=dims, dtype=dtype, keepdims=keepdims)
@@ -230,7 +231,7 @@ def prod(
         Array([ 2, 12], dtype=int32)
     """
     reject_out("prod", out)
-    dtype = dtype if promote_integers or dtype is not None else type_of(a, "prod").dtype
+    dtype = _result_dtype("prod", a, dtype, promote_integers)
     included = a if where is None else _mask(where, a, 1)
     total = reductions.prod(included, axis=static_axes(axis), dtype=dtype, keepdims=keepdims)
     return total if initial is None else arithmetic.multiply(total, _cast_like(total, initial))
@@ -436,6 +437,7 @@ def mean(
         Array([2., 3.], dtype=float32)
     """
     reject_out("mean", out)
+    dtype = requested_dtype("mean", dtype)
     dims, names = named.split_axis_names(axis)
     if names:
         return named.mean(a, dims, names, dtype, keepdims, where)
@@ -524,6 +526,13 @@ def std(
     return _variance("std", a, axis, dtype, ddof, keepdims, where, mean, correction)
 
 
+def _result_dtype(name: str, a: Any, dtype: Any, promote_integers: bool) -> Any:
+    """Return the dtype of a sum or product; None for the default."""
+    if dtype is None and not promote_integers:
+        return type_of(a, name).dtype
+    return requested_dtype(name, dtype)
+
+
 def _variance(
     name: str,
     a: Any,
@@ -539,6 +548,7 @@ def _variance(
     if correction is not None and ddof:
         raise ValueError(f"{name}: ddof and correction are the same parameter; pass only one of them")
     ddof = ddof if correction is None else correction
+    dtype = requested_dtype(name, dtype)
     axes, names = named.split_axis_names(axis)
     if names:
         result = named.variance(a, axes, names, dtype, ddof, keepdims, where, mean)

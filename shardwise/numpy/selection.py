@@ -20,7 +20,7 @@ from shardwise.compiler.arrays.operands import (
     reject_out,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
 from shardwise.compiler.dtypes import integer_range, is_integer
 from shardwise.compiler.ops.indexing.index_vectors import clamp_index
 from shardwise.compiler.ops.indexing.scatter import Scatter
@@ -417,7 +417,11 @@ def ravel_multi_index(
         _in_bounds("ravel_multi_index", index, size, mode, ("raise", "wrap", "clip", "ignore"))
         for index, size in zip(indices, sizes, strict=True)
     ]
-    out_dtype = promote_dtypes("ravel_multi_index", index_types)[0] if dtype is None else canonical_dtype(dtype)
+    out_dtype = (
+        promote_dtypes("ravel_multi_index", index_types)[0]
+        if dtype is None
+        else requested_dtype("ravel_multi_index", dtype)
+    )
     if integer_range(out_dtype)[1] < math.prod(sizes) - 1:
         raise ValueError(
             f"ravel_multi_index: {out_dtype} cannot hold all flat indices of shape {sizes}; pass a wider `dtype`"

@@ -15,7 +15,7 @@ from shardwise.compiler.arrays.operands import (
     compiled_list_function,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.ops.shape.movement import permute
 from shardwise.lax import shape as lax_shape
 from shardwise.lax.shape import constrain_sharding, sizes_of
@@ -113,7 +113,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
         >>> jnp.astype(jnp.array([1.7, -1.7]), jnp.int32)
         Array([ 1, -1], dtype=int32)
     """
-    target = default_dtype(_FLOAT) if dtype is None else canonical_dtype(dtype)
+    target = default_dtype(_FLOAT) if dtype is None else requested_dtype("astype", dtype)
     converted = methods.astype(x, dtype=target)
     converted = array(converted) if copy and converted is x else converted
     return converted if device is None else device_put(converted, device)

@@ -21,7 +21,7 @@ from shardwise.compiler.arrays.operands import (
     static_axes,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.dtypes import is_inexact, numpy_carrier
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -205,7 +205,7 @@ def cov(
         has=(y is not None, fweights is not None, aweights is not None),
         by_row=bool(rowvar),
         ddof=(0 if bias else 1) if ddof is None else ddof,
-        dtype=None if dtype is None else canonical_dtype(dtype),
+        dtype=None if dtype is None else requested_dtype("cov", dtype),
     )
 
 
@@ -287,7 +287,7 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> A
         if z is not None and type_of(z, "corrcoef").ndim > 2:
             raise ValueError(f"corrcoef: observations must have 1 or 2 dims, not {type_of(z)}")
     optional = [z for z in (y,) if z is not None]
-    compute_dtype = None if dtype is None else canonical_dtype(dtype)
+    compute_dtype = None if dtype is None else requested_dtype("corrcoef", dtype)
     return _corrcoef(x, *optional, by_row=bool(rowvar), dtype=compute_dtype)
 
 

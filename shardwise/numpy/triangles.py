@@ -12,7 +12,7 @@ import numpy as np
 from shardwise.compiler.arrays import methods, reductions
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.bitwise import And
@@ -57,7 +57,7 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
                [1, 1, 0]], dtype=int32)
     """
     shape = (operator.index(N), operator.index(N if M is None else M))
-    result_dtype = default_dtype("float*") if dtype is None else canonical_dtype(dtype)
+    result_dtype = default_dtype("float*") if dtype is None else requested_dtype("tri", dtype)
     return _tri(shape=shape, k=operator.index(k), dtype=result_dtype)
 
 
@@ -404,7 +404,7 @@ def trace(a: Any, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     if not is_integer(type_of(offset, "trace").dtype):
         raise TypeError(f"trace: offset must be an integer, not {offset!r}")
     dims = _matrix_dims("trace", axis1, axis2, type_of(a, "trace").ndim)
-    return _trace(a, offset, dims=dims, dtype=dtype)
+    return _trace(a, offset, dims=dims, dtype=requested_dtype("trace", dtype))
 
 
 @compiled_function

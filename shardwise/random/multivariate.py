@@ -4,7 +4,7 @@ import operator
 from typing import Any
 
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.dtypes import DType, is_float
 from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.numpy.elementwise import sign
@@ -67,7 +67,7 @@ def multivariate_normal(
         raise ValueError(f"{name}: cov must end with the dims ({size}, {size}), the size of mean, not {cov_type}")
     compute_dtype, _ = promote_dtypes(name, (mean_type, cov_type))
     compute_dtype = compute_dtype if is_float(compute_dtype) else default_dtype("float*")
-    out_dtype = compute_dtype if dtype is None else canonical_dtype(dtype)
+    out_dtype = compute_dtype if dtype is None else requested_dtype(name, dtype)
     if not is_float(out_dtype):
         raise ValueError(f"{name}: dtype must be a floating-point dtype, not {out_dtype}")
     shape = broadcast_sample_shape(name, shape, mean_type.shape[:-1], cov_type.shape[:-2])

@@ -16,7 +16,7 @@ from shardwise.compiler.arrays.operands import (
     compiled_function,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer
 
 Shape = tuple[int, ...]
@@ -40,7 +40,7 @@ def _run_sampler(key: Any, *parameters: Any, sampler: Callable[..., Any], out_sh
 
 def float_dtype(name: str, dtype: Any) -> DType:
     """Return a floating-point dtype argument; by default the default float dtype."""
-    out_dtype = default_dtype("float*") if dtype is None else canonical_dtype(dtype)
+    out_dtype = default_dtype("float*") if dtype is None else requested_dtype(name, dtype)
     if not is_float(out_dtype):
         raise ValueError(f"{name}: dtype must be a floating-point dtype, not {out_dtype}")
     return out_dtype
@@ -48,7 +48,7 @@ def float_dtype(name: str, dtype: Any) -> DType:
 
 def inexact_dtype(name: str, dtype: Any) -> DType:
     """Return a floating-point or complex dtype argument; by default the default float dtype."""
-    out_dtype = default_dtype("float*") if dtype is None else canonical_dtype(dtype)
+    out_dtype = default_dtype("float*") if dtype is None else requested_dtype(name, dtype)
     if not is_inexact(out_dtype):
         raise ValueError(f"{name}: dtype must be a floating-point or complex dtype, not {out_dtype}")
     return out_dtype
@@ -56,7 +56,7 @@ def inexact_dtype(name: str, dtype: Any) -> DType:
 
 def integer_dtype(name: str, dtype: Any) -> DType:
     """Return an integer dtype argument; by default the default integer dtype."""
-    out_dtype = default_dtype("int*") if dtype is None else canonical_dtype(dtype)
+    out_dtype = default_dtype("int*") if dtype is None else requested_dtype(name, dtype)
     if not is_integer(out_dtype):
         raise ValueError(f"{name}: dtype must be an integer dtype, not {out_dtype}")
     return out_dtype

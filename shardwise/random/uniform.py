@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_to_shape, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -52,7 +52,7 @@ def bits(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = No
         >>> jax.random.bits(jax.random.key(0), (3,), "uint8")
         Array([167, 146,  40], dtype=uint8)
     """
-    out_dtype = canonical_dtype(np.uint64) if dtype is None else canonical_dtype(dtype)
+    out_dtype = canonical_dtype(np.uint64) if dtype is None else requested_dtype("bits", dtype)
     if out_dtype not in WIDTHS.values():
         raise ValueError(f"bits: dtype must be one of {', '.join(map(str, WIDTHS.values()))}, not {out_dtype}")
     shape = canonical_shape("bits", shape)
@@ -234,7 +234,7 @@ def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: An
         >>> jax.random.rademacher(jax.random.key(0), (4,))
         Array([-1, -1,  1,  1], dtype=int32)
     """
-    dtype = default_dtype("int*") if dtype is None else canonical_dtype(dtype)
+    dtype = default_dtype("int*") if dtype is None else requested_dtype("rademacher", dtype)
     key, shape = single_key("rademacher", key), canonical_shape("rademacher", shape)
     return run_sampler(sample_rademacher, key, shape=shape, dtype=dtype, out_sharding=out_sharding)
 

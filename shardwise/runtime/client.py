@@ -41,7 +41,7 @@ class _Clients:
         name = _platform_name(platform)
         if name not in self._clients:
             if name == "gpu" and cuda_library() is None:
-                raise RuntimeError("GPUs are not available: jaxlib's CUDA plugin is not installed")
+                raise _no_platform_error(platform, "is not available: jaxlib's CUDA plugin is not installed")
             self._clients[name] = cuda_client() if name == "gpu" else cpu_client(config.num_cpu_devices)
             _on_first_use()
         return self._clients[name]
@@ -87,8 +87,13 @@ def _on_first_use() -> None:
 
 def _platform_name(platform: str) -> str:
     if platform not in _PLATFORMS:
-        raise RuntimeError(f"unknown platform {platform!r}; known platforms: {', '.join(sorted(_PLATFORMS))}")
+        raise _no_platform_error(platform, "is not supported")
     return _PLATFORMS[platform]
+
+
+def _no_platform_error(platform: str, reason: str) -> RuntimeError:
+    available = ["cpu", *(["gpu"] if cuda_library() is not None else [])]
+    return RuntimeError(f"the platform {platform!r} {reason}. Platforms of this machine: {', '.join(available)}.")
 
 
 clients = _Clients()

@@ -286,13 +286,32 @@ def test_ensure_compile_time_eval():
 
     assert f(2.0).tolist() == [2.0] * 6
 
-    @sw.jit
-    def wrong(x):
-        with sw.ensure_compile_time_eval():
-            return x + 1
 
-    with pytest.raises(sw.errors.UnexpectedTracerError):
-        wrong(2.0)
+def test_ensure_compile_time_eval_records_ops_on_tracers():
+    seen = []
+
+    @sw.jit
+    def f(x):
+        with sw.ensure_compile_time_eval():
+            table = jnp.arange(3.0) + 1
+            seen.append(table)
+            y = jnp.sin(x) * table + sw.jit(jnp.sum)(table)
+        return y
+
+    expected = np.sin(np.float32(2.0)) * np.array([1.0, 2.0, 3.0]) + 6
+    np.testing.assert_allclose(f(2.0), expected, rtol=1e-6)
+    assert isinstance(seen[0], sw.Array) and seen[0].tolist() == [1.0, 2.0, 3.0]
+    np.testing.assert_allclose(sw.grad(lambda x: f(x).sum())(2.0), 6 * np.cos(np.float32(2.0)), rtol=1e-6)
+    np.testing.assert_allclose(sw.vmap(f)(jnp.array([2.0, 2.0])), [expected, expected], rtol=1e-6)
+
+
+def test_ensure_compile_time_eval_is_a_decorator():
+    @sw.ensure_compile_time_eval()
+    def total(n):
+        return int(jnp.arange(n).sum())
+
+    assert sw.jit(lambda x: x * total(4))(2.0) == 12.0
+    assert total(3) == 3
 
 
 def test_named_call_is_a_scope():

@@ -736,7 +736,7 @@ ERRORS = {
     ),
     "scan grows the tree": (
         lambda: lax.scan(lambda c, x: ((c, c), x), 1.0, THREE),
-        r"of the pytree structure that it accepts; they differ at the root: tuple of length 2 against leaf",
+        r"of the pytree structure that it accepts; they differ at the root: one array against tuple of length 2",
     ),
     "scan returns no pair": (
         lambda: lax.scan(lambda c, x: c, 1.0, THREE),
@@ -826,7 +826,7 @@ ERRORS = {
     ),
     "fori changes the tree": (
         lambda: lax.fori_loop(0, 3, lambda i, c: {"a": (c["a"],)}, {"a": 1.0}),
-        r"fori_loop: .* they differ at \['a'\]: tuple of length 1 against leaf of type float",
+        r"fori_loop: .* they differ at \['a'\]: one array against tuple of length 1",
     ),
     "fori of floats": (
         lambda: lax.fori_loop(0.0, 3, a_pair, 1.0),
@@ -879,12 +879,24 @@ ERRORS = {
     ),
     "cond of two trees": (
         lambda: lax.cond(True, lambda x: {"a": x, "b": x}, lambda x: {"a": x}, THREE),
-        rf"cond: all branches must return the same pytree structure; `<lambda>` {HERE} and `<lambda>` {HERE} differ at "
-        r"the root: dict with keys {'a', 'b'} against dict with keys {'a'}: missing 'b'",
+        rf"cond: all branches must return the same pytree structure:\n"
+        rf"  true_fun, `<lambda>` {HERE}, returns {{'a': f32\[3\], 'b': f32\[3\]}}\n"
+        rf"  false_fun, `<lambda>` {HERE}, returns {{'a': f32\[3\]}}\n"
+        r"  They differ at the root: dict with keys {'a', 'b'} against dict with keys {'a'}: missing 'b'.",
     ),
     "cond of a leaf and a tree": (
         lambda: lax.cond(True, lambda x: {"a": x}, lambda x: {"a": [x]}, THREE),
-        r"differ at \['a'\]: list of length 1 against leaf",
+        r"They differ at \['a'\]: one array against list of length 1.",
+    ),
+    "cond of an array and a tuple": (
+        lambda: lax.cond(True, lambda x: (x, x), lambda x: x, THREE),
+        rf"true_fun, `<lambda>` {HERE}, returns \(f32\[3\], f32\[3\]\)\n"
+        rf"  false_fun, `<lambda>` {HERE}, returns f32\[3\]\n"
+        r"  They differ at the root: tuple of length 2 against one array.",
+    ),
+    "switch of two trees": (
+        lambda: lax.switch(0, [lambda x: x, lambda x: x, lambda x: [x]], THREE),
+        rf"branches\[0\], `<lambda>` {HERE}, returns f32\[3\]\n  branches\[2\], `<lambda>` {HERE}, returns \[f32",
     ),
     "cond with two ways to give operands": (
         lambda: lax.cond(True, lambda x: x, lambda x: x, 1.0, operand=2.0),

@@ -7,6 +7,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise.compiler.ir.types import explain_marks
 from shardwise.errors import (
     DeviceMismatchError,
     ShardingError,
@@ -27,7 +28,7 @@ def message_of(error_type, function, *args):
     with pytest.raises(error_type) as caught:
         function(*args)
     assert type(caught.value) is error_type
-    return str(caught.value)
+    return str(caught.value).removesuffix(explain_marks(str(caught.value)))
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, sw.jit], ids=["eager", "jit"])
@@ -134,8 +135,9 @@ def test_python_if_on_a_traced_value():
     assert text == (
         "Python needs True or False here (`if`, `while`, `and`, `or`, `not`), but the value of this bool[] is not "
         f"known while `keep_positive` is traced.\n  It was created at test_errors.py:{line} by compare.\n"
-        "  Traced values are known only when the compiled function runs: choose between arrays with `numpy.where`,\n"
-        "  move the decision out of the function, or make the argument static."
+        "  Traced values are known only when the compiled function runs: choose between arrays with `jnp.where`,\n"
+        "  between functions with `lax.cond`, loop with `lax.while_loop`, or make the argument static "
+        "(`static_argnums` or `static_argnames` of jit)."
     )
 
 
@@ -147,6 +149,117 @@ def test_python_integer_and_numpy_on_a_traced_value():
     assert "as an argument of `<lambda>`" in text
     text = message_of(TracerArrayConversionError, sw.jit(np.sin), jnp.ones(3))
     assert text.startswith("numpy needs the elements of an array, but the value of this f32[3] is not known")
+    assert "write `jnp.sin` instead of\n  `np.sin`" in text
+
+
+def test_numpy_function_without_source_text():
+    namespace = {"np": np}
+    exec("def f(x): return np.sin(x) + 1", namespace)
+    text = message_of(TracerArrayConversionError, sw.jit(namespace["f"]), jnp.ones(3))
+    assert "for\n  example `jnp.sin(x)` instead of `np.sin(x)`, or make the argument static (`static_argnums`" in text
+
+
+def test_range_of_a_traced_value_names_fori_loop():
+    def count(n):
+        total = 0
+        for i in range(n):
+            total += i
+        return total
+
+    text = message_of(TracerIntegerConversionError, sw.jit(count), 3)
+    assert "loop with\n  `lax.fori_loop(0, n, body, init)` instead of `for i in range(n)`" in text
+    assert "`static_argnums` or `static_argnames` of jit" in text
+    text = message_of(TracerIntegerConversionError, sw.jit(lambda n: jnp.zeros((n, 2))), 3)
+    assert "a shape or an index of a list must be static: make the argument static (`static_argnums`" in text
+
+
+@pytest.mark.parametrize(
+    ("function", "said", "instead"),
+    [
+        (lambda x: np.sin(x) + 1, "np.sin", "jnp.sin"),
+        (lambda x: 2 * np.median(x, axis=0) + 1, "np.median", "jnp.median"),
+        (lambda x: np.linalg.norm(x) + 1, "np.linalg.norm", "jnp.linalg.norm"),
+        (lambda x: [np.asarray(x)], "np.asarray", "jnp.asarray"),
+        (lambda x: np.concatenate([x, np.ones(3)]), "np.concatenate", "jnp.concatenate"),
+    ],
+    ids=["sin", "median", "norm", "asarray", "concatenate"],
+)
+def test_numpy_function_of_a_traced_value_names_its_counterpart(function, said, instead):
+    text = message_of(TracerArrayConversionError, sw.jit(function), jnp.ones(3))
+    assert f"write `{instead}` instead of\n  `{said}`" in text
+
+
+class Unregistered:
+    def __init__(self, scale):
+        self.scale = scale
+
+    @sw.jit
+    def apply(self, x):
+        return self.scale * x
+
+    def __repr__(self):
+        return "<model>"
+
+
+def test_jitted_method_of_an_unregistered_class():
+    text = message_of(TypeError, Unregistered(2.0).apply, jnp.ones(3))
+    line = Unregistered.apply.function.__code__.co_firstlineno
+    assert text == (
+        f"argument `self` of `apply` (test_errors.py:{line}) is <model> of type Unregistered: the arguments of a "
+        "traced function must be pytrees of arrays and numbers.\n"
+        "  Register Unregistered as a pytree, with `tree_util.register_dataclass` or "
+        "`tree_util.register_pytree_node_class`, which is how a jitted method gets the arrays of its Unregistered;\n"
+        "  or make the argument static with static_argnames='self' of jit, or bind it with `functools.partial`."
+    )
+    text = message_of(TypeError, sw.jit(lambda x, mode: x), 1.0, "train")
+    assert text.endswith(
+        "If it is a setting, make the argument static with static_argnames='mode' of jit, or bind it with "
+        "`functools.partial`."
+    )
+
+
+def test_unknown_platform_lists_those_of_this_machine():
+    text = message_of(RuntimeError, sw.devices, "tpu")
+    available = "cpu, gpu" if sw.default_backend() == "gpu" else "cpu"
+    assert text == f"the platform 'tpu' is not supported. Platforms of this machine: {available}."
+
+
+@pytest.mark.parametrize("transform", [sw.grad, sw.value_and_grad])
+def test_gradient_of_a_tuple_names_has_aux(transform):
+    def loss(x):
+        return x.sum(), {"x": x}
+
+    line = loss.__code__.co_firstlineno
+    assert message_of(TypeError, transform(loss), jnp.ones(3)) == (
+        f"grad needs a function that returns one scalar, but `loss` (test_errors.py:{line}) returned "
+        "(f32[], {'x': f32[3]}).\n"
+        "  To return other values with the scalar, return a pair (scalar, aux) and pass has_aux=True."
+    )
+
+
+def test_marks_of_types_are_explained(mesh):
+    def text_of(error_type, function, *args):
+        with pytest.raises(error_type) as caught:
+            function(*args)
+        return str(caught.value)
+
+    weak = "`~` marks a weak type, that of a Python number: in promotion, the dtype of an array wins."
+    text = text_of(TracerIntegerConversionError, sw.jit(lambda n: [1, 2][n]), 1)
+    assert "this i32[]~ is" in text and text.endswith(f"\n  {weak}")
+    text = text_of(TypeError, lambda: sw.lax.scan(lambda c, x: (c * jnp.ones(3), x), 1.0, jnp.ones(3)))
+    assert "carry is f32[]~ before" in text and text.endswith(f"\n  {weak}")
+    text = text_of(TypeError, lambda: jnp.matmul(jnp.ones(3), 2.0))
+    assert "f32[]~" in text and text.endswith(f"\n  {weak}")
+
+    def body(x):
+        return jnp.dot(x, jnp.ones(3))
+
+    text = text_of(TypeError, sw.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data")), jnp.ones(8))
+    assert "f32[2]{data}" in text
+    assert text.endswith(
+        "\n  `{data}` marks a value that varies over the mesh axis 'data': it differs between devices."
+    )
+    assert "marks" not in text_of(TypeError, sw.jit(lambda x: x + jnp.ones(4)), jnp.ones(3))
 
 
 @pytest.mark.parametrize("transform", [sw.jit, sw.grad, sw.vmap], ids=["jit", "grad", "vmap"])

@@ -91,7 +91,8 @@ def test_out_shardings_and_in_shardings(mesh):
     x = np.arange(30.0, dtype=np.float32).reshape(10, 3)
     f = sw.jit(lambda a: a + 1, in_shardings=rows, out_shardings=columns)
     for given in (x, sw.device_put(x, columns), sw.device_put(x, rows)):
-        y = f(given)
+        with sw.config.override("in_shardings_mismatch", "allow"):
+            y = f(given)
         assert y.sharding == columns
         np.testing.assert_array_equal(y, x + 1)
 

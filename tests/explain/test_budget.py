@@ -44,7 +44,7 @@ def test_the_error_states_the_excess_and_shows_the_plan(x):
         "communication budget exceeded: 1 all_reduce, allowed: 0; 36 B sent per device, allowed: 35 B\n\n"
         "total on mesh data=4, model=2: 1 collective, 36 B sent per device\n"
     )
-    assert "leaves an unreduced sum over 'data'; output 0 needs it reduced" in text
+    assert "leaves an unreduced sum over 'data'; `output` needs it reduced" in text
     assert isinstance(caught.value, AssertionError)
 
 

@@ -8,6 +8,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.explain.end_groups import path_pattern, path_patterns
 from shardwise.explain.text import human_bytes, human_seconds
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -36,7 +37,7 @@ def test_printed_text(mesh, capsys):
         "",
         "  in  `w`                      f32[6,64,64]     P(None, 'data', None)        6×16×64 per device",
         "  in  `x`                      f32[256,64]      P('data', None)              64×64 per device",
-        "  out output 0                 f32[256,64]      P('data', None)              64×64 per device",
+        "  out `output`                 f32[256,64]      P('data', None)              64×64 per device",
         "",
         "  collective     axes                   sent      time shard          line               why",
         "  all_gather     data                73.7 kB   36.2 µs f32[16,64]     LINE "
@@ -77,7 +78,7 @@ def test_the_advice_states_what_the_plan_with_it_costs(mesh):
     assert taken.wire_bytes == advice.sent < found.plan.wire_bytes == advice.before_sent
     assert taken.seconds == pytest.approx(advice.seconds)
     assert found.plan.seconds == pytest.approx(advice.before_seconds)
-    assert advice.outputs == (f"output 0 would then have sharding {taken.outputs[0].layout}",)
+    assert advice.outputs == (f"`output` would then have sharding {taken.outputs[0].layout}",)
     assert "pinning `k` to P(None, None, 'data', None) with lax.with_sharding_constraint would save" in str(found)
 
 
@@ -153,3 +154,144 @@ def test_layouts_along_parts_of_an_axis_are_not_advised(mesh):
     found = sw.explain(lambda x: (x.reshape(4, 8, 16) * 2).sum(1) @ jnp.ones((16, 4)))(shaped(line, P("data"), 32, 16))
     assert found.mesh.axis_names == ("data_0", "data_1")
     assert found.advice.layout is None or set(found.advice.layout.axes) <= {"data"}
+
+
+def mlp(x, w1, w2):
+    return jnp.maximum(x @ w1, 0) @ w2
+
+
+def mlp_arguments(mesh, spec):
+    return (
+        shaped(mesh, P("data"), 4096, 1024),
+        shaped(mesh, P(None, "model"), 1024, 4096),
+        shaped(mesh, spec, 4096, 1024),
+    )
+
+
+def test_outputs_are_named_by_their_tree_path(mesh):
+    found = sw.explain(lambda x: {"loss": x.sum(), "aux": [x, (x * 2,)]})(shaped(mesh, P("data"), 64, 64))
+    names = ["`output['aux'][0]`", "`output['aux'][1][0]`", "`output['loss']`"]
+    assert [row.name for row in found.plan.outputs] == names
+    assert found.collectives[0].reason.endswith("; `output['loss']` needs it reduced")
+    single = sw.explain(lambda x: x.sum())(shaped(mesh, P("data"), 64, 64))
+    assert [row.name for row in single.plan.outputs] == ["`output`"]
+
+
+def test_in_shardings_are_named_with_the_line_of_jit(mesh):
+    columns = NamedSharding(mesh, P(None, "data"))
+    step = sw.jit(lambda batch: batch["x"] * 2, in_shardings=({"x": columns},))
+    line = test_in_shardings_are_named_with_the_line_of_jit.__code__.co_firstlineno + 2
+    found = sw.explain(step)({"x": shaped(mesh, P("data"), 64, 64)})
+    requested = f"in_shardings for `batch['x']` at test_explain.py:{line}"
+    assert [row.reason for row in found.collectives] == [
+        f"`batch['x']` has sharding P('data', None); {requested} needs P(None, 'data')"
+    ]
+    assert found.plan.values[-1].pins == (requested,)
+    nested = sw.explain(lambda x: step({"x": x}))(shaped(mesh, P("data"), 64, 64))
+    assert "in_shardings for `batch['x']` at test_explain.py:" in nested.collectives[0].reason
+
+
+@pytest.mark.parametrize(
+    "transform", [sw.grad, lambda f: sw.grad(sw.checkpoint(f)), sw.jit], ids=["grad", "remat", "jit"]
+)
+def test_scans_with_equal_bodies_keep_their_own_lines(mesh, transform):
+    def first(h, w):
+        return jnp.tanh(h @ w), None
+
+    def second(h, w):
+        return jnp.tanh(h @ w), None
+
+    def loss(w, x):
+        return lax.scan(second, lax.scan(first, x, w)[0], w)[0].sum()
+
+    found = sw.explain(transform(loss))(shaped(mesh, P(None, "data"), 3, 64, 64), shaped(mesh, P("data"), 256, 64))
+    lines = [f.__code__.co_firstlineno + 1 for f in (first, second)]
+    counts = {line: sum(f"dot at test_explain.py:{line}" in row.reason for row in found.collectives) for line in lines}
+    assert counts[lines[0]] == counts[lines[1]] > 0
+
+
+def test_totals_come_first(mesh):
+    found = sw.explain(lambda x, y: (x.sum(), y.sum(), (x @ y).sum()))(
+        shaped(mesh, P("data"), 64, 64), shaped(mesh, P("model"), 64, 64)
+    )
+    totals = found.plan.totals()
+    assert sum(total.count for total in totals) == len(found.collectives) > 2
+    assert sum(total.sent for total in totals) == found.plan.wire_bytes
+    assert sorted((total.kind, total.axes) for total in totals) == sorted(
+        {(row.kind, row.axes) for row in found.collectives}
+    )
+    lines = str(found).splitlines()
+    assert lines[3].split() == ["total", "axes", "count", "sent", "time"]
+    assert lines[4].split()[:3] == [totals[0].kind, ",".join(totals[0].axes), str(totals[0].count)]
+
+
+def test_many_inputs_and_outputs_are_collapsed_by_layout(mesh):
+    layers = [{"w1": shaped(mesh, P(None, "model"), 64, 64), "b": shaped(mesh, P(), 64)} for _ in range(12)]
+
+    def step(params, x):
+        for layer in params["h"]:
+            x = jnp.tanh(x @ layer["w1"] + layer["b"])
+        return sw.tree.map(lambda p: p * 0.9, params), x.sum()
+
+    found = sw.explain(step)({"h": layers}, shaped(mesh, P("data"), 64, 64))
+    lines = str(found).splitlines()
+    assert next(number for number, line in enumerate(lines) if line.startswith("  collective")) < 20
+    text = "\n".join(lines)
+    assert re.search(r"in +P\(None, 'model'\) +12 arrays +98.3 kB `params\['h'\]\[\*\]\['w1'\]`\n", text)
+    assert re.search(r"out +P\(None\) +12 arrays +3.1 kB `output\[\*\]\['h'\]\[\*\]\['b'\]`\n", text)
+    assert re.search(r"out +P\(\) +1 array +4 B `output\[1\]`\n", text)
+    assert len(found.plan.inputs) == 25  # the data has all of them
+    page = found.to_html()
+    assert "12 inputs" in page and "12 outputs" in page and page.count('class="card"') < 8
+    assert page.count("params[&#x27;h&#x27;][7][&#x27;w1&#x27;]") >= 1
+
+
+def test_paths_become_patterns():
+    assert path_pattern("`params['h_3'][0]['w1']`") == "`params['h_*'][*]['w1']`"
+    assert path_pattern("`w1`") == "`w1`"
+    assert path_pattern("`args[2]`") == "`args[*]`"
+    assert path_patterns(["`a[0]`", "`a[1]`", "`b`", "`c`", "`d`"]) == "`a[*]`, `b`, `c` and 1 more"
+
+
+def test_advice_finds_a_better_layout_of_an_argument(mesh):
+    found = sw.explain(mlp, hardware="h100")(*mlp_arguments(mesh, P(None, "model")))
+    advice = found.argument_advice
+    assert advice.what == "`w2`" and 0 < advice.tried <= 12
+    assert (str(advice.layout), str(advice.old_layout)) == ("P('model', None)", "P(None, 'model')")
+    taken = sw.explain(mlp, hardware="h100")(*mlp_arguments(mesh, P("model", None)))
+    assert taken.plan.wire_bytes == advice.sent == found.plan.wire_bytes / 2
+    assert taken.plan.seconds == pytest.approx(advice.seconds)
+    assert "passing `w2` in P('model', None) instead of P(None, 'model') would save" in str(found)
+    assert "Passing <code>w2</code> in P(&#x27;model&#x27;, None)" in found.to_html()
+    assert taken.argument_advice.layout is None and "passing" not in str(taken)
+
+
+def test_advice_on_an_argument_with_in_shardings(mesh):
+    x, w1, w2 = mlp_arguments(mesh, P(None, "model"))
+    plain = sw.ShapeDtypeStruct(w2.shape, w2.dtype)
+    step = sw.jit(mlp, in_shardings=(x.sharding, w1.sharding, w2.sharding))
+    advice = sw.explain(step, hardware="h100")(x, w1, plain).argument_advice
+    assert (advice.what, str(advice.layout)) == ("`w2`", "P('model', None)")
+
+
+def test_arguments_with_the_same_last_key_change_together(mesh):
+    layers = [
+        {"w1": shaped(mesh, P(None, "model"), 256, 1024), "w2": shaped(mesh, P(None, "model"), 1024, 256)}
+        for _ in range(2)
+    ]
+
+    def step(params, moments, x):
+        def loss(params):
+            h = x
+            for layer in params:
+                h = jnp.tanh(h @ layer["w1"]) @ layer["w2"] + h
+            return (h**2).mean()
+
+        grads = sw.grad(loss)(params)
+        moments = sw.tree.map(lambda m, g: 0.9 * m + g, moments, grads)
+        return sw.tree.map(lambda p, m: p - m, params, moments), moments
+
+    found = sw.explain(step, hardware="h100")(layers, layers, shaped(mesh, P("data"), 1024, 256))
+    advice = found.argument_advice
+    assert advice.what == "`params[*]['w2']`, `moments[*]['w2']`" and str(advice.layout) == "P('model', None)"
+    assert advice.outputs == ("`output[*][*]['w2']` would then have sharding P('model', None)",)

@@ -44,7 +44,7 @@ from shardwise.compiler.arrays.operands import (
     promote_and_broadcast,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.arrays.reductions import sometrue
 from shardwise.compiler.arrays.views import byteswap_elements, view_as
 from shardwise.compiler.ops.contract.dot import Dot
@@ -284,7 +284,7 @@ class Array(NamespaceMethods, DeviceAttributes):
         """Reinterpret the bytes of the last dim as another dtype."""
         if type is not None:
             raise NotImplementedError("view: the parameter `type` is not supported")
-        return self if dtype is None else view_as(self, dtype=dtype)
+        return self if dtype is None else view_as(self, dtype=requested_dtype("view", dtype))
 
     def byteswap(self) -> "Array":
         """Reverse the bytes of each element."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, scalar_type
 from shardwise.compiler.dtypes import is_inexact
-from shardwise.compiler.ir.dispatch import installed, open_frames
+from shardwise.compiler.ir.dispatch import installed, open_frames, recording_frame
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -45,9 +45,8 @@ def _staged(function: _Function, compiled: Callable[[Any, dict[str, Any]], Any])
             bound = inspect.signature(function).bind(*args, **static)
             bound.apply_defaults()
             args, static = bound.args, bound.kwargs
-        for frame in open_frames():
-            if frame.stages_all or any(frame.owns(arg) for arg in args):
-                return function(*args, **static)
+        if open_frames() and recording_frame(args) is not None:
+            return function(*args, **static)
         return compiled(args, static)
 
     return call  # type: ignore[return-value]

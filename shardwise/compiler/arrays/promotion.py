@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.call_site import warn_user
 from shardwise.compiler.dtypes import (
     SHORT_NAMES,
     SMALL_FLOATS,
@@ -89,6 +90,25 @@ def canonical_dtype(dtype: Any) -> DType:
         return dtype
     wide: DType = np.dtype(dtype)
     return wide if config.enable_x64 else _NARROW.get(wide, wide)
+
+
+def requested_dtype(name: str, dtype: Any) -> Any:
+    """Return the canonical dtype of a dtype that the user requests, and warn if that is narrower. None stays None.
+
+    Python's types (`float`) request the default width of their kind, without a warning. `name` is the calling function.
+    """
+    if dtype is None:
+        return None
+    canonical = canonical_dtype(dtype)
+    is_python_type = any(dtype is python_type for python_type in (int, float, complex))  # numpy dtypes equal these
+    if is_python_type or is_key(canonical) or canonical == np.dtype(dtype):
+        return canonical
+    warn_user(
+        f"{name}: the requested dtype {np.dtype(dtype)} is not available, because 64-bit dtypes are disabled; it is "
+        f"truncated to {canonical}. Request {canonical}, or enable 64-bit dtypes with "
+        "`config.update('jax_enable_x64', True)` or SHARDWISE_ENABLE_X64=1 in the environment."
+    )
+    return canonical
 
 
 def default_dtype(weak: str) -> DType:

@@ -11,7 +11,7 @@ programs that ops hold, `namespace` is the module of array functions, some of wh
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from shardwise.errors import UnexpectedTracerError
 
@@ -118,9 +118,48 @@ def use_frames(stack: list[Frame]) -> Iterator[None]:
         _stack.frames = before
 
 
+@final
+class _EagerConstants:
+    """A mark in the stack of frames: frames below it record only ops on their own tracers, and other ops run."""
+
+    stages_all = False
+    axes: Mapping[Any, int] = {}
+    tracked: frozenset[Any] = frozenset()
+
+    def owns(self, value: Any) -> bool:
+        return False
+
+    def bind(self, op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:
+        raise AssertionError(f"{op.name} was applied in a frame that records nothing")
+
+
+_EAGER_CONSTANTS = _EagerConstants()
+
+
+@contextmanager
+def evaluate_constants() -> Iterator[None]:
+    """Run ops on concrete operands in a `with` block, inside traced functions too; ops on tracers are recorded."""
+    with use_frames([*_stack.frames, _EAGER_CONSTANTS]):
+        yield
+
+
+def recording_frame(args: Sequence[Any], axis_names: frozenset[Any] = frozenset()) -> Frame | None:
+    """Return the innermost frame that records an op with these operands and axis names; None if the op runs."""
+    evaluates_constants = False
+    for frame in reversed(_stack.frames):
+        if frame is _EAGER_CONSTANTS:
+            evaluates_constants = True
+            continue
+        if (frame.stages_all and not evaluates_constants) or any(frame.owns(arg) for arg in args):
+            return frame
+        if axis_names and frame.axes and not axis_names.isdisjoint(frame.axes):
+            return frame
+    return None
+
+
 def is_staging() -> bool:
-    """Return whether a frame stages all ops: no value is concrete here."""
-    return any(frame.stages_all for frame in _stack.frames)
+    """Return whether a frame records all ops: no value is concrete here."""
+    return recording_frame(()) is not None
 
 
 def bound_axes() -> dict[Any, int]:
@@ -163,11 +202,8 @@ def bind(op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:
     Raises:
         UnexpectedTracerError: if an operand is a tracer whose frame is closed.
     """
-    for frame in reversed(_stack.frames):
-        if frame.stages_all or any(frame.owns(arg) for arg in args):
-            return frame.bind(op, args)
-        if frame.axes and not op.axis_names.isdisjoint(frame.axes):
-            return frame.bind(op, args)
+    if _stack.frames and (frame := recording_frame(args, op.axis_names)) is not None:
+        return frame.bind(op, args)
     for arg in args:
         if (closed_frame := getattr(arg, "frame", None)) is not None:
             raise UnexpectedTracerError(closed_frame.leak_message(arg))

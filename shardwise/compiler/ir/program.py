@@ -115,6 +115,23 @@ def strongest_effect(effects: Iterable[str]) -> str:
 
 
 @final
+class SourceLines:
+    """The source lines of a program as a cache key, whose hash is computed once."""
+
+    __slots__ = ("_hash", "lines")
+
+    def __init__(self, lines: tuple[Source, ...]):
+        self.lines = lines
+        self._hash = hash(lines)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SourceLines) and self._hash == other._hash and self.lines == other.lines
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Program:
     """Inputs, equations and outputs. Programs are equal if their structure is: names and source lines do not count."""
@@ -160,6 +177,11 @@ class Program:
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.in_types))}) -> ({', '.join(map(str, self.out_types))})"
+
+    @cached_property
+    def sources(self) -> "SourceLines":
+        """The source lines of all equations, including those of the programs that ops hold."""
+        return SourceLines(tuple(equation.source for equation in self.walk()))
 
     @cached_property
     def effect(self) -> str:

@@ -150,6 +150,18 @@ def parse_type(text: str) -> ArrayType:
     return ArrayType(tuple(int(size) for size in match[2].split(",") if size), dtype, bool(match[3]), varying)
 
 
+def explain_marks(text: str) -> str:
+    """Return sentences that explain the marks of the types in `text`: `f32[]~` and `f32[4]{data}`; "" without marks."""
+    marks = re.findall(r"\[[\d,]*\](~?)(?:\{([\w,]+)\})?", text)
+    lines = []
+    if any(weak for weak, _ in marks):
+        lines.append("`~` marks a weak type, that of a Python number: in promotion, the dtype of an array wins.")
+    for axes in dict.fromkeys(axes for _, axes in marks if axes):
+        names = " and ".join(map(repr, axes.split(",")))
+        lines.append(f"`{{{axes}}}` marks a value that varies over the mesh axis {names}: it differs between devices.")
+    return "".join(f"\n  {line}" for line in lines)
+
+
 @final
 @dataclass(frozen=True)
 class Scalar:

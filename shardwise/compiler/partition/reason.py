@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from shardwise.compiler.ir.program import Equation, Reason, Source, Value
+from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.trace.provenance import provenance
@@ -34,7 +35,8 @@ class OpSite:
     def of(
         equation: Equation, is_output: bool = False, after_loop: bool = False, exceeds_memory: bool = False
     ) -> "OpSite":
-        return OpSite(equation.op.name, equation.source, is_output, after_loop, exceeds_memory)
+        requested_by = equation.op.requested_by if isinstance(equation.op, Constrain) else ""
+        return OpSite(requested_by or equation.op.name, equation.source, is_output, after_loop, exceeds_memory)
 
     def __str__(self) -> str:
         site = f"{self.op} at {self.source}"

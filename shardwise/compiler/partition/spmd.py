@@ -72,7 +72,7 @@ class _Partitioner:
         for number, (value, layout) in enumerate(zip(program.outputs, self.plan.outputs, strict=True)):
             producer, out_pin = self.copies.producers.get(value), self.sharded.out_pins[number]
             provenance.source = producer.source if producer else None
-            consumer = (out_pin.reason if out_pin else "") or f"output {number}"
+            consumer = (out_pin.reason if out_pin else "") or self.sharded.out_names[number]
             padded_shape = layout.padded_shape(value.type.shape, self.mesh)
             outputs.append(self.copies.get(value, layout, padded_shape, consumer, scope).tracer)
         return outputs

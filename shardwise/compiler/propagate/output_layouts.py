@@ -29,7 +29,7 @@ _NearestPins = dict[Value, _Nearest]
 
 
 def infer_output_pins(
-    program: Program, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None]
+    program: Program, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None], out_names: Sequence[str]
 ) -> tuple[Pin | None, ...]:
     """Return the pins of all outputs: those in `out_pins`, and the inferred ones in place of None."""
     if all(pin is not None for pin in out_pins):
@@ -37,8 +37,8 @@ def infer_output_pins(
     nearest = {value: _Nearest(0, pin) for value, pin in zip(program.inputs, in_pins, strict=True)}
     _visit(program, nearest)
     return tuple(
-        pin if pin is not None else _output_pin(number, nearest.get(value))
-        for number, (value, pin) in enumerate(zip(program.outputs, out_pins, strict=True))
+        pin if pin is not None else _output_pin(name, nearest.get(value))
+        for name, value, pin in zip(out_names, program.outputs, out_pins, strict=True)
     )
 
 
@@ -47,7 +47,7 @@ def _visit(program: Program, nearest: _NearestPins) -> None:
     for equation in program.equations:
         op = equation.op
         if isinstance(op, Constrain):
-            nearest[equation.outputs[0]] = _Nearest(0, replace(op.pin, reason=f"the constraint at {equation.source}"))
+            nearest[equation.outputs[0]] = _Nearest(0, replace(op.pin, reason=op.describe(equation.source)))
         elif isinstance(op, Control) and not isinstance(op, Manual):  # the user specifies a shard_map's results
             _visit_control(equation, op, nearest)
         elif isinstance(op, Elementwise):
@@ -106,7 +106,7 @@ def _shift_dims(source: _Nearest, leading: int) -> _Nearest:
     return _Nearest(source.distance, Pin(layout, open_dims, source.pin.reason))
 
 
-def _output_pin(number: int, nearest: _Nearest | None) -> Pin | None:
+def _output_pin(name: str, nearest: _Nearest | None) -> Pin | None:
     if nearest is None or nearest.pin is None:
         return None
-    return replace(nearest.pin, reason=f"output {number}, which follows {nearest.pin.reason or 'an input'},")
+    return replace(nearest.pin, reason=f"{name}, which follows {nearest.pin.reason or 'an input'},")

@@ -43,6 +43,8 @@ class ShardedProgram:
             any layout, so they have no candidates and cost nothing.
         candidates: for each axis, the candidates of every planned equation.
         reduced_in_loops: the carries and stacks of loops that may not be partial, because they would not fit in memory.
+        requested_out_pins: the pins of the outputs that the user requested; None for an inferred or a chosen layout.
+        out_names: the names of the outputs, for messages.
     """
 
     program: Program
@@ -53,6 +55,8 @@ class ShardedProgram:
     free: frozenset[Value]
     candidates: dict[str, dict[Equation, tuple[Candidate, ...]]]
     reduced_in_loops: frozenset[Equation] = frozenset()
+    requested_out_pins: tuple[Pin | None, ...] = ()
+    out_names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         outs = ("free" if pin is None else str(pin) for pin in self.out_pins)
@@ -112,7 +116,11 @@ def reduce_in_loops(sharded: ShardedProgram, boundaries: Iterable[Equation]) -> 
 
 
 def propagate(
-    program: Program, mesh: AbstractMesh, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None]
+    program: Program,
+    mesh: AbstractMesh,
+    in_pins: Sequence[Pin],
+    out_pins: Sequence[Pin | None],
+    out_names: Sequence[str] = (),
 ) -> ShardedProgram:
     """Compute the candidates of all equations on all axes.
 
@@ -121,6 +129,7 @@ def propagate(
         mesh: the mesh. If a reshape needs sub-axes, the result is on a finer mesh.
         in_pins: the pins of the inputs.
         out_pins: the pins of the outputs. Outputs with None get an inferred pin, or none.
+        out_names: the names of the outputs, for messages; by default `output 0` and so on.
 
     Raises:
         ProgramError: if the number of pins differs from the number of inputs or outputs.
@@ -130,9 +139,21 @@ def propagate(
             f"{program.name}: {len(in_pins)} pins for {len(program.inputs)} inputs, "
             f"{len(out_pins)} pins for {len(program.outputs)} outputs"
         )
+    names = tuple(out_names) or tuple(f"output {number}" for number in range(len(program.outputs)))
+    requested = tuple(out_pins)
     if not mesh.axis_names:  # one device: there is nothing to choose
-        return ShardedProgram(program, mesh, tuple(in_pins), tuple(out_pins), Unfolded(), frozenset(), {})
-    out_pins = infer_output_pins(program, in_pins, out_pins)
+        return ShardedProgram(
+            program,
+            mesh,
+            tuple(in_pins),
+            requested,
+            Unfolded(),
+            frozenset(),
+            {},
+            requested_out_pins=requested,
+            out_names=names,
+        )
+    out_pins = infer_output_pins(program, in_pins, out_pins, names)
     unfolded = unfold(program)
     groups = dim_groups(unfolded.equations)
     pins = _pinned_values(program, unfolded, in_pins, out_pins)
@@ -141,11 +162,22 @@ def propagate(
         program = refine_program(program, fine)
         in_pins = [refine_pin(pin, mesh, fine) for pin in in_pins]
         out_pins = [pin and refine_pin(pin, mesh, fine) for pin in out_pins]
+        requested = tuple(pin and refine_pin(pin, mesh, fine) for pin in requested)
         unfolded = unfold(program)
         groups = dim_groups(unfolded.equations)
         pins = _pinned_values(program, unfolded, in_pins, out_pins)
     free, scales = _free_values(unfolded)
-    sharded = ShardedProgram(program, fine, tuple(in_pins), tuple(out_pins), unfolded, free, {})
+    sharded = ShardedProgram(
+        program,
+        fine,
+        tuple(in_pins),
+        tuple(out_pins),
+        unfolded,
+        free,
+        {},
+        requested_out_pins=requested,
+        out_names=names,
+    )
     for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, groups).items():
         sharded.candidates[axis] = _candidates_on(sharded, axis, seeds, scales)
     return sharded

@@ -1,5 +1,7 @@
 """refine_program: express the constraints and manual regions of a program on a finer mesh."""
 
+from dataclasses import replace
+
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.control import Control
@@ -18,7 +20,7 @@ def refine_program(program: Program, mesh: Mesh | AbstractMesh) -> Program:
         op = equation.op
         if isinstance(op, Constrain):
             pin = refine_pin(op.pin, op.mesh.abstract, fine)
-            op = Constrain(pin.layout.dims, mesh, op.open_dims)
+            op = replace(op, dims=pin.layout.dims, mesh=mesh)
         elif isinstance(op, Manual):
             op = op.on_refined_mesh(mesh, sub_axes_of(op.mesh.abstract, fine), refine_program(op.program, mesh))
         elif isinstance(op, Control):

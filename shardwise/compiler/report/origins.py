@@ -11,6 +11,7 @@ from typing import final
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.partition.reason import Conversion
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.factors import Dims
@@ -43,6 +44,21 @@ class LayoutOrigins:
         axes = self.layouts[value].axes if axes is None else axes
         return tuple(dict.fromkeys(pin for axis in axes for pin in self.axis_pins.get((value, axis), ())))
 
+    def conflicting_pins(self, equation: Equation, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the names of the pins that are in conflict at a collective along `axes`.
+
+        These are the pins from which the value's layout came, and those from which the layouts of its consumer came.
+        """
+        reason = equation.reason
+        if not isinstance(reason, Conversion):
+            return ()
+        pins = list(self.pins_of(reason.value, axes)) if reason.value in self.layouts else []
+        for consumer, _ in self.consumers.get(reason.value, ()):
+            if consumer.source == equation.source:
+                others = (value for value in (*consumer.inputs, *consumer.outputs) if value is not reason.value)
+                pins += [pin for value in others if value in self.layouts for pin in self.pins_of(value)]
+        return tuple(dict.fromkeys(pins))
+
 
 def layout_origins(sharded: ShardedProgram, plan: LayoutPlan, names: Sequence[str] = ()) -> LayoutOrigins:
     """Return where every layout of a plan comes from. `names` are the names of the inputs."""
@@ -59,12 +75,12 @@ def layout_origins(sharded: ShardedProgram, plan: LayoutPlan, names: Sequence[st
         for value, layout in zip(equation.outputs, plan.choices[equation].results, strict=True):
             origins.layouts[value], origins.kinds[value] = layout, CONSTRAINT if is_constraint else CHOSEN
         if isinstance(equation.op, Constrain):
-            _add_pin(origins, equation.outputs[0], f"the constraint at {equation.source}", equation.op.pin.layout)
+            _add_pin(origins, equation.outputs[0], equation.op.describe(equation.source), equation.op.pin.layout)
     for equation in equations:
         _propagate_pins(equation, plan, origins, equation.inputs, equation.outputs)
     for number, (value, out_pin) in enumerate(zip(sharded.program.outputs, sharded.out_pins, strict=True)):
         if out_pin is not None and value in origins.layouts:
-            name = out_pin.reason or f"output {number}"
+            name = out_pin.reason or sharded.out_names[number]
             origins.pins[name] = out_pin.layout
             for axis in out_pin.layout.axes:
                 if origins.layouts[value].dim_of(axis) == out_pin.layout.dim_of(axis):

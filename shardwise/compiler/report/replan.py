@@ -1,4 +1,7 @@
-"""Plan a sharded program again with one more constraint, to measure what the constraint would change."""
+"""Plan a sharded program again with one more constraint or with other layouts of inputs, to measure the effect."""
+
+from collections.abc import Mapping
+from dataclasses import replace
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.control.control import Control
@@ -8,7 +11,7 @@ from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
-from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.layout import Layout, Pin
 
 _MAX_EQUATIONS = 20_000  # planned again in all attempts together
 
@@ -21,8 +24,35 @@ def replan_limit(sharded: ShardedProgram, fewest: int, most: int) -> int:
 def replan_with_pin(sharded: ShardedProgram, value: Value, layout: Layout, chip: Chip) -> LocalProgram:
     """Return the local program that results if `value` is pinned to `layout`."""
     program = _constrain_value(sharded.program, value, Constrain(layout.dims, sharded.mesh))
-    constrained = propagate(program, sharded.mesh, sharded.in_pins, sharded.out_pins)
+    constrained = propagate(program, sharded.mesh, sharded.in_pins, sharded.out_pins, sharded.out_names)
     return partition(constrained, choose(constrained, chip))
+
+
+def replan_with_inputs(sharded: ShardedProgram, layouts: Mapping[Value, Layout], chip: Chip) -> LocalProgram:
+    """Return the local program that results if inputs have other layouts. Layouts that follow them are inferred again.
+
+    An input that `in_shardings` constrains gets the layout there too.
+    """
+    program = sharded.program
+    pins = [
+        Pin(layouts[value], reason=pin.reason) if value in layouts else pin
+        for value, pin in zip(program.inputs, sharded.in_pins, strict=True)
+    ]
+    equations = []
+    for equation in program.equations:
+        op = equation.op
+        if isinstance(op, Constrain) and is_in_sharding(equation) and equation.inputs[0] in layouts:
+            op = replace(op, dims=layouts[equation.inputs[0]].dims)
+        equations.append(equation.replace(op=op))
+    replanned = propagate(
+        program.with_equations(equations), sharded.mesh, pins, sharded.requested_out_pins, sharded.out_names
+    )
+    return partition(replanned, choose(replanned, chip))
+
+
+def is_in_sharding(equation: Equation) -> bool:
+    """Return whether an equation constrains an input to its `in_shardings`."""
+    return isinstance(equation.op, Constrain) and equation.op.requested_by.startswith("in_shardings")
 
 
 def _constrain_value(program: Program, value: Value, constrain: Constrain) -> Program:

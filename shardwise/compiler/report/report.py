@@ -11,7 +11,7 @@ from typing import final
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
-from shardwise.compiler.partition.reason import Conversion, is_inserted
+from shardwise.compiler.partition.reason import is_inserted
 from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.plan.plan import LayoutPlan
@@ -60,11 +60,31 @@ class CollectiveRow:
 
 @final
 @dataclass(frozen=True)
+class CollectiveTotal:
+    """All collectives of one kind along the same mesh axes.
+
+    Attributes:
+        kind: the name of the collective, such as `all_reduce`.
+        axes: the mesh axes along which devices communicate.
+        count: the number of collectives. A collective in a loop counts once.
+        sent: the bytes that each device sends, all runs together.
+        seconds: the estimated time of all runs together.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    count: int
+    sent: float
+    seconds: float
+
+
+@final
+@dataclass(frozen=True)
 class EndRow:
     """An input or output of the program.
 
     Attributes:
-        name: the name of the argument, or `output 0`.
+        name: the name of the argument, or the path of the output, such as `` `output['loss']` ``.
         type: the type of the global array.
         shape: the shape of the global array.
         layout: its layout.
@@ -175,6 +195,17 @@ class Report(HtmlReport):
             counts[row.kind] = counts.get(row.kind, 0) + 1
         return counts
 
+    def totals(self) -> tuple[CollectiveTotal, ...]:
+        """Return the collectives of each kind and mesh axes together, costliest first."""
+        rows: dict[tuple[str, tuple[str, ...]], list[CollectiveRow]] = {}
+        for row in self.collectives:
+            rows.setdefault((row.kind, row.axes), []).append(row)
+        totals = [
+            CollectiveTotal(kind, axes, len(group), sum(row.sent for row in group), sum(row.seconds for row in group))
+            for (kind, axes), group in rows.items()
+        ]
+        return tuple(sorted(totals, key=lambda total: (-total.seconds, -total.sent)))
+
     def to_html(self) -> str:
         """Return the plan as one self-contained HTML page."""
         return renderers.page(self)
@@ -216,18 +247,21 @@ def report(
         local.program.name,
         local.mesh,
         chip,
-        tuple(_end_row(name, placement, local.mesh) for name, placement in zip(input_names, local.inputs, strict=True)),
-        tuple(_end_row(f"output {n}", placement, local.mesh) for n, placement in enumerate(local.outputs)),
+        _end_rows(input_names, local.inputs, local.mesh),
+        _end_rows(sharded.out_names, local.outputs, local.mesh),
         tuple(sorted(collectives, key=lambda row: (-row.seconds, -row.sent))),
         tuple(_value_rows(sharded, origins, input_names)),
         timeline(local, chip, input_names, donated),
     )
 
 
-def _end_row(name: str, placement: Placement, mesh: AbstractMesh) -> EndRow:
-    shard_shape = placement.shard_shape(mesh)
-    nbytes = placement.type.with_shape(shard_shape).nbytes
-    return EndRow(name, str(placement.type), placement.type.shape, placement.layout, shard_shape, nbytes)
+def _end_rows(names: Sequence[str], placements: Sequence[Placement], mesh: AbstractMesh) -> tuple[EndRow, ...]:
+    rows = []
+    for name, placement in zip(names, placements, strict=True):
+        shape = placement.shard_shape(mesh)
+        nbytes = placement.type.with_shape(shape).nbytes
+        rows.append(EndRow(name, str(placement.type), placement.type.shape, placement.layout, shape, nbytes))
+    return tuple(rows)
 
 
 def _collective_row(equation: Equation, local: LocalProgram, chip: Chip, origins: LayoutOrigins) -> CollectiveRow:
@@ -243,21 +277,8 @@ def _collective_row(equation: Equation, local: LocalProgram, chip: Chip, origins
         times,
         chip.collective_time(equation.op.name, sent, local.mesh, axes) * times,
         is_inserted(equation.reason),
-        _conflicting_pins(equation, origins, axes),
+        tuple(f"{pin} in {origins.pins[pin]}" for pin in origins.conflicting_pins(equation, axes)),
     )
-
-
-def _conflicting_pins(equation: Equation, origins: LayoutOrigins, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the pins from which the value's layout came, and those from which the layouts of its consumer came."""
-    reason = equation.reason
-    if not isinstance(reason, Conversion):
-        return ()
-    pins = list(origins.pins_of(reason.value, axes)) if reason.value in origins.layouts else []
-    for consumer, _ in origins.consumers.get(reason.value, ()):
-        if consumer.source == equation.source:
-            others = (value for value in (*consumer.inputs, *consumer.outputs) if value is not reason.value)
-            pins += [pin for value in others if value in origins.layouts for pin in origins.pins_of(value)]
-    return tuple(f"{pin} in {origins.pins[pin]}" for pin in dict.fromkeys(pins))
 
 
 def _value_rows(sharded: ShardedProgram, origins: LayoutOrigins, input_names: Sequence[str]) -> list[ValueRow]:

@@ -5,17 +5,14 @@ The partitioner also sets `provenance.reason`, which says why it inserts an equa
 `provenance.scope`, the names that the user gives to a part of the program; the sources of staged equations carry them.
 """
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from pathlib import Path
 from typing import Any, TypeVar, final
 
+from shardwise.call_site import user_frame
 from shardwise.compiler.ir.program import NOWHERE, Reason, Source
-
-_PACKAGE = str(Path(__file__).resolve().parents[2]) + "/"
 
 
 class _Provenance(threading.local):
@@ -90,12 +87,7 @@ def current_source() -> Source:
 
 def user_source() -> Source:
     """Return the innermost line on the call stack that is outside of this package."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if not code.co_filename.startswith(_PACKAGE):
-            return Source(code.co_filename, frame.f_lineno, code.co_name, provenance.scope)
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return NOWHERE
+    frame = user_frame()
+    if frame is None:
+        return NOWHERE
+    return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, provenance.scope)

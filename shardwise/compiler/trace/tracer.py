@@ -4,7 +4,7 @@ A tracer belongs to one frame. If an inner frame uses it, it becomes an explicit
 used after its frame is closed, it is a leaked tracer, and the error says where it was created.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -19,6 +19,7 @@ from shardwise.compiler.ops.collective.named import PVary
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.trace.provenance import current_source, provenance
+from shardwise.compiler.trace.running_call import running_call, shared_numpy_name
 from shardwise.errors import (
     ConcretizationTypeError,
     TracerArrayConversionError,
@@ -143,20 +144,22 @@ class Frame:
         with use_frames([*(open_frames() if over is None else over), self]):
             yield
 
-    def concrete(self, tracer: "Tracer", error: type[ConcretizationTypeError], use: str) -> Any:
+    def concrete(
+        self, tracer: "Tracer", error: type[ConcretizationTypeError], use: str, advice: Callable[[], str]
+    ) -> Any:
         """Return the concrete value of `tracer`, in frames that know values.
 
         Args:
             tracer: a tracer of this frame.
             error: the error to raise if the value is not known.
             use: why the value is needed, for the message.
+            advice: returns what to write instead, for the message.
         """
         raise error(
             f"{use}, but the value of this {tracer.type} is not known while `{self.name}` is traced.\n"
             f"  It was created at {tracer.source}"
             + (f" by {tracer.made_by.op.name}" if tracer.made_by is not None else f" as an argument of `{self.name}`")
-            + ".\n  Traced values are known only when the compiled function runs: choose between arrays with "
-            "`numpy.where`,\n  move the decision out of the function, or make the argument static."
+            + f".\n  Traced values are known only when the compiled function runs: {advice()}"
         )
 
     def leak_message(self, tracer: "Tracer") -> str:
@@ -191,28 +194,64 @@ class Tracer(Array):
 
     def __bool__(self) -> bool:
         use = "Python needs True or False here (`if`, `while`, `and`, `or`, `not`)"
-        return bool(self.frame.concrete(self, TracerBoolConversionError, use))
+        return bool(self.frame.concrete(self, TracerBoolConversionError, use, _choice_advice))
 
     def __index__(self) -> int:
         use = "Python needs an integer here"
-        return int(self.frame.concrete(self, TracerIntegerConversionError, use).__index__())
+        return int(self.frame.concrete(self, TracerIntegerConversionError, use, _integer_advice).__index__())
 
     def __int__(self) -> int:
-        return int(self.frame.concrete(self, ConcretizationTypeError, "`int()` needs a value"))
+        return int(self._number("`int()` needs a value"))
 
     def __float__(self) -> float:
-        return float(self.frame.concrete(self, ConcretizationTypeError, "`float()` needs a value"))
+        return float(self._number("`float()` needs a value"))
 
     def __complex__(self) -> complex:
-        return complex(self.frame.concrete(self, ConcretizationTypeError, "`complex()` needs a value"))
+        return complex(self._number("`complex()` needs a value"))
 
     def item(self, *args: int) -> Any:
         """Return the only element, or the one at this index, as a Python scalar, if the value is known."""
-        return self.frame.concrete(self, ConcretizationTypeError, "`item()` needs a value").item(*args)
+        return self._number("`item()` needs a value").item(*args)
+
+    def _number(self, use: str) -> Any:
+        return self.frame.concrete(self, ConcretizationTypeError, use, _number_advice)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         use = "numpy needs the elements of an array"
-        return np.asarray(self.frame.concrete(self, TracerArrayConversionError, use), dtype=dtype, copy=copy)
+        return np.asarray(
+            self.frame.concrete(self, TracerArrayConversionError, use, _numpy_advice), dtype=dtype, copy=copy
+        )
 
     def __repr__(self) -> str:
         return f"Traced<{self.type} in {self.frame.name}>"
+
+
+_STATIC = "make the argument static (`static_argnums` or `static_argnames` of jit)"
+
+
+def _choice_advice() -> str:
+    return (
+        "choose between arrays with `jnp.where`,\n  between functions with `lax.cond`, loop with `lax.while_loop`, "
+        f"or {_STATIC}."
+    )
+
+
+def _number_advice() -> str:
+    return f"compute with the array itself, for example convert it with `.astype`,\n  or {_STATIC}."
+
+
+def _integer_advice() -> str:
+    loop = "`lax.fori_loop(0, n, body, init)` instead of `for i in range(n)`"
+    if running_call() is range:
+        return f"loop with\n  {loop},\n  or {_STATIC}."
+    return f"a shape or an index of a list must be static: {_STATIC}.\n  For a loop, write {loop}."
+
+
+def _numpy_advice() -> str:
+    function = shared_numpy_name(running_call())
+    if not function:
+        return (
+            "use the functions of shardwise.numpy instead of numpy's, for\n  example `jnp.sin(x)` instead of "
+            f"`np.sin(x)`, or {_STATIC}."
+        )
+    return f"write `jnp.{function}` instead of\n  `np.{function}`; functions of shardwise.numpy accept traced arrays."

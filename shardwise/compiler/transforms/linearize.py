@@ -111,7 +111,9 @@ class DualFrame(Frame):
         self.duals.set(value, x, None)
         return value
 
-    def concrete(self, tracer: Tracer, error: type[ConcretizationTypeError], use: str) -> Any:
+    def concrete(
+        self, tracer: Tracer, error: type[ConcretizationTypeError], use: str, advice: Callable[[], str]
+    ) -> Any:
         while tracer.value not in self.duals.primal:
             self.evaluate(self.evaluated + 1)
         return self.duals.primal[tracer.value]

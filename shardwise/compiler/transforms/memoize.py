@@ -1,7 +1,7 @@
 """memoized: an LRU cache for transformations of programs.
 
 User-defined rules may read the settings and the axis names that are bound where a transformation runs. Both are part of
-the cache key.
+the cache key. So are the source lines of the programs, which equality of programs ignores: the result has them too.
 """
 
 from collections.abc import Callable
@@ -9,22 +9,24 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
+from shardwise.compiler.ir.program import Program
 from shardwise.config import cached_by_settings
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def memoized(maxsize: int) -> Callable[[_Function], _Function]:
-    """Decorate a function with an LRU cache whose key includes the current settings and the bound axis names."""
+    """Decorate a function with an LRU cache whose key includes settings, bound axis names and source lines."""
 
     def decorate(function: _Function) -> _Function:
         @cached_by_settings(maxsize)
-        def cached_call(axes: Any, *args: Any, **keywords: Any) -> Any:
+        def cached_call(context: Any, *args: Any, **keywords: Any) -> Any:
             return function(*args, **keywords)
 
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
-            return cached_call((tuple(bound_axes().items()), tracked_axes()), *args, **keywords)
+            sources = tuple(arg.sources for arg in args if isinstance(arg, Program))
+            return cached_call((tuple(bound_axes().items()), tracked_axes(), sources), *args, **keywords)
 
         return call  # type: ignore[return-value]
 

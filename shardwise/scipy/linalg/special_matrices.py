@@ -10,7 +10,7 @@ import numpy as np
 import scipy  # `scipy.linalg` is loaded on first access; importing it here would cost every program 0.3 s
 
 from shardwise.compiler.arrays.operands import as_operand, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.numpy.creation import array, zeros
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.linalg.decompositions import as_inexact_operand
@@ -385,7 +385,7 @@ def hadamard(n: int, dtype: Any = int) -> Any:
     """
     if n < 1 or n & (n - 1):
         raise ValueError(f"hadamard: n must be a power of 2, not {n}")
-    return array(scipy.linalg.hadamard(n).astype(canonical_dtype(dtype)))
+    return array(scipy.linalg.hadamard(n).astype(requested_dtype("hadamard", dtype)))
 
 
 def helmert(n: int, full: bool = False) -> Any:
@@ -431,7 +431,9 @@ def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
     """
     if scale not in (None, "sqrtn", "n"):
         raise ValueError(f"dft: scale must be None, 'sqrtn' or 'n', not {scale!r}")
-    out_dtype = np.result_type(default_dtype("float*"), np.complex64) if dtype is None else canonical_dtype(dtype)
+    out_dtype = (
+        np.result_type(default_dtype("float*"), np.complex64) if dtype is None else requested_dtype("dft", dtype)
+    )
     divisor = {None: 1, "sqrtn": math.sqrt(n), "n": n}[scale]
     index = np.arange(n)
     return array((np.exp(-2j * np.pi * (np.outer(index, index) % max(1, n)) / max(1, n)) / divisor).astype(out_dtype))

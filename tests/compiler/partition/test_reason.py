@@ -75,4 +75,4 @@ def test_user_collectives_are_not_inserted():
 def test_the_reason_names_the_pending_reduction(mesh):
     x = sw.ShapeDtypeStruct((8, 6), np.float32, sharding=NamedSharding(mesh, P("data")))
     (row,) = sw.jit(lambda x: x.max(0)).lower(x).plan.collectives
-    assert row.reason == f"reduce_max at {row.source} leaves an unreduced max over 'data'; output 0 needs it reduced"
+    assert row.reason == f"reduce_max at {row.source} leaves an unreduced max over 'data'; `output` needs it reduced"

@@ -115,4 +115,4 @@ def test_reason_names_the_nearest_value():
     plan = sw.jit(lambda p, m: p - 0.1 * m).lower(R, X).plan
     (row,) = plan.collectives
     assert row.kind == "all_gather"
-    assert "output 0, which follows `p`, needs P(None, None)" in row.reason
+    assert "`output`, which follows `p`, needs P(None, None)" in row.reason

@@ -88,7 +88,7 @@ def test_layouts_can_come_from_constraints_and_outputs(mesh):
 
     asked = sw.jit(jnp.sin, out_shardings=NamedSharding(mesh, P("data")))
     plan = asked.lower(shaped(mesh, P(), 8, 8)).plan
-    assert plan.values[-1].pins == ("out_shardings of output 0",)
+    assert plan.values[-1].pins == ("out_shardings for `output`",)
 
 
 def test_scopes_and_loop_bodies_are_listed(mesh):

@@ -1,9 +1,11 @@
 """constrain: pin a value to a layout (`with_sharding_constraint`)."""
 
 from collections.abc import Sequence
+from dataclasses import field, replace
 from typing import Any, final
 
 from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op
+from shardwise.compiler.ir.program import Source
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import FactorRule
@@ -15,13 +17,21 @@ from shardwise.errors import ShardingError
 @final
 @record
 class Constrain(Op):
-    """The identity; the result is pinned on `mesh` to the layout `dims`. `open_dims` may be sharded further."""
+    """The identity; the result is pinned on `mesh` to the layout `dims`. `open_dims` may be sharded further.
+
+    `requested_by` is the parameter of `jit` that requests the layout, for messages; empty for a constraint.
+    """
 
     name = "constrain"
     accepts_keys = True
     dims: tuple[tuple[str, ...], ...]
     mesh: Mesh | AbstractMesh
     open_dims: tuple[int, ...] = ()
+    requested_by: str = field(default="", repr=False)
+
+    def describe(self, source: Source) -> str:
+        """Return the constraint in words: "in_shardings for `w` at train.py:41"."""
+        return f"{self.requested_by or 'the constraint'} at {source}"
 
     @property
     def pin(self) -> Pin:
@@ -51,7 +61,8 @@ class Constrain(Op):
         open_dims = tuple(d + (d >= dim) for d in self.open_dims)
         if not axis.spmd:
             open_dims = tuple(sorted((dim, *open_dims)))
-        return Constrain((*self.dims[:dim], axis.spmd, *self.dims[dim:]), self.mesh, open_dims)(*operands), dim
+        batched = (*self.dims[:dim], axis.spmd, *self.dims[dim:])
+        return replace(self, dims=batched, open_dims=open_dims)(*operands), dim
 
     def reference(self, x: NumpyArray) -> NumpyArray:
         return x

@@ -1,0 +1,71 @@
+"""The call in the user's code that is running, found from its source text, for error messages.
+
+A conversion such as `__array__` does not know which function asked for it. The bytecode position of the user's frame
+does: it covers the call expression. Without source text, as in `python -c`, there is no answer.
+"""
+
+import ast
+import builtins
+import linecache
+import sys
+from itertools import islice
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from shardwise.call_site import PACKAGE
+from shardwise.compiler.ir.dispatch import installed
+
+_LIBRARIES = (PACKAGE, str(Path(np.__file__).resolve().parent) + "/")
+
+
+def running_call() -> Any:
+    """Return the function that the innermost frame outside of this package and numpy calls; None if it is unknown."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    expression = _running_expression(frame)
+    return _lookup(expression.func, frame) if isinstance(expression, ast.Call) else None
+
+
+def _running_expression(frame: FrameType) -> ast.expr | None:
+    """Return the expression that a frame evaluates, from its source text."""
+    positions = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
+    first, last, start, end = positions
+    if first is None or last is None or start is None or end is None:
+        return None
+    lines = [line.encode() for line in linecache.getlines(frame.f_code.co_filename, frame.f_globals)[first - 1 : last]]
+    if not lines:
+        return None
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    try:
+        return ast.parse(f"({b''.join(lines).decode()})", mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _lookup(expression: ast.expr, frame: FrameType) -> Any:
+    """Return the value of a name, or of an attribute of a module; None for other expressions."""
+    if isinstance(expression, ast.Name):
+        for namespace in (frame.f_locals, frame.f_globals, vars(builtins)):
+            if expression.id in namespace:
+                return namespace[expression.id]
+    if isinstance(expression, ast.Attribute):
+        module = _lookup(expression.value, frame)
+        return getattr(module, expression.attr, None) if isinstance(module, ModuleType) else None
+    return None
+
+
+def shared_numpy_name(function: Any) -> str:
+    """Return the name of a numpy function that `shardwise.numpy` has too, such as `linalg.norm`; "" for others."""
+    module = "numpy" if isinstance(function, np.ufunc) else str(getattr(function, "__module__", ""))
+    package, *parts = [*module.split("."), str(getattr(function, "__name__", ""))]
+    namespace = installed.namespace if package == "numpy" else None
+    for part in parts:
+        namespace = getattr(namespace, part, None)
+    return "" if namespace is None else ".".join(parts)
