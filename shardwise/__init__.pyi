@@ -21,6 +21,9 @@ from shardwise import (
 from shardwise.api.callback import io_callback as io_callback, pure_callback as pure_callback
 from shardwise.api.closure import closure_convert as closure_convert, custom_gradient as custom_gradient
 from shardwise.api.config_contexts import (
+    check_static_indices as check_static_indices,
+    check_tracer_leaks as check_tracer_leaks,
+    checking_leaks as checking_leaks,
     debug_infs as debug_infs,
     debug_nans as debug_nans,
     default_device as default_device,
@@ -32,6 +35,8 @@ from shardwise.api.config_contexts import (
     explain_cache_misses as explain_cache_misses,
     log_compiles as log_compiles,
     named_call as named_call,
+    no_execution as no_execution,
+    no_tracing as no_tracing,
     numpy_dtype_promotion as numpy_dtype_promotion,
     numpy_rank_promotion as numpy_rank_promotion,
     transfer_guard as transfer_guard,

@@ -159,6 +159,16 @@ SETTINGS = {
     "debug_infs": Setting(False, "check every result for infinities, as `debug_nans` does for NaN"),
     "log_compiles": Setting(False, "log every compilation and its duration"),
     "explain_cache_misses": Setting(False, "log why a jitted function is compiled again"),
+    "no_tracing": Setting(False, "whether tracing a jitted function is an error, such as for arguments of a new shape"),
+    "no_execution": Setting(False, "whether running a compiled program is an error"),
+    "check_tracer_leaks": Setting(
+        False, "whether a tracer that outlives its trace is an error at once, with the objects that refer to it"
+    ),
+    "check_static_indices": Setting(
+        False,
+        "whether a static integer index that is out of bounds is an error; otherwise the nearest element is read",
+        affects_tracing=True,
+    ),
     "transfer_guard_host_to_device": Setting(
         "allow",
         "implicit transfers of numpy arrays and numbers to devices: allow, log or disallow them; with _explicit, those "
@@ -213,11 +223,10 @@ TRANSFER_GUARDS = tuple(name for name in SETTINGS if name.startswith("transfer_g
 FIXED_SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
     "threefry_partitionable": ((True,), "random bits never depend on the sharding"),
     "enable_custom_prng": ((False,), "`random.key` returns typed keys, `random.PRNGKey` raw ones"),
-    "random_seed_offset": ((0,), "seeds are not offset"),
     "debug_key_reuse": ((False,), "reuse of keys is not detected"),
+    "random_seed_offset": ((0,), "seeds are not offset"),
     "use_shardy_partitioner": ((True, False), "the partitioner is this package's own"),
     "enable_checks": ((True, False), "programs are always verified"),
-    "check_tracer_leaks": ((False,), "a leaked tracer raises an error when it is used, with the line that created it"),
     "cpu_collectives_implementation": (("gloo",), "collectives between processes use gloo"),
     "cpu_enable_async_dispatch": ((True,), "dispatch is always asynchronous"),
     "disable_most_optimizations": ((False,), "use XLA_FLAGS to select XLA's optimizations"),
@@ -265,11 +274,11 @@ class State:
 class _AllThreads:
     """Facts about all threads, which spare the hot path thread-local reads.
 
-    `nan_checks`: whether any thread checks for NaN or infinities. `state`: the common state of all threads, or None if
-    some thread overrides a setting.
+    `launch_checks`: whether any thread checks launches: their results for NaN or infinities, or that there are none.
+    `state`: the common state of all threads, or None if some thread overrides a setting.
     """
 
-    nan_checks = False
+    launch_checks = False
     state: State | None = None
 
 
@@ -296,6 +305,10 @@ class Config(threading.local):
     debug_infs: bool
     log_compiles: bool
     explain_cache_misses: bool
+    no_tracing: bool
+    no_execution: bool
+    check_tracer_leaks: bool
+    check_static_indices: bool
     transfer_guard_host_to_device: str
     transfer_guard_device_to_device: str
     transfer_guard_device_to_host: str
@@ -439,10 +452,10 @@ def _derive() -> None:
     all_threads.state = None if Config._overriding else Config.state
     for overrides in Config._overriding.values():
         overrides["state"] = _state(overrides)
-    all_threads.nan_checks = any(
+    all_threads.launch_checks = any(
         overrides.get(name, getattr(Config, name))
         for overrides in ({}, *Config._overriding.values())
-        for name in ("debug_nans", "debug_infs")
+        for name in ("debug_nans", "debug_infs", "no_execution")
     )
 
 

@@ -112,10 +112,10 @@ def test_an_update_from_another_thread_reaches_the_key_of_one_that_overrides():
 
 
 def test_nan_checks_are_on_while_any_thread_enables_them():
-    assert not all_threads.nan_checks
+    assert not all_threads.launch_checks
     with config.override("debug_infs", True):
-        assert all_threads.nan_checks
-    assert not all_threads.nan_checks
+        assert all_threads.launch_checks
+    assert not all_threads.launch_checks
 
 
 def test_cached_by_settings_hits_under_the_same_settings_only():

@@ -78,6 +78,12 @@ def array_leaves(
     for number, leaf in enumerate(leaves):
         if not (is_array_like(leaf) or (abstract and isinstance(leaf, ShapeDtypeStruct))):
             name = argument_names(function, *hide_float0((args, keywords)))[number]
+            if hasattr(leaf, "__jax_array__"):
+                raise ValueError(
+                    f"argument {name} of {describe_function(function)} is of type {type(leaf).__name__}, which has a "
+                    "method `__jax_array__`. A traced function does not call it: pass `numpy.asarray(x)`, or register "
+                    "the type as a pytree node."
+                )
             raise TypeError(
                 f"argument {name} of {describe_function(function)} is {leaf!r} of type {type(leaf).__name__}: "
                 f"the arguments of a traced function must be pytrees of arrays and numbers.\n{_leaf_advice(leaf, name)}"

@@ -355,6 +355,111 @@ def transfer_guard_device_to_host(new_val: str) -> ConfigContext:
     return config.override("transfer_guard_device_to_host", new_val)
 
 
+def check_tracer_leaks(new_val: bool = True) -> ConfigContext:
+    """Check at the end of every trace that no tracer outlives it.
+
+    A leaked tracer raises an UnexpectedTracerError that names the objects that refer to it. Tracing takes longer.
+
+    Args:
+        new_val: whether traces are checked.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        TypeError: on entry, if `new_val` is not a bool.
+
+    Example:
+        >>> leaked = []
+        >>> with jax.check_tracer_leaks():
+        ...     jax.jit(lambda x: leaked.append(x))(1)
+        Traceback (most recent call last):
+        ...
+        shardwise.errors.UnexpectedTracerError: Leaked trace: ...
+    """
+    return config.override("check_tracer_leaks", new_val)
+
+
+def checking_leaks() -> ConfigContext:
+    """Check at the end of every trace that no tracer outlives it: `check_tracer_leaks(True)`.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Example:
+        >>> with jax.checking_leaks():
+        ...     print(jax.jit(lambda x: x + 1)(1))
+        2
+    """
+    return config.override("check_tracer_leaks", True)
+
+
+def check_static_indices(new_val: bool = True) -> ConfigContext:
+    """Raise an IndexError for static integer indices that are out of bounds, where the nearest element is read else.
+
+    Args:
+        new_val: whether static indices are checked.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        TypeError: on entry, if `new_val` is not a bool.
+
+    Example:
+        >>> with jax.check_static_indices():
+        ...     jnp.arange(3)[5]
+        Traceback (most recent call last):
+        ...
+        IndexError: index: 5 is out of bounds for dim 0 of i32[3]...
+    """
+    return config.override("check_static_indices", new_val)
+
+
+def no_tracing(new_val: bool = True) -> ConfigContext:
+    """Raise a RuntimeError if a jitted function is traced, for example for arguments of a new shape.
+
+    Args:
+        new_val: whether tracing is an error.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        TypeError: on entry, if `new_val` is not a bool.
+
+    Example:
+        >>> with jax.no_tracing():
+        ...     jax.jit(lambda x: x + 1)(1)
+        Traceback (most recent call last):
+        ...
+        RuntimeError: no_tracing is set...
+    """
+    return config.override("no_tracing", new_val)
+
+
+def no_execution(new_val: bool = True) -> ConfigContext:
+    """Raise a RuntimeError if a compiled program runs.
+
+    Args:
+        new_val: whether running a program is an error.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        TypeError: on entry, if `new_val` is not a bool.
+
+    Example:
+        >>> with jax.no_execution():
+        ...     jax.jit(lambda x: x + 1)(1)
+        Traceback (most recent call last):
+        ...
+        RuntimeError: no_execution is set...
+    """
+    return config.override("no_execution", new_val)
+
+
 def ensure_compile_time_eval() -> ConfigContext:
     """Evaluate ops on concrete operands eagerly, also inside a function that is being traced.
 

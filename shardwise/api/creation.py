@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise._jaxlib import join, put
+from shardwise._jaxlib import Device, join, put
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype

@@ -36,6 +36,9 @@ Function = Callable[..., Any]
 _P = ParamSpec("_P")
 
 
+_TRACED = object()  # the place of a tracer
+
+
 @final
 class _Aux:
     """The auxiliary result of a function with `has_aux`, a pytree of any objects.
@@ -44,13 +47,17 @@ class _Aux:
     """
 
     def __init__(self, aux: Any):
-        self._leaves, self._structure = tree.flatten(aux)
-        self.tracers = [leaf for leaf in self._leaves if isinstance(leaf, Tracer)]
+        leaves, self._structure = tree.flatten(aux)
+        self._leaves = [_TRACED if isinstance(leaf, Tracer) else leaf for leaf in leaves]
 
     def restore(self, values: Sequence[Any]) -> Any:
         """Return the pytree with `values` in place of its tracers."""
         remaining = iter(values)
-        return self._structure.unflatten([next(remaining) if isinstance(x, Tracer) else x for x in self._leaves])
+        return self._structure.unflatten([next(remaining) if x is _TRACED else x for x in self._leaves])
+
+
+def _tracers(aux: Any) -> list[Any]:
+    return [leaf for leaf in tree.leaves(aux) if isinstance(leaf, Tracer)]
 
 
 @final
@@ -77,7 +84,7 @@ class _FlatFunctionWithAux(FlatFunction):
         outputs, self.out_tree = flatten_hiding_float0(result[0])
         check_outputs(self.function, outputs)
         self.aux = _Aux(result[1])
-        return [*outputs, *self.aux.tracers]
+        return [*outputs, *_tracers(result[1])]
 
     def outputs(self, values: Sequence[Any]) -> Any:
         """Return the function's value as a pytree; `values` are the flat results."""
@@ -443,7 +450,7 @@ def jacfwd(
                 primal = structure.unflatten(operands)
                 _, out_tangent, *aux = jvp(inner, primal, structure.unflatten(tangents), has_aux)
                 traced_aux = _Aux(aux)
-                return out_tangent, traced_aux.tracers
+                return out_tangent, _tracers(aux)
 
             out_tangent, aux_values = vmap(push, out_axes=(-1, None))(_standard_basis(x.type))
             outputs, out_tree = tree.flatten(out_tangent)

@@ -238,9 +238,14 @@ class Jitted(Generic[_P, _R]):
         )
         traced: TracedFunction | None = self._programs.get(key) or self._programs.promote(key)
         if traced is None or not _is_alive(traced.captured):
-            traced = self._programs.insert(
-                key, trace(self._body(arguments.split), arguments.structure, arguments.types)
-            )
+            if config.no_tracing:
+                raise RuntimeError(
+                    f"no_tracing is set, so {describe_function(self.function)} cannot be traced here for arguments of "
+                    f"types {', '.join(map(str, arguments.types)) or 'none'}"
+                )
+            traced = trace(self._body(arguments.split), arguments.structure, arguments.types)
+            if not (config.check_tracer_leaks and any(isinstance(x, Tracer) for x in traced.captured)):
+                self._programs.insert(key, traced)  # with leak checks, a cache must not refer to tracers
         return traced
 
     def _body(self, split: SplitArguments) -> Callable[..., Any]:

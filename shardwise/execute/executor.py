@@ -92,7 +92,7 @@ class Launch:
     def run(self, arrays: Sequence[ArrayImpl | HostArgument]) -> list[ArrayImpl]:
         """Run the program on its arguments, and return its results."""
         try:
-            if self._is_simple and not (all_threads.nan_checks or launch_hooks.hooks):
+            if self._is_simple and not (all_threads.launch_checks or launch_hooks.hooks):
                 buffers = [array.buffers for array in arrays]
                 if memory.any_donated:
                     self._check_alive(buffers, arrays)
@@ -115,7 +115,9 @@ class Launch:
         raise deleted_error(deleted.type, f"an array that `{self.request.program.name}` closes over")
 
     def _run_general(self, arguments: Sequence[ArrayImpl | HostArgument]) -> list[ArrayImpl]:
-        """Run with transfers, donation, launch hooks and NaN checks."""
+        """Run with transfers, donation, launch hooks and checks."""
+        if config.no_execution:
+            raise RuntimeError(f"no_execution is set, so `{self.request.program.name}` cannot run here")
         if launch_hooks.hooks:
             launch_hooks.notify(self, runs=True)
         if self.request.kept is not None:
@@ -136,7 +138,7 @@ class Launch:
             if len(set(map(id, buffers))) < len(buffers):
                 self._check_donated_once(buffers)  # with several devices, XLA would abort the process
         results = self._run(buffers)
-        if all_threads.nan_checks:
+        if all_threads.launch_checks:
             check_nans(self.request.program, [*arrays, *self.constants], results)
         for number, sharding in self.out_memories.items():
             results[number] = transfer_to_memory(results[number], sharding)
@@ -338,6 +340,8 @@ def as_argument(
         return x
     if isinstance(x, Tracer):
         raise UnexpectedTracerError(x.frame.leak_message(x))
+    if hasattr(x, "__jax_array__"):
+        return as_argument(x.__jax_array__(), name, explicit, may_be_donated)
     if config.transfer_guard_host_to_device != "allow":
         check_transfer("host_to_device", type_of(x, name), explicit)
     if isinstance(x, PYTHON_SCALARS) and not may_be_donated:

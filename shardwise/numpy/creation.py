@@ -10,7 +10,7 @@ from shardwise import tree
 from shardwise.api.placement import create_on_device, device_put
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, type_of
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, resolve_array, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, requested_dtype
 from shardwise.compiler.dtypes import integer_range, is_integer
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -68,12 +68,17 @@ def array(
     return result if device is None else device_put(result, device)
 
 
+def _is_array(x: Any) -> bool:
+    return isinstance(x, Array) or hasattr(x, "__jax_array__")
+
+
 def _array(object: Any, dtype: Any, copy: bool) -> Any:
+    object = resolve_array(object)
     if isinstance(object, Array):
         result = object if dtype is None else methods.astype(object, dtype=dtype)
         # A compiled identity allocates a new buffer, which outlives a donation of the original.
         return Convert(result.type.dtype, result.type.weak)(result) if copy and result is object else result
-    if isinstance(object, (list, tuple)) and any(isinstance(leaf, Array) for leaf in tree.leaves(object)):
+    if isinstance(object, (list, tuple)) and any(map(_is_array, tree.leaves(object, _is_array))):
         return stack([_array(part, None, False) for part in object], dtype=dtype)
     if isinstance(object, PYTHON_SCALARS) and dtype is None:
         return as_operand(object)

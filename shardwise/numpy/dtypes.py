@@ -9,7 +9,13 @@ import ml_dtypes
 import numpy as np
 
 from shardwise.compiler.arrays import arithmetic, methods
-from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, compiled_function, type_of
+from shardwise.compiler.arrays.operands import (
+    PYTHON_SCALARS,
+    as_operand,
+    compiled_function,
+    resolve_array,
+    type_of,
+)
 from shardwise.compiler.arrays.promotion import (
     canonical_dtype,
     least_common_dtype,
@@ -274,7 +280,7 @@ def result_type(*args: Any) -> DType:
     if not args:
         raise ValueError("result_type: needs at least one array, number or dtype")
     types = []
-    for arg in args:
+    for arg in map(resolve_array, args):
         if isinstance(arg, (np.ndarray, np.generic, Typed, *PYTHON_SCALARS)):
             types.append(type_of(arg))
         elif isinstance(arg, type) and arg in _PYTHON_NODES:
@@ -301,6 +307,7 @@ def isscalar(element: Any) -> bool:
         >>> jnp.isscalar(jnp.float32(3))
         True
     """
+    element = resolve_array(element)
     return np.isscalar(element) or (hasattr(element, "dtype") and getattr(element, "ndim", None) == 0)
 
 

@@ -25,6 +25,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.shape.slicing import Slice
 from shardwise.config import config
 from shardwise.runtime.array_repr import Span, array_html, array_repr, array_str
+from shardwise.runtime.buffer_protocol import export_buffers
 from shardwise.runtime.client import local_devices
 from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import PositionalSharding, Sharding, SingleDeviceSharding
@@ -125,6 +126,7 @@ memory = _Memory()
 
 
 @final
+@export_buffers
 class ArrayImpl(Array):
     """An immutable n-dimensional array on devices, created by `shardwise.numpy`, `device_put` or compiled functions."""
 
@@ -293,6 +295,16 @@ class ArrayImpl(Array):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self._read(), dtype=dtype, copy=copy)
 
+    def __buffer__(self, flags: int) -> memoryview:
+        """Export the elements, read-only, by the buffer protocol: `memoryview(x)`."""
+        self._only_device("the buffer protocol is")
+        elements = self._read().view()
+        elements.flags.writeable = False
+        try:
+            return memoryview(elements)  # type: ignore[arg-type]
+        except ValueError as error:  # numpy has no format for ml_dtypes
+            raise BufferError(f"the buffer protocol does not support {self.type.dtype}: {error}") from None
+
     def __dlpack_device__(self) -> tuple[int, int]:
         device = self._only_device()
         return DLPACK_DEVICES[device.platform], 0 if device.platform == "cpu" else int(device.id)
@@ -316,12 +328,12 @@ class ArrayImpl(Array):
         except RuntimeFailure as error:
             raise BufferError(f"{self.type} cannot be shared by DLPack: {error}") from None
 
-    def _only_device(self) -> Any:
-        """Return the device of an array that is on one device."""
+    def _only_device(self, purpose: str = "a DLPack capsule is") -> Any:
+        """Return the device of an array that is on one device. `purpose` needs it, for the error."""
         devices = self.sharding.devices
         if len(devices) > 1:
             raise BufferError(
-                f"this {self.type} is on {len(devices)} devices, in {self.sharding}, and a DLPack capsule is for one: "
+                f"this {self.type} is on {len(devices)} devices, in {self.sharding}, and {purpose} for one: "
                 "share `x.addressable_shards[i].data`, or gather it with `device_put(x, device)`"
             )
         return devices[0]

@@ -322,3 +322,36 @@ def test_named_call_is_a_scope():
         return jnp.cos(x)
 
     assert 'loc("ripple/test_config_contexts.py:' in text_of(sw.named_call(ripple), X)
+
+
+def test_no_tracing():
+    f = sw.jit(lambda x: x + 1)
+    assert f(jnp.ones(3)).shape == (3,)
+    with sw.no_tracing():
+        assert f(jnp.zeros(3)).shape == (3,)
+        with pytest.raises(RuntimeError, match=r"no_tracing is set, so `<lambda>` .* of types f32\[4\]"):
+            f(jnp.ones(4))
+    assert f(jnp.ones(4)).shape == (4,)
+
+
+def test_no_execution():
+    f = sw.jit(lambda: jnp.ones(3))
+    f()
+    with sw.no_execution(), pytest.raises(RuntimeError, match="no_execution is set, so `<lambda>` cannot run here"):
+        f()
+    assert f().shape == (3,)
+
+
+def test_check_static_indices():
+    x = jnp.arange(12).reshape(3, 4)
+    assert int(x[5, 0]) == 8  # the nearest element
+    with sw.check_static_indices():
+        assert int(x[-3, 3]) == 3
+        for index in (3, -4, (0, 4), (slice(None), -5)):
+            with pytest.raises(IndexError, match=r"is out of bounds for dim \d of i32\[3,4\]"):
+                x[index]
+            with pytest.raises(IndexError):
+                sw.jit(lambda x, index=index: x[index])(x)
+        assert int(x.at[5, 0].get(mode="clip")) == 8
+        assert int(x[jnp.array(5), 0]) == 8  # not static
+    assert int(sw.jit(lambda x: x[5, 0])(x)) == 8

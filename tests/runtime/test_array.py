@@ -1,5 +1,7 @@
 """Array: shards, reading, conversions, printing, transfers."""
 
+import sys
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -322,3 +324,21 @@ def test_indices_of_a_sharding(mesh):
     indices = sharding.devices_indices_map((10, 3))
     assert [indices[d][0].stop - indices[d][0].start for d in sw.devices()] == [2, 2, 2, 2, 2, 0, 0, 0]
     assert sharding.shard_shape((10, 3)) == (2, 3)
+
+
+def test_buffer_protocol(caplog, mesh):
+    host = np.arange(6, dtype=np.int32).reshape(2, 3)
+    x = jnp.asarray(host)
+    view = memoryview(x)
+    assert (view.tolist(), view.readonly, view.shape, view.format) == (host.tolist(), True, (2, 3), "i")
+    assert bytes(x) == host.tobytes() and bytes(jnp.arange(3, dtype=jnp.uint8)) == b"\x00\x01\x02"
+    np.testing.assert_array_equal(np.frombuffer(x, np.int32), host.ravel())
+    x.delete()
+    assert view.tolist() == host.tolist()  # the view keeps the memory
+    assert not caplog.records
+    sharded = sw.device_put(np.arange(8), NamedSharding(mesh, P("data")))
+    for number, array in enumerate([jnp.ones(2, jnp.bfloat16), x, sharded]):
+        with pytest.raises((BufferError, SystemError, RuntimeError)):  # a SystemError on Python 3.11
+            memoryview(array)
+        if sys.version_info < (3, 12):
+            assert ("bfloat16", "memory was freed", "is on 8 devices")[number] in caplog.records[-1].message

@@ -251,7 +251,12 @@ class Indexer:
 
 
 def parse_index(
-    index: Any, type: ArrayType, clip: bool = True, wrap_negative: bool = True, reads: bool = True
+    index: Any,
+    type: ArrayType,
+    clip: bool = True,
+    wrap_negative: bool = True,
+    reads: bool = True,
+    check_bounds: bool = False,
 ) -> tuple[Indexer, list[Any]]:
     """Return the static part of an index, and its arrays and integers, one for each of `dims`.
 
@@ -264,12 +269,14 @@ def parse_index(
         clip: whether indices out of bounds are clamped.
         wrap_negative: whether negative indices count from the end.
         reads: whether elements are read, which an empty dim does not have. An update of an empty array does nothing.
+        check_bounds: whether a static integer out of bounds is an error.
 
     Returns:
         The indexer, and its arrays and integers.
 
     Raises:
-        IndexError: if the index does not match the rank, or reads from an empty dim.
+        IndexError: if the index does not match the rank, or reads from an empty dim; with `check_bounds`, if a static
+            integer is out of bounds.
         TypeError: if an entry is not supported.
     """
     entries, type = _expand_index(index, type)
@@ -292,6 +299,10 @@ def parse_index(
             raise IndexError(f"index: dim {dim} of {type} is empty and cannot be indexed by integers")
         slices.append((0, type.shape[dim], 1))
         is_static = isinstance(entry, int)
+        if check_bounds and is_static and not -type.shape[dim] <= entry < type.shape[dim]:
+            raise IndexError(
+                f"index: {entry} is out of bounds for dim {dim} of {type}, and the setting check_static_indices is on"
+            )
         arrays.append(_resolve_integer(entry, type.shape[dim], clip, wrap_negative) if is_static else entry)
         dims.append(dim)
         positions.append(number)

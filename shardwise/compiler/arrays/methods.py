@@ -50,6 +50,7 @@ from shardwise.compiler.arrays.views import byteswap_elements, view_as
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.movement import Reshape, permute
+from shardwise.config import config
 
 _BLOCK = 32  # elements that iteration over an array slices at once
 
@@ -170,7 +171,9 @@ def dot(x: Any, y: Any) -> Any:
 def _operator(function: Callable[[Any, Any], Any], swapped: bool = False) -> Callable[["Array", Any], "Array"]:
     def operate(self: Any, other: Any) -> Any:
         if not is_array_like(other):
-            return NotImplemented
+            if not hasattr(other, "__jax_array__"):
+                return NotImplemented
+            other = other.__jax_array__()
         return function(other, self) if swapped else function(self, other)
 
     return operate
@@ -198,7 +201,7 @@ class Array(NamespaceMethods, DeviceAttributes):
         return self.type.shape[0]
 
     def __getitem__(self, index: Any) -> "Array":
-        indexer, arrays = parse_index(index, self.type)
+        indexer, arrays = parse_index(index, self.type, check_bounds=config.check_static_indices)
         return self if indexer.is_identity else gather_by_index(self, *arrays, indexer=indexer)
 
     def __setitem__(self, index: Any, values: Any) -> None:

@@ -45,8 +45,10 @@ def _staged(function: _Function, compiled: Callable[[Any, dict[str, Any]], Any])
             bound = inspect.signature(function).bind(*args, **static)
             bound.apply_defaults()
             args, static = bound.args, bound.kwargs
-        if open_frames() and recording_frame(args) is not None:
-            return function(*args, **static)
+        if open_frames():
+            args = tuple(map(resolve_array, args))
+            if recording_frame(args) is not None:
+                return function(*args, **static)
         return compiled(args, static)
 
     return call  # type: ignore[return-value]
@@ -69,7 +71,14 @@ def type_of(x: Any, name: str = "array") -> ArrayType:
         return ArrayType(x.shape, canonical_dtype(x.dtype))
     if isinstance(x, PYTHON_SCALARS):
         return scalar_type(x)
+    if hasattr(x, "__jax_array__"):
+        return type_of(x.__jax_array__(), name)
     raise TypeError(f"{name}: needs an array or a number, not {x!r} of type {type(x).__name__}")
+
+
+def resolve_array(x: Any) -> Any:
+    """Return `x.__jax_array__()` if there is such a method, else `x`."""
+    return x.__jax_array__() if hasattr(x, "__jax_array__") else x
 
 
 def concrete_value(name: str, x: Any, unknown: str) -> np.ndarray[Any, Any]:
@@ -84,7 +93,8 @@ def concrete_value(name: str, x: Any, unknown: str) -> np.ndarray[Any, Any]:
 
 
 def as_operand(x: Any, name: str = "array") -> Any:
-    """Convert `x` to an array or tracer."""
+    """Convert `x` to an array or tracer. An object with a method `__jax_array__` is converted by it."""
+    x = resolve_array(x)
     type = type_of(x, name)
     if isinstance(x, (*PYTHON_SCALARS, np.generic)):
         return full((), x, type.dtype, type.weak)
@@ -135,6 +145,7 @@ def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
 
 def promote_and_broadcast(name: str, operands: Sequence[Any], dtype: Any = None, weak: bool | None = None) -> list[Any]:
     """Promote operands to a common dtype (or convert to `dtype`) and broadcast them to a common shape."""
+    operands = [resolve_array(x) for x in operands]
     types = [type_of(x, name) for x in operands]
     if dtype is None:
         dtype, weak = promote_dtypes(name, types)

@@ -43,6 +43,7 @@ def build(
     frame = Frame(name, stages_all=True, axes=axes, tracked=tracked)
     with frame.open(), use_scope(()):
         outputs = [frame.lift(as_operand(x)) for x in function(*(frame.input(type) for type in types))]
+    frame.check_leaks()
     return frame.program(outputs), frame.captured
 
 

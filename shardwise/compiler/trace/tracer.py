@@ -4,9 +4,11 @@ A tracer belongs to one frame. If an inner frame uses it, it becomes an explicit
 used after its frame is closed, it is a leaked tracer, and the error says where it was created.
 """
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
+from weakref import ref
 
 import numpy as np
 
@@ -19,7 +21,9 @@ from shardwise.compiler.ops.collective.named import PVary
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.trace.provenance import current_source, provenance
+from shardwise.compiler.trace.referrers import describe_referrers
 from shardwise.compiler.trace.running_call import running_call, shared_numpy_name
+from shardwise.config import config
 from shardwise.errors import (
     ConcretizationTypeError,
     TracerArrayConversionError,
@@ -54,6 +58,7 @@ class Frame:
         self.tracked = tracked
         self.inputs: list[Value] = []
         self.equations: list[Equation] = []
+        self._tracers: list[ref[Tracer]] | None = [] if config.check_tracer_leaks else None
         self._captured: dict[int, tuple[Any, Value]] = {}
         self._varied: dict[tuple[Value, tuple[str, ...]], Value] = {}
 
@@ -61,7 +66,26 @@ class Frame:
         """Add an input to the program, and return its tracer."""
         value = Value(type)
         self.inputs.append(value)
-        return Tracer(self, value, None, current_source())
+        return self._watched([Tracer(self, value, None, current_source())])[0]
+
+    def _watched(self, tracers: "list[Tracer]") -> "tuple[Tracer, ...]":
+        """Return new tracers of this frame, and remember them for `check_leaks`."""
+        if self._tracers is not None:
+            self._tracers += map(ref, tracers)
+        return tuple(tracers)
+
+    def check_leaks(self) -> None:
+        """Raise an error if a tracer outlives the trace, if the setting `check_tracer_leaks` is on."""
+        if self._tracers is None or all(reference() is None for reference in self._tracers):
+            return
+        gc.collect()  # tracers in reference cycles are not leaked
+        leaked = next((tracer for reference in self._tracers if (tracer := reference()) is not None), None)
+        if leaked is not None:
+            raise UnexpectedTracerError(
+                f"Leaked trace: {leaked} of `{self.name}` still exists after `{self.name}` returned.\n"
+                f"  It was created at {leaked.source}{leaked.origin}.\n{describe_referrers(leaked)}"
+                "  Return it from the function instead of storing it in an outer variable."
+            )
 
     def owns(self, value: Any) -> bool:
         """Return whether `value` is a tracer of this frame."""
@@ -80,7 +104,7 @@ class Frame:
         source = current_source()
         equation = Equation(op, inputs, outputs, source, provenance.reason)
         self.equations.append(equation)
-        return tuple(Tracer(self, value, equation, source) for value in outputs)
+        return self._watched([Tracer(self, value, equation, source) for value in outputs])
 
     def _cast_operands(self, inputs: Sequence[Value], varying: Sequence[tuple[str, ...]]) -> list[Value]:
         """Cast replicated operands to varying when they are mixed with varying ones.
@@ -164,10 +188,9 @@ class Frame:
 
     def leak_message(self, tracer: "Tracer") -> str:
         """Return the message for a tracer that is used after its frame is closed."""
-        made = f" by {tracer.made_by.op.name}" if tracer.made_by is not None else ""
         return (
             f"a traced {tracer.type} of `{self.name}` is used after `{self.name}` returned.\n"
-            f"  It was created at {tracer.source}{made} and is valid only in that trace.\n"
+            f"  It was created at {tracer.source}{tracer.origin} and is valid only in that trace.\n"
             "  Return it from the function instead of storing it in an outer variable."
         )
 
@@ -183,7 +206,7 @@ class Tracer(Array):
         source: the user's line that created it.
     """
 
-    __slots__ = ("frame", "made_by", "source", "type", "value")
+    __slots__ = ("__weakref__", "frame", "made_by", "source", "type", "value")
 
     def __init__(self, frame: Frame, value: Value, made_by: Equation | None, source: Source = NOWHERE):
         self.frame = frame
@@ -191,6 +214,11 @@ class Tracer(Array):
         self.type = value.type
         self.made_by = made_by
         self.source = source
+
+    @property
+    def origin(self) -> str:
+        """The op that created it, as the end of a sentence; empty for inputs."""
+        return f" by {self.made_by.op.name}" if self.made_by is not None else ""
 
     def __bool__(self) -> bool:
         use = "Python needs True or False here (`if`, `while`, `and`, `or`, `not`)"

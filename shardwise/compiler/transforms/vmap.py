@@ -61,6 +61,8 @@ def map_function(
     with frame.open():
         inputs = [x if dim is None else frame.input(x.type.without((dim,))) for x, dim in zip(args, dims, strict=True)]
         program = frame.program([frame.lift(as_operand(x)) for x in function(*inputs)])
+    del inputs
+    frame.check_leaks()
     mapped = [(x, dim) for x, dim in zip(args, dims, strict=True) if dim is not None]
     in_dims: list[int | None] = [dim for _, dim in mapped]
     captured = frame.captured
