@@ -155,7 +155,7 @@ def make_array_from_process_local_data(
     """Create a sharded array to which each process contributes the data of its own devices.
 
     Args:
-        sharding: a `Sharding`, or a PartitionSpec on the current mesh.
+        sharding: a `Sharding`, a PartitionSpec on the current mesh, or a device.
         local_data: this process's data. Along each dim it has either the full size, or the elements that the devices
             of this process hold, in order.
         global_shape: the shape of the array. By default, every dim that processes hold different parts of is the
@@ -179,6 +179,8 @@ def make_array_from_process_local_data(
     data = np.asarray(local_data)
     if isinstance(sharding, PartitionSpec):
         sharding = sharding_in_force(sharding, name)
+    if isinstance(sharding, Device):
+        sharding = SingleDeviceSharding(sharding)
     if not isinstance(sharding, Sharding):
         raise TypeError(f"{name} needs a Sharding, not {sharding!r}")
     sizes = _infer_global_shape(sharding, data.shape) if global_shape is None else tuple(map(int, global_shape))

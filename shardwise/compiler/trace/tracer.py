@@ -79,13 +79,14 @@ class Frame:
         if self._tracers is None or all(reference() is None for reference in self._tracers):
             return
         gc.collect()  # tracers in reference cycles are not leaked
-        leaked = next((tracer for reference in self._tracers if (tracer := reference()) is not None), None)
-        if leaked is not None:
-            raise UnexpectedTracerError(
-                f"Leaked trace: {leaked} of `{self.name}` still exists after `{self.name}` returned.\n"
-                f"  It was created at {leaked.source}{leaked.origin}.\n{describe_referrers(leaked)}"
-                "  Return it from the function instead of storing it in an outer variable."
-            )
+        for reference in self._tracers:
+            leaked = reference()
+            if leaked is not None:
+                raise UnexpectedTracerError(
+                    f"Leaked trace: {leaked} of `{self.name}` still exists after `{self.name}` returned.\n"
+                    f"  It was created at {leaked.source}{leaked.origin}.\n{describe_referrers(leaked)}"
+                    "  Return it from the function instead of storing it in an outer variable."
+                )
 
     def owns(self, value: Any) -> bool:
         """Return whether `value` is a tracer of this frame."""
