@@ -36,8 +36,8 @@ class comm_budget(ContextDecorator):
     Args:
         bytes: the most bytes that each device may send.
         **counts: the most collectives of each kind, named as in plans: all_reduce, all_gather, reduce_scatter,
-            all_to_all, permute, take_window, rotate. A kind that is not named must not occur, unless only `bytes` is
-            given.
+            all_to_all, permute, take_window, exchange_windows, rotate. A kind that is not named must not occur, unless
+            only `bytes` is given.
 
     Raises:
         TypeError: if a kind of collective does not exist, or a limit is not a number from 0.

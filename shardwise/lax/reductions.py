@@ -174,7 +174,7 @@ def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
         >>> lax.argmax(jnp.array([3, 9, 2]), 0, jnp.int32)
         Array(1, dtype=int32)
     """
-    return Argmax(operator.index(axis), requested_dtype("argmax", index_dtype))(as_operand(operand, "argmax"))
+    return Argmax((operator.index(axis),), requested_dtype("argmax", index_dtype))(as_operand(operand, "argmax"))
 
 
 def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
@@ -196,7 +196,7 @@ def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
         >>> lax.argmin(jnp.array([3, 9, 2]), 0, jnp.int32)
         Array(2, dtype=int32)
     """
-    return Argmin(operator.index(axis), requested_dtype("argmin", index_dtype))(as_operand(operand, "argmin"))
+    return Argmin((operator.index(axis),), requested_dtype("argmin", index_dtype))(as_operand(operand, "argmin"))
 
 
 def _reduce(op: type[Reduce], operand: Any, axes: Sequence[int]) -> Any:

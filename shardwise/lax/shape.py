@@ -20,6 +20,8 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 
+MAX_CONCATENATED_COPIES = 8  # `tile` broadcasts more copies than these
+
 
 def constrain_sharding(x: Any, out_sharding: Any) -> Any:
     """Pin `x` to `out_sharding`, if it is given."""
@@ -350,8 +352,15 @@ def tile(operand: Any, reps: Sequence[int]) -> Any:
 
 @compiled_function
 def _tile(x: Any, *, counts: tuple[int, ...]) -> Any:
-    """Broadcast along a new dim before each dim, and merge the two."""
+    """Concatenate a few copies; broadcast many along a new dim before each dim, and merge the two.
+
+    Devices exchange the shards of concatenated copies. If there are many copies, each device needs all of the operand.
+    """
     x = as_operand(x)
+    for dim, count in enumerate(counts):
+        if 1 < count <= MAX_CONCATENATED_COPIES:
+            x = Concatenate(dim)(*[x] * count)
+    counts = tuple(1 if 1 < count <= MAX_CONCATENATED_COPIES else count for count in counts)
     parts = [part for count, size in zip(counts, x.type.shape, strict=True) for part in (count, size)]
     repeated = Broadcast(tuple(parts), tuple(range(1, len(parts), 2)))(x)
     merged_shape = tuple(count * size for count, size in zip(counts, x.type.shape, strict=True))

@@ -273,9 +273,12 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
         >>> jnp.vdot(jnp.array([1j, 2.0]), jnp.array([1.0, 1.0]))
         Array(2.-1.j, dtype=complex64)
     """
-    x, y = (methods.reshape(z, shape=-1) for z in (conjugate(a), b))
-    _check_contracted_sizes("vdot", x.type, y.type, 0, 0)
-    return _contract("vdot", x, y, (("k",), ("k",)), (), precision, preferred_element_type)
+    x, y = conjugate(a), as_operand(b, "vdot")
+    if x.type.shape != y.type.shape or not x.type.ndim:
+        x, y = (methods.reshape(z, shape=-1) for z in (x, y))
+        _check_contracted_sizes("vdot", x.type, y.type, 0, 0)
+    dims = _dim_names(x.type.ndim, "k")  # contracted without being flattened, which could change their sharding
+    return _contract("vdot", x, y, (dims, dims), (), precision, preferred_element_type)
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Any:

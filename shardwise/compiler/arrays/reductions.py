@@ -102,14 +102,14 @@ def argmin(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Any:
     return _arg_extremum("argmin", Argmin, x, axis, keepdims)
 
 
-def _arg_extremum(name: str, op: Callable[[int, Any], Op], x: Any, axis: int | None, keepdims: bool) -> Any:
+def _arg_extremum(name: str, op: Callable[[tuple[int, ...], Any], Op], x: Any, axis: int | None, keepdims: bool) -> Any:
     x = as_operand(x, name)
     dims = reduced_dims(name, axis, x.type)
     if not math.prod(x.type.shape[dim] for dim in dims):
         raise ValueError(f"{name}: {x.type} has no elements along the reduced axes")
-    (dim,) = (0,) if axis is None else dims
-    flat = Reshape((x.type.size,))(x) if axis is None else x
-    return _keep_dims(op(dim, default_dtype("int*"))(flat), x.type, dims, keepdims)
+    # An array of rank 0 is a vector with one element.
+    operand, reduced = (x, dims) if x.type.ndim else (Reshape((1,))(x), (0,))
+    return _keep_dims(op(reduced, default_dtype("int*"))(operand), x.type, dims, keepdims)
 
 
 @compiled_function

@@ -77,7 +77,7 @@ class Chip:
 
 def hops(kind: str, count: int) -> int:
     """Return the number of sequential hops of a collective over `count` devices."""
-    if kind in ("coarsening_permute", "permute", "ppermute", "rotate", "take_window"):
+    if kind in ("coarsening_permute", "exchange_windows", "permute", "ppermute", "rotate", "take_window"):
         return 1
     return 2 * (count - 1) if kind == "all_reduce" else count - 1
 

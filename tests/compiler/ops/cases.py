@@ -813,22 +813,31 @@ def reduction_cases() -> list[Case]:
         found += [case(op((0,)), f"{name}[7,3]", special=True) for name in ("i32", "bool")]
     index = np.dtype(np.int32)
     for arg in (Argmax, Argmin):
-        found += [case(arg(dim, index), text) for text, dim in [("f32[5]", 0), ("f32[3,4]", 0), ("f32[2,3,5]", 1)]]
-        found += [case(arg(1, index), f"{name}[3,6]") for name in ("f16", "f64", "i32", "u8", "bool", *SMALL)]
+        texts = [
+            ("f32[5]", (0,)),
+            ("f32[3,4]", (0, 1)),
+            ("f32[3,4]", (0,)),
+            ("f32[2,3,5]", (1,)),
+            ("f32[2,3,5]", (2, 0)),
+        ]
+        found += [case(arg(dims, index), text) for text, dims in texts]
+        found += [case(arg((1,), index), f"{name}[3,6]") for name in ("f16", "f64", "i32", "u8", "bool", *SMALL)]
         found += [
-            case(arg(0, dtype(name)), "bf16[300,2]") for name in ("i64", "u8", "i8")
+            case(arg((0,), dtype(name)), "bf16[300,2]") for name in ("i64", "u8", "i8")
         ]  # indices of the last two wrap around
-        found += [case(arg(0, index), f"{name}[11,3]", special=True) for name in ("f32", "bf16", "f64")]
-        found += [case(arg(1, index), f"{name}[3,7]", special=True) for name in ("i32", "u8")]
-        found.append(case(arg(0, index), "f32[3]~"))
+        found += [case(arg((0,), index), f"{name}[11,3]", special=True) for name in ("f32", "bf16", "f64")]
+        found += [case(arg((0, 1), index), f"{name}[11,3]", special=True) for name in ("f32", "bf16", "i32")]
+        found += [case(arg((1,), index), f"{name}[3,7]", special=True) for name in ("i32", "u8")]
+        found.append(case(arg((0,), index), "f32[3]~"))
     for wins in ("GT", "LT"):
-        texts = [("f32[5] i32[5]", 0), ("f32[3,4] i32[3,4]", 0), ("bf16[2,3,5] u8[2,3,5]", 1), ("u8[4,3] i64[4,3]", 0)]
-        found += [case(ExtremumWithIndex(dim, wins), text) for text, dim in texts]
+        texts = [("f32[5] i32[5]", (0,)), ("f32[3,4] i32[3,4]", (0, 1)), ("bf16[2,3,5] u8[2,3,5]", (1,))]
+        texts += [("f32[3,4] i32[3,4]", (0,)), ("u8[4,3] i64[4,3]", (0,))]
+        found += [case(ExtremumWithIndex(dims, wins), text) for text, dims in texts]
         found += [
-            case(ExtremumWithIndex(1, wins), f"{name}[2,22] i32[2,22]", special=True)
+            case(ExtremumWithIndex((1,), wins), f"{name}[2,22] i32[2,22]", special=True)
             for name in ("f32", "bf16", "i32", "bool")
         ]
-        found.append(case(ExtremumWithIndex(0, wins), "f32[3]~ i32[3]"))
+        found.append(case(ExtremumWithIndex((0,), wins), "f32[3]~ i32[3]"))
     # No extremes, because their sum depends on the order; rows of NaN, infinities and zeros.
     found += [case(Sum((1,)), "f32[11,1]", special=True), case(Sum((1,)), "bf16[11,1]", special=True)]
     return found

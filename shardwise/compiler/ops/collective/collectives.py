@@ -114,7 +114,7 @@ class AllGather(Collective):
         # they need one copy, after.
         shard = Reshape((1, *x.type.shape)).lower(hlo, x)
         stack = hlo.op("stablehlo.all_gather", (shard,), _scale_dim(shard.type, 0, self.count, 1), attributes)
-        return _lower_unstack(hlo, stack, self.dim)
+        return lower_unstack(hlo, stack, self.dim)
 
 
 @final
@@ -188,7 +188,7 @@ class AllToAll(Collective):
         # Contiguous blocks are stacked by a reshape, and sent without a copy. XLA slices out other blocks.
         stack = Reshape((self.count, *block)).lower(hlo, x)
         exchanged = self._lower_all_to_all(hlo, stack, 0, 0, stack.type, True)
-        return _lower_unstack(hlo, exchanged, self.join)
+        return lower_unstack(hlo, exchanged, self.join)
 
     def _lower_all_to_all(self, hlo: Hlo, x: Any, split: int, join: int, out: ArrayType, barrier: bool) -> Any:
         if barrier:
@@ -442,7 +442,7 @@ def _check_reducible(op: AllReduce | ReduceScatter, x: ArrayType) -> ArrayType:
     return x
 
 
-def _lower_unstack(hlo: Hlo, stack: Any, dim: int) -> Any:
+def lower_unstack(hlo: Hlo, stack: Any, dim: int) -> Any:
     """Concatenate the slices along dim 0 of `stack` along their dim `dim`."""
     count, *shape = stack.type.shape
     order = (*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1))

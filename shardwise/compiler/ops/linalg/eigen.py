@@ -176,7 +176,7 @@ def _eigenvector_tangent(vectors: Any, values: Any, da: Any) -> Any:
     norm_change = Real()(Sum((rows,))(Mul()(conjugate(vectors), tangent)))
     tangent = Sub()(tangent, scale_columns(vectors, norm_change))
     shape = vectors.type.shape
-    largest_row = Broadcast(shape, (*range(rows), rows + 1))(Argmax(rows, INDEX)(Abs()(vectors)))
+    largest_row = Broadcast(shape, (*range(rows), rows + 1))(Argmax((rows,), INDEX)(Abs()(vectors)))
     is_largest = Compare("EQ")(Iota(shape, rows, INDEX)(), largest_row)
     largest, largest_tangent = (Sum((rows,))(Select()(is_largest, x, zeros_like(x))) for x in (vectors, tangent))
     phase_change = Imag()(Div()(largest_tangent, largest))

@@ -1,9 +1,10 @@
 """argmax and argmin.
 
-Along a sharded dim each device finds the extremum of its shard with its global index; the devices all-gather these
-pairs and reduce them once more (`extremum_with_index`).
+Along sharded dims each device finds the extremum of its shard with its global index; the devices all-gather these pairs
+and reduce them once more (`extremum_with_index`).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, final
@@ -24,15 +25,17 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, O
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select, lower_compare
+from shardwise.compiler.ops.reduce.base import check_dims
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute
 from shardwise.compiler.ops.shape.slicing import global_indices, valid_mask
 from shardwise.compiler.shardings.factors import FactorRule
 
@@ -40,45 +43,44 @@ from shardwise.compiler.shardings.factors import FactorRule
 @final
 @record
 class ExtremumWithIndex(Op):
-    """The largest (`direction` is "GT") or smallest ("LT") value along `dim`, and its index, which is an operand.
+    """The largest (`direction` is "GT") or smallest ("LT") value along `dims`, and its index, which is an operand.
 
     Among equal values the one with the lowest index is chosen. NaN compares beyond every number.
     """
 
     name = "extremum_with_index"
     single = False
-    dim: int
+    dims: tuple[int, ...]
     direction: str
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         x, index = types
-        if not 0 <= self.dim < x.ndim:
-            raise TypeError(f"extremum_with_index: dim {self.dim} does not exist in {x}")
+        check_dims(self.name, self.dims, x)
         if x.shape != index.shape or not is_integer(index.dtype):
             raise TypeError(f"extremum_with_index: each element of {x} needs an integer index, not {index}")
         if x.dtype.kind == "c":
             raise TypeError(f"extremum_with_index: complex numbers have no order: {x}")
-        return x.without((self.dim,)), index.without((self.dim,))
+        return x.without(self.dims), index.without(self.dims)
 
     def neutral(self, dtype: DType) -> Any:
         """Return the neutral element: the lowest or the highest value."""
         return lowest(dtype) if self.direction == "GT" else highest(dtype)
 
     def factors(self, x: ArrayType, index: ArrayType) -> FactorRule:
-        rule = FactorRule.reducing(x.shape, (self.dim,), None)
-        return FactorRule(rule.operands * 2, rule.results * 2, rule.sizes, need_replication=frozenset({self.dim}))
+        rule = FactorRule.reducing(x.shape, self.dims, None)
+        return FactorRule(rule.operands * 2, rule.results * 2, rule.sizes, need_replication=frozenset(self.dims))
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x, index), (dx, _) = primals, tangents
         y, y_index = self(x, index)
-        kept = tuple(dim for dim in range(x.type.ndim) if dim != self.dim)
+        kept = tuple(dim for dim in range(x.type.ndim) if dim not in self.dims)
         same = [Compare("EQ")(a, Broadcast(x.type.shape, kept)(b)) for a, b in ((x, y), (index, y_index))]
         is_extremum = And()(*same)
-        return (y, y_index), (Sum((self.dim,))(Select()(is_extremum, dx, zeros_like(x))), None)
+        return (y, y_index), (Sum(self.dims)(Select()(is_extremum, dx, zeros_like(x))), None)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         x, index = (batch_dim_at(y, dim, 0, axis.size) for y, dim in zip(operands, dims, strict=True))
-        return ExtremumWithIndex(self.dim + 1, self.direction)(x, index), (0, 0)
+        return ExtremumWithIndex(_shift(self.dims), self.direction)(x, index), (0, 0)
 
     def lower(self, hlo: Hlo, x: Any, index: Any) -> Any:
         out = self.out_types(x.type, index.type)
@@ -91,7 +93,7 @@ class ExtremumWithIndex(Op):
         ]
         # Value and index are reduced together. A later search for the extremum could fail: XLA may compute the operand
         # twice, with different rounding.
-        y, y_index = hlo.reduce([x, index], starts, (self.dim,), lambda a, b: self._choose(hlo, *a, *b))
+        y, y_index = hlo.reduce([x, index], starts, self.dims, lambda a, b: self._choose(hlo, *a, *b))
         return y if y.type.dtype == out[0].dtype else hlo.op("stablehlo.convert", (y,), out[0]), y_index
 
     def _choose(self, hlo: Hlo, x: Any, i: Any, y: Any, j: Any) -> list[Any]:
@@ -107,70 +109,92 @@ class ExtremumWithIndex(Op):
         return [hlo.op("stablehlo.select", (chosen, a, b), a.type) for a, b in ((x, y), (i, j))]
 
     def reference(self, x: NumpyArray, index: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
-        indices = index.astype(np.int64)
-        order = np.argsort(indices, self.dim, kind="stable")  # the first extremum then has the lowest index
-        wide = np.take_along_axis(x.astype(numpy_carrier(x.dtype)), order, self.dim)
-        position = (np.argmax if self.direction == "GT" else np.argmin)(wide, self.dim, keepdims=True)
-        at = np.take_along_axis(order, position, self.dim)
-        y, i = (np.squeeze(np.take_along_axis(z, at, self.dim), self.dim) for z in (x, index))
+        x, index = (_flatten_dims(y, self.dims) for y in (x, index))
+        order = np.argsort(index.astype(np.int64), -1, kind="stable")  # the first extremum then has the lowest index
+        wide = np.take_along_axis(x.astype(numpy_carrier(x.dtype)), order, -1)
+        position = (np.argmax if self.direction == "GT" else np.argmin)(wide, -1, keepdims=True)
+        at = np.take_along_axis(order, position, -1)
+        y, i = (np.squeeze(np.take_along_axis(z, at, -1), -1) for z in (x, index))
         return y, i
 
 
 class ArgExtremum(Op):
-    """The index along `dim` of the first largest or smallest element, as `dtype`. NaN compares beyond every number."""
+    """The index along `dims` of the first largest or smallest element, as `dtype`. NaN compares beyond every number.
+
+    Along several dims, it is the index in the array of these dims, flattened in row-major order.
+    """
 
     direction: ClassVar[str]  # how the extremum compares with other elements
-    dim: int
+    dims: tuple[int, ...]
     dtype: DType
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        if not 0 <= self.dim < x.ndim:
-            raise TypeError(f"{self.name}: dim {self.dim} does not exist in {x}")
+        check_dims(self.name, self.dims, x)
         if not is_integer(self.dtype):
             raise TypeError(f"{self.name}: the dtype of indices must be an integer dtype, not {short_name(self.dtype)}")
         if x.dtype.kind == "c":
             raise TypeError(f"{self.name}: complex numbers have no order: {x}")
-        if not x.shape[self.dim]:
-            raise TypeError(f"{self.name}: dim {self.dim} of {x} is empty")
-        return ArrayType(x.without((self.dim,)).shape, self.dtype)
+        for dim in self.dims:
+            if not x.shape[dim]:
+                raise TypeError(f"{self.name}: dim {dim} of {x} is empty")
+        return ArrayType(x.without(self.dims).shape, self.dtype)
 
     def factors(self, x: ArrayType) -> FactorRule:
-        rule = FactorRule.reducing(x.shape, (self.dim,), None)
-        return replace(rule, reduce={}, exchange=frozenset({self.dim}))
+        rule = FactorRule.reducing(x.shape, self.dims, None)
+        return replace(rule, reduce={}, exchange=frozenset(self.dims))
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         (x,) = types
-        return float((count - 1) * self.out_type(x).size * (x.dtype.itemsize + np.dtype(np.int32).itemsize))
+        return float((count - 1) * self.out_type(x).size * (x.dtype.itemsize + self._index_dtype.itemsize))
+
+    @property
+    def _index_dtype(self) -> DType:
+        return np.dtype(np.int64 if self.dtype.itemsize > np.dtype(np.int32).itemsize else np.int32)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         """Find the extremum of each shard with its global index, all-gather these pairs, and reduce them."""
         (x,) = operands
-        axes, count = context.sharding_of(self.dim, 0)
+        axes = tuple(axis for dim in self.dims for axis in context.sharding_of(dim, 0)[0])
         if not axes:
             return self(x)
-        reduce_pairs, shape = ExtremumWithIndex(self.dim, self.direction), x.type.shape
-        index, valid = global_indices(context, shape, self.dim, 0), valid_mask(context, shape, self.dim, 0)
-        if valid is not None:  # padding gets the highest index, because the lowest is chosen among equal values
-            x = Select()(valid, x, full_like(x, reduce_pairs.neutral(x.type.dtype)))
-            index = Select()(valid, index, full_like(index, integer_range(np.dtype(np.int32))[1]))
-        row = (*shape[: self.dim], 1, *shape[self.dim + 1 :])
-        gathered = [AllGather(self.dim, axes, count)(Reshape(row)(y)) for y in reduce_pairs(x, index)]
-        _, result = reduce_pairs(*gathered)
-        return result if self.dtype == np.int32 else Convert(self.dtype)(result)
+        shape, sizes = x.type.shape, [context.global_types[0].shape[dim] for dim in self.dims]
+        index: Any = None
+        for dim, size in zip(self.dims, sizes, strict=True):
+            position = global_indices(context, shape, dim, 0)
+            position = position if self._index_dtype == np.int32 else Convert(self._index_dtype)(position)
+            index = position if index is None else Add()(Mul()(index, full_like(index, size)), position)
+        pairs = ExtremumWithIndex(self.dims, self.direction)
+        for dim in self.dims:
+            valid = valid_mask(context, shape, dim, 0)
+            if valid is not None:  # padding gets the highest index, because the lowest is chosen among equal values
+                x = Select()(valid, x, full_like(x, pairs.neutral(x.type.dtype)))
+                index = Select()(valid, index, full_like(index, integer_range(self._index_dtype)[1]))
+        gather = AllGather(0, axes, context.mesh.extent(axes))
+        gathered = [gather(Reshape((1, *y.type.shape))(y)) for y in pairs(x, index)]
+        _, result = ExtremumWithIndex((0,), self.direction)(*gathered)
+        return result if self.dtype == result.type.dtype else Convert(self.dtype)(result)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         x = batch_dim_at(operands[0], dims[0], 0, axis.size)
-        return type(self)(self.dim + 1, self.dtype)(x), 0  # type: ignore[call-arg]
+        return type(self)(_shift(self.dims), self.dtype)(x), 0  # type: ignore[call-arg]
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         out = self.out_type(x.type)
-        index_dtype = np.dtype(np.int64 if self.dtype.itemsize > np.dtype(np.int32).itemsize else np.int32)
-        index = Iota(x.type.shape, self.dim, index_dtype).lower(hlo)
-        _, result = ExtremumWithIndex(self.dim, self.direction).lower(hlo, x, index)
+        sizes = tuple(x.type.shape[dim] for dim in self.dims)
+        position = Iota((math.prod(sizes),), 0, self._index_dtype).lower(hlo)
+        attributes = f"broadcast_dimensions = {i64_array_attribute(self.dims)}"
+        index_type = x.type.with_dtype(self._index_dtype).strong()
+        index = Reshape(sizes).lower(hlo, position)
+        index = hlo.op("stablehlo.broadcast_in_dim", (index,), index_type, attributes)
+        _, result = ExtremumWithIndex(self.dims, self.direction).lower(hlo, x, index)
         return result if result.type == out else hlo.op("stablehlo.convert", (result,), out)
+
+    def reference(self, x: NumpyArray) -> NumpyArray:
+        flat = _flatten_dims(x, self.dims).astype(numpy_carrier(x.dtype))
+        return np.asarray((np.argmax if self.direction == "GT" else np.argmin)(flat, -1)).astype(self.dtype)
 
 
 @final
@@ -180,11 +204,8 @@ class Argmax(ArgExtremum):
 
     name = "argmax"
     direction = "GT"
-    dim: int
+    dims: tuple[int, ...]
     dtype: DType
-
-    def reference(self, x: NumpyArray) -> NumpyArray:
-        return np.asarray(np.argmax(x.astype(numpy_carrier(x.dtype)), self.dim)).astype(self.dtype)
 
 
 @final
@@ -194,8 +215,16 @@ class Argmin(ArgExtremum):
 
     name = "argmin"
     direction = "LT"
-    dim: int
+    dims: tuple[int, ...]
     dtype: DType
 
-    def reference(self, x: NumpyArray) -> NumpyArray:
-        return np.asarray(np.argmin(x.astype(numpy_carrier(x.dtype)), self.dim)).astype(self.dtype)
+
+def _shift(dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the dims after a batch dim is added in front."""
+    return tuple(dim + 1 for dim in dims)
+
+
+def _flatten_dims(x: NumpyArray, dims: tuple[int, ...]) -> NumpyArray:
+    """Move `dims` to the end and flatten them."""
+    moved = np.moveaxis(x, dims, range(x.ndim - len(dims), x.ndim))
+    return moved.reshape((*moved.shape[: x.ndim - len(dims)], -1))

@@ -13,6 +13,14 @@ from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.factors import FactorRule
 
 
+def check_dims(name: str, dims: tuple[int, ...], x: ArrayType) -> None:
+    """Check that `dims` are different dims of `x`; `name` is the op's name, for errors."""
+    if missing := [dim for dim in dims if not 0 <= dim < x.ndim]:
+        raise TypeError(f"{name}: dims {missing} do not exist in {x}")
+    if len(set(dims)) != len(dims):
+        raise TypeError(f"{name}: a dim repeats in {dims}")
+
+
 @record
 class Reduce(Op):
     """Reduce the elements along `dims` to one. Floats narrower than f32 are reduced in f32 and rounded once."""
@@ -31,10 +39,7 @@ class Reduce(Op):
         return hlo.op(f"stablehlo.{name}", (a, b), a.type)
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        if missing := [dim for dim in self.dims if not 0 <= dim < x.ndim]:
-            raise TypeError(f"{self.name}: dims {missing} do not exist in {x}")
-        if len(set(self.dims)) != len(self.dims):
-            raise TypeError(f"{self.name}: a dim repeats in {self.dims}")
+        check_dims(self.name, self.dims, x)
         return x.without(self.dims)
 
     def factors(self, x: ArrayType) -> FactorRule:

@@ -1,7 +1,7 @@
 """Roll along a dim: elements that leave one end enter at the other.
 
 If the dim is evenly sharded, the devices form a ring and permute blocks (`rotate`). Pipelines whose stages are sharded
-over devices shift their microbatches like this, with one message per device.
+over devices shift their microbatches like this, with one message per device. Otherwise they exchange windows.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,9 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
-from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.shape.constants import full
-from shardwise.compiler.ops.shape.movement import MovementOp, i64_array_attribute
-from shardwise.compiler.ops.shape.slicing import Pad, global_indices
+from shardwise.compiler.ops.collective.exchange_windows import ExchangeWindows, Source, Window
+from shardwise.compiler.ops.shape.lower_dim import lower_concatenate, lower_slice, resize_dim
+from shardwise.compiler.ops.shape.movement import MovementOp
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -48,34 +47,26 @@ class Roll(MovementOp):
         axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(x)
-        shard_size = x.type.shape[self.dim]
-        if (
-            shard_size * count == context.global_types[0].shape[self.dim]
-            and context.out_shapes[0][self.dim] == shard_size
-        ):
+        size, shard_size = context.global_types[0].shape[self.dim], x.type.shape[self.dim]
+        if shard_size * count == size and context.out_shapes[0][self.dim] == shard_size:
             return Rotate(self.dim, axes, count, self.by)(x)
-        kept, wrapped = (
-            pad.localize(context, x, full((), 0, x.type.dtype)) for pad in self._parts(context.global_types[0])
-        )
-        index = global_indices(context, kept.type.shape, self.dim)
-        return Select()(Compare("LT")(index, full(kept.type.shape, self.by, np.int32)), wrapped, kept)
+        return self._exchange(axes, count, size, shard_size, context.out_shapes[0][self.dim])(x)
 
-    def _parts(self, x: ArrayType) -> tuple[Pad, Pad]:
-        """Return two pads: one shifts the elements that do not wrap around, the other those that do."""
-        none = (0,) * x.ndim
-
-        def shift(by: int) -> Pad:
-            low, high = ((*none[: self.dim], count, *none[self.dim + 1 :]) for count in (by, -by))
-            return Pad(low, high, none)
-
-        return shift(self.by), shift(self.by - x.shape[self.dim])
+    def _exchange(
+        self, axes: tuple[str, ...], count: int, size: int, shard_size: int, out_size: int
+    ) -> ExchangeWindows:
+        """Return the exchange of an unevenly sharded array: elements that do not wrap around, and those that do."""
+        sources = Source(0, shard_size, size - self.by, self.by), Source(0, shard_size, size, self.by - size)
+        return ExchangeWindows(self.dim, axes, count, sources, (Window(0, out_size, out_size),))
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         (x,) = types
-        if x.shape[factor] % count:
-            return sum(pad.exchanged_bytes(factor, count, x, ArrayType((), x.dtype)) for pad in self._parts(x))
-        shard_shape = (*x.shape[:factor], x.shape[factor] // count, *x.shape[factor + 1 :])
-        return Rotate(factor, (), count, self.by).bytes_sent_of_shard(x.with_shape(shard_shape))
+        size = x.shape[factor]
+        shard = resize_dim(x, factor, -(-size // count))
+        if size % count:
+            rows = shard.shape[factor]
+            return self._exchange((), count, size, rows, rows).bytes_sent_of_shard(shard)
+        return Rotate(factor, (), count, self.by).bytes_sent_of_shard(shard)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (Roll(self.dim, -self.by % max(1, cotangent.type.shape[self.dim]))(cotangent),)
@@ -148,36 +139,16 @@ class Rotate(Collective):
     def lower(self, hlo: Hlo, x: Any) -> Any:
         blocks = []
         for distance, start, stop in self._parts(x.type.shape[self.dim]):
-            part = _lower_slice(hlo, x, self.dim, start, stop)
+            part = lower_slice(hlo, x, self.dim, start, stop)
             if distance:
                 pairs = f"source_target_pairs = {hlo.pairs(Ring(self.axes, distance))}"
                 part = hlo.op("stablehlo.collective_permute", (part,), part.type, pairs)
             blocks.append(part)
-        return _lower_concatenate(hlo, blocks, self.dim, x)
+        return lower_concatenate(hlo, blocks or [x], self.dim)
 
 
 def _lower_roll(hlo: Hlo, x: Any, dim: int, start: int) -> Any:
     """Emit the elements along `dim` from `start` on, then those before."""
     size = x.type.shape[dim]
-    parts = [_lower_slice(hlo, x, dim, *ends) for ends in ((start, size), (0, start)) if ends[0] < ends[1]]
-    return _lower_concatenate(hlo, parts, dim, x)
-
-
-def _lower_concatenate(hlo: Hlo, parts: Sequence[Any], dim: int, x: Any) -> Any:
-    """Concatenate parts of `x` to the size of `x`; return `x` itself if there are none."""
-    if len(parts) < 2:
-        return parts[0] if parts else x
-    return hlo.op("stablehlo.concatenate", parts, x.type, f"dimension = {dim} : i64")
-
-
-def _lower_slice(hlo: Hlo, x: Any, dim: int, start: int, stop: int) -> Any:
-    if (start, stop) == (0, x.type.shape[dim]):
-        return x
-    low, high = [0] * x.type.ndim, list(x.type.shape)
-    low[dim], high[dim] = start, stop
-    out = x.type.with_shape((*x.type.shape[:dim], stop - start, *x.type.shape[dim + 1 :]))
-    strides = i64_array_attribute([1] * x.type.ndim)
-    attributes = (
-        f"start_indices = {i64_array_attribute(low)}, limit_indices = {i64_array_attribute(high)}, strides = {strides}"
-    )
-    return hlo.op("stablehlo.slice", (x,), out, attributes)
+    parts = [lower_slice(hlo, x, dim, *ends) for ends in ((start, size), (0, start)) if ends[0] < ends[1]]
+    return lower_concatenate(hlo, parts or [x], dim)

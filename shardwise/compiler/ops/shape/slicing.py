@@ -1,7 +1,7 @@
 """Ops with static positions: slice, pad, concatenate and reverse.
 
-Along a sharded dim that an op changes, each device takes the elements of its result shard from its neighbours
-(`TakeWindow`); the other dims pass through. Shards may be uneven.
+Along a sharded dim that an op changes, each device takes the elements of its result shard from the devices that hold
+them (`TakeWindow`, `ExchangeWindows`); the other dims pass through. Shards may be uneven.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,6 +12,7 @@ import numpy as np
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, UndefinedPrimal
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective.exchange_windows import ExchangeWindows, Source, Window
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.bitwise import And
@@ -125,11 +126,19 @@ class Reverse(MovementOp):
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
+        even_axes: tuple[str, ...] = ()
         for dim in self.dims:
-            if context.sharding_of(dim)[0]:
-                x = self._window(
-                    dim, *context.sharding_of(dim), context.out_shapes[0][dim], context.global_types[0].shape[dim]
-                )(x)
+            axes, count = context.sharding_of(dim)
+            size, out_size = context.global_types[0].shape[dim], context.out_shapes[0][dim]
+            if axes and size == count * out_size == count * x.type.shape[dim]:
+                even_axes += axes
+            elif axes:
+                x = self._window(dim, axes, count, out_size, size)(x)
+        if even_axes:
+            # Whole shards are exchanged. In reverse order along all dims, the device's number is reversed: the shards
+            # are sent at once, as if all these axes sharded the first dim.
+            count, out_size = context.mesh.extent(even_axes), x.type.shape[self.dims[0]]
+            x = self._window(self.dims[0], even_axes, count, out_size, count * out_size)(x)
         return self(x)
 
     def _window(self, dim: int, axes: tuple[str, ...], count: int, out_size: int, size: int) -> TakeWindow:
@@ -320,26 +329,48 @@ class Concatenate(JointlyLinearMovement):
         axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(*operands)
-        out_size = context.out_shapes[0][self.dim]
-        result: Any = None
-        for x, offset in zip(operands, self._offsets(context.global_types), strict=True):
-            window = TakeWindow(self.dim, axes, count, -offset, out_size, out_size)(x)
-            if result is None:
-                result = window
-                continue
-            shape = window.type.shape
-            is_from_x = Compare("GE")(global_indices(context, shape, self.dim), full(shape, offset, np.int32))
-            result = Select()(is_from_x, window, result)
-        return result
+        distinct = list({id(x): x for x in operands}.values())
+        exchange = self._exchange(
+            axes,
+            count,
+            [next(number for number, y in enumerate(distinct) if y is x) for x in operands],
+            [x.type.shape[self.dim] for x in distinct],
+            [type.shape[self.dim] for type in context.global_types],
+            context.out_shapes[0][self.dim],
+        )
+        return exchange(distinct[0] if len(distinct) == 1 else self(*distinct))
 
-    def _offsets(self, types: Sequence[ArrayType]) -> list[int]:
-        """Return the index in the result at which each operand starts."""
-        return [sum(type.shape[self.dim] for type in types[:number]) for number in range(len(types))]
+    def _exchange(
+        self,
+        axes: tuple[str, ...],
+        count: int,
+        numbers: Sequence[int],
+        shard_sizes: Sequence[int],
+        sizes: Sequence[int],
+        out_size: int,
+    ) -> ExchangeWindows:
+        """Return the exchange after which each device has its shard of the result.
+
+        Args:
+            axes: the axes that shard the dim.
+            count: the number of shards.
+            numbers: for each operand, its number among the distinct operands.
+            shard_sizes: the sizes of the shards of the distinct operands, which are concatenated on each device.
+            sizes: the sizes of the operands, without padding.
+            out_size: the size of a shard of the result.
+        """
+        positions, starts = ([sum(of[:number]) for number in range(len(of))] for of in (shard_sizes, sizes))
+        sources = [
+            Source(positions[number], shard_sizes[number], size, start)
+            for number, size, start in zip(numbers, sizes, starts, strict=True)
+        ]
+        return ExchangeWindows(self.dim, axes, count, tuple(sources), (Window(0, out_size, out_size),))
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
-        out_size = -(-self.out_type(*types).shape[self.dim] // count)
-        windows = [TakeWindow(self.dim, (), count, -offset, out_size, out_size) for offset in self._offsets(types)]
-        return sum(window.bytes_sent_of_array(type) for window, type in zip(windows, types, strict=True))
+        # Without padding, as the costs of reshards: `count` times the sizes are divided evenly, into these.
+        sizes = [type.shape[self.dim] for type in types]
+        exchange = self._exchange((), count, range(len(types)), sizes, [count * size for size in sizes], sum(sizes))
+        return exchange.bytes_sent_of_shard(self.out_type(*types)) / count
 
     def padding(self, fills: Sequence[Any]) -> Any:
         return _common_fill(fills)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from shardwise.compiler.ops.collective.collectives import (
     ReduceScatter,
     ToPartial,
 )
+from shardwise.compiler.ops.collective.exchange_windows import ExchangeWindows
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.shape.roll import Rotate
 from shardwise.compiler.partition.local_program import LocalProgram
@@ -59,6 +61,25 @@ WINDOWS = (
     (0, (1000, 8, 4)),  # out of bounds
     (0, (-3, 8, 6, 3)),  # with a divisor
 )
+
+
+def exchanges(count: int) -> list[tuple[int, Any, Any]]:
+    """Return dims with shards of 8 or 3 elements, the sources in them, and windows, for `count` devices."""
+    two = ((0, 5, 5 * count, 0), (5, 3, 3 * count - 2, 5 * count))  # the shards of two arrays, the second uneven
+    return [
+        (0, two, ((0, 8, 8, 1),)),  # concatenated
+        (2, two, ((-3, 8, 9, 1),)),  # padded
+        (0, ((0, 8, 8 * count, 0), (0, 8, 8 * count, 8 * count)), ((0, 16, 16, 1),)),  # tiled
+        (2, ((0, 8, 8 * count - 5, 5), (0, 8, 8 * count, 5 - 8 * count)), ((0, 8, 8, 1),)),  # rolled
+        (1, ((0, 3, 3 * count - 1, 0),), ((3 * count - 4, -3, 3, 1),)),  # in reverse order
+        (0, ((0, 8, 8 * count, 0),), ((0, 4, 4, 1), (4 * count, 4, 4, 1))),  # split into two windows
+        (0, ((2, 4, 4 * count, 7), (0, 1, count, 5 * count + 9)), ((0, 0, 6 * count, 1),)),  # everything, with gaps
+        (0, ((0, 8, 8 * count, 0),), ((1000, 8, 4, 1),)),  # out of bounds
+        (0, ((0, 8, 8 * count, 0),), ((0, 0, 0, 1),)),  # nothing
+        (0, ((0, 8, 8 * count, 0),), ((-3, 8, 6, 3), (2, 5, 3, 2))),  # with divisors
+    ]
+
+
 SHARD_SHAPE = (8, 3, 8)  # dims 0 and 2 divide into all numbers of blocks on a mesh of 8 devices
 
 
@@ -89,6 +110,8 @@ def collectives(mesh: AbstractMesh) -> Iterator[Collective]:
     yield from (PadOrTrim(dim, size) for dim, size in ((0, 11), (1, 2), (2, 8), (1, 0)))
     for axes in COMPILED[mesh]:
         yield from (TakeWindow(dim, axes, mesh.extent(axes), *window) for dim, window in WINDOWS)
+        count = mesh.extent(axes)
+        yield from (ExchangeWindows(dim, axes, count, *exchange) for dim, *exchange in exchanges(count))
         yield from (Rotate(dim, axes, mesh.extent(axes), by) for dim, by in ((0, 1), (2, 8), (1, 4), (0, 0)))
 
 

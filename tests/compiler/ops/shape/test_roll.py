@@ -51,7 +51,7 @@ def test_the_transpose_rolls_back_with_one_rotate():
 @pytest.mark.parametrize("by", [1, 3, 7, 14])
 def test_uneven_shards(by):
     local = local_of(lambda x: jnp.roll(x, by, 0), (15, 6))
-    assert {name for name, _ in sent(local)} == {"take_window"}
+    assert {name for name, _ in sent(local)} == {"exchange_windows"}
     x = np.arange(90, dtype=np.float32).reshape(15, 6)
     np.testing.assert_array_equal(simulate(local, [x])[0], np.roll(x, by, 0))
 
