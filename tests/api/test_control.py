@@ -656,7 +656,7 @@ def test_gradients_of_sharded_weights_are_reduce_scattered(width, mesh):
     request, _ = gradient.request(args, {})
     outside, inside = moves(partition_request(request, request.target())[0].local)
     # Weights stay sharded and are all-gathered one layer at a time, forward and backward. Small gradients are
-    # reduce-scattered after the loop, large ones in it: the unreduced stack would have the size of all gathered weights.
+    # reduce-scattered after the loop, large ones in it: the unreduced stack has the size of all gathered weights.
     if width == 64:
         assert (outside, inside) == ({"reduce_scatter": 1}, {"all_gather": 2})
     else:

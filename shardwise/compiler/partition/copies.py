@@ -37,7 +37,7 @@ from shardwise.compiler.partition.reason import (
 )
 from shardwise.compiler.partition.reshard import Step, reshard_steps, step_cost
 from shardwise.compiler.plan.cost import Costs
-from shardwise.compiler.plan.hardware import Chip
+from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout
@@ -66,9 +66,10 @@ class ShardedCopy:
 class Copies:
     """The copies of every value of a program."""
 
-    def __init__(self, sharded: ShardedProgram, chip: Chip):
+    def __init__(self, sharded: ShardedProgram, plan: LayoutPlan):
         self.mesh = sharded.mesh
-        self.chip = chip
+        self.chip = plan.chip
+        self.choices = plan.choices
         self.free = sharded.free
         self.producers = {value: e for e in sharded.unfolded.equations for value in e.outputs}
         self._copies: dict[Value, list[ShardedCopy]] = defaultdict(list)
@@ -207,7 +208,27 @@ class Copies:
         if isinstance(op, TakeWindow):
             size = copy.tracer.type.shape[op.dim]
             return Repad(value, copy.layout, layout, producer, consumer, op.dim, size, op.width)
-        return Reshard(value, copy.layout, layout, producer, consumer)
+        is_loop_sum = copy.layout.partial and isinstance(producer, OpSite) and producer.after_loop
+        summed = self._summed(value, copy.layout) if is_loop_sum else ()
+        return Reshard(value, copy.layout, layout, producer, consumer, summed=summed)
+
+    def _summed(self, value: Value, layout: Layout) -> tuple[OpSite, ...]:
+        """Return the ops that leave the terms of an unreduced value, in the loops that it comes from."""
+        sites: dict[OpSite, None] = {}
+        pending, seen = [value], {value}
+        while pending:
+            term = pending.pop()
+            equation = self.producers.get(term)
+            choice = self.choices.get(equation) if equation is not None else None
+            if equation is None or choice is None or not _shares_terms(choice.results[0], layout):
+                continue
+            operands = zip(equation.inputs, choice.operands, strict=True)
+            terms = [operand for operand, operand_layout in operands if _shares_terms(operand_layout, layout)]
+            if not terms:
+                sites[OpSite.of(equation)] = None
+            pending += [operand for operand in terms if operand not in seen]
+            seen.update(terms)
+        return tuple(sites)
 
 
 def localize(
@@ -255,6 +276,11 @@ def localize(
             zip((results,) if op.single else results, layouts, padded_shapes, strict=True)
         )
     ]
+
+
+def _shares_terms(layout: Layout, other: Layout) -> bool:
+    """Return whether two layouts are partial over the same axis."""
+    return not set(layout.partial).isdisjoint(other.partial)
 
 
 def _exchange_axes(rule: FactorRule, operands: Sequence[Layout], results: Sequence[Layout]) -> tuple[str, ...]:

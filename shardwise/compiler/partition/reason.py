@@ -68,22 +68,34 @@ class Conversion(Reason):
 @final
 @dataclass(frozen=True)
 class Reshard(Conversion):
-    """A consumer needs a value in another layout. `regathered`: an earlier copy was dropped to save memory."""
+    """A consumer needs a value in another layout.
+
+    Attributes:
+        regathered: whether an earlier copy was dropped to save memory.
+        summed: if the producer is a loop that leaves an unreduced sum, the ops inside whose results are its terms.
+    """
 
     regathered: bool = False
+    summed: tuple[OpSite, ...] = ()
 
     def __str__(self) -> str:
         if self.before.partial and not self.after.partial:
-            pending = _format_pending(self.before.partial)
-            if isinstance(self.producer, OpSite) and self.producer.after_loop:
-                pending += " after its last iteration"
-            text = f"{self.producer} leaves an unreduced {pending}; {self.consumer} needs it reduced"
+            text = f"{self._unreduced()}; {self.consumer} needs it reduced"
             if isinstance(self.consumer, OpSite) and self.consumer.exceeds_memory:
                 text += " in every iteration, because keeping it unreduced would exceed the memory limit"
         else:
             text = f"{self.producer} has sharding {self.before}; {self.consumer} needs {self.after}"
         more = "; it is gathered again, because keeping the first copy would exceed the memory limit"
         return text + more if self.regathered else text
+
+    def _unreduced(self) -> str:
+        """Return which op leaves the unreduced value, and which loop keeps it."""
+        pending = _format_pending(self.before.partial)
+        if not self.summed:
+            return f"{self.producer} leaves an unreduced {pending}"
+        first, *others = self.summed
+        more = f" and {len(others)} other ops leave" if others else " leaves"
+        return f"{first}{more} an unreduced {pending}, which {self.producer} keeps until its last iteration"
 
 
 @final

@@ -57,7 +57,7 @@ class _Partitioner:
         self.plan = plan
         self.mesh = sharded.mesh
         self.padding = Padding(sharded, plan)
-        self.copies = Copies(sharded, plan.chip)
+        self.copies = Copies(sharded, plan)
 
     def run(self, scope: Scope) -> list[Any]:
         """Emit the whole program, and return the shards of its outputs."""

@@ -44,8 +44,13 @@ REASONS = {
     "dot at train.py:7 leaves an unreduced sum over 'a' and max over 'b'; output 0 needs it reduced": Reshard(
         X, unreduced(("a", SUM), ("b", MAX)), REPLICATED, DOT, "output 0"
     ),
-    "scan at train.py:9 leaves an unreduced sum over 'a' after its last iteration; output 0 needs it reduced": Reshard(
-        X, unreduced(("a", SUM)), REPLICATED, LOOP_RESULT, "output 0"
+    "dot at train.py:7 leaves an unreduced sum over 'a', which scan at train.py:9 keeps until its last iteration; "
+    "output 0 needs it reduced": Reshard(
+        X, unreduced(("a", SUM)), REPLICATED, LOOP_RESULT, "output 0", summed=(DOT,)
+    ),
+    "dot at train.py:7 and 2 other ops leave an unreduced sum over 'a', which scan at train.py:9 keeps until its last "
+    "iteration; output 0 needs it reduced": Reshard(
+        X, unreduced(("a", SUM)), REPLICATED, LOOP_RESULT, "output 0", summed=(DOT, DOT, DOT)
     ),
     "dot at train.py:7 leaves an unreduced sum over 'a'; an output of scan at train.py:9 needs it reduced in every "
     "iteration, because keeping it unreduced would exceed the memory limit": Reshard(
@@ -68,7 +73,7 @@ def test_sentence(sentence):
 
 
 def test_user_collectives_are_not_inserted():
-    assert [is_inserted(reason) for reason in REASONS.values()] == [True] * 10 + [False]
+    assert [is_inserted(reason) for reason in REASONS.values()] == [True] * 11 + [False]
     assert not is_inserted(None)
 
 

@@ -68,8 +68,12 @@ def test_gradients_are_reduced_once_after_both_loops():
     assert counts == {"all_reduce": 1}
     assert local.sent == 2 * 7 / 8 * LAYERS * 8 * 8 * 4
     (equation,) = local.collectives()
-    reason = str(equation.reason)
-    assert "leaves an unreduced sum over 'data' after its last iteration; output 0 needs it reduced" in reason
+    dot = f"dot at test_loop_sums.py:{block.__code__.co_firstlineno + 1}"
+    loop = f"scan at test_loop_sums.py:{accumulate.__code__.co_firstlineno + 6}"
+    assert str(equation.reason) == (
+        f"{dot} leaves an unreduced sum over 'data', which {loop} keeps until its last iteration; "
+        "`output` needs it reduced"
+    )
 
 
 def test_a_scale_of_every_layer_is_reduced_once():
