@@ -45,9 +45,7 @@ REASONS = {
         X, unreduced(("a", SUM), ("b", MAX)), REPLICATED, DOT, "output 0"
     ),
     "dot at train.py:7 leaves an unreduced sum over 'a', which scan at train.py:9 keeps until its last iteration; "
-    "output 0 needs it reduced": Reshard(
-        X, unreduced(("a", SUM)), REPLICATED, LOOP_RESULT, "output 0", summed=(DOT,)
-    ),
+    "output 0 needs it reduced": Reshard(X, unreduced(("a", SUM)), REPLICATED, LOOP_RESULT, "output 0", summed=(DOT,)),
     "dot at train.py:7 and 2 other ops leave an unreduced sum over 'a', which scan at train.py:9 keeps until its last "
     "iteration; output 0 needs it reduced": Reshard(
         X, unreduced(("a", SUM)), REPLICATED, LOOP_RESULT, "output 0", summed=(DOT, DOT, DOT)
