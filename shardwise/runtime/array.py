@@ -25,7 +25,6 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.shape.slicing import Slice
 from shardwise.config import config
 from shardwise.runtime.array_repr import Span, array_html, array_repr, array_str
-from shardwise.runtime.buffer_protocol import export_buffers
 from shardwise.runtime.client import local_devices
 from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import PositionalSharding, Sharding, SingleDeviceSharding
@@ -126,7 +125,6 @@ memory = _Memory()
 
 
 @final
-@export_buffers
 class ArrayImpl(Array):
     """An immutable n-dimensional array on devices, created by `shardwise.numpy`, `device_put` or compiled functions."""
 
@@ -296,14 +294,17 @@ class ArrayImpl(Array):
         return np.asarray(self._read(), dtype=dtype, copy=copy)
 
     def __buffer__(self, flags: int) -> memoryview:
-        """Export the elements, read-only, by the buffer protocol: `memoryview(x)`."""
+        """Export the elements, read-only, by the buffer protocol: `memoryview(x)`, from Python 3.12 on."""
         self._only_device("the buffer protocol is")
-        elements = self._read().view()
+        elements = self.__array__().view()
         elements.flags.writeable = False
         try:
             return memoryview(elements)  # type: ignore[arg-type]
         except ValueError as error:  # numpy has no format for ml_dtypes
             raise BufferError(f"the buffer protocol does not support {self.type.dtype}: {error}") from None
+
+    def __bytes__(self) -> bytes:
+        return self.__array__().tobytes()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         device = self._only_device()
