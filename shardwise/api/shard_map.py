@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack, final, overload
 
+import numpy as np
+
 from shardwise import tree
 from shardwise.api.arguments import (
     argument_names,
@@ -22,17 +24,21 @@ from shardwise.api.arguments import (
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.placement import device_put
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.ir.dispatch import bound_axes
+from shardwise.compiler.ir.dispatch import bound_axes, open_frames, use_frames
+from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import AssertReplicated, PVary
 from shardwise.compiler.ops.control.manual import DimAxes, Manual
+from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of, spec_of
 from shardwise.compiler.trace.build import build
-from shardwise.compiler.trace.tracer import Tracer
+from shardwise.compiler.trace.tracer import Frame, Tracer
+from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.drop_effects import without_effects
 from shardwise.compiler.transforms.may_differ import may_differ
-from shardwise.errors import DeviceMismatchError, ShardingError
+from shardwise.errors import ConcretizationTypeError, DeviceMismatchError, ShardingError
 from shardwise.execute.executor import as_array
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import ArrayImpl
@@ -188,10 +194,10 @@ class _Region:
         ]
         body = _ShardFunction(self, in_tree)
         with self.entered():
-            program, captured = build(body, shard_types, function_name(self.f), self.sizes, self.tracked)
-        replicated: list[DimAxes] = [((),) * x.type.ndim for x in captured]
-        out_dims = tuple(body.out_dims)
-        op = Manual(program, self.mesh, self.axes, (*in_dims, *replicated), out_dims, self.options.check)
+            program, captured = build(
+                body, shard_types, function_name(self.f), self.sizes, self.tracked, self._frame_type(operands, in_dims)
+            )
+        op = self.manual(program, in_dims, captured, body.out_dims)
         return body.out_tree.unflatten(list(op(*operands, *captured)))
 
     def check_argument_count(self, args: tuple[Any, ...]) -> None:
@@ -212,6 +218,19 @@ class _Region:
                 f"{_count(len(specs), 'entry', 'entries')}: in_specs must be a tuple with one entry per positional "
                 "argument, or a single entry for all of them."
             )
+
+    def manual(
+        self, program: Program, in_dims: Sequence[DimAxes], captured: Sequence[Any], out_dims: Sequence[DimAxes]
+    ) -> Manual:
+        """Return the op that runs a program on shards; the captured values are its last, replicated operands."""
+        replicated: list[DimAxes] = [((),) * x.type.ndim for x in captured]
+        return Manual(program, self.mesh, self.axes, (*in_dims, *replicated), tuple(out_dims), self.options.check)
+
+    def _frame_type(self, operands: Sequence[Any], in_dims: Sequence[DimAxes]) -> Callable[..., Frame]:
+        """Return the type of frame in which the function is traced: outside any trace, one that computes values."""
+        if open_frames() or not isinstance(self.mesh, Mesh):
+            return Frame
+        return partial(_EagerFrame, self, operands, in_dims)
 
     @property
     def label(self) -> str:
@@ -373,6 +392,48 @@ class _Region:
             f"  To fix it, {', '.join(fixes)}. If the result is replicated although this cannot be inferred, "
             "check_vma=False turns the check off."
         )
+
+
+@final
+class _EagerFrame(Frame):
+    """A frame whose arguments are concrete arrays: it computes values that Python control flow needs.
+
+    Such a value must be the same on all devices. It is computed by the equations that are staged so far.
+    """
+
+    def __init__(
+        self, region: _Region, operands: Sequence[Any], in_dims: Sequence[DimAxes], name: str, **keywords: Any
+    ):
+        super().__init__(name, **keywords)
+        self._region = region
+        self._operands = operands
+        self._in_dims = in_dims
+
+    def concrete(self, tracer: Tracer, error: type[ConcretizationTypeError], use: str) -> Any:
+        if tracer.type.varying:
+            axes = ", ".join(map(repr, tracer.type.varying))
+            raise error(
+                f"{use}, but this {tracer.type} varies along {axes}: each device of the {self._region.options.name} "
+                f"has its own value.\n  It was created at {tracer.source}.\n  Make it the same on all devices, for "
+                "example with `lax.psum` or `lax.pmax`; or use `lax.cond`, or `numpy.where`."
+            )
+        # Stack the values of all devices along a new dim 0.
+        (row,) = self.bind(Reshape((1, *tracer.type.shape)), [tracer])
+        if self.tracked:
+            (row,) = self.bind(PVary(self._region.axes), [row])
+        program = dce(self.program([row.value]))
+        out_dims = [(self._region.axes, *[()] * tracer.type.ndim)]
+        op = without_effects(self._region.manual(program, self._in_dims, self.captured, out_dims))
+        with use_frames([]):
+            (stacked,) = op(*self._operands, *self.captured)
+        values = np.asarray(stacked)
+        if any(value.tobytes() != values[0].tobytes() for value in values):
+            raise error(
+                f"{use}, but this {tracer.type} differs between the devices of the {self._region.options.name}.\n"
+                f"  It was created at {tracer.source}.\n  Make it the same on all devices, for example with "
+                "`lax.psum` or `lax.pmax`; or use `lax.cond`, or `numpy.where`."
+            )
+        return values[0]
 
 
 @final

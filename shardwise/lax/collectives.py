@@ -30,7 +30,7 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Select
 from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceMin
 from shardwise.compiler.ops.reduce.sum import Sum
-from shardwise.compiler.ops.shape.constants import zeros_like
+from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.reduction import MAX, MIN, Reduction
 from shardwise.errors import UnboundAxisError
 
@@ -44,15 +44,15 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         x: a pytree of arrays.
         axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
             numbered as one, the first axis slowest.
-        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
-            collective works within each group.
+        axis_index_groups: lists of members that together contain each member once. The collective works within each
+            group. Groups of different sizes need a single axis.
 
     Returns:
         A pytree like `x`. Booleans are summed as int32.
 
     Raises:
         UnboundAxisError: if an axis name is not bound.
-        ValueError: if an axis name repeats, or the groups differ in size or do not contain each member once.
+        ValueError: if an axis name repeats, or the groups do not contain each member once.
         TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
 
     Example:
@@ -60,7 +60,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         Array([18, 18, 18], dtype=int32)
     """
     axes = _bound_axes("psum", axis_name)
-    groups = _check_groups("psum", axes, axis_index_groups)
+    groups = _check_groups("psum", axes, axis_index_groups, allow_uneven=True)
 
     def total(leaf: Any) -> Any:
         if isinstance(leaf, PYTHON_SCALARS):
@@ -84,15 +84,15 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         x: a pytree of arrays.
         axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
             numbered as one, the first axis slowest.
-        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
-            collective works within each group.
+        axis_index_groups: lists of members that together contain each member once. The collective works within each
+            group. Groups of different sizes need a single axis.
 
     Returns:
         A pytree like `x`, of floats or complex numbers.
 
     Raises:
         UnboundAxisError: if an axis name is not bound.
-        ValueError: if an axis name repeats, or the groups differ in size or do not contain each member once.
+        ValueError: if an axis name repeats, or the groups do not contain each member once.
         TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
 
     Example:
@@ -100,7 +100,7 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         Array([6., 6., 6.], dtype=float32)
     """
     axes = _bound_axes("pmean", axis_name)
-    size = _member_count(axes, _check_groups("pmean", axes, axis_index_groups))
+    size = _member_count(axes, _check_groups("pmean", axes, axis_index_groups, allow_uneven=True))
     return tree.map(lambda total: total / size, psum(x, axis_name, axis_index_groups=axis_index_groups))
 
 
@@ -111,15 +111,15 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         x: a pytree of arrays.
         axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
             numbered as one, the first axis slowest.
-        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
-            collective works within each group.
+        axis_index_groups: lists of members that together contain each member once. The collective works within each
+            group. Groups of different sizes need a single axis.
 
     Returns:
         A pytree like `x`.
 
     Raises:
         UnboundAxisError: if an axis name is not bound.
-        ValueError: if an axis name repeats, or the groups differ in size or do not contain each member once.
+        ValueError: if an axis name repeats, or the groups do not contain each member once.
         TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
 
     Example:
@@ -136,15 +136,15 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         x: a pytree of arrays.
         axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
             numbered as one, the first axis slowest.
-        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
-            collective works within each group.
+        axis_index_groups: lists of members that together contain each member once. The collective works within each
+            group. Groups of different sizes need a single axis.
 
     Returns:
         A pytree like `x`.
 
     Raises:
         UnboundAxisError: if an axis name is not bound.
-        ValueError: if an axis name repeats, or the groups differ in size or do not contain each member once.
+        ValueError: if an axis name repeats, or the groups do not contain each member once.
         TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
 
     Example:
@@ -522,7 +522,7 @@ def pvary(x: Any, axis_name: Any) -> Any:
 
 def _extreme(function: str, reduction: Reduction, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
     axes = _bound_axes(function, axis_name)
-    groups = _check_groups(function, axes, axis_index_groups)
+    groups = _check_groups(function, axes, axis_index_groups, allow_uneven=True)
 
     def extreme(leaf: Any) -> Any:
         operand = as_operand(leaf, function)
@@ -579,8 +579,8 @@ def _bound_axes(function: str, axis_name: Any) -> dict[Any, int]:
     return {name: bound[name] for name in names}
 
 
-def _check_groups(function: str, axes: dict[Any, int], groups: Any) -> Groups | None:
-    """Check `axis_index_groups`: each member must be in one group, and all groups must have the same size."""
+def _check_groups(function: str, axes: dict[Any, int], groups: Any, allow_uneven: bool = False) -> Groups | None:
+    """Check `axis_index_groups`: each member must be in one group; all must have one size, unless `allow_uneven`."""
     if groups is None:
         return None
     checked = _as_tuples(f"{function}: axis_index_groups", groups)
@@ -599,7 +599,10 @@ def _check_groups(function: str, axes: dict[Any, int], groups: Any) -> Groups | 
                 "each member must be in exactly one group"
             )
     if len({len(group) for group in checked}) != 1:
-        raise ValueError(f"{function}: axis_index_groups {listed} must all have the same size")
+        if not allow_uneven:
+            raise ValueError(f"{function}: axis_index_groups {listed} must all have the same size")
+        if len(axes) > 1:
+            raise ValueError(f"{function}: over several axes, axis_index_groups {listed} must all have the same size")
     return checked
 
 
@@ -617,9 +620,14 @@ def _as_tuples(argument: str, lists: Any, length: int | None = None) -> Groups:
     raise TypeError(f"{argument} must be {expected}, not {lists!r}")
 
 
-def _member_count(axes: dict[Any, int], groups: Groups | None = None) -> int:
-    """Return the number of participating members."""
-    return len(groups[0]) if groups else math.prod(axes.values())
+def _member_count(axes: dict[Any, int], groups: Groups | None = None) -> Any:
+    """Return the number of participating members: an array, if it is not the same for all."""
+    if not groups:
+        return math.prod(axes.values())
+    if len({len(group) for group in groups}) == 1:
+        return len(groups[0])
+    (name,) = axes
+    return NamedSum((name,), False, groups)(_make_varying(full((), 1, np.int32), axes))
 
 
 def _axis_names(axes: dict[Any, int]) -> str:

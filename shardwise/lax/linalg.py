@@ -76,7 +76,7 @@ class EighImplementation(enum.Enum):
 
 
 class SvdAlgorithm(enum.Enum):
-    """The algorithm for singular values. Only divide and conquer, the default, is supported."""
+    """The algorithm for singular values. Divide and conquer, the default, and QR are supported."""
 
     DEFAULT = "default"
     QR = "QR"
@@ -484,7 +484,8 @@ def svd(
         full_matrices: return square U and V*. Otherwise they have min(rows, columns) singular vectors.
         compute_uv: return U and V*.
         subset_by_index: the range (start, stop) of the singular values to return. None means all.
-        algorithm: None, `SvdAlgorithm.DEFAULT` or `SvdAlgorithm.DIVIDE_AND_CONQUER`.
+        algorithm: None, or a member of `SvdAlgorithm`: DEFAULT, DIVIDE_AND_CONQUER or QR. On GPUs cuSOLVER's routine is
+            used in all cases.
 
     Returns:
         A tuple: U, the singular values in descending order, and V*; without `compute_uv`, the singular values alone.
@@ -498,19 +499,20 @@ def svd(
         >>> lax.linalg.svd(jnp.array([[0.0, 2.0], [3.0, 0.0]]), compute_uv=False)
         Array([3., 2.], dtype=float32)
     """
-    if algorithm not in (None, SvdAlgorithm.DEFAULT, SvdAlgorithm.DIVIDE_AND_CONQUER):
-        raise NotImplementedError(f"svd: only the divide-and-conquer algorithm is supported, not {algorithm}")
+    if algorithm in (SvdAlgorithm.JACOBI, SvdAlgorithm.POLAR):
+        raise NotImplementedError(f"svd: {algorithm} is not supported; use DIVIDE_AND_CONQUER, the default, or QR")
     type = type_of(x, "svd")
     subset = _checked_subset("svd", subset_by_index, min(type.shape[-2:], default=0))
     if subset is not None and full_matrices and compute_uv:
         raise ValueError("svd: full_matrices and subset_by_index cannot both be set")
-    results = _svd(x, full=bool(full_matrices), vectors=bool(compute_uv), subset=subset)
+    routine = "gesvd" if algorithm is SvdAlgorithm.QR else "gesdd"
+    results = _svd(x, full=bool(full_matrices), vectors=bool(compute_uv), subset=subset, routine=routine)
     return tuple(results) if compute_uv else results[0]
 
 
 @compiled_list_function
-def _svd(x: Any, *, full: bool, vectors: bool, subset: tuple[int, int] | None) -> list[Any]:
-    results = Svd(full, vectors)(as_operand(x, "svd"))
+def _svd(x: Any, *, full: bool, vectors: bool, subset: tuple[int, int] | None, routine: str) -> list[Any]:
+    results = Svd(full, vectors, routine)(as_operand(x, "svd"))
     if subset is None:
         return list(results)
     last = results[0].type.ndim - 1

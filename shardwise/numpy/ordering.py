@@ -20,7 +20,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, requested_dtype
-from shardwise.compiler.arrays.reductions import reduced_dims
+from shardwise.compiler.arrays.reductions import reduced_dims, sum_dtype
 from shardwise.compiler.dtypes import is_float, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
@@ -157,7 +157,8 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, inc
     Args:
         x: the array, of rank 1 or more.
         axis: the axis to accumulate along. It may be omitted only if `x` has rank 1.
-        dtype: the dtype of the result. By default that of `x`; booleans become integers.
+        dtype: the dtype of the result. By default that of `x`; booleans and integers that are narrower than the default
+            integer become default integers, as in `sum`.
         include_initial: whether the result starts with 0, the sum of no elements.
 
     Returns:
@@ -171,6 +172,7 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, inc
         >>> jnp.cumulative_sum(jnp.array([1, 2, 3]), include_initial=True)
         Array([0, 1, 3, 6], dtype=int32)
     """
+    dtype = sum_dtype(type_of(x, "cumulative_sum")) if dtype is None else dtype
     return _cumulative("cumulative_sum", x, SUM, axis, dtype, include_initial)
 
 

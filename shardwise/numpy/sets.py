@@ -238,7 +238,7 @@ def _unique_of_empty(name: str, ar: Any, dim: int | None, size: int | None, fill
     shape = (count,) if dim is None else (*ar_type.shape[:dim], count, *ar_type.shape[dim + 1 :])
     values = _full_like(ar, 0 if fill_value is None else fill_value, shape=shape)
     empty = full((0,), 0, default_dtype("int*"))
-    return [values, empty, empty, empty]
+    return [values, empty, empty if dim is not None else full(ar_type.shape, 0, default_dtype("int*")), empty]
 
 
 @compiled_function

@@ -39,7 +39,7 @@ def sum(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False)
     """Sum along `axis`, or over all dims if it is None."""
     x = as_operand(x, "sum")
     dims = reduced_dims("sum", axis, x.type)
-    out_dtype = canonical_dtype(dtype) if dtype is not None else _sum_dtype(x.type)
+    out_dtype = canonical_dtype(dtype) if dtype is not None else sum_dtype(x.type)
     narrow = is_float(out_dtype) and out_dtype.itemsize < np.dtype(np.float32).itemsize
     x = astype_weak(x, np.float32 if narrow else out_dtype, False)
     return _keep_dims(astype_weak(Sum(dims)(x), out_dtype, False), x.type, dims, keepdims)
@@ -50,7 +50,7 @@ def prod(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False
     """Multiply along `axis`, or over all dims if it is None."""
     x = as_operand(x, "prod")
     dims = reduced_dims("prod", axis, x.type)
-    x = astype_weak(x, canonical_dtype(dtype) if dtype is not None else _sum_dtype(x.type), False)
+    x = astype_weak(x, canonical_dtype(dtype) if dtype is not None else sum_dtype(x.type), False)
     return _keep_dims(ReduceProd(dims)(x), x.type, dims, keepdims)
 
 
@@ -161,7 +161,7 @@ def std(x: Any, *, axis: Axes = None, dtype: Any = None, ddof: int = 0, keepdims
     return Sqrt()(var(x, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims))
 
 
-def _sum_dtype(type: ArrayType) -> Any:
+def sum_dtype(type: ArrayType) -> Any:
     """Return the dtype of a sum: narrow integers and booleans are widened to the default integer, as in numpy."""
     if type.dtype == np.bool_:
         return default_dtype("int*")

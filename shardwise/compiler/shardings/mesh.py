@@ -132,12 +132,17 @@ class AbstractMesh:
 
         Args:
             axes: the axes.
-            parts: sets of positions along `axes`, all of one size, that split each group: a row is then one part.
+            parts: sets of positions along `axes` that split each group: a row is then one part. Rows of smaller parts end
+                with -1.
         """
         rest = [axis for axis in self.axis_names if axis not in axes]
         order = [self.axis_names.index(axis) for axis in (*rest, *axes)]
         groups = np.arange(self.size).reshape(self.axis_sizes).transpose(order).reshape(-1, self.extent(axes))
-        return groups if parts is None else groups[:, np.array(parts)].reshape(-1, len(parts[0]))
+        if parts is None:
+            return groups
+        size = max(map(len, parts))
+        padded = np.array([[*part, *[-1] * (size - len(part))] for part in parts])
+        return np.where(padded < 0, -1, groups[:, padded]).reshape(-1, size)
 
     def unknown_axis_message(self, axis: str) -> str:
         """Return the message that the mesh has no axis of this name, with a suggestion."""

@@ -24,6 +24,7 @@ def build(
     name: str,
     axes: Mapping[Any, int] | None = None,
     tracked: frozenset[Any] = frozenset(),
+    frame_type: Callable[..., Frame] = Frame,
 ) -> tuple[Program, list[Any]]:
     """Stage `function` for arguments of the given types.
 
@@ -36,11 +37,12 @@ def build(
         name: the name of the program.
         axes: the axis names that the frame binds, with their sizes.
         tracked: the bound axes for which types track varying values.
+        frame_type: the class of the frame, or a function that creates the frame.
 
     Returns:
         The program, and the outer values that are its last inputs.
     """
-    frame = Frame(name, stages_all=True, axes=axes, tracked=tracked)
+    frame = frame_type(name, stages_all=True, axes=axes, tracked=tracked)
     with frame.open(), use_scope(()):
         outputs = [frame.lift(as_operand(x)) for x in function(*(frame.input(type) for type in types))]
     frame.check_leaks()

@@ -357,12 +357,20 @@ def _pinv_jvp(hermitian: bool, primals: tuple[Any, Any], tangents: tuple[Any, An
 @compiled_function
 def _pinv_tangent(a: Any, p: Any, da: Any) -> Any:
     """Compute -P dA P + P P* dA* (I - A P) + (I - P A) dA* P* P, which holds where the rank of A is constant."""
-    left_projector = Sub()(identity((*a.type.shape[:-1], a.type.shape[-2]), a.type.dtype), batched_matmul(a, p))
-    right_projector = Sub()(identity((*p.type.shape[:-1], p.type.shape[-2]), a.type.dtype), batched_matmul(p, a))
-    da_adjoint = adjoint(da)
-    tangent = Neg()(batched_matmul(p, batched_matmul(da, p)))
-    tangent = Add()(tangent, batched_matmul(batched_matmul(p, adjoint(p)), batched_matmul(da_adjoint, left_projector)))
-    return Add()(tangent, batched_matmul(right_projector, batched_matmul(da_adjoint, batched_matmul(adjoint(p), p))))
+    da_adjoint, p_adjoint = adjoint(da), adjoint(p)
+    tangent = Neg()(_cheapest_product(p, da, p))
+    right = Sub()(da_adjoint, _cheapest_product(da_adjoint, a, p))
+    tangent = Add()(tangent, _cheapest_product(p, p_adjoint, right))
+    left = _cheapest_product(da_adjoint, p_adjoint, p)
+    return Add()(tangent, Sub()(left, _cheapest_product(p, a, left)))
+
+
+def _cheapest_product(x: Any, y: Any, z: Any) -> Any:
+    """Multiply three matrices in the order of fewer flops: a long and thin factor then forms no large square matrix."""
+    rows, inner, outer, columns = x.type.shape[-2], x.type.shape[-1], y.type.shape[-1], z.type.shape[-1]
+    if rows * outer * (inner + columns) <= inner * columns * (outer + rows):
+        return batched_matmul(batched_matmul(x, y), z)
+    return batched_matmul(x, batched_matmul(y, z))
 
 
 def lstsq(a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = False) -> tuple[Any, Any, Any, Any]:

@@ -31,6 +31,7 @@ from shardwise.lax.indexing import dynamic_slice, dynamic_update_slice
 from shardwise.numpy import linalg
 from shardwise.numpy.linalg.decompositions import as_inexact_operand
 from shardwise.numpy.shapes import matrix_transpose
+from shardwise.numpy.vectorized import vectorize
 
 
 def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
@@ -393,15 +394,15 @@ def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
     """Convert a real Schur decomposition into a complex one.
 
     Args:
-        T: the quasi upper triangular matrix of the real decomposition.
-        Z: its orthogonal matrix.
+        T: the quasi upper triangular matrices of real decompositions, of shape (..., n, n).
+        Z: their orthogonal matrices. Batch dims broadcast.
         check_finite: ignored; accepted for compatibility with scipy.
 
     Returns:
         The upper triangular T and the unitary Z of the complex decomposition.
 
     Raises:
-        ValueError: if `T` and `Z` are not two square matrices of equal shape.
+        ValueError: if `T` and `Z` are not square matrices of equal size.
         TypeError: if an argument is not an array or a number.
 
     Example:
@@ -411,9 +412,11 @@ def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
                [0.+0.j, 0.-1.j]], dtype=complex64)
     """
     t_type, z_type = type_of(T, "rsf2csf"), type_of(Z, "rsf2csf")
-    if t_type.ndim != 2 or t_type.shape[0] != t_type.shape[1] or t_type.shape != z_type.shape:
-        raise ValueError(f"rsf2csf: T and Z must be square matrices of equal shape, not {t_type} and {z_type}")
-    triangular, vectors = _rotate_blocks(
+    sizes = {*t_type.shape[-2:], *z_type.shape[-2:]}
+    if min(t_type.ndim, z_type.ndim) < 2 or len(sizes) > 1:
+        raise ValueError(f"rsf2csf: T and Z must be square matrices of equal size, not {t_type} and {z_type}")
+    rotate = vectorize(lambda t, z: tuple(_rotate_blocks(t, z)), signature="(n,n),(n,n)->(n,n),(n,n)")
+    triangular, vectors = rotate(
         as_complex(as_inexact_operand(T, "rsf2csf")), as_complex(as_inexact_operand(Z, "rsf2csf"))
     )
     return triangular, vectors

@@ -25,6 +25,8 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
 from shardwise.numpy import linalg
+from shardwise.numpy.linalg.decompositions import as_inexact_operand
+from shardwise.numpy.vectorized import vectorize
 from shardwise.scipy.linalg.decompositions import cholesky, schur
 
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
@@ -256,9 +258,9 @@ def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float
     The solution is not differentiable.
 
     Args:
-        A: a square matrix of size m.
-        B: a square matrix of size n.
-        C: a matrix of shape `(m, n)`.
+        A: square matrices of size m.
+        B: square matrices of size n.
+        C: matrices of shape `(..., m, n)`. Batch dims of the three broadcast.
         method: "schur" or "eigen". Both use the Schur decomposition.
         tol: ignored; accepted for compatibility with JAX.
 
@@ -277,13 +279,20 @@ def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float
         raise ValueError(f"solve_sylvester: method must be 'schur' or 'eigen', not {method!r}")
     types = [type_of(x, "solve_sylvester") for x in (A, B, C)]
     a_type, b_type, c_type = types
-    if any(x.ndim != 2 for x in types) or c_type.shape != (a_type.shape[0], b_type.shape[0]):
+    rows, columns = a_type.shape[-1:], b_type.shape[-1:]
+    is_matrix = all(x.ndim >= 2 for x in types)
+    if not is_matrix or (a_type.shape[-2:], b_type.shape[-2:]) != (rows * 2, columns * 2) or c_type.shape[-2:] != (
+        *rows,
+        *columns,
+    ):
         raise ValueError(
             "solve_sylvester: A must have shape (m, m), B (n, n) and C (m, n): "
             f"A is {a_type}, B is {b_type}, C is {c_type}"
         )
     (left, u), (right, v) = schur(A, "complex"), schur(B, "complex")
-    solution = u @ _solve_triangular_sylvester(left, right, u.conj().T @ C @ v) @ v.conj().T
+    solve = vectorize(_solve_triangular_sylvester, signature="(m,m),(n,n),(m,n)->(m,n)")
+    right_side = u.conj().mT @ as_inexact_operand(C, "solve_sylvester") @ v
+    solution = u @ solve(left, right, right_side) @ v.conj().mT
     return solution if any(x.dtype.kind == "c" for x in types) else solution.real
 
 

@@ -9,17 +9,24 @@ from typing import Any
 import numpy as np
 import scipy  # `scipy.linalg` is loaded on first access; importing it here would cost every program 0.3 s
 
-from shardwise.compiler.arrays.operands import as_operand, type_of
+from shardwise.compiler.arrays.operands import as_operand, broadcast_shapes, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.numpy.creation import array, zeros
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.linalg.decompositions import as_inexact_operand
+from shardwise.numpy.shapes import broadcast_to
 
 
 def _as_vector(name: str, x: Any) -> Any:
     """Convert `x` to an array of rank 1 or more."""
     x = as_operand(x, name)
     return x.reshape(-1) if x.ndim < 1 else x
+
+
+def _broadcast_batch_dims(name: str, *vectors: Any) -> list[Any]:
+    """Broadcast all dims but the last of arrays of vectors."""
+    batch = broadcast_shapes(name, *(vector.shape[:-1] for vector in vectors))
+    return [broadcast_to(vector, (*batch, vector.shape[-1])) for vector in vectors]
 
 
 def toeplitz(c: Any, r: Any = None) -> Any:
@@ -33,7 +40,7 @@ def toeplitz(c: Any, r: Any = None) -> Any:
         The matrices, with as many rows as `c` has elements and as many columns as `r`.
 
     Raises:
-        TypeError: if an argument is not an array or a number, or if the batch dims differ.
+        TypeError: if an argument is not an array or a number, or if the batch dims do not broadcast.
 
     Example:
         >>> jax.scipy.linalg.toeplitz(jnp.array([1, 2]), jnp.array([1, 5, 6]))
@@ -42,6 +49,7 @@ def toeplitz(c: Any, r: Any = None) -> Any:
     """
     column = _as_vector("toeplitz", c)
     row = column.conj() if r is None else _as_vector("toeplitz", r)
+    column, row = _broadcast_batch_dims("toeplitz", column, row)
     rows, columns = column.shape[-1], row.shape[-1]
     diagonals = concatenate([row[..., :0:-1], column], axis=-1)
     return diagonals[..., columns - 1 + np.arange(rows)[:, None] - np.arange(columns)]
@@ -58,15 +66,19 @@ def hankel(c: Any, r: Any = None) -> Any:
         The matrices, with as many rows as `c` has elements and as many columns as `r`.
 
     Raises:
-        TypeError: if an argument is not an array or a number, or if the batch dims differ.
+        TypeError: if an argument is not an array or a number, or if the batch dims do not broadcast.
+        ValueError: if an argument is a scalar.
 
     Example:
         >>> jax.scipy.linalg.hankel(jnp.array([1, 2]), jnp.array([2, 5, 6]))
         Array([[1, 2, 5],
                [2, 5, 6]], dtype=int32)
     """
-    column = _as_vector("hankel", c)
-    row = column * 0 if r is None else _as_vector("hankel", r)
+    column = as_operand(c, "hankel")
+    row = column * 0 if r is None else as_operand(r, "hankel")
+    if not (column.ndim and row.ndim):
+        raise ValueError(f"hankel: c and r must have a rank of at least 1, not {column.type} and {row.type}")
+    column, row = _broadcast_batch_dims("hankel", column, row)
     antidiagonals = concatenate([column, row[..., 1:]], axis=-1)
     return antidiagonals[..., np.arange(column.shape[-1])[:, None] + np.arange(row.shape[-1])]
 

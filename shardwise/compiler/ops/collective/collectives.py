@@ -21,7 +21,7 @@ from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute, 
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
-Groups = tuple[tuple[int, ...], ...]  # groups of one size; each position occurs once
+Groups = tuple[tuple[int, ...], ...]  # each position occurs once; only all-reduces accept groups of different sizes
 
 
 class Collective(Op):
@@ -41,7 +41,8 @@ def _exchange_in_groups(
 ) -> list[NumpyArray]:
     """Apply `exchange`, from a list of shards to a list of shards, to every group of devices along `axes`."""
     out: list[Any] = [None] * mesh.size
-    for group in mesh.groups(axes, groups):
+    for row in mesh.groups(axes, groups):
+        group = row[row >= 0]
         for device, shard in zip(group, exchange([shards[device] for device in group]), strict=True):
             out[device] = shard
     return out
@@ -72,7 +73,7 @@ class AllReduce(Collective):
         )
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        count = len(self.groups[0]) if self.groups else mesh.extent(self.axes)
+        count = max(map(len, self.groups)) if self.groups else mesh.extent(self.axes)
         return 2 * operand.nbytes * (count - 1) / count
 
     def lower(self, hlo: Hlo, x: Any) -> Any:

@@ -10,7 +10,8 @@ collectives are collectives.
   `pvary`, which communicates nothing, and the transpose of `pvary` is the sum.
 
 Members along several axes are numbered with the first axis major. `groups` (JAX: axis_index_groups) restrict the op to
-groups of members of one size, in which members are numbered by their position in the group.
+groups of members, in which members are numbered by their position in the group. Only reductions accept groups of
+different sizes.
 
     named_sum           the sum over all members
     named_min_max       the maximum or minimum over all members
@@ -101,10 +102,18 @@ class NamedReduction(Named):
         if axis.name not in self.axes:
             return self(x), dim
         if self.groups:
-            return merge_groups(self.along_dim(1)(split_groups(x, dim, self.groups)), None, self.groups), 0
+            return self._reduce_groups(batch_dim_at(x, dim, 0, axis.size), self.groups), 0
         reduced = self.reduce_copies(x, axis.size) if dim is None else self.along_dim(dim)(x)
         rest = tuple(name for name in self.axes if name != axis.name)
         return replace(self, axes=rest)(reduced) if rest else reduced, None
+
+    def _reduce_groups(self, x: Any, groups: Groups) -> Any:
+        """Reduce `x`, with all members along dim 0, within each group."""
+        if len({len(group) for group in groups}) == 1:
+            return merge_groups(self.along_dim(1)(split_groups(x, 0, groups)), None, groups)
+        reduced = [self.along_dim(0)(take_slices(x, 0, group)) for group in groups]
+        group_of = {member: number for number, group in enumerate(groups) for member in group}
+        return Concatenate(0)(*(batch_dim_at(reduced[group_of[member]], None, 0, 1) for member in sorted(group_of)))
 
     def along_dim(self, dim: int) -> Op:
         """Return the same reduction along a dim."""

@@ -1,7 +1,7 @@
 """svd: the singular value decomposition."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, final
 
 import numpy as np
@@ -38,13 +38,14 @@ class Svd(BatchedMatrixOp):
     """Singular value decomposition `a = U diag(s) V*`: U, the descending singular values s, and V*.
 
     With `full`, U and V* are square; otherwise they have as many vectors as there are singular values. Without
-    `vectors`, s is the only result.
+    `vectors`, s is the only result. `routine` is LAPACK's: gesdd (divide and conquer) or gesvd (QR iteration).
     """
 
     name = "svd"
     single = False
     full: bool = False
     vectors: bool = True
+    routine: str = field(default="gesdd", repr=False)
 
     def out_types(self, a: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         batch = self.batch_shape(a)
@@ -106,7 +107,7 @@ class Svd(BatchedMatrixOp):
         mode = ("A" if self.full else "S") if self.vectors else "N"
         _, values, left, right, info = lapack_call(
             hlo,
-            "gesdd",
+            self.routine,
             (a,),
             (a.type.strong(), s, u, vh, ArrayType(a.type.shape[:batch], np.int32)),
             batch,
@@ -119,7 +120,7 @@ class Svd(BatchedMatrixOp):
         if not a.size:
             rows, columns = a.shape
             return np.eye(rows, dtype=a.dtype), np.zeros(0), np.eye(columns, dtype=a.dtype)
-        u, s, vh, info = numpy_routine("gesdd", a.dtype)(a, compute_uv=self.vectors, full_matrices=self.full)
+        u, s, vh, info = numpy_routine(self.routine, a.dtype)(a, compute_uv=self.vectors, full_matrices=self.full)
         return numpy_nan_unless(info == 0, *((u, s, vh) if self.vectors else (s,)))
 
 
