@@ -409,7 +409,9 @@ class _EagerFrame(Frame):
         self._operands = operands
         self._in_dims = in_dims
 
-    def concrete(self, tracer: Tracer, error: type[ConcretizationTypeError], use: str) -> Any:
+    def concrete(
+        self, tracer: Tracer, error: type[ConcretizationTypeError], use: str, advice: Callable[[], str]
+    ) -> Any:
         if tracer.type.varying:
             axes = ", ".join(map(repr, tracer.type.varying))
             raise error(

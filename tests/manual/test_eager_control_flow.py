@@ -11,7 +11,9 @@ GRID = np.arange(16.0, dtype=np.float32).reshape(4, 4)
 
 def run(function, mesh, out_specs=None, **options):
     spec = sw.P("data", "model")
-    return sw.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec if out_specs is None else out_specs, **options)
+    return sw.shard_map(
+        function, mesh=mesh, in_specs=spec, out_specs=spec if out_specs is None else out_specs, **options
+    )
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -132,8 +132,8 @@ class AbstractMesh:
 
         Args:
             axes: the axes.
-            parts: sets of positions along `axes` that split each group: a row is then one part. Rows of smaller parts end
-                with -1.
+            parts: sets of positions along `axes` that split each group: a row is then one part. The rows of smaller
+                parts end with -1.
         """
         rest = [axis for axis in self.axis_names if axis not in axes]
         order = [self.axis_names.index(axis) for axis in (*rest, *axes)]

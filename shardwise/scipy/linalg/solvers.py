@@ -281,9 +281,14 @@ def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float
     a_type, b_type, c_type = types
     rows, columns = a_type.shape[-1:], b_type.shape[-1:]
     is_matrix = all(x.ndim >= 2 for x in types)
-    if not is_matrix or (a_type.shape[-2:], b_type.shape[-2:]) != (rows * 2, columns * 2) or c_type.shape[-2:] != (
-        *rows,
-        *columns,
+    if (
+        not is_matrix
+        or (a_type.shape[-2:], b_type.shape[-2:]) != (rows * 2, columns * 2)
+        or c_type.shape[-2:]
+        != (
+            *rows,
+            *columns,
+        )
     ):
         raise ValueError(
             "solve_sylvester: A must have shape (m, m), B (n, n) and C (m, n): "

@@ -27,7 +27,12 @@ def gpu_call(
     attributes: Attributes,
 ) -> list[Any]:
     """Lower a call of LAPACK's routine `name` to its counterpart on a GPU. The arguments are those of `lapack_call`."""
-    special = {"gesdd": _singular_values, "gesvd": _singular_values, "trsm": _triangular_solve, "gtsv": _tridiagonal_solve}
+    special = {
+        "gesdd": _singular_values,
+        "gesvd": _singular_values,
+        "trsm": _triangular_solve,
+        "gtsv": _tridiagonal_solve,
+    }
     if name in special:
         return special[name](hlo, operands, results, batch, attributes)
     if name not in _COUNTERPARTS:
