@@ -1,5 +1,7 @@
 """A few random programs on random meshes with random shardings. `python -m tests.fuzz.run` runs more."""
 
+from itertools import count, islice
+
 import pytest
 
 from tests.fuzz.check import check, random_case
@@ -23,5 +25,16 @@ def test_devices_match_one_device(first):
         case = random_case(seed)
         try:
             check(case, on_devices=True)
+        except Exception as error:
+            raise AssertionError(str(case)) from error
+
+
+def test_nested_loops_that_accumulate_match_one_device():
+    """Sums that are stacked by an inner loop and added up by an outer one, with every kind of plan."""
+    cases = (random_case(seed) for seed in count(3000))
+    accumulating = (case for case in cases if any(step.kind == "accumulate" for step in case.recipe.all_steps))
+    for case in islice(accumulating, 12):
+        try:
+            check(case)
         except Exception as error:
             raise AssertionError(str(case)) from error

@@ -15,6 +15,10 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective, LocalSlice, PadOrTrim, ToPartial
 from shardwise.compiler.ops.collective.named import Named
 from shardwise.compiler.ops.collective.take_window import TakeWindow
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.partition.local_context import Scope, Shape, ShardView
 from shardwise.compiler.partition.padding import (
     Fills,
@@ -126,6 +130,8 @@ class Copies:
     def _emit_free(self, value: Value, layout: Layout, padded_shape: Shape, scope: Scope) -> ShardedCopy:
         if layout.partial:
             copy = self._compute_free(value, Layout(layout.dims), padded_shape, scope)
+            if self._is_zero(value):  # zeros are the terms of zeros
+                return replace(copy, layout=layout)
             term = ToPartial(tuple(axis for axis, _ in layout.partial))(copy.tracer)
             return replace(copy, tracer=term, layout=layout)
         equation = self.producers[value]
@@ -150,6 +156,13 @@ class Copies:
         for op, reached in self._route(value.type, copy, layout, padded_shape)[0]:
             copy = _apply_step(copy, op, reached, value.type.shape, self.mesh)
         return copy
+
+    def _is_zero(self, value: Value) -> bool:
+        """Return whether a free value is a constant of zeros, such as the initial value of a sum."""
+        equation = self.producers[value]
+        if isinstance(equation.op, Full):
+            return bool(equation.op.value.array == 0)
+        return isinstance(equation.op, (Broadcast, Convert, Reshape)) and self._is_zero(equation.inputs[0])
 
     def _route(
         self, type: ArrayType, copy: ShardedCopy, layout: Layout, padded_shape: Shape
