@@ -52,6 +52,10 @@ class TypePromotionError(TypeError, ValueError):
     """The dtypes of the operands have no common dtype to promote to: one of them must be converted."""
 
 
+class TangentMismatchError(TypeError, ValueError):
+    """A tangent or cotangent has another structure, shape or dtype than the value that it belongs to."""
+
+
 class ConcretizationTypeError(JAXTypeError):
     """Python code needs the concrete value of a traced array."""
 

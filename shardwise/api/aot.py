@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise import tree
-from shardwise._jaxlib import CompilerOptions, parse_module
+from shardwise._jaxlib import CompilerOptions, hlo_text, parse_module
 from shardwise.api.shape_dtype_struct import struct
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType, Typed
@@ -192,7 +192,7 @@ class Lowered(_PlannedStage):
         self._options = options
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """Return the text of a stage: "stablehlo", the default, or "program", "sharded", "plan" or "local".
+        """Return the text of a stage: "stablehlo", the default, or "program", "sharded", "plan", "local" or "hlo".
 
         `debug_info` is ignored: the text always has the user's source lines.
         """
@@ -203,6 +203,7 @@ class Lowered(_PlannedStage):
             "plan": lambda: str(stages.plan),
             "local": lambda: str(stages.local),
             "stablehlo": lambda: stages.module.text,
+            "hlo": lambda: hlo_text(stages.module.text),
         }
         stage = dialect or "stablehlo"
         if stage not in texts:

@@ -23,8 +23,10 @@ def function_name(function: Callable[..., Any]) -> str:
 
 def check_function(name: str, function: Any) -> None:
     """Raise a TypeError if `function` is not callable; `name` is the transformation that received it."""
-    if not callable(function):
+    if not callable(function) or isinstance(function, staticmethod):
         raise TypeError(f"{name} needs a function, not {function!r}")
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(f"{name} needs a function that returns arrays, not the generator function {function!r}")
 
 
 def describe_function(function: Callable[..., Any]) -> str:

@@ -144,8 +144,16 @@ def _print(
         try:
             _FormatChecker().vformat(fmt, args, kwargs)  # here, so that the error is at the user's line
         except (IndexError, KeyError) as error:
-            raise ValueError(f"debug.print: the format {fmt!r} has a field without an argument: {error}") from None
+            raise FormatFieldError(
+                f"debug.print: the format {fmt!r} has a field without an argument: {error}"
+            ) from None
     _call(_Printer(fmt), args, kwargs, kind, partitioned)
+
+
+class FormatFieldError(ValueError, KeyError, IndexError):
+    """A field of a format has no argument. `str.format` raises a KeyError or an IndexError for it."""
+
+    __str__ = BaseException.__str__
 
 
 def _check_no_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

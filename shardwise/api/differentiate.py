@@ -11,6 +11,7 @@ from shardwise import tree
 from shardwise.api.arguments import argument_names, check_function, describe_function, function_name
 from shardwise.api.flatten import FlatFunction, check_outputs
 from shardwise.api.float0 import flatten_hiding_float0, float0
+from shardwise.api.shape_dtype_struct import leaf_type
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import as_operand, type_of
@@ -29,6 +30,7 @@ from shardwise.compiler.transforms.linearize import Linearized, jvp_function
 from shardwise.compiler.transforms.linearize import linearize as linearize_flat
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.transpose import transpose
+from shardwise.errors import TangentMismatchError
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.tree_util import Partial
 
@@ -272,9 +274,16 @@ def linear_transpose(function: Function, *primals: Any, reduce_axes: Sequence[An
     check_function("linear_transpose", function)
     _check_no_reduce_axes("linear_transpose", reduce_axes)
     leaves, structure = tree.flatten(primals)
-    types = [type_of(x, "linear_transpose") for x in leaves]
+    types = [leaf_type(x, "linear_transpose") for x in leaves]
     flat = _FlatFunctionWithAux(function, primals, has_aux=False)
     program, captured = build(flat, types, function_name(function))
+    kinds = {is_inexact(type.dtype) for type in (*types, *program.out_types)}
+    if len(kinds) > 1:
+        raise TypeError(
+            f"linear_transpose of {describe_function(function)}: arguments and results must be all of floating or "
+            f"complex dtypes, or all of integers, not {', '.join(map(str, types))} and "
+            f"{', '.join(map(str, program.out_types))}"
+        )
     return Partial(_LinearTranspose(function, program, flat.out_tree, structure, tuple(types)), captured)
 
 
@@ -296,7 +305,10 @@ class _LinearTranspose:
         is_linear = (True,) * len(self.in_types) + (False,) * len(captured)
         in_cotangents = transpose(self.program, is_linear, captured, out_cotangents)
         return self.primals.unflatten(
-            [_instantiate(type, ct) for type, ct in zip(self.in_types, in_cotangents, strict=True)]
+            [
+                full(type.shape, 0, type.dtype) if ct is None else ct
+                for type, ct in zip(self.in_types, in_cotangents, strict=True)
+            ]
         )
 
 
@@ -324,8 +336,8 @@ def value_and_grad(
 
     Raises:
         TypeError: if `function` is not callable; when called, if the value is not a real scalar (a complex one with
-            `holomorphic`), or if an argument is not of a floating or complex dtype and `allow_int` is false.
-        ValueError: when called, if there is no positional argument with a number in `argnums`.
+            `holomorphic`), if an argument is not of a floating or complex dtype and `allow_int` is false, or if
+            there is no positional argument with a number in `argnums`.
         NotImplementedError: if `reduce_axes` is not empty.
 
     Example:
@@ -381,8 +393,8 @@ def grad(
 
     Raises:
         TypeError: if `function` is not callable; when called, if the value is not a real scalar (a complex one with
-            `holomorphic`), or if an argument is not of a floating or complex dtype and `allow_int` is false.
-        ValueError: when called, if there is no positional argument with a number in `argnums`.
+            `holomorphic`), if an argument is not of a floating or complex dtype and `allow_int` is false, or if
+            there is no positional argument with a number in `argnums`.
         NotImplementedError: if `reduce_axes` is not empty.
 
     Example:
@@ -422,7 +434,6 @@ def jacfwd(
     Raises:
         TypeError: if `function` is not callable; when called, if an argument is of an integer dtype,
             or if a complex argument is differentiated without `holomorphic`.
-        ValueError: when called, if there is no positional argument with a number in `argnums`.
 
     Example:
         >>> jax.jacfwd(lambda x: x**2)(jnp.array([1.0, 3.0]))
@@ -489,7 +500,6 @@ def jacrev(
     Raises:
         TypeError: if `function` is not callable; when called, if an argument is of an integer dtype and
             `allow_int` is false, or if a complex result is differentiated without `holomorphic`.
-        ValueError: when called, if there is no positional argument with a number in `argnums`.
 
     Example:
         >>> jax.jacrev(lambda x: x[0] * x)(jnp.array([1.0, 3.0]))
@@ -547,7 +557,6 @@ def hessian(
     Raises:
         TypeError: if `function` is not callable; when called, if an argument is of an integer dtype,
             or if a complex value is differentiated without `holomorphic`.
-        ValueError: when called, if there is no positional argument with a number in `argnums`.
 
     Example:
         >>> jax.hessian(lambda x: x[0] ** 2 * x[1])(jnp.array([3.0, 4.0]))
@@ -600,7 +609,7 @@ def _select_argnums(
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for number in numbers:
         if not isinstance(number, int) or not -len(args) <= number < len(args):
-            raise ValueError(
+            raise TypeError(
                 f"grad of {describe_function(function)}: argnums has {number}, but the function was called with "
                 f"{len(args)} positional arguments"
             )
@@ -621,27 +630,27 @@ def _check_leaves(
 ) -> list[Any]:
     """Return the leaves of a pytree of tangents or cotangents, which must match these types; None for integers.
 
-    `role` is "tangent" or "cotangent".
+    `role` is "tangent" or "cotangent". Only `linear_transpose` has cotangents of integers.
     """
     leaves, leaf_structure = tree.flatten(derivatives)
     if leaf_structure != structure:
-        raise TypeError(
+        raise TangentMismatchError(
             f"{name} of {describe_function(function)}: the {role} has structure {leaf_structure}, expected {structure}"
         )
     out: list[Any] = []
     for number, (leaf, type) in enumerate(zip(leaves, types, strict=True)):
-        if not is_inexact(type.dtype):
+        if not is_inexact(type.dtype) and name != "linear_transpose":
             if getattr(leaf, "dtype", None) != float0:
-                raise TypeError(
+                raise TangentMismatchError(
                     f"{name} of {describe_function(function)}: the {role} of a value of type {type} must have dtype "
                     "float0"
                 )
             out.append(None)
             continue
         x = as_operand(leaf, name)
-        weak = x.type.weak and is_inexact(x.type.dtype)  # a Python float matches every floating dtype
+        weak = x.type.weak and is_inexact(x.type.dtype) == is_inexact(type.dtype)  # it matches every dtype of its kind
         if x.type.shape != type.shape or (x.type.dtype != type.dtype and not weak):
-            raise TypeError(
+            raise TangentMismatchError(
                 f"{name} of {describe_function(function)}: {role} {number} is {x.type}, expected {type.strong()}"
             )
         out.append(match_type(x, type))

@@ -65,7 +65,7 @@ def copy_to_host_async(x: Any) -> Any:
         {'loss': Array(1., dtype=float32), 'step': 3}
     """
     for leaf in tree.leaves(x):
-        if isinstance(leaf, ArrayImpl):
+        if hasattr(leaf, "copy_to_host_async"):
             leaf.copy_to_host_async()
     return x
 

@@ -123,9 +123,10 @@ class Jitted(Generic[_P, _R]):
         self._launches: LruCache  # → (Launch, structure of the results or None for a single array)
         self._programs, self._launches = _caches(function, options)
         _jitted.add(self)
-        update_wrapper(
-            self, function, updated=()
-        )  # without `__dict__`: another Jitted has attributes of the same names
+        update_wrapper(self, function, updated=())
+        for name, value in getattr(function, "__dict__", {}).items():
+            if not hasattr(self, name):  # another Jitted has attributes of the same names
+                setattr(self, name, value)
 
     def __call__(self, *args: _P.args, **keywords: _P.kwargs) -> _R:
         state = all_threads.state or config.state

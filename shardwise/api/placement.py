@@ -193,9 +193,9 @@ def device_put(
         A pytree like `x` of arrays.
 
     Raises:
-        ValueError: if both `donate` and `may_alias` are true.
-        TypeError: if a leaf of `x` is not an array or a number, if `device` holds something else, or if a bare
-            PartitionSpec is passed and no mesh is set.
+        ValueError: if both `donate` and `may_alias` are true, or if `device` holds something else.
+        TypeError: if a leaf of `x` is not an array or a number, or if a bare PartitionSpec is passed and no mesh is
+            set.
         ShardingError: if `device` is not a tree prefix of `x`, if a sharding does not match the rank of an array, or
             if it has UNCONSTRAINED dims.
         RuntimeError: if an array was deleted or donated.
@@ -294,7 +294,7 @@ def _as_sharding(name: str, target: Any) -> Sharding | None:
         return SingleDeviceSharding(target)
     if isinstance(target, PartitionSpec):
         return sharding_in_force(target, name)
-    raise TypeError(f"{name} needs a Sharding or a device, not {target!r}")
+    raise ValueError(f"{name} needs a Sharding or a device, not {target!r}")
 
 
 def _is_unconstrained(sharding: Sharding) -> bool:
@@ -312,7 +312,7 @@ def _check_rank(name: str, leaf: Any, sharding: Sharding) -> None:
 
 def _put(leaf: Any, sharding: Sharding | None) -> Any:
     if sharding is None:
-        return leaf if isinstance(leaf, Tracer) else as_array(leaf, "device_put", explicit=True)
+        return leaf if isinstance(leaf, Tracer) else as_array(leaf, "device_put", explicit=True, may_be_donated=True)
     _check_rank("device_put", leaf, sharding)
     if isinstance(leaf, Tracer):
         return constrain(leaf, sharding)
@@ -324,6 +324,8 @@ def _put(leaf: Any, sharding: Sharding | None) -> Any:
     if isinstance(leaf, ArrayImpl):
         if leaf.is_deleted():
             raise deleted_error(leaf.type, "the operand of device_put")
+        if leaf.committed and leaf.sharding == sharding:
+            return leaf
         if leaf.sharding != sharding:
             check_transfer("device_to_device", leaf.type, explicit=True)
         result = transfer(leaf, sharding)

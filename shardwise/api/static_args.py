@@ -53,12 +53,19 @@ def select_arguments(function: Callable[..., Any], prefix: str, argnums: Any, ar
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # some callables have no signature: numbers and names cannot be matched
+        if names:
+            raise ValueError(
+                f"{prefix}_argnames of {describe_function(function)}: the signature of the function is not known; use "
+                f"{prefix}_argnums"
+            ) from None
         return ArgumentSelection(frozenset(numbers), frozenset(names))
     kinds = inspect.Parameter
     positional = [p.name for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
     variadic = any(p.kind is kinds.VAR_POSITIONAL for p in parameters)
     keyword = {p.name for p in parameters if p.kind in (kinds.KEYWORD_ONLY, kinds.POSITIONAL_OR_KEYWORD)}
-    if (unknown := sorted(names - keyword)) and not any(p.kind is kinds.VAR_KEYWORD for p in parameters):
+    accepts_any = any(p.kind is kinds.VAR_KEYWORD for p in parameters)
+    not_keywords = {p.name for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.VAR_POSITIONAL)}
+    if unknown := sorted(names & not_keywords if accepts_any else names - keyword):
         raise ValueError(
             f"{prefix}_argnames of {describe_function(function)} has {', '.join(map(repr, unknown))}, but the "
             f"parameters of the function are {', '.join(p.name for p in parameters) or 'none'}"

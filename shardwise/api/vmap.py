@@ -50,8 +50,8 @@ def vmap(
         A function of batched arguments that returns batched results.
 
     Raises:
-        TypeError: if `fun` is not callable, if `in_axes`, `axis_name`, `axis_size` or `spmd_axis_name` has a wrong
-            type, or if a mapped argument is not an array.
+        TypeError: if `fun` is not callable, if `in_axes`, `out_axes`, `axis_name`, `axis_size` or `spmd_axis_name` has
+            a wrong type, or if a mapped argument is not an array.
         ValueError: if `in_axes` or `out_axes` is not a tree prefix, if an axis is out of range, if mapped axes differ
             in size, or if `out_axes` is None for a result that depends on a mapped argument.
 
@@ -62,6 +62,8 @@ def vmap(
     check_function("vmap", fun)
     label = f"vmap of {describe_function(fun)}"
     check_axes(label, in_axes, axis_name, axis_size)
+    if wrong := [axis for axis in tree.leaves(out_axes) if type(axis) is not int]:
+        raise TypeError(f"{label}: out_axes must be an integer, None, or a pytree of these, not {wrong[0]!r}")
     mesh_axes = _mesh_axes(label, spmd_axis_name)
 
     @wraps(fun)

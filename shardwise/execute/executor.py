@@ -153,7 +153,7 @@ class Launch:
         for number, buffer in enumerate(buffers):
             other = first.setdefault(id(buffer), number)
             if other != number and (donated[other] or donated[number]):
-                raise ValueError(
+                raise RuntimeError(
                     f"`{self.request.program.name}` gets the same array as {names[other]} and as {names[number]}, and "
                     "one of them is donated: its memory is reused while the other is read. Pass a copy, or do not "
                     "donate it."
@@ -317,15 +317,16 @@ def _out_sharding(requested: Sharding | None, layout: Layout, target: Target) ->
     return requested
 
 
-def as_array(x: Any, name: str = "array", explicit: bool = False) -> ArrayImpl:
+def as_array(x: Any, name: str = "array", explicit: bool = False, may_be_donated: bool = False) -> ArrayImpl:
     """Convert `x` to an array: numpy arrays and scalars are copied to the default device, uncommitted.
 
     Args:
         x: an array or a number.
         name: the function that got it, for error messages.
         explicit: whether the user requested the transfer. Transfer guards distinguish this.
+        may_be_donated: whether the memory may be freed. Otherwise equal Python scalars share one array.
     """
-    argument = as_argument(x, name, explicit)
+    argument = as_argument(x, name, explicit, may_be_donated)
     return argument if isinstance(argument, ArrayImpl) else argument.place()
 
 

@@ -1,7 +1,7 @@
 """Pictures of shardings in the terminal: which device holds which shard of an array.
 
-Arrays of rank 1 and 2 are drawn to scale; for higher ranks the shards are listed. Shards are colored if the terminal
-supports colors.
+Arrays of rank 1 and 2 are drawn to scale, with the bounds of the shards if these are uneven; for higher ranks the
+shards are listed. Shards are colored if the terminal supports colors.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,12 +12,15 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.api.inspect_sharding import inspect_array_sharding
+from shardwise.compiler.arrays.methods import Array
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.array_repr import Span, device_label, devices_by_shard, span_text
 from shardwise.runtime.sharding import NamedSharding, PositionalSharding, Sharding
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
-_HEIGHT, _WIDTH = 3, 16  # of the largest shard, in lines and characters
+_HEIGHT, _WIDTH = 3, 16  # of the largest of uneven shards, in lines and characters
+_LINES, _LINE_HEIGHT = 10, 2.5  # of an array with equal shards: its lines, and the characters that are as long as one
 
 
 def visualize_sharding(
@@ -55,17 +58,17 @@ def visualize_sharding(
     Example:
         >>> rows = jax.NamedSharding(jax.make_mesh((2,), ("rows",)), P("rows"))
         >>> jax.debug.visualize_sharding((4, 4), rows, use_color=False)
-        ┌─────┬──────────────────┐
-        │ 4×4 │       0:4        │
-        ├─────┼──────────────────┤
-        │     │                  │
-        │ 0:2 │      CPU 0       │
-        │     │                  │
-        ├─────┼──────────────────┤
-        │     │                  │
-        │ 2:4 │      CPU 1       │
-        │     │                  │
-        └─────┴──────────────────┘
+        ┌───────────────────────┐
+        │                       │
+        │         CPU 0         │
+        │                       │
+        │                       │
+        ├───────────────────────┤
+        │                       │
+        │         CPU 1         │
+        │                       │
+        │                       │
+        └───────────────────────┘
     """
     if sharding is None:
         shape, sharding = _shape_and_sharding(shape)
@@ -101,30 +104,25 @@ def _sample(color_map: Callable[[float], Sequence[float]], count: int) -> tuple[
 def visualize_array_sharding(array: Any, **keywords: Any) -> None:
     """Print which devices hold which shard of an array.
 
+    Inside a compiled function, the sharding is the planned one, and is printed once per compilation.
+
     Args:
-        array: the array.
+        array: the array, which can be traced.
         **keywords: the keywords of `visualize_sharding`.
 
     Raises:
-        TypeError: if `array` is not a concrete array, such as a tracer inside `jit`.
+        TypeError: if `array` is not an array.
 
     Example:
         >>> x = jax.device_put(jnp.arange(8), jax.NamedSharding(jax.make_mesh((2,), ("rows",)), P("rows")))
         >>> jax.debug.visualize_array_sharding(x, use_color=False)
-        ┌───┬──────────────────┬──────────────────┐
-        │ 8 │       0:4        │       4:8        │
-        ├───┼──────────────────┼──────────────────┤
-        │   │                  │                  │
-        │   │      CPU 0       │      CPU 1       │
-        │   │                  │                  │
-        └───┴──────────────────┴──────────────────┘
+        ┌───────┬───────┐
+        │ CPU 0 │ CPU 1 │
+        └───────┴───────┘
     """
-    if not isinstance(array, ArrayImpl):
-        raise TypeError(
-            f"visualize_array_sharding needs a concrete array, not {array!r}; inside a compiled function, use "
-            "inspect_array_sharding"
-        )
-    visualize_sharding(array.shape, array.sharding, **keywords)
+    if not isinstance(array, Array):
+        raise TypeError(f"visualize_array_sharding needs an array, not {array!r}")
+    inspect_array_sharding(array, callback=lambda sharding: visualize_sharding(array.shape, sharding, **keywords))
 
 
 def draw_sharding(
@@ -142,6 +140,8 @@ def draw_sharding(
         return _list_shards(shape, shards, empty, colors)
     rows = sorted({spans[0] for spans in shards}) if len(shape) == 2 else [(0, 1)]
     columns = sorted({spans[-1] for spans in shards})
+    if shards and not empty and all(_are_equal(spans) for spans in (rows, columns)):
+        return _equal_shards(shape, rows, columns, shards, (min_width, max_width), scale, colors)
     room = (max_width - 16) // max(1, len(columns)) - 3  # without row labels and borders
     widths = _scale(columns, min_width, max(min_width, min(round(_WIDTH * scale), room)))
     heights = _scale(rows, 1, max(1, round(_HEIGHT * scale)))
@@ -153,6 +153,37 @@ def draw_sharding(
         cells = [_cell(shards[(row, column) if len(shape) == 2 else (column,)], height, colors) for column in columns]
         table.add_row(_range(row) if len(shape) == 2 else "", *cells)
     return Group(table, Text(f"{device_label(empty)} hold no elements", style="dim")) if empty else table
+
+
+def _are_equal(spans: Sequence[Span]) -> bool:
+    return len({high - low for low, high in spans}) == 1
+
+
+def _equal_shards(
+    shape: tuple[int, ...],
+    rows: Sequence[Span],
+    columns: Sequence[Span],
+    shards: dict[tuple[Span, ...], list[Any]],
+    width_limits: tuple[int, int],
+    scale: float,
+    colors: Sequence[str],
+) -> Table:
+    """Return a grid of shards of one size, in the proportions of the array: a row of it is 2.5 columns high.
+
+    The sizes are those of JAX's pictures: an array with two dims is about ten lines high.
+    """
+    lines = int(_LINES * scale)
+    total_width = int(lines * (shape[1] if len(shape) == 2 else 1) / shape[0]) * _LINE_HEIGHT
+    least, most = width_limits
+    width = min(max(int(total_width / len(columns)), least), most) - 2  # without the borders
+    height = int(lines / len(rows)) if len(shape) == 2 else 1
+    table = Table(box=SQUARE, show_header=False, show_lines=True, padding=0, pad_edge=False)
+    for _ in columns:
+        table.add_column(justify="center", min_width=width, vertical="middle")
+    for row in rows:
+        cells = [shards[(row, column) if len(shape) == 2 else (column,)] for column in columns]
+        table.add_row(*[_cell(devices, max(height - 1, 1), colors) for devices in cells])
+    return table
 
 
 def _list_shards(

@@ -22,7 +22,7 @@ from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.elementwise import bitwise, complex_parts, min_max, powers, rounding, transcendental
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, Sub
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.shape.constants import zeros_like
+from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.special import gamma_erf
 from shardwise.lax.precision import check_accuracy
 
@@ -881,9 +881,10 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Any:
         >>> lax.convert_element_type(jnp.array([1.7, -1.7]), jnp.int32)
         Array([ 1, -1], dtype=int32)
     """
-    return astype_weak(
-        as_operand(operand, "convert_element_type"), requested_dtype("convert_element_type", new_dtype), False
-    )
+    dtype = requested_dtype("convert_element_type", new_dtype)
+    if isinstance(operand, int):  # it may fit `dtype`, but not the default dtype of integers
+        return full((), operand, dtype)
+    return astype_weak(as_operand(operand, "convert_element_type"), dtype, False)
 
 
 @compiled_function

@@ -19,6 +19,7 @@ from shardwise._jaxlib import (
 )
 from shardwise.caches import registered_cache
 from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.arrays.scalars import check_index, check_scalar, check_truth_value
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
@@ -361,18 +362,23 @@ class ArrayImpl(Array):
         return self._read().tolist()
 
     def __bool__(self) -> bool:
+        check_truth_value(self.type)
         return bool(self._read())
 
     def __int__(self) -> int:
+        check_scalar(self.type)
         return int(self._read())
 
     def __float__(self) -> float:
+        check_scalar(self.type)
         return float(self._read())
 
     def __complex__(self) -> complex:
+        check_scalar(self.type)
         return complex(self._read())
 
     def __index__(self) -> int:
+        check_index(self.type)
         return self._read().__index__()
 
     def __format__(self, spec: str) -> str:

@@ -92,8 +92,8 @@ class TestStages:
         assert layer.trace(X, W).fun_name == "layer"
 
     def test_unknown_dialect_raises(self):
-        with pytest.raises(ValueError, match=r"dialect must be one of 'program', 'sharded', .*, not 'hlo'"):
-            layer.lower(X, W).as_text("hlo")
+        with pytest.raises(ValueError, match=r"dialect must be one of 'program', 'sharded', .*, not 'mhlo'"):
+            layer.lower(X, W).as_text("mhlo")
 
     def test_shape_dtype_structs_replace_arrays(self):
         like = sw.ShapeDtypeStruct((8, 4), np.float32)

@@ -141,11 +141,11 @@ def test_donated_array_passed_twice_raises(mesh, donated):
     for where in (sw.devices()[0], NamedSharding(mesh, P("data"))):
         x = sw.device_put(np.arange(4.0, dtype=np.float32), where)
         with pytest.raises(
-            ValueError, match=r"`both` gets the same array as `a` and as `b`, and one of them is donated: its"
+            RuntimeError, match=r"`both` gets the same array as `a` and as `b`, and one of them is donated: its"
         ):
             sw.jit(both, donate_argnums=donated)(x, x)
         closed = partial(both, b=x)
-        with pytest.raises(ValueError, match="gets the same array as `a` and as a value that it closes over"):
+        with pytest.raises(RuntimeError, match="gets the same array as `a` and as a value that it closes over"):
             sw.jit(lambda a, closed=closed: closed(a), donate_argnums=0)(x)
         y = sw.device_put(np.arange(4.0, dtype=np.float32), where)
         assert sw.jit(both)(y, y)[0].tolist() == [0.0, 2.0, 4.0, 6.0]

@@ -76,8 +76,8 @@ def test_colors_are_used_only_if_the_terminal_supports_them(mesh, capsys):
     sw.debug.visualize_array_sharding(sw.device_put(np.ones(8), where))
     text = capsys.readouterr().out
     assert "CPU 0,1" in text and "\x1b[" not in text
-    with pytest.raises(TypeError, match=r"needs a concrete array, .* use inspect_array_sharding"):
-        sw.jit(sw.debug.visualize_array_sharding)(1.0)
+    with pytest.raises(TypeError, match="visualize_array_sharding needs an array, not 3"):
+        sw.debug.visualize_array_sharding(3)
     with pytest.raises(TypeError, match=r"visualize_sharding: needs a Sharding such as .* not P\('data'\)"):
         sw.debug.visualize_sharding((8,), P("data"))
 
@@ -111,3 +111,33 @@ def test_scale_and_color_map(mesh, capsys):
     with console.capture() as capture:
         sw.debug.visualize_sharding((8, 8), rows, color_map=lambda x: (x, 0.0, 1.0, 1.0), console=console)
     assert "38;2;64;0;255" in capture.get()  # device 2 of 8: red is 0.25
+
+
+EQUAL_SHARDS = [
+    ((8, 8), P("data", "model"), {}),
+    ((8, 8), P("data"), {}),
+    ((8, 8), P(None, "model"), {}),
+    ((8,), P("data"), {}),
+    ((5,), P(), {"scale": 8.0}),
+    ((128, 10000), P("data"), {}),
+    ((64, 8), P("model", "data"), {"min_width": 12, "scale": 2.0}),
+]
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize(("shape", "spec", "options"), EQUAL_SHARDS, ids=str)
+def test_equal_shards_are_drawn_as_in_jax(shape, spec, options, mesh, capsys):
+    jax = pytest.importorskip("jax")
+    theirs = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    jax.debug.visualize_sharding(shape, jax.NamedSharding(theirs, jax.P(*spec)), use_color=False, **options)
+    expected = capsys.readouterr().out
+    sw.debug.visualize_sharding(shape, NamedSharding(mesh, spec), use_color=False, **options)
+    assert capsys.readouterr().out == expected
+
+
+def test_inside_jit_the_planned_sharding_is_drawn(mesh, capsys):
+    x = sw.device_put(np.ones((8, 8)), NamedSharding(mesh, P("data", "model")))
+    sw.debug.visualize_array_sharding(x)
+    expected = capsys.readouterr().out
+    sw.jit(lambda x: sw.debug.visualize_array_sharding(x * 2))(x)
+    assert capsys.readouterr().out == expected

@@ -67,6 +67,8 @@ def type_of(x: Any, name: str = "array") -> ArrayType:
     array_type = getattr(x, "type", None)
     if isinstance(array_type, ArrayType):
         return array_type
+    if isinstance(x, np.ma.MaskedArray):
+        raise ValueError(f"{name}: numpy's masked arrays are not supported: use `x.filled(value)`")
     if isinstance(x, (np.ndarray, np.generic)):  # first: np.float64 is a subclass of float, but not weak
         return ArrayType(x.shape, canonical_dtype(x.dtype))
     if isinstance(x, PYTHON_SCALARS):

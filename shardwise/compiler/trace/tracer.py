@@ -13,6 +13,7 @@ from weakref import ref
 import numpy as np
 
 from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.arrays.scalars import check_index, check_scalar, check_truth_value
 from shardwise.compiler.ir.dispatch import open_frames, use_frames
 from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
@@ -222,20 +223,25 @@ class Tracer(Array):
         return f" by {self.made_by.op.name}" if self.made_by is not None else ""
 
     def __bool__(self) -> bool:
+        check_truth_value(self.type)
         use = "Python needs True or False here (`if`, `while`, `and`, `or`, `not`)"
         return bool(self.frame.concrete(self, TracerBoolConversionError, use, _choice_advice))
 
     def __index__(self) -> int:
+        check_index(self.type)
         use = "Python needs an integer here"
         return int(self.frame.concrete(self, TracerIntegerConversionError, use, _integer_advice).__index__())
 
     def __int__(self) -> int:
+        check_scalar(self.type)
         return int(self._number("`int()` needs a value"))
 
     def __float__(self) -> float:
+        check_scalar(self.type)
         return float(self._number("`float()` needs a value"))
 
     def __complex__(self) -> complex:
+        check_scalar(self.type)
         return complex(self._number("`complex()` needs a value"))
 
     def item(self, *args: int) -> Any:
@@ -250,6 +256,12 @@ class Tracer(Array):
         return np.asarray(
             self.frame.concrete(self, TracerArrayConversionError, use, _numpy_advice), dtype=dtype, copy=copy
         )
+
+    def __copy__(self) -> "Tracer":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Tracer":
+        return self
 
     def __repr__(self) -> str:
         return f"Traced<{self.type} in {self.frame.name}>"
