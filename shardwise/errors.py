@@ -14,6 +14,7 @@ __all__ = [
     "OutOfMemoryError",
     "ProgramError",
     "ShardingError",
+    "TangentMismatchError",
     "TracerArrayConversionError",
     "TracerBoolConversionError",
     "TracerIntegerConversionError",
