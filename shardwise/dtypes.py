@@ -63,14 +63,17 @@ def scalar_type_of(x: Any) -> type:
         `bool`, `int`, `float` or `complex`.
 
     Raises:
-        TypeError: if `x` is not an array or a scalar.
+        TypeError: if `x` is not an array or a scalar, or holds PRNG keys.
 
     Example:
         >>> jax.dtypes.scalar_type_of(jnp.int8(3))
         <class 'int'>
     """
     dtype = type_of(x, "scalar_type_of").dtype
-    return next(python_type for category, python_type in _PYTHON_TYPES.items() if issubdtype(dtype, category))
+    for category, python_type in _PYTHON_TYPES.items():
+        if issubdtype(dtype, category):
+            return python_type
+    raise TypeError(f"scalar_type_of: the elements of {type_of(x)} are not numbers")
 
 
 def itemsize_bits(dtype: Any) -> int:

@@ -212,13 +212,17 @@ def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
         The treedef of the tuple.
 
     Raises:
-        TypeError: if `treedefs` is not iterable.
+        TypeError: if `treedefs` is not iterable, or holds something other than structures.
 
     Example:
         >>> jax.tree_util.treedef_tuple([jax.tree_util.tree_structure(1), jax.tree_util.tree_structure([2])])
         PyTreeDef((*, [*]))
     """
-    return _jaxlib.treedef_tuple(default_registry, list(treedefs))
+    children = list(treedefs)
+    for child in children:
+        if type(child) is not type(tree_structure(None)):
+            raise TypeError(f"treedef_tuple: needs structures of pytrees, such as `tree.structure(x)`, not {child!r}")
+    return _jaxlib.treedef_tuple(default_registry, children)
 
 
 def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+from shardwise.api.arguments import check_function
 from shardwise.compiler.ir.dispatch import evaluate_constants
 from shardwise.compiler.trace.provenance import named_scope
 from shardwise.config import config
@@ -491,10 +492,11 @@ def named_call(fun: _Function, *, name: str | None = None) -> _Function:
         A function like `fun` whose ops are in the scope `name`.
 
     Raises:
-        TypeError: if `name` is not a string.
+        TypeError: if `fun` is not callable, or `name` is not a string.
 
     Example:
         >>> jax.named_call(jnp.sin, name="wave")(0.0)
         Array(0., dtype=float32...)
     """
+    check_function("named_call", fun)
     return named_scope(name or str(getattr(fun, "__name__", "function")))(fun)

@@ -399,8 +399,12 @@ def block_until_ready(x: Any) -> Any:
         >>> jax.block_until_ready(jnp.arange(3) + 1)
         Array([1, 2, 3], dtype=int32)
     """
+    arrays = [leaf for leaf in tree.leaves(x) if isinstance(leaf, ArrayImpl)]
+    for array in arrays:
+        if array.is_deleted():
+            raise deleted_error(array.type, "block_until_ready: the array")
     try:
-        wait([leaf for leaf in tree.leaves(x) if isinstance(leaf, ArrayImpl)])
+        wait(arrays)
     except RuntimeFailure as error:
         check_memory(error, "the program that computes the awaited arrays")
         raise

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise.api.control import fori_loop
+from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
@@ -227,8 +228,8 @@ def eigh(
         A pair: the eigenvectors as columns, and the eigenvalues in ascending order.
 
     Raises:
-        TypeError: if the matrices are not square, or the dtype is not supported.
-        ValueError: if `subset_by_index` is out of bounds.
+        TypeError: if the dtype is not supported.
+        ValueError: if the matrices are not square, or `subset_by_index` is out of bounds.
         NotImplementedError: if another implementation is requested.
 
     Example:
@@ -245,7 +246,7 @@ def eigh(
 
 @compiled_list_function
 def _eigh(x: Any, *, lower: bool, symmetrize_input: bool, subset: tuple[int, int] | None) -> list[Any]:
-    x = as_inexact(x, "eigh")
+    x = as_matrices("eigh", x, square=True)
     results = Eigh(lower)(symmetrize(x) if symmetrize_input else x)
     return [y if subset is None else slice_along(y, y.type.ndim - 1, *subset) for y in results]
 

@@ -14,7 +14,7 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise import random
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
-from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.lax.shape import constrain_sharding
 from shardwise.lazy import set_public_names
 
@@ -266,6 +266,8 @@ def variance_scaling(
             raise ValueError(
                 f"variance_scaling: distribution must be one of {', '.join(_SAMPLERS)}, not {distribution!r}"
             )
+        if not is_inexact(dtype):
+            raise ValueError(f"variance_scaling: dtype must be a floating or complex dtype, not {dtype}")
         variance = jnp.array(scale / fans[mode], dtype)
         sampler = _SAMPLERS[distribution][0 if is_float(dtype) else 1]
         return sampler(key, shape, dtype, variance, out_sharding)

@@ -27,6 +27,7 @@ from shardwise.compiler.arrays.operands import (
     broadcast_to_shape,
     compiled_function,
     concrete_value,
+    static_integer,
     type_of,
 )
 from shardwise.compiler.arrays.promotion import default_dtype
@@ -226,6 +227,14 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     return tuple(_nonzero_indices("nonzero", a, size, fill_value))
 
 
+def static_size(name: str, size: Any) -> int:
+    """Check the `size` argument of a function whose result has a data-dependent size."""
+    count = static_integer(name, "size", size)
+    if count < 0:
+        raise TypeError(f"{name}: size must not be negative: {count}")
+    return count
+
+
 def _nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> Any:
     """Return the indices of the elements that are not zero, with one row per dim. `name` is the caller, for errors."""
     a_type = type_of(a, name)
@@ -242,7 +251,7 @@ def _nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> An
     if len(fills) != a_type.ndim:
         raise ValueError(f"{name}: {len(fills)} fill values for {a_type}, which has rank {a_type.ndim}")
     padding_values = [0 if fill is None else fill for fill in fills]
-    return _first_nonzero(a, *padding_values, size=operator.index(size))
+    return _first_nonzero(a, *padding_values, size=static_size(name, size))
 
 
 @compiled_function

@@ -15,7 +15,6 @@ from shardwise.compiler.arrays.operands import (
     static_axes,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.lax.collectives import axis_size, pmean, psum
@@ -68,7 +67,8 @@ def variance(
     The sum of the squared distances from `center`, by default the mean, is divided by the count minus `ddof`.
     """
     x = as_inexact(a, "var")
-    out_dtype = x.type.dtype if dtype is None else canonical_dtype(dtype)
+    reductions.check_variance_dtype("var", x.type, dtype)
+    out_dtype = x.type.dtype if dtype is None else dtype
     wide = astype_weak(x, numpy_carrier(out_dtype), False)
     center = mean(wide, dims, names, None, True, where) if center is None else center
     distance = arithmetic.absolute(arithmetic.subtract(wide, center))
@@ -83,4 +83,4 @@ def variance(
         count = psum(_count(x, where, dims, keepdims), names)
         result = arithmetic.divide(total, arithmetic.maximum(count - ddof, 0))
     result = astype_weak(result, total.type.dtype, False)
-    return result if out_dtype.kind == "c" else astype_weak(result, out_dtype, False)
+    return result if dtype is None and out_dtype.kind == "c" else astype_weak(result, out_dtype, False)

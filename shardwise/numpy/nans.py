@@ -1,5 +1,6 @@
 """Reductions that ignore NaN: nansum, nanmean, nanmax and the like. Integers contain no NaN."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -369,6 +370,8 @@ def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
 def _nan_arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: bool) -> Any:
     """Compute `nanargmax` or `nanargmin`, as `name` says."""
     reject_out(name, out)
+    if isinstance(axis, Sequence):
+        raise TypeError(f"{name}: axis must be one integer or None, not {axis!r}; flatten several axes with `reshape`")
     arg_reduce, identity = (reductions.argmax, -np.inf) if name == "nanargmax" else (reductions.argmin, np.inf)
     result = arg_reduce(_replace_nan(a, value=identity), axis=axis, keepdims=keepdims)
     if not is_inexact(type_of(a).dtype):

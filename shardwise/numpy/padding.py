@@ -87,7 +87,7 @@ def pad(array: Any, pad_width: Any, mode: str | Callable[..., Any] = "constant",
         accepted = ", ".join(_MODE_KEYWORDS[mode]) or "no keywords"
         raise ValueError(f"pad: mode {mode!r} accepts {accepted}, not {', '.join(unexpected)}")
     if mode in ("constant", "empty"):
-        return _pad_constant(array, kwargs.get("constant_values", 0), counts)
+        return _pad_constant(array, kwargs.get("constant_values", 0), counts, array_type)
     if empty := [
         dim for dim, (size, count) in enumerate(zip(array_type.shape, counts, strict=True)) if any(count) and not size
     ]:
@@ -137,10 +137,10 @@ def _stat_lengths(stat_length: Any, array_type: ArrayType) -> Counts:
     )
 
 
-def _pad_constant(array: Any, values: Any, counts: Counts) -> Any:
+def _pad_constant(array: Any, values: Any, counts: Counts, array_type: ArrayType) -> Any:
     if np.ndim(values) == 0:
         return _pad_with_values(array, values, counts=counts)
-    return _pad_with_values(array, *np.broadcast_to(np.asarray(values), (len(counts), 2)).flat, counts=counts)
+    return _pad_with_values(array, *_per_side("constant_values", values, array_type).flat, counts=counts)
 
 
 @compiled_function
@@ -272,7 +272,7 @@ def _statistic(x: Any, dim: int, mode: str) -> Any:
 
 
 def _pad_by_function(array: Any, counts: Counts, function: Any, keywords: dict[str, Any]) -> Any:
-    x = _pad_constant(array, 0, counts)
+    x = _pad_constant(array, 0, counts, type_of(array, "pad"))
     for dim, count in enumerate(counts):
 
         def apply(row: Any, dim: int = dim, count: tuple[int, int] = count) -> Any:

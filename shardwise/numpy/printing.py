@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.runtime.array import ArrayImpl
 
 
@@ -24,12 +25,13 @@ def array_repr(
         The string.
 
     Raises:
-        TypeError: if `precision` is not an integer.
+        TypeError: if the argument is not an array, or `precision` is not an integer.
 
     Example:
         >>> jnp.array_repr(jnp.array([1.23456, 2.0]), precision=2)
         'Array([1.23, 2.  ], dtype=float32)'
     """
+    _check_array("array_repr", arr)
     with _print_options(max_line_width, precision, suppress_small):
         return repr(arr) if isinstance(arr, ArrayImpl) else np.array_repr(arr)
 
@@ -51,14 +53,20 @@ def array_str(
         The string.
 
     Raises:
-        TypeError: if `precision` is not an integer.
+        TypeError: if the argument is not an array, or `precision` is not an integer.
 
     Example:
         >>> jnp.array_str(jnp.array([1.23456, 2.0]), precision=2)
         '[1.23 2.  ]'
     """
+    _check_array("array_str", a)
     with _print_options(max_line_width, precision, suppress_small):
         return str(a) if isinstance(a, ArrayImpl) else np.array_str(a)
+
+
+def _check_array(name: str, x: Any) -> None:
+    if not isinstance(x, (Array, np.ndarray, np.generic)):
+        raise TypeError(f"{name}: needs an array, not {x!r} of type {type(x).__name__}; convert it with `jnp.asarray`")
 
 
 def _print_options(max_line_width: int | None, precision: int | None, suppress_small: bool | None) -> Any:

@@ -52,6 +52,14 @@ def _with_batch_names(ndim: int, core: Names, batch_ndim: int) -> Names:
     return (*(f"batch{number}" for number in range(batch_ndim - (ndim - len(core)), batch_ndim)), *core)
 
 
+def _check_batch_shapes(name: str, x: tuple[int, ...], y: tuple[int, ...]) -> None:
+    """Check that the dims other than those of the vectors and matrices broadcast."""
+    try:
+        broadcast_shapes(name, x, y)
+    except TypeError:
+        raise ValueError(f"{name}: the batch dims {x} and {y} of the operands do not broadcast") from None
+
+
 def _check_contracted_sizes(name: str, x: ArrayType, y: ArrayType, left: int, right: int) -> None:
     """Check that dim `left` of `x` and dim `right` of `y`, which are contracted, have equal sizes."""
     if x.shape[left] != y.shape[right]:
@@ -295,8 +303,9 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
         The dot products, without `axis`.
 
     Raises:
-        TypeError: if the sizes along `axis` differ, or if the other dims do not broadcast.
-        ValueError: if an operand has rank 0, or if `axis` or `precision` does not exist.
+        TypeError: if the sizes along `axis` differ.
+        ValueError: if the other dims do not broadcast, if an operand has rank 0, or if `axis` or `precision` does not
+            exist.
 
     Example:
         >>> jnp.vecdot(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
@@ -307,6 +316,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
         raise ValueError(f"vecdot: operands must have rank 1 or more, not {types[0]} and {types[1]}")
     dims = [canonical_axis("vecdot", axis, each.ndim) for each in types]
     _check_contracted_sizes("vecdot", *types, *dims)
+    _check_batch_shapes("vecdot", *(each.without((dim,)).shape for each, dim in zip(types, dims, strict=True)))
     names = []
     batch_ndim = max(each.ndim for each in types) - 1
     for each, dim in zip(types, dims, strict=True):
@@ -329,8 +339,8 @@ def matvec(x1: Any, x2: Any, /) -> Any:
         The products, vectors in the last dim.
 
     Raises:
-        TypeError: if the shapes do not match.
-        ValueError: if `x1` has a rank below 2, or `x2` rank 0.
+        TypeError: if the sizes that are summed over differ.
+        ValueError: if `x1` has a rank below 2, or `x2` rank 0, or if the batch dims do not broadcast.
 
     Example:
         >>> jnp.matvec(jnp.array([[1, 2], [3, 4]]), jnp.array([[10, 1], [0, 1]]))
@@ -341,6 +351,7 @@ def matvec(x1: Any, x2: Any, /) -> Any:
     if x.ndim < 2 or not y.ndim:
         raise ValueError(f"matvec: operands must be matrices and vectors, not {x} and {y}")
     _check_contracted_sizes("matvec", x, y, -1, -1)
+    _check_batch_shapes("matvec", x.shape[:-2], y.shape[:-1])
     batch_ndim = max(x.ndim - 2, y.ndim - 1)
     terms = _with_batch_names(x.ndim, ("m", "k"), batch_ndim), _with_batch_names(y.ndim, ("k",), batch_ndim)
     return _contract("matvec", x1, x2, terms, (*_with_batch_names(batch_ndim, (), batch_ndim), "m"), None, None)
@@ -357,8 +368,8 @@ def vecmat(x1: Any, x2: Any, /) -> Any:
         The products, vectors in the last dim.
 
     Raises:
-        TypeError: if the shapes do not match.
-        ValueError: if `x1` has rank 0, or `x2` a rank below 2.
+        TypeError: if the sizes that are summed over differ.
+        ValueError: if `x1` has rank 0, or `x2` a rank below 2, or if the batch dims do not broadcast.
 
     Example:
         >>> jnp.vecmat(jnp.array([10, 1]), jnp.array([[1, 2], [3, 4]]))
@@ -368,6 +379,7 @@ def vecmat(x1: Any, x2: Any, /) -> Any:
     if y.ndim < 2 or not x.ndim:
         raise ValueError(f"vecmat: operands must be vectors and matrices, not {x} and {y}")
     _check_contracted_sizes("vecmat", x, y, -1, -2)
+    _check_batch_shapes("vecmat", x.shape[:-1], y.shape[:-2])
     batch_ndim = max(x.ndim - 1, y.ndim - 2)
     terms = _with_batch_names(x.ndim, ("k",), batch_ndim), _with_batch_names(y.ndim, ("k", "n"), batch_ndim)
     result = (*_with_batch_names(batch_ndim, (), batch_ndim), "n")

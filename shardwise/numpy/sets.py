@@ -6,7 +6,6 @@ truncated, a shorter one is padded with `fill_value`. A dim that is sorted must 
 resharded first.
 """
 
-import operator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +40,7 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.reduction import SUM
 from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy.elementwise import isnan
-from shardwise.numpy.indexing import nonzero
+from shardwise.numpy.indexing import nonzero, static_size
 from shardwise.numpy.ordering import gather_1d, searchsorted
 
 _INT = np.dtype(np.int32)
@@ -231,7 +230,7 @@ def _unique(name: str, ar: Any, axis: int | None, equal_nan: bool, size: int | N
 
 
 def _unique_of_empty(name: str, ar: Any, dim: int | None, size: int | None, fill_value: Any) -> list[Any]:
-    count = 0 if size is None else operator.index(size)
+    count = 0 if size is None else static_size(name, size)
     ar_type = type_of(ar)
     if count and fill_value is None:
         raise ValueError(f"{name}: {ar_type} is empty, so a result of size {count} needs padding: pass fill_value")
@@ -249,7 +248,7 @@ def _full_like(template: Any, value: Any, *, shape: tuple[int, ...]) -> Any:
 def _result_size(name: str, mask: Any, size: int | None) -> int:
     """Return `size`, or the number of true elements of the mask if it is None."""
     if size is not None:
-        return operator.index(size)
+        return static_size(name, size)
     try:
         return int(_count_true(mask))
     except ConcretizationTypeError:

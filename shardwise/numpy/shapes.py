@@ -153,7 +153,8 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, o
         The reshaped array.
 
     Raises:
-        TypeError: if `shape` does not have as many elements as `a`, or more than one size is -1.
+        TypeError: if `shape` does not have as many elements as `a`, more than one size is -1, or a size is not an
+            integer.
         NotImplementedError: if `order` is neither "C" nor "F".
 
     Example:
@@ -161,7 +162,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, o
         Array([[0, 1, 2],
                [3, 4, 5]], dtype=int32)
     """
-    return reshape_in_order("reshape", a, shape if isinstance(shape, int) else tuple(shape), order, out_sharding)
+    return reshape_in_order("reshape", a, tuple(methods.static_sizes("reshape", shape)), order, out_sharding)
 
 
 def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:

@@ -21,7 +21,7 @@ from shardwise.compiler.arrays.operands import (
     static_axes,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, requested_dtype
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.dtypes import is_inexact, numpy_carrier
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -205,8 +205,16 @@ def cov(
         has=(y is not None, fweights is not None, aweights is not None),
         by_row=bool(rowvar),
         ddof=(0 if bias else 1) if ddof is None else ddof,
-        dtype=None if dtype is None else requested_dtype("cov", dtype),
+        dtype=_inexact_dtype("cov", dtype),
     )
+
+
+def _inexact_dtype(name: str, dtype: Any) -> Any:
+    """Return the canonical dtype of a request for floats or complex numbers; None stays None."""
+    requested = requested_dtype(name, dtype)
+    if requested is not None and not is_inexact(requested):
+        raise ValueError(f"{name}: dtype must be a floating or complex dtype, not {requested}")
+    return requested
 
 
 @compiled_function
@@ -287,8 +295,7 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> A
         if z is not None and type_of(z, "corrcoef").ndim > 2:
             raise ValueError(f"corrcoef: observations must have 1 or 2 dims, not {type_of(z)}")
     optional = [z for z in (y,) if z is not None]
-    compute_dtype = None if dtype is None else requested_dtype("corrcoef", dtype)
-    return _corrcoef(x, *optional, by_row=bool(rowvar), dtype=compute_dtype)
+    return _corrcoef(x, *optional, by_row=bool(rowvar), dtype=_inexact_dtype("corrcoef", dtype))
 
 
 @compiled_function
@@ -330,9 +337,8 @@ def variance(
     remaining = iter(optional)
     where, mean = (next(remaining) if present else None for present in has)
     x = as_inexact(a, "var")
-    result_dtype = x.type.dtype if dtype is None else canonical_dtype(dtype)
-    if dtype is not None and result_dtype.kind != "c" and x.type.dtype.kind == "c":
-        raise ValueError(f"var: dtype {result_dtype} is real, but {x.type} is complex; pass a complex dtype")
+    result_dtype = x.type.dtype if dtype is None else dtype
+    reductions.check_variance_dtype("var", x.type, dtype)
     x = astype_weak(x, numpy_carrier(result_dtype), False)
     mask = full(x.type.shape, True, np.bool_)
     if where is not None:
@@ -356,4 +362,4 @@ def variance(
     quotient = divide(total, Select()(is_degenerate, full_like(divisor, 1), divisor))
     result = Select()(is_degenerate, full_like(total, np.nan), quotient)
     result = Sqrt()(result) if is_root else result
-    return astype_weak(result, result.type.dtype if result_dtype.kind == "c" else result_dtype, False)
+    return astype_weak(result, result.type.dtype if dtype is None and result_dtype.kind == "c" else result_dtype, False)

@@ -111,11 +111,14 @@ def kaiser(M: int, beta: Any) -> Any:
 
     Raises:
         TypeError: if `M` is not a static integer, or `beta` is not a number.
+        ValueError: if `beta` is complex.
 
     Example:
         >>> jnp.kaiser(3, 2.0).round(3)
         Array([0.439, 1.   , 0.439], dtype=float32)
     """
+    if type_of(beta, "kaiser").dtype.kind == "c":
+        raise ValueError(f"kaiser: beta must be a real number, not {type_of(beta)}")
     semicircle = _constant_window("kaiser", M, lambda size: np.sqrt(np.maximum(1 - np.linspace(-1, 1, size) ** 2, 0)))
     if semicircle.type.size == 1:
         return _constant_window("kaiser", 1, np.ones)

@@ -27,6 +27,7 @@ from shardwise.random.sampling import (
     Shape,
     broadcast_parameter,
     canonical_shape,
+    check_parameter_shape,
     float_dtype,
     integer_dtype,
     run_sampler,
@@ -187,9 +188,9 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = Non
         An array of floats with integer values, which sum to `n` along the last dim.
 
     Raises:
-        TypeError: if `key` is not a PRNG key, or if `n` or `p` does not broadcast to `shape`.
-        ValueError: if `key` is an array of keys, if `p` is a scalar and `shape` is not passed, or if `dtype` is not a
-            floating-point dtype.
+        TypeError: if `key` is not a PRNG key.
+        ValueError: if `key` is an array of keys, if `p` is a scalar and `shape` is not passed, if `n` or `p` does not
+            broadcast to `shape`, or if `dtype` is not a floating-point dtype.
 
     Example:
         >>> jax.random.multinomial(jax.random.key(0), 10, jnp.array([0.2, 0.3, 0.5]))
@@ -201,6 +202,12 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = Non
     shape = types[1].shape if shape is None else canonical_shape("multinomial", shape)
     if not shape:
         raise ValueError(f"multinomial: p must have at least one dim, that of the outcomes, not {types[1]}")
+    if types[1].ndim and types[1].shape[-1] != shape[-1]:
+        raise ValueError(
+            f"multinomial: the last dim of shape {shape} must have the size of that of p {types[1]}: one per outcome"
+        )
+    check_parameter_shape("multinomial", "p", p, shape)
+    check_parameter_shape("multinomial", "n", n, shape[:-1])
     dtype = float_dtype("multinomial", dtype)
     key = single_key("multinomial", key)
     return run_sampler(_multinomial, key, n, p, shape=shape, compute_dtype=compute_dtype, dtype=dtype, unroll=unroll)

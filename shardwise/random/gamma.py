@@ -26,6 +26,7 @@ from shardwise.random.sampling import (
     broadcast_sample_shape,
     canonical_shape,
     check_no_narrowing,
+    check_parameter_shape,
     float_dtype,
     run_sampler,
     sample_shape,
@@ -290,7 +291,7 @@ def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *
 
     Args:
         key: the PRNG key, as `key` or `PRNGKey` returns it.
-        p: the shape parameter, a positive number.
+        p: the shape parameter, a positive number or an array of them, which broadcasts to `shape`.
         shape: the shape of the result.
         dtype: the floating-point dtype of the result; by default the default float dtype.
         out_sharding: the sharding of the result.
@@ -300,8 +301,8 @@ def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *
 
     Raises:
         TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, if `p` does not broadcast to
+            `shape`, or if `dtype` is not a floating-point dtype.
 
     Example:
         >>> jax.random.generalized_normal(jax.random.key(0), 2.0, (2,)).round(3)
@@ -309,6 +310,7 @@ def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *
     """
     dtype, shape = float_dtype("generalized_normal", dtype), canonical_shape("generalized_normal", shape)
     key = single_key("generalized_normal", key)
+    check_parameter_shape("generalized_normal", "p", p, shape)
     return run_sampler(_generalized_normal, key, p, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 

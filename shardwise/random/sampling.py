@@ -95,6 +95,17 @@ def broadcast_parameter(x: Any, shape: Shape, dtype: DType) -> Any:
     return broadcast_to_shape(astype_weak(x, dtype, False), shape)
 
 
+def check_parameter_shape(name: str, parameter: str, x: Any, shape: Shape) -> None:
+    """Raise if a parameter of a distribution does not broadcast to the shape of the samples."""
+    own_shape = type_of(x, name).shape
+    try:
+        fits = broadcast_shapes(name, own_shape, shape) == shape
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{name}: {parameter} of shape {own_shape} does not broadcast to the shape {shape}")
+
+
 def check_no_narrowing(name: str, dtype: DType, *parameters: Any) -> None:
     """Raise if a conversion to the dtype of the samples would lose precision or the imaginary part of a parameter."""
     for parameter in parameters:

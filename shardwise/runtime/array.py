@@ -285,7 +285,7 @@ class ArrayImpl(Array):
     def block_until_ready(self) -> "ArrayImpl":
         """Wait until the elements are computed, and return the array."""
         try:
-            self.buffers.block_until_ready()
+            self._alive().buffers.block_until_ready()
         except RuntimeFailure as error:
             check_memory(error, f"the program that computes this {self.type}")
             raise

@@ -298,6 +298,7 @@ class PositionalSharding(Sharding):
         memory_kind: the memory of the devices, such as "device" or "pinned_host"; by default the one they compute in.
 
     Raises:
+        TypeError: if `devices` holds something other than devices.
         ShardingError: if a device occurs twice, or if the devices have no such memory.
 
     Example:
@@ -308,6 +309,8 @@ class PositionalSharding(Sharding):
 
     def __init__(self, devices: Any, *, memory_kind: str | None = None):
         grid = np.asarray(devices, dtype=object)
+        if wrong := [device for device in grid.flat if not hasattr(device, "device_kind")]:
+            raise TypeError(f"PositionalSharding: needs devices, such as those of `devices()`, not {wrong[0]!r}")
         self._set(tuple(grid.flat), grid.shape, tuple((axis,) for axis in range(grid.ndim)), memory_kind)
 
     def _set(

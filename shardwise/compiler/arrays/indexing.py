@@ -18,7 +18,13 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape, compiled_function, type_of
+from shardwise.compiler.arrays.operands import (
+    as_operand,
+    broadcast_to_shape,
+    compiled_function,
+    static_integer,
+    type_of,
+)
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import integer_range, is_inexact, is_integer
 from shardwise.compiler.ir.op import Op
@@ -440,7 +446,7 @@ def clip_indices(op: Indexed, shape: tuple[int, ...], sizes: Sequence[int], indi
 
 def canonical_axis(name: str, axis: Any, ndim: int) -> int:
     """Convert an axis of an array of rank `ndim` to a dim from 0; raise if it is out of bounds."""
-    index = operator.index(axis)
+    index = static_integer(name, "axis", axis)
     if not -ndim <= index < ndim:
         raise ValueError(f"{name}: axis {index} does not exist in an array of rank {ndim}")
     return index % ndim

@@ -42,6 +42,7 @@ from shardwise.compiler.arrays.operands import (
     canonical_axes,
     compiled_function,
     promote_and_broadcast,
+    static_integer,
     type_of,
 )
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, requested_dtype
@@ -85,11 +86,17 @@ def astype(x: Any, *, dtype: Any) -> Any:
     return astype_weak(x, canonical_dtype(dtype), False)
 
 
+def static_sizes(name: str, shape: Any) -> list[int]:
+    """Return the sizes of a shape, which is an integer or a sequence of integers."""
+    sizes = (shape,) if isinstance(shape, (int, float, str)) or not np.iterable(shape) else shape
+    return [static_integer(name, f"every size of the shape {shape!r}", size) for size in sizes]
+
+
 @compiled_function
 def reshape(x: Any, *, shape: int | Sequence[int]) -> Any:
     """Reshape `x`. One size may be -1 and is inferred."""
     x = as_operand(x, "reshape")
-    sizes = [int(size) for size in ((shape,) if isinstance(shape, int) else shape)]
+    sizes = static_sizes("reshape", shape)
     if sizes.count(-1) > 1:
         raise TypeError(f"reshape: only one size can be -1, shape {tuple(sizes)} has {sizes.count(-1)}")
     if -1 in sizes:
@@ -115,7 +122,7 @@ def transpose(x: Any, *, axes: Sequence[int] | None = None) -> Any:
 def broadcast_to(x: Any, *, shape: Sequence[int]) -> Any:
     """Broadcast `x` to `shape` by numpy's rule."""
     x = as_operand(x, "broadcast_to")
-    target = tuple(int(size) for size in shape)
+    target = tuple(static_sizes("broadcast_to", shape))
     if broadcast_shapes("broadcast_to", x.type.shape, target) != target:
         raise TypeError(f"broadcast_to: {x.type} does not broadcast to {target}")
     return broadcast_to_shape(x, target)

@@ -1,6 +1,7 @@
 """Conversion of function arguments to operands, promotion, broadcasting, and `compiled_function`."""
 
 import inspect
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, partial, wraps
@@ -175,6 +176,16 @@ def _check_ranks(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
     if config.numpy_rank_promotion == "raise":
         raise ValueError(text)
     warnings.warn(text, stacklevel=3)
+
+
+def static_integer(name: str, parameter: str, value: Any) -> int:
+    """Return an integer argument, which must be known while tracing. `name` and `parameter` are for messages."""
+    try:
+        return operator.index(value)
+    except ConcretizationTypeError:
+        raise
+    except TypeError:
+        raise TypeError(f"{name}: {parameter} must be an integer, not {value!r}") from None
 
 
 def canonical_axes(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int, ...]:

@@ -104,6 +104,8 @@ def argmin(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Any:
 
 def _arg_extremum(name: str, op: Callable[[tuple[int, ...], Any], Op], x: Any, axis: int | None, keepdims: bool) -> Any:
     x = as_operand(x, name)
+    if isinstance(axis, Sequence):
+        raise TypeError(f"{name}: axis must be one integer or None, not {axis!r}; flatten several axes with `reshape`")
     dims = reduced_dims(name, axis, x.type)
     if not math.prod(x.type.shape[dim] for dim in dims):
         raise ValueError(f"{name}: {x.type} has no elements along the reduced axes")
@@ -116,6 +118,7 @@ def _arg_extremum(name: str, op: Callable[[tuple[int, ...], Any], Op], x: Any, a
 def mean(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """Return the mean along `axis`, or over all dims if it is None. Integers become floats."""
     x = as_operand(x, "mean")
+    reduced_dims("mean", axis, x.type)  # so that an error names the mean
     out_dtype = _mean_dtype(x.type, dtype)
     total = sum(x, axis=axis, dtype=numpy_carrier(out_dtype), keepdims=keepdims)  # a sum of f16 may overflow
     count = x.type.size // max(1, total.type.size) if x.type.size else 0
@@ -141,10 +144,17 @@ def _mean_dtype(type: ArrayType, dtype: Any) -> Any:
     return type.dtype if is_inexact(type.dtype) else default_dtype("float*")
 
 
+def check_variance_dtype(name: str, type: ArrayType, dtype: Any) -> None:
+    """Raise if a real dtype is requested for the variance of complex numbers, which numpy computes in several ways."""
+    if dtype is not None and type.dtype.kind == "c" and np.dtype(dtype).kind != "c":
+        raise ValueError(f"{name}: dtype {np.dtype(dtype)} is real, but {type} is complex; pass a complex dtype")
+
+
 @compiled_function
 def var(x: Any, *, axis: Axes = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
     """Return the variance along `axis`, with a divisor of the number of elements minus `ddof`."""
     x = as_inexact(x, "var")
+    check_variance_dtype("var", x.type, dtype)
     out_dtype = x.type.dtype if dtype is None else canonical_dtype(dtype)
     wide = astype_weak(x, numpy_carrier(x.type.dtype if dtype is None else out_dtype), False)
     deviation = subtract(wide, mean(wide, axis=axis, keepdims=True))
@@ -152,7 +162,7 @@ def var(x: Any, *, axis: Axes = None, dtype: Any = None, ddof: int = 0, keepdims
     total = sum(square, axis=axis, keepdims=keepdims)
     count = math.prod(x.type.shape[dim] for dim in reduced_dims("var", axis, x.type)) - ddof
     variance = divide(total, max(count, 0))
-    return variance if out_dtype.kind == "c" else astype_weak(variance, out_dtype, False)
+    return variance if dtype is None and out_dtype.kind == "c" else astype_weak(variance, out_dtype, False)
 
 
 @compiled_function
@@ -174,7 +184,7 @@ def reduced_dims(name: str, axis: Axes, type: ArrayType) -> tuple[int, ...]:
     """Return the dims of `axis`; all dims if it is None."""
     if axis is None:
         return tuple(range(type.ndim))
-    return canonical_axes(name, (axis,) if isinstance(axis, int) else axis, type)
+    return canonical_axes(name, axis if isinstance(axis, Sequence) and not isinstance(axis, str) else (axis,), type)
 
 
 def _keep_dims(result: Any, type: ArrayType, dims: tuple[int, ...], keepdims: bool) -> Any:

@@ -96,7 +96,8 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
     Args:
         a: the matrices, of shape (..., M, N).
-        mode: "reduced" returns Q of shape (..., M, K) with K = min(M, N), "complete" a square Q, and "r" only R. "raw"
+        mode: "reduced" returns Q of shape (..., M, K) with K = min(M, N), "complete" a square Q, and "r" only R. "full"
+            is another name of "reduced", as in JAX. "raw"
             returns the transpose of LAPACK's packed result of `geqrf` (R and the Householder reflectors) and the
             coefficients tau.
 
@@ -113,7 +114,7 @@ def qr(a: Any, mode: str = "reduced") -> Any:
                [ 0.,  3.]], dtype=float32)
     """
     if mode not in ("reduced", "complete", "r", "raw", "full"):
-        raise ValueError(f"qr: mode must be 'reduced', 'complete', 'r' or 'raw', not {mode!r}")
+        raise ValueError(f"qr: mode must be 'reduced' (or 'full'), 'complete', 'r' or 'raw', not {mode!r}")
     if mode == "raw":
         return QRResult(*_raw_qr(a))
     result = QRResult(*lax.qr(as_inexact_operand(a, "qr"), full_matrices=mode == "complete"))
@@ -257,8 +258,8 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
         A named tuple (eigenvalues, eigenvectors). The eigenvalues are real and ascending, the eigenvectors are columns.
 
     Raises:
-        TypeError: if `a` does not hold square matrices, or has a float dtype of 16 bits or less.
-        ValueError: if `UPLO` is unknown.
+        TypeError: if `a` has a float dtype of 16 bits or less.
+        ValueError: if `a` does not hold square matrices, or `UPLO` is unknown.
 
     Example:
         >>> jnp.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues
@@ -281,15 +282,15 @@ def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -
         The eigenvalues, real and ascending.
 
     Raises:
-        TypeError: if `a` does not hold square matrices, or has a float dtype of 16 bits or less.
-        ValueError: if `UPLO` is unknown.
+        TypeError: if `a` has a float dtype of 16 bits or less.
+        ValueError: if `a` does not hold square matrices, or `UPLO` is unknown.
 
     Example:
         >>> jnp.linalg.eigvalsh(jnp.array([[2.0, 1.0], [1.0, 2.0]]))
         Array([1., 3.], dtype=float32)
     """
     lower = _is_lower("eigvalsh", UPLO)
-    return lax.eigh(as_inexact_operand(a, "eigvalsh"), lower=lower, symmetrize_input=symmetrize_input)[1]
+    return lax.eigh(as_matrices("eigvalsh", a, square=True), lower=lower, symmetrize_input=symmetrize_input)[1]
 
 
 def _is_lower(name: str, triangle: str | None) -> bool:

@@ -4,6 +4,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.compiler.ops.linalg.batched import identity
 from shardwise.numpy import products, shapes, triangles
@@ -136,16 +137,15 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
         The cross products, along the same axis.
 
     Raises:
-        TypeError: if the other dims do not broadcast.
-        ValueError: if the size along `axis` is not 3.
-        IndexError: if `axis` does not exist.
+        TypeError: if the other dims do not broadcast, or `axis` is not an integer.
+        ValueError: if the size along `axis` is not 3, or `axis` does not exist.
 
     Example:
         >>> jnp.linalg.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
         Array([0, 0, 1], dtype=int32)
     """
     types = type_of(x1, "cross"), type_of(x2, "cross")
-    if any(each.shape[axis] != 3 for each in types):
+    if any(each.shape[canonical_axis("cross", axis, each.ndim)] != 3 for each in types):
         raise ValueError(f"cross: the size along axis {axis} must be 3, not that of {types[0]} and {types[1]}")
     return products.cross(x1, x2, axis=axis)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy  # `scipy.linalg` is loaded on first access; importing it here would cost every program 0.3 s
 
-from shardwise.compiler.arrays.operands import as_operand, broadcast_shapes, type_of
+from shardwise.compiler.arrays.operands import as_operand, broadcast_shapes, static_integer, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.numpy.creation import array, zeros
 from shardwise.numpy.joining import concatenate
@@ -412,14 +412,16 @@ def helmert(n: int, full: bool = False) -> Any:
 
     Raises:
         TypeError: if `n` is not an integer.
-        ValueError: if `n` is negative.
+        ValueError: if `n` is less than 1.
 
     Example:
         >>> jax.scipy.linalg.helmert(2, full=True)
         Array([[ 0.70710677,  0.70710677],
                [ 0.70710677, -0.70710677]], dtype=float32)
     """
-    return _as_default_float(scipy.linalg.helmert(n, full))
+    if (count := static_integer("helmert", "n", n)) < 1:
+        raise ValueError(f"helmert: n must be at least 1, not {count}")
+    return _as_default_float(scipy.linalg.helmert(count, full))
 
 
 def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
@@ -435,7 +437,7 @@ def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
 
     Raises:
         ValueError: if `scale` is unknown, or if `n` is negative.
-        TypeError: if `n` is not a number, or if `dtype` is not a dtype.
+        TypeError: if `n` is not an integer, or if `dtype` is not a dtype.
 
     Example:
         >>> jax.scipy.linalg.dft(1)
@@ -443,6 +445,8 @@ def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
     """
     if scale not in (None, "sqrtn", "n"):
         raise ValueError(f"dft: scale must be None, 'sqrtn' or 'n', not {scale!r}")
+    if (n := static_integer("dft", "n", n)) < 0:
+        raise ValueError(f"dft: n must not be negative: {n}")
     out_dtype = (
         np.result_type(default_dtype("float*"), np.complex64) if dtype is None else requested_dtype("dft", dtype)
     )

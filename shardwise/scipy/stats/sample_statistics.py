@@ -28,7 +28,7 @@ def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: 
     """Return the most frequent element along an axis and its count.
 
     Of several equally frequent elements it is the smallest. All NaNs count as equal. The mode of an empty axis is NaN,
-    with count 0.
+    with count 0, in the default float dtype, as in JAX.
 
     Args:
         a: the sample.
@@ -51,7 +51,7 @@ def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: 
     _check_nan_policy("mode", nan_policy)
     x, dim, keepdims_shape = _normalize_axis("mode", a, axis)
     if not x.shape[dim]:
-        empty_mode = jnp.full(keepdims_shape[:dim] + keepdims_shape[dim + 1 :], np.nan)
+        empty_mode = jnp.full(x.shape[:dim] + x.shape[dim + 1 :], np.nan)
         results: list[Any] = [empty_mode, jnp.zeros_like(empty_mode)]
     else:
         results = _mode(x, dim=dim)
