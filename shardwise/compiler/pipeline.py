@@ -68,6 +68,7 @@ def run_stages(
     chip: Chip = CPU,
     memory_limit: int | None = None,
     out_names: Sequence[str] = (),
+    user_meshes: Sequence[AbstractMesh] = (),
 ) -> Stages:
     """Run every stage that needs no device.
 
@@ -81,6 +82,7 @@ def run_stages(
         chip: the hardware for which layouts are chosen.
         memory_limit: the most bytes that each device should hold.
         out_names: the names of the outputs, for messages.
+        user_meshes: the meshes that the user named; the layout of each output is expressed on one of them.
     """
     simplified = dce(hoist(lower_keys(erase_varying(inline(verify(program))))))
     ins = [
@@ -91,7 +93,7 @@ def run_stages(
         _pin_words(pin, type) if is_key(type.dtype) else pin
         for pin, type in zip(out_pins, program.out_types, strict=True)
     ]
-    sharded = propagate(simplified, mesh, ins, outs, out_names)
+    sharded = propagate(simplified, mesh, ins, outs, out_names, user_meshes)
     plan = choose(sharded, chip)
     local = partition(sharded, plan)
     if memory_limit is not None:

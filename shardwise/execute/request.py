@@ -300,6 +300,7 @@ def partition_request(request: Request, target: Target, chip: Chip | None = None
         chip or chip_of(device.device_kind),
         _memory_limit(chip or chip_of(device.device_kind)),
         request.out_names,
+        [] if target.positional else [user_mesh.abstract for user_mesh in target.meshes],
     )
     return result, moves
 

@@ -145,13 +145,13 @@ def _ends(report: Report) -> str:
             for direction, rows in (("inputs", report.inputs), ("outputs", report.outputs))
             for group in group_by_layout(rows)
         ]
-        cards = [_group_card(direction, group, report) for direction, group in groups]
+        cards = [_group_card(direction, group) for direction, group in groups]
     else:
-        cards = [_card(row, report) for row in (*report.inputs, *report.outputs)]
+        cards = [_card(row) for row in (*report.inputs, *report.outputs)]
     return f'<div class="cards">{"".join(cards)}</div>'
 
 
-def _group_card(direction: str, group: EndGroup, report: Report) -> str:
+def _group_card(direction: str, group: EndGroup) -> str:
     """Return the card of the arrays with one layout, with a picture of the largest."""
     largest = max(group.rows, key=lambda row: row.bytes)
     names = "".join(f"<li>{_with_code(row.name)} <code>{escape(row.type)}</code></li>" for row in group.rows)
@@ -160,17 +160,17 @@ def _group_card(direction: str, group: EndGroup, report: Report) -> str:
         f'<div class="card"><h3>{title}</h3><p>{_with_code(group.names)}</p>'
         f"<p><code>{escape(str(group.layout))}</code></p>"
         f'<p class="note">{human_bytes(group.bytes)} per device; the picture shows {_with_code(largest.name)}</p>'
-        f"{draw_layout(largest.shape, largest.layout, report.mesh)}"
+        f"{draw_layout(largest.shape, largest.layout, largest.mesh)}"
         f"<details><summary>all names</summary><ul>{names}</ul></details></div>"
     )
 
 
-def _card(row: EndRow, report: Report) -> str:
+def _card(row: EndRow) -> str:
     return (
         f'<div class="card"><h3>{_with_code(row.name)}</h3><p><code>{escape(row.type)}</code></p>'
         f"<p><code>{escape(str(row.layout))}</code></p>"
         f'<p class="note">{escape(shape_text(row.piece))} per device, {human_bytes(row.bytes)}</p>'
-        f"{draw_layout(row.shape, row.layout, report.mesh)}</div>"
+        f"{draw_layout(row.shape, row.layout, row.mesh)}</div>"
     )
 
 

@@ -21,6 +21,7 @@ from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.plan.cost import Costs, compute_cost, reshard_cost
 from shardwise.compiler.plan.eliminate import IdentityCache, Table, eliminate
 from shardwise.compiler.plan.hardware import CPU, Chip
+from shardwise.compiler.plan.output_layout import output_layout
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.propagate.candidates import REPLICATED, Candidate, State
 from shardwise.compiler.propagate.propagate import ShardedProgram
@@ -378,8 +379,11 @@ def plan_from_picks(sharded: ShardedProgram, picks: Picks, chip: Chip = CPU) -> 
         )
         choices[equation] = Choice(operands, results)
         layouts.update(zip(equation.outputs, results, strict=True))
+    costs = Costs(chip, sharded.mesh)
     outputs = tuple(
-        _out_layout(layouts.get(value, Layout.replicated(value.type.ndim)), pin)
+        output_layout(
+            layouts.get(value, Layout.replicated(value.type.ndim)), value.type, pin, costs, sharded.user_meshes
+        )
         for value, pin in zip(sharded.program.outputs, sharded.out_pins, strict=True)
     )
     return LayoutPlan(choices, outputs, chip)
@@ -416,16 +420,3 @@ def _layout(ndim: int, axes: tuple[str, ...], picked: tuple[State, ...], order: 
     dims = tuple(tuple(axis for axis in order if states[axis] == dim) for dim in range(ndim))
     partial = tuple((axis, state) for axis in sorted(states) if isinstance(state := states[axis], Reduction))
     return Layout(dims, partial)
-
-
-def _out_layout(produced: Layout, pin: Pin | None) -> Layout:
-    """Return the layout of an output: pinned dims as pinned, open dims with the produced axes added; never partial."""
-    if pin is None:
-        return Layout(produced.dims)
-    pinned_axes = set(pin.layout.axes)
-    return Layout(
-        tuple(
-            (*axes, *(axis for axis in produced.dims[dim] if axis not in pinned_axes)) if dim in pin.open_dims else axes
-            for dim, axes in enumerate(pin.layout.dims)
-        )
-    )

@@ -45,6 +45,7 @@ class ShardedProgram:
         reduced_in_loops: the carries and stacks of loops that may not be partial, because they would not fit in memory.
         requested_out_pins: the pins of the outputs that the user requested; None for an inferred or a chosen layout.
         out_names: the names of the outputs, for messages.
+        user_meshes: the meshes of which one must have axes for the layout of each output; empty if any layout will do.
     """
 
     program: Program
@@ -57,6 +58,7 @@ class ShardedProgram:
     reduced_in_loops: frozenset[Equation] = frozenset()
     requested_out_pins: tuple[Pin | None, ...] = ()
     out_names: tuple[str, ...] = ()
+    user_meshes: tuple[AbstractMesh, ...] = ()
 
     def __str__(self) -> str:
         outs = ("free" if pin is None else str(pin) for pin in self.out_pins)
@@ -121,6 +123,7 @@ def propagate(
     in_pins: Sequence[Pin],
     out_pins: Sequence[Pin | None],
     out_names: Sequence[str] = (),
+    user_meshes: Sequence[AbstractMesh] = (),
 ) -> ShardedProgram:
     """Compute the candidates of all equations on all axes.
 
@@ -130,6 +133,8 @@ def propagate(
         in_pins: the pins of the inputs.
         out_pins: the pins of the outputs. Outputs with None get an inferred pin, or none.
         out_names: the names of the outputs, for messages; by default `output 0` and so on.
+        user_meshes: the meshes that the user named; the layout of each output is expressed on one of them. If empty,
+            outputs may be sharded along sub-axes.
 
     Raises:
         ProgramError: if the number of pins differs from the number of inputs or outputs.
@@ -152,6 +157,7 @@ def propagate(
             {},
             requested_out_pins=requested,
             out_names=names,
+            user_meshes=tuple(user_meshes),
         )
     out_pins = infer_output_pins(program, in_pins, out_pins, names)
     unfolded = unfold(program)
@@ -177,6 +183,7 @@ def propagate(
         {},
         requested_out_pins=requested,
         out_names=names,
+        user_meshes=tuple(user_meshes),
     )
     for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, groups).items():
         sharded.candidates[axis] = _candidates_on(sharded, axis, seeds, scales)

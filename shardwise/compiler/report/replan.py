@@ -24,7 +24,9 @@ def replan_limit(sharded: ShardedProgram, fewest: int, most: int) -> int:
 def replan_with_pin(sharded: ShardedProgram, value: Value, layout: Layout, chip: Chip) -> LocalProgram:
     """Return the local program that results if `value` is pinned to `layout`."""
     program = _constrain_value(sharded.program, value, Constrain(layout.dims, sharded.mesh))
-    constrained = propagate(program, sharded.mesh, sharded.in_pins, sharded.out_pins, sharded.out_names)
+    constrained = propagate(
+        program, sharded.mesh, sharded.in_pins, sharded.out_pins, sharded.out_names, sharded.user_meshes
+    )
     return partition(constrained, choose(constrained, chip))
 
 
@@ -45,7 +47,12 @@ def replan_with_inputs(sharded: ShardedProgram, layouts: Mapping[Value, Layout],
             op = replace(op, dims=layouts[equation.inputs[0]].dims)
         equations.append(equation.replace(op=op))
     replanned = propagate(
-        program.with_equations(equations), sharded.mesh, pins, sharded.requested_out_pins, sharded.out_names
+        program.with_equations(equations),
+        sharded.mesh,
+        pins,
+        sharded.requested_out_pins,
+        sharded.out_names,
+        sharded.user_meshes,
     )
     return partition(replanned, choose(replanned, chip))
 

@@ -21,6 +21,7 @@ from shardwise.compiler.report.render_hooks import HtmlReport, renderers
 from shardwise.compiler.report.timeline import Timeline, timeline
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.refine import coarsen_layout
 
 
 @final
@@ -87,9 +88,10 @@ class EndRow:
         name: the name of the argument, or the path of the output, such as `` `output['loss']` ``.
         type: the type of the global array.
         shape: the shape of the global array.
-        layout: its layout.
+        layout: its layout, in the axes of one of the user's meshes if that is possible.
         piece: the shape of one device's shard, with padding.
         bytes: the bytes of one device's shard.
+        mesh: the mesh that has the axes of the layout.
     """
 
     name: str
@@ -98,6 +100,7 @@ class EndRow:
     layout: Layout
     piece: tuple[int, ...]
     bytes: int
+    mesh: AbstractMesh
 
 
 @final
@@ -247,20 +250,24 @@ def report(
         local.program.name,
         local.mesh,
         chip,
-        _end_rows(input_names, local.inputs, local.mesh),
-        _end_rows(sharded.out_names, local.outputs, local.mesh),
+        _end_rows(input_names, local.inputs, sharded),
+        _end_rows(sharded.out_names, local.outputs, sharded),
         tuple(sorted(collectives, key=lambda row: (-row.seconds, -row.sent))),
         tuple(_value_rows(sharded, origins, input_names)),
         timeline(local, chip, input_names, donated),
     )
 
 
-def _end_rows(names: Sequence[str], placements: Sequence[Placement], mesh: AbstractMesh) -> tuple[EndRow, ...]:
+def _end_rows(names: Sequence[str], placements: Sequence[Placement], sharded: ShardedProgram) -> tuple[EndRow, ...]:
     rows = []
     for name, placement in zip(names, placements, strict=True):
-        shape = placement.shard_shape(mesh)
+        shape = placement.shard_shape(sharded.mesh)
         nbytes = placement.type.with_shape(shape).nbytes
-        rows.append(EndRow(name, str(placement.type), placement.type.shape, placement.layout, shape, nbytes))
+        user_layouts = [(mesh, coarsen_layout(placement.layout, mesh, sharded.mesh)) for mesh in sharded.user_meshes]
+        mesh, layout = next(
+            ((mesh, layout) for mesh, layout in user_layouts if layout is not None), (sharded.mesh, placement.layout)
+        )
+        rows.append(EndRow(name, str(placement.type), placement.type.shape, layout, shape, nbytes, mesh))
     return tuple(rows)
 
 

@@ -79,7 +79,7 @@ def parse_layout(text: str) -> Layout:
     Raises:
         ValueError: if there is none.
     """
-    match = re.fullmatch(r"P\((.*?)\)((?: \+ \w+ over '\w+')*)", text.strip())
+    match = re.fullmatch(r"P\((.*?)\)((?: \+ \w+ over '[^']*')*)", text.strip())
     if match is None:
         raise ValueError(f"not a layout: {text!r}")
     entries = ast.literal_eval(f"({match[1]},)") if match[1] else ()

@@ -2,21 +2,24 @@
 
 The axes of the finer mesh are sub-axes of the coarse one's axes (Shardy: sub-axis). 4×2 and 2×4 devices in the same
 order both refine to 2×2×2. A layout on either mesh is a layout on the refined mesh, so programs can mix them without
-moving data.
+moving data. A sub-axis is named as Shardy prints it: `data:(4)2` has size 2, and the parts of `data` that are major to
+it have size 4 together.
 
-    sub_axes_of(AbstractMesh((4, 2), ("a", "b")), AbstractMesh((2, 2, 2), ("a_0", "a_1", "b")))
-    == {"a": ("a_0", "a_1"), "b": ("b",)}
+    sub_axes_of(AbstractMesh((4, 2), ("a", "b")), AbstractMesh((2, 2, 2), ("a:(1)2", "a:(2)2", "b")))
+    == {"a": ("a:(1)2", "a:(2)2"), "b": ("b",)}
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from itertools import count, pairwise
+from itertools import pairwise
 
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, device_grid
 
 # The strides of an axis in device order: between neighbours along it, and of the next major axis (stride × size).
 Strides = tuple[int, int]
+_SUB_AXIS = re.compile(r"(.*):\((\d+)\)\d+")
 
 
 def common_mesh(meshes: Sequence[Mesh]) -> Mesh | None:
@@ -48,8 +51,7 @@ def split_mesh(mesh: AbstractMesh, parts: Mapping[str, int]) -> AbstractMesh:
     types: list[AxisType] = []
     for (name, size), kind in zip(mesh.shape.items(), mesh.axis_types, strict=True):
         sub_sizes = (parts[name], size // parts[name]) if name in parts else (size,)
-        used = [*mesh.axis_names, *names]
-        names += [_new_name(name, used), _new_name(name, [*used, _new_name(name, used)])] if name in parts else [name]
+        names += [_sub_axis(name, 1, sub_sizes[0]), _sub_axis(name, *sub_sizes)] if name in parts else [name]
         sizes += sub_sizes
         types += [kind] * len(sub_sizes)
     return AbstractMesh(sizes, names, types)
@@ -109,10 +111,16 @@ def _axis_name(strides: Strides, meshes: Sequence[Mesh], used: Sequence[str]) ->
         for name, (start, end) in _strides(mesh.abstract).items():
             if (start, end) == strides and name not in used:
                 return name
-    outer = next(name for name, (start, end) in _strides(meshes[0].abstract).items() if start <= low and high <= end)
-    return _new_name(outer, [*(name for mesh in meshes for name in mesh.axis_names), *used])
+    outer, end = next(
+        (name, end)
+        for name, (start, end) in _strides(meshes[0].abstract).items()
+        if start <= low and high <= end and start < end
+    )
+    return _sub_axis(outer, end // high, high // low)
 
 
-def _new_name(axis: str, used: Sequence[str]) -> str:
-    """Return a name for a sub-axis that is not used yet: `data_0`, `data_1`, …"""
-    return next(name for number in count() if (name := f"{axis}_{number}") not in used)
+def _sub_axis(axis: str, major: int, size: int) -> str:
+    """Return the name of a sub-axis of this size, given the size of the parts of the axis that are major to it."""
+    if nested := _SUB_AXIS.fullmatch(axis):
+        axis, major = nested[1], int(nested[2]) * major
+    return f"{axis}:({major}){size}"

@@ -54,10 +54,10 @@ def test_a_layout_on_the_common_mesh_places_the_same_elements(first, second, com
 
 def test_the_axis_names_of_the_common_mesh():
     fine = common_mesh([mesh_of((4, 2), "ab"), mesh_of((2, 4), "cd")])
-    assert str(fine.abstract) == "c=2, a_0=2, b=2"
-    assert sub_axes_of(AbstractMesh((4, 2), "ab"), fine.abstract) == {"a": ("c", "a_0"), "b": ("b",)}
-    assert coarsen_layout(Layout((("a_0",), ())), AbstractMesh((4, 2), "ab"), fine.abstract) is None
-    assert coarsen_layout(Layout((("a_0", "c"), ())), AbstractMesh((4, 2), "ab"), fine.abstract) is None
+    assert str(fine.abstract) == "c=2, a:(2)2=2, b=2"
+    assert sub_axes_of(AbstractMesh((4, 2), "ab"), fine.abstract) == {"a": ("c", "a:(2)2"), "b": ("b",)}
+    assert coarsen_layout(Layout((("a:(2)2",), ())), AbstractMesh((4, 2), "ab"), fine.abstract) is None
+    assert coarsen_layout(Layout((("a:(2)2", "c"), ())), AbstractMesh((4, 2), "ab"), fine.abstract) is None
 
 
 def test_meshes_without_a_common_refinement():
