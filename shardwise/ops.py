@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.indexing import clip_indices, index_mode
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.indexing.scatter import Scatter
@@ -32,7 +33,7 @@ def segment_sum(
     bucket_size: int | None = None,
     mode: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Sum the rows of an array by segment: row `i` of the result is the sum of the rows with id `i`.
 
     Args:
@@ -71,7 +72,7 @@ def segment_prod(
     bucket_size: int | None = None,
     mode: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Multiply the rows of an array by segment: row `i` of the result is the product of the rows with id `i`.
 
     Args:
@@ -110,7 +111,7 @@ def segment_max(
     bucket_size: int | None = None,
     mode: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Compute the maximum of the rows of an array by segment: row `i` of the result is that of the rows with id `i`.
 
     Args:
@@ -149,7 +150,7 @@ def segment_min(
     bucket_size: int | None = None,
     mode: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Compute the minimum of the rows of an array by segment: row `i` of the result is that of the rows with id `i`.
 
     Args:

@@ -1,9 +1,13 @@
-"""Run the examples in the docstrings of all public functions."""
+"""Run the examples in the docstrings of all public functions; their results have the declared types."""
 
 import doctest
-from collections.abc import Iterator
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -72,9 +76,45 @@ def test_exceptions_are_names_without_an_example() -> None:
         assert ">>>" not in (FUNCTIONS[name].__doc__ or ""), name
 
 
+def has_type(value: Any, annotation: Any) -> bool:
+    """Return whether a value has the type of an annotation; True for annotations other than arrays and containers."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is tuple and args[-1] is not ...:
+        return isinstance(value, tuple) and len(value) == len(args) and all(map(has_type, value, args))
+    if origin in (tuple, list):
+        return isinstance(value, origin) and all(has_type(item, args[0]) for item in value)
+    return annotation is Any or not isinstance(annotation, type) or isinstance(value, annotation)
+
+
+def checks_result(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` with a check of its result against its annotation."""
+    source = inspect.unwrap(function)
+    annotation = source.__annotations__.get("return", Any)
+    if isinstance(annotation, str):
+        annotation = eval(annotation, {**vars(sys.modules[source.__module__]), "Array": sw.Array})
+
+    @functools.wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        result = function(*args, **keywords)
+        assert has_type(result, annotation), f"declared as {annotation}, but returned {result!r}"
+        return result
+
+    return call
+
+
+def test_results_are_compared_with_annotations() -> None:
+    x = jnp.ones(2)
+    assert has_type(x, sw.Array) and not has_type(1.0, sw.Array) and has_type(1.0, Any)
+    assert has_type((x, x), tuple[sw.Array, sw.Array]) and not has_type((x,), tuple[sw.Array, sw.Array])
+    assert has_type((x,), tuple[sw.Array, ...]) and not has_type([x, 1], list[sw.Array])
+
+
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in NO_EXAMPLE])
-def test_example(name: str) -> None:
+def test_example(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     function = FUNCTIONS[name]
+    if inspect.isfunction(function):
+        module, _, attribute = name.rpartition(".")
+        monkeypatch.setattr(importlib.import_module(module), attribute, checks_result(function))
     text = function.__doc__ or ""
     assert text, f"{name} has no docstring"
     example = doctest.DocTestParser().get_doctest(text, dict(SCOPE), name, None, 0)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import tree
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.remat import Barrier
@@ -116,7 +117,7 @@ def _ignore_sharding(sharding: Any) -> None:
     """Accept the sharding of a value that `dce_sink` keeps alive, and do nothing."""
 
 
-def create_token(_: Any = None) -> Any:
+def create_token(_: Any = None) -> Array:
     """Create a token: a value without content that `after_all` accepts.
 
     Args:
@@ -136,7 +137,7 @@ def create_token(_: Any = None) -> Any:
 
 
 @compiled_function
-def after_all(*operands: Any) -> Any:
+def after_all(*operands: Any) -> Array:
     """Join tokens: return a token that is available once all the given ones are.
 
     Args:

@@ -6,6 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
@@ -24,7 +25,7 @@ def scaled_dot(
     rhs_scale: Any = None,
     dimension_numbers: DotDimensionNumbers | None = None,
     preferred_element_type: Any = None,
-) -> Any:
+) -> Array:
     """Compute the dot product of block-scaled operands, in bf16.
 
     Args:

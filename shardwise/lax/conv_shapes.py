@@ -4,6 +4,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ops.reduce.sliding_window import WindowDimension
 from shardwise.compiler.ops.shape.movement import inverse_permutation, permute
@@ -242,7 +243,7 @@ def conv_general_dilated_local(
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Any = None,
     precision: Any = None,
-) -> Any:
+) -> Array:
     """Compute a convolution with an unshared kernel: each output position has its own weights.
 
     Args:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ir.types import ArrayType
@@ -94,7 +95,7 @@ def conv_general_dilated(
     precision: Any = None,
     preferred_element_type: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Convolve an array with a kernel. The kernel is not flipped, as usual in neural networks.
 
     Args:
@@ -222,7 +223,7 @@ def conv(
     padding: str,
     precision: Any = None,
     preferred_element_type: Any = None,
-) -> Any:
+) -> Array:
     """Convolve an array in the layout NCHW with a kernel in the layout OIHW, with any number of spatial dims.
 
     Args:
@@ -261,7 +262,7 @@ def conv_with_general_padding(
     rhs_dilation: Sequence[int] | None,
     precision: Any = None,
     preferred_element_type: Any = None,
-) -> Any:
+) -> Array:
     """Convolve an array in the layout NCHW with a kernel in the layout OIHW, with padding and dilations.
 
     Args:
@@ -318,7 +319,7 @@ def conv_transpose(
     precision: Any = None,
     preferred_element_type: Any = None,
     use_consistent_padding: bool = False,
-) -> Any:
+) -> Array:
     """Compute a transposed convolution: a convolution over `lhs` dilated by `strides`.
 
     Args:
@@ -413,7 +414,7 @@ def conv_general_dilated_patches(
     dimension_numbers: Any = None,
     precision: Any = None,
     preferred_element_type: Any = None,
-) -> Any:
+) -> Array:
     """Extract the patches that a kernel of `filter_shape` would be applied to, as features.
 
     The features of the result are ordered by input feature, then by position in the window.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.placement import create_on_device
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.dtypes import is_inexact, is_integer
@@ -17,7 +18,7 @@ from shardwise.lax.shape import constrain_sharding, sizes_of
 from shardwise.runtime.array import ArrayImpl
 
 
-def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Any:
+def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Array:
     """Create an array filled with a scalar.
 
     Args:
@@ -47,7 +48,7 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
 
 def full_like(
     x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, sharding: Any = None
-) -> Any:
+) -> Array:
     """Create an array filled with a scalar, with the shape and dtype of another array.
 
     Args:
@@ -90,7 +91,7 @@ def _broadcast_scalar(value: Any, *, shape: tuple[int, ...], dtype: Any, weak: b
     return Broadcast(shape, ())(astype_weak(as_operand(value), dtype, weak))
 
 
-def empty(shape: Any, dtype: Any, *, out_sharding: Any = None) -> Any:
+def empty(shape: Any, dtype: Any, *, out_sharding: Any = None) -> Array:
     """Create an array with arbitrary elements. Here they are zeros.
 
     Args:
@@ -113,7 +114,7 @@ def empty(shape: Any, dtype: Any, *, out_sharding: Any = None) -> Any:
     return create_on_device(full_op, (sizes, 0, requested_dtype("empty", dtype)), out_sharding, "empty")
 
 
-def iota(dtype: Any, size: int) -> Any:
+def iota(dtype: Any, size: int) -> Array:
     """Create the array 0, 1, 2, ... of `size` elements.
 
     Args:
@@ -133,7 +134,7 @@ def iota(dtype: Any, size: int) -> Any:
     return broadcasted_iota(dtype, (size,), 0)
 
 
-def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sharding: Any = None) -> Any:
+def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sharding: Any = None) -> Array:
     """Create an array whose elements are their index along `dimension`.
 
     Args:

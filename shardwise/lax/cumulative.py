@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ops.reduce.cumulative import Cumulative
 from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM, Reduction
 
 
-def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative sum along an axis.
 
     Args:
@@ -32,7 +33,7 @@ def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     return _cumulative("cumsum", operand, SUM, axis, reverse)
 
 
-def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative product along an axis.
 
     Args:
@@ -54,7 +55,7 @@ def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     return _cumulative("cumprod", operand, PROD, axis, reverse)
 
 
-def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative maximum along an axis. It is NaN from the first NaN on.
 
     Args:
@@ -76,7 +77,7 @@ def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     return _cumulative("cummax", operand, MAX, axis, reverse)
 
 
-def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative minimum along an axis. It is NaN from the first NaN on.
 
     Args:
@@ -98,7 +99,7 @@ def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     return _cumulative("cummin", operand, MIN, axis, reverse)
 
 
-def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative log-sum-exp along an axis: the logarithm of the cumulative sum of exponentials, without
     overflow.
 

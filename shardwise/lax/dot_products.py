@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, short_name
@@ -30,7 +31,7 @@ def dot(
     precision: Any = None,
     preferred_element_type: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Compute the product of vectors and matrices, or a general dot product.
 
     Args:
@@ -82,7 +83,7 @@ def dot_general(
     preferred_element_type: Any = None,
     *,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Compute a general dot product: contract some dims, and batch over others.
 
     Args:
@@ -118,7 +119,7 @@ def dot_general(
     )
 
 
-def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
+def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
     """Multiply batches of matrices. The matrices are the last two dims, and the other dims are batch dims.
 
     Args:

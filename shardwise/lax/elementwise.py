@@ -8,6 +8,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -54,20 +55,20 @@ _BROADCAST = "An array of the broadcast shape and of the operands' dtype."
 
 def _unary(
     name: str, op: Op, dtypes: str, summary: str, *example: str, returns: str = _SAME_TYPE
-) -> Callable[[Any], Any]:
+) -> Callable[[Any], Array]:
     """Make a function of one operand."""
 
-    def function(x: Any) -> Any:
+    def function(x: Any) -> Array:
         return op(as_operand(x, name))
 
     args, raises = _unary_sections(dtypes)
     return _documented(function, name, summary, args, returns, raises, example)
 
 
-def _unary_with_accuracy(name: str, op: Op, dtypes: str, summary: str, *example: str) -> Callable[..., Any]:
+def _unary_with_accuracy(name: str, op: Op, dtypes: str, summary: str, *example: str) -> Callable[..., Array]:
     """Make a function of one operand that has the parameter `accuracy`."""
 
-    def function(x: Any, *, accuracy: Any = None) -> Any:
+    def function(x: Any, *, accuracy: Any = None) -> Array:
         check_accuracy(name, accuracy)
         return op(as_operand(x, name))
 
@@ -84,10 +85,10 @@ def _unary_sections(dtypes: str) -> tuple[list[str], list[str]]:
 
 def _binary(
     name: str, op: Op, dtypes: str, summary: str, *example: str, returns: str = _BROADCAST
-) -> Callable[[Any, Any], Any]:
+) -> Callable[[Any, Any], Array]:
     """Make a function of two operands."""
 
-    def function(x: Any, y: Any) -> Any:
+    def function(x: Any, y: Any) -> Array:
         return op(*broadcast_operands(name, x, y))
 
     args = [f"x, y: arrays of {dtypes}, of the same dtype and rank. Scalars and dims of size 1 broadcast."]
@@ -617,7 +618,7 @@ clz = _unary(
 )
 
 
-def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
+def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Array:
     """Multiply `x` and `y` elementwise. Booleans are combined by logical and.
 
     Args:
@@ -646,7 +647,7 @@ def _multiply(x: Any, y: Any, *, dtype: Any) -> Any:
 
 
 @compiled_function
-def mulhi(x: Any, y: Any, /) -> Any:
+def mulhi(x: Any, y: Any, /) -> Array:
     """Compute the high half of the bits of the double-width product `x * y`.
 
     Args:
@@ -665,7 +666,7 @@ def mulhi(x: Any, y: Any, /) -> Any:
     return bitwise.MulHigh()(*broadcast_operands("mulhi", x, y))
 
 
-def nextafter(x1: Any, x2: Any) -> Any:
+def nextafter(x1: Any, x2: Any) -> Array:
     """Return the next representable float after `x1` in the direction of `x2`.
 
     Args:
@@ -690,7 +691,7 @@ def _nextafter(x: Any, y: Any) -> Any:
     return rounding.Nextafter()(*broadcast_operands("nextafter", x, y))
 
 
-def reciprocal(x: Any) -> Any:
+def reciprocal(x: Any) -> Array:
     """Compute `1 / x` of each element.
 
     Args:
@@ -709,7 +710,7 @@ def reciprocal(x: Any) -> Any:
     return integer_pow(x, -1)
 
 
-def integer_pow(x: Any, y: int) -> Any:
+def integer_pow(x: Any, y: int) -> Array:
     """Compute `x ** y` for a static integer exponent.
 
     Args:
@@ -730,7 +731,7 @@ def integer_pow(x: Any, y: int) -> Any:
 
 
 @compiled_function
-def pow(x: Any, y: Any) -> Any:
+def pow(x: Any, y: Any) -> Array:
     """Compute `x ** y` elementwise.
 
     Args:
@@ -754,7 +755,7 @@ def pow(x: Any, y: Any) -> Any:
 
 
 @compiled_function
-def clamp(min: Any, x: Any, max: Any) -> Any:
+def clamp(min: Any, x: Any, max: Any) -> Array:
     """Limit `x` to the range from `min` to `max`. NaN in any operand gives NaN.
 
     Args:
@@ -775,7 +776,7 @@ def clamp(min: Any, x: Any, max: Any) -> Any:
     return min_max.Clamp()(*broadcast_operands("clamp", min, x, max))
 
 
-def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Any:
+def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Array:
     """Round each element to the nearest integer.
 
     Args:
@@ -798,7 +799,7 @@ def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZER
 
 
 @compiled_function
-def conj(x: Any) -> Any:
+def conj(x: Any) -> Array:
     """Return the complex conjugate of each element. Real numbers become complex.
 
     Args:
@@ -818,7 +819,7 @@ def conj(x: Any) -> Any:
     return complex_parts.Conj()(x) if x.type.dtype.kind == "c" else complex_parts.Complex()(x, zeros_like(x))
 
 
-def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Any:
+def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Array:
     """Round each element to the nearest float with fewer exponent and mantissa bits. The dtype does not change.
 
     Args:
@@ -839,7 +840,7 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> An
     return rounding.ReducePrecision(int(exponent_bits), int(mantissa_bits))(as_operand(operand, "reduce_precision"))
 
 
-def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
+def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
     """Reinterpret the bits of each element as another dtype.
 
     A narrower dtype adds a last dim, which holds the parts of each element. A wider dtype removes the last dim, whose
@@ -864,7 +865,7 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
     return x if x.type.dtype == dtype else bitwise.BitcastConvert(dtype)(x)
 
 
-def convert_element_type(operand: Any, new_dtype: Any) -> Any:
+def convert_element_type(operand: Any, new_dtype: Any) -> Array:
     """Convert each element to `new_dtype`.
 
     Args:
@@ -888,7 +889,7 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Any:
 
 
 @compiled_function
-def select(pred: Any, on_true: Any, on_false: Any) -> Any:
+def select(pred: Any, on_true: Any, on_false: Any) -> Array:
     """Choose elements of `on_true` where `pred` is true, and of `on_false` elsewhere.
 
     Args:

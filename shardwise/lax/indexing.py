@@ -22,7 +22,7 @@ from shardwise.compiler.arrays.indexing import (
     promote_indices,
     wrap_negative_index,
 )
-from shardwise.compiler.arrays.methods import where
+from shardwise.compiler.arrays.methods import Array, where
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.arrays.reductions import amax
 from shardwise.compiler.ir.types import Scalar
@@ -81,7 +81,7 @@ def dynamic_slice(
     slice_sizes: Sequence[int],
     *,
     allow_negative_indices: bool | Sequence[bool] = True,
-) -> Any:
+) -> Array:
     """Slice an array at start indices that may be traced.
 
     A slice that would exceed the array is moved into bounds, after negative starts are converted.
@@ -116,7 +116,7 @@ def _dynamic_slice(x: Any, *starts: Any, sizes: tuple[int, ...], wraps: tuple[bo
 
 def dynamic_update_slice(
     operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool | Sequence[bool] = True
-) -> Any:
+) -> Array:
     """Replace a slice of an array, at start indices that may be traced.
 
     A slice that would exceed the array is moved into bounds, after negative starts are converted.
@@ -151,7 +151,7 @@ def _dynamic_update_slice(x: Any, update: Any, *starts: Any, wraps: tuple[bool, 
 
 def dynamic_slice_in_dim(
     operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
-) -> Any:
+) -> Array:
     """Slice an array along one dim, at a start index that may be traced; see `dynamic_slice`.
 
     Args:
@@ -181,7 +181,7 @@ def dynamic_slice_in_dim(
 
 def dynamic_index_in_dim(
     operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
-) -> Any:
+) -> Array:
     """Return the slice at one index along a dim. The index may be traced.
 
     Args:
@@ -209,7 +209,7 @@ def dynamic_index_in_dim(
 
 def dynamic_update_slice_in_dim(
     operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True
-) -> Any:
+) -> Array:
     """Replace a slice along one dim, at a start index that may be traced; see `dynamic_update_slice`.
 
     Args:
@@ -238,7 +238,7 @@ def dynamic_update_slice_in_dim(
 
 def dynamic_update_index_in_dim(
     operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True
-) -> Any:
+) -> Array:
     """Replace the slice at one index along a dim. The index may be traced.
 
     Args:
@@ -307,7 +307,7 @@ def gather(
     indices_are_sorted: bool = False,
     mode: Any = None,
     fill_value: Any = None,
-) -> Any:
+) -> Array:
     """Gather windows of an array at index vectors.
 
     Args:
@@ -376,7 +376,7 @@ def scatter(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     mode: Any = None,
-) -> Any:
+) -> Array:
     """Replace windows of an array at index vectors.
 
     If windows overlap, it is unspecified which update is written.
@@ -418,7 +418,7 @@ def scatter_add(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     mode: Any = None,
-) -> Any:
+) -> Array:
     """Add updates to windows of an array at index vectors.
 
     Args:
@@ -458,7 +458,7 @@ def scatter_sub(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     mode: Any = None,
-) -> Any:
+) -> Array:
     """Subtract updates from windows of an array at index vectors.
 
     Args:
@@ -498,7 +498,7 @@ def scatter_mul(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     mode: Any = None,
-) -> Any:
+) -> Array:
     """Multiply windows of an array by updates at index vectors.
 
     Args:
@@ -538,7 +538,7 @@ def scatter_min(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     mode: Any = None,
-) -> Any:
+) -> Array:
     """Take the minimum of windows of an array and updates at index vectors.
 
     Args:
@@ -578,7 +578,7 @@ def scatter_max(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     mode: Any = None,
-) -> Any:
+) -> Array:
     """Take the maximum of windows of an array and updates at index vectors.
 
     Args:
@@ -619,7 +619,7 @@ def scatter_apply(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     mode: Any = None,
-) -> Any:
+) -> Array:
     """Apply a function to the elements of windows of an array at index vectors.
 
     The function is applied to an element once for each window that contains it.
@@ -694,7 +694,7 @@ def _scatter(x: Any, indices: Any, updates: Any, *, op: Scatter, clips: bool) ->
     return op(x, indices, updates)
 
 
-def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
+def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
     """Take the elements at given indices along several axes.
 
     Args:

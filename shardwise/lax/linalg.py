@@ -11,6 +11,7 @@ from typing import Any
 
 from shardwise.api.control import fori_loop
 from shardwise.compiler.arrays.matrices import as_matrices
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
@@ -86,7 +87,7 @@ class SvdAlgorithm(enum.Enum):
     DIVIDE_AND_CONQUER = "divide_and_conquer"
 
 
-def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
+def cholesky(x: Any, *, symmetrize_input: bool = True) -> Array:
     """Compute the Cholesky factor L of `x = L L*`, a lower triangular matrix.
 
     Args:
@@ -113,7 +114,7 @@ def _cholesky(x: Any, *, symmetrize_input: bool) -> Any:
     return Cholesky()(symmetrize(x) if symmetrize_input else x)
 
 
-def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:
+def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
     """Compute the upper Cholesky factor of `R* R + w w*` from `R` and `w` in O(n²) operations.
 
     Args:
@@ -166,7 +167,7 @@ def eig(
     enable_eigvec_derivs: bool = False,
     implementation: EigImplementation | None = None,
     use_magma: bool | None = None,
-) -> list[Any]:
+) -> list[Array]:
     """Compute the eigenvalues and eigenvectors of general matrices.
 
     Args:
@@ -213,7 +214,7 @@ def eigh(
     sort_eigenvalues: bool = True,
     subset_by_index: tuple[int, int] | None = None,
     implementation: EighImplementation | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[Array, Array]:
     """Compute the eigenvectors and eigenvalues of Hermitian matrices.
 
     Args:
@@ -288,7 +289,7 @@ def _hessenberg(a: Any) -> list[Any]:
     return list(Hessenberg()(as_operand(a, "hessenberg")))
 
 
-def householder_product(a: Any, taus: Any) -> Any:
+def householder_product(a: Any, taus: Any) -> Array:
     """Compute the product of elementary Householder reflectors `I - tau v v*`: the first columns of Q.
 
     Args:
@@ -316,7 +317,7 @@ def _householder_product(a: Any, taus: Any) -> Any:
     return HouseholderProduct()(as_operand(a, "householder_product"), as_operand(taus, "householder_product"))
 
 
-def lu(x: Any) -> tuple[Any, Any, Any]:
+def lu(x: Any) -> tuple[Array, Array, Array]:
     """Compute the LU decomposition with partial pivoting: `x[permutation] = L U`.
 
     Args:
@@ -345,7 +346,7 @@ def _lu(x: Any) -> list[Any]:
     return [packed, pivots, PivotsToPermutation(x.type.shape[-2])(pivots)]
 
 
-def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
+def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
     """Convert the pivots of an LU decomposition to a permutation of the rows.
 
     Args:
@@ -370,7 +371,7 @@ def _lu_pivots_to_permutation(pivots: Any, *, size: int) -> Any:
     return PivotsToPermutation(size)(astype_weak(as_operand(pivots, "lu_pivots_to_permutation"), INDEX, False))
 
 
-def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Any:
+def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Array:
     """Multiply a matrix by the Q of a QR decomposition that is given by Householder reflectors.
 
     Args:
@@ -399,7 +400,9 @@ def _ormqr(a: Any, taus: Any, c: Any, *, left: bool, adjoint: bool) -> Any:
     return Ormqr(left, adjoint)(*(as_operand(x, "ormqr") for x in (a, taus, c)))
 
 
-def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None) -> tuple[Any, ...]:
+def qr(
+    x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None
+) -> tuple[Array, ...]:
     """Compute the QR decomposition `x = Q R`, where Q has orthonormal columns and R is upper triangular.
 
     Args:
@@ -436,7 +439,7 @@ def schur(
     compute_schur_vectors: bool = True,
     sort_eig_vals: bool = False,
     select_callable: Callable[..., Any] | None = None,
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """Compute the Schur decomposition `x = Z T Z*`.
 
     Args:
@@ -523,7 +526,7 @@ def _svd(x: Any, *, full: bool, vectors: bool, subset: tuple[int, int] | None, r
 
 def symmetric_product(
     a_matrix: Any, c_matrix: Any, *, alpha: float = 1.0, beta: float = 0.0, symmetrize_output: bool = False
-) -> Any:
+) -> Array:
     """Compute `alpha A Aᵀ + beta C` for a symmetric C.
 
     Args:
@@ -575,7 +578,7 @@ def triangular_solve(
     transpose_a: bool = False,
     conjugate_a: bool = False,
     unit_diagonal: bool = False,
-) -> Any:
+) -> Array:
     """Solve a triangular system `op(a) x = b` or `x op(a) = b`.
 
     On a mesh, the columns of `b` may be sharded too.
@@ -616,7 +619,7 @@ def _triangular_solve(a: Any, b: Any, *, op: TriangularSolve) -> Any:
     return Reshape(shape)(op(a, Reshape(column)(b)))
 
 
-def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Any, Any, Any, Any]:
+def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Array, Array, Array, Array]:
     """Reduce Hermitian matrices to tridiagonal form by Householder reflections.
 
     Args:
@@ -643,7 +646,7 @@ def _tridiagonal(a: Any, *, lower: bool) -> list[Any]:
     return list(Tridiagonal(lower)(as_operand(a, "tridiagonal")))
 
 
-def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False) -> Any:
+def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False) -> Array:
     """Solve tridiagonal systems `a x = b`. The result is NaN if `a` is singular.
 
     Args:

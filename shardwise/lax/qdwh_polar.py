@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.control import cond, while_loop
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_list_function, type_of
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ops.linalg.batched import adjoint, identity
@@ -28,7 +29,7 @@ def qdwh(
     max_iterations: int | None = None,
     eps: float | None = None,
     dynamic_shape: tuple[Any, Any] | None = None,
-) -> tuple[Any, Any, Any, Any]:
+) -> tuple[Array, Array, Array, Array]:
     """Compute the polar decomposition `x = u @ h` by the QDWH algorithm.
 
     The columns of `u` are orthonormal; `h` is Hermitian and positive semidefinite.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.dtypes import is_integer
@@ -52,7 +53,7 @@ def ragged_dot(
     preferred_element_type: Any = None,
     group_offset: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Multiply groups of rows of a matrix by one matrix per group.
 
     Args:
@@ -96,7 +97,7 @@ def ragged_dot_general(
     preferred_element_type: Any = None,
     group_offset: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Compute a dot product with a ragged dim: one dim of `lhs` is divided into groups.
 
     A ragged free dim: each group is multiplied by its own slice of `rhs` along the group dim. A ragged contracting dim:

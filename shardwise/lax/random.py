@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.placement import with_sharding_constraint
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ops.random.rng_bit_generator import ALGORITHMS, RngBitGenerator, RngUniform
@@ -31,7 +32,7 @@ def rng_bit_generator(
     algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT,
     *,
     out_sharding: Any = None,
-) -> tuple[Any, Any]:
+) -> tuple[Array, Array]:
     """Generate random bits from a state, with XLA's generator.
 
     The bits depend on the kind of device. Every device generates all of them.
@@ -62,7 +63,7 @@ def rng_bit_generator(
     return state, bits if out_sharding is None else with_sharding_constraint(bits, out_sharding)
 
 
-def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Any:
+def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Array:
     """Generate uniform random numbers in [`a`, `b`) from a state that the device keeps.
 
     Each call returns other numbers.

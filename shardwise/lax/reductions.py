@@ -4,6 +4,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin
@@ -13,7 +14,7 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.lax.shape import constrain_sharding
 
 
-def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Any:
+def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Array:
     """Compute the sum along dims.
 
     Args:
@@ -35,7 +36,7 @@ def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -
     return constrain_sharding(_reduce(Sum, operand, axes), out_sharding)
 
 
-def reduce_max(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_max(operand: Any, axes: Sequence[int]) -> Array:
     """Compute the maximum along dims; NaN if any element is NaN.
 
     Args:
@@ -55,7 +56,7 @@ def reduce_max(operand: Any, axes: Sequence[int]) -> Any:
     return _reduce(ReduceMax, operand, axes)
 
 
-def reduce_min(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_min(operand: Any, axes: Sequence[int]) -> Array:
     """Compute the minimum along dims; NaN if any element is NaN.
 
     Args:
@@ -75,7 +76,7 @@ def reduce_min(operand: Any, axes: Sequence[int]) -> Any:
     return _reduce(ReduceMin, operand, axes)
 
 
-def reduce_prod(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_prod(operand: Any, axes: Sequence[int]) -> Array:
     """Compute the product along dims.
 
     Args:
@@ -95,7 +96,7 @@ def reduce_prod(operand: Any, axes: Sequence[int]) -> Any:
     return _reduce(ReduceProd, operand, axes)
 
 
-def reduce_and(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_and(operand: Any, axes: Sequence[int]) -> Array:
     """Compute the bitwise and along dims; for booleans, whether all are true.
 
     Args:
@@ -115,7 +116,7 @@ def reduce_and(operand: Any, axes: Sequence[int]) -> Any:
     return _reduce(ReduceAnd, operand, axes)
 
 
-def reduce_or(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_or(operand: Any, axes: Sequence[int]) -> Array:
     """Compute the bitwise or along dims; for booleans, whether any is true.
 
     Args:
@@ -135,7 +136,7 @@ def reduce_or(operand: Any, axes: Sequence[int]) -> Any:
     return _reduce(ReduceOr, operand, axes)
 
 
-def reduce_xor(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_xor(operand: Any, axes: Sequence[int]) -> Array:
     """Compute the bitwise exclusive or along dims; for booleans, whether an odd number is true.
 
     Args:
@@ -155,7 +156,7 @@ def reduce_xor(operand: Any, axes: Sequence[int]) -> Any:
     return _reduce(ReduceXor, operand, axes)
 
 
-def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
+def argmax(operand: Any, axis: int, index_dtype: Any) -> Array:
     """Return the index of the first maximum along a dim. NaN counts as larger than any number.
 
     Args:
@@ -177,7 +178,7 @@ def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
     return Argmax((operator.index(axis),), requested_dtype("argmax", index_dtype))(as_operand(operand, "argmax"))
 
 
-def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
+def argmin(operand: Any, axis: int, index_dtype: Any) -> Array:
     """Return the index of the first minimum along a dim. NaN counts as smaller than any number.
 
     Args:

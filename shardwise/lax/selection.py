@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape, compiled_function, type_of
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import BITS
@@ -12,7 +13,7 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.runtime.client import default_backend
 
 
-def select_n(which: Any, *cases: Any) -> Any:
+def select_n(which: Any, *cases: Any) -> Array:
     """Choose each element from one of several arrays by its index in `which`.
 
     Args:

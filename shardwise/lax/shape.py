@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.api.placement import with_sharding_constraint
 from shardwise.compiler.arrays import methods, operands
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -36,7 +37,7 @@ def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -> Any:
+def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -> Array:
     """Broadcast an array along new leading dims.
 
     Args:
@@ -65,7 +66,7 @@ def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -
 
 def broadcast_in_dim(
     operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: Any = None
-) -> Any:
+) -> Array:
     """Broadcast an array to a shape, with an explicit mapping of its dims.
 
     Args:
@@ -111,7 +112,7 @@ def _broadcast_in_dim(x: Any, *, shape: tuple[int, ...], dims: tuple[int, ...]) 
     return x if x.type.shape == shape else Broadcast(shape, tuple(dim for _, dim in kept))(x)
 
 
-def broadcast_like(arr: Any, like_arr: Any) -> Any:
+def broadcast_like(arr: Any, like_arr: Any) -> Array:
     """Broadcast an array to the shape of another, by the rule of NumPy.
 
     Args:
@@ -159,7 +160,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
         raise ValueError(str(error)) from None
 
 
-def broadcast_to_rank(x: Any, rank: int) -> Any:
+def broadcast_to_rank(x: Any, rank: int) -> Array:
     """Add leading dims of size 1 until an array has `rank` dims.
 
     Args:
@@ -184,7 +185,7 @@ def broadcast_to_rank(x: Any, rank: int) -> Any:
 
 def reshape(
     operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, *, out_sharding: Any = None
-) -> Any:
+) -> Array:
     """Reshape an array, in row-major order.
 
     Args:
@@ -220,7 +221,7 @@ def _reshape(x: Any, *, sizes: tuple[int, ...], order: tuple[int, ...]) -> Any:
     return x if x.type.shape == sizes else Reshape(sizes)(x)
 
 
-def transpose(operand: Any, permutation: Sequence[int]) -> Any:
+def transpose(operand: Any, permutation: Sequence[int]) -> Array:
     """Permute the dims of an array.
 
     Args:
@@ -249,7 +250,7 @@ def _permutation(name: str, permutation: Any, type: ArrayType) -> tuple[int, ...
     return order
 
 
-def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
+def expand_dims(array: Any, dimensions: Sequence[int]) -> Array:
     """Insert dims of size 1.
 
     Args:
@@ -274,7 +275,7 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
     return Reshape(tuple(1 if dim in dims else next(rest) for dim in range(rank)))(x) if dims else x
 
 
-def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
+def squeeze(array: Any, dimensions: Sequence[int]) -> Array:
     """Remove dims of size 1.
 
     Args:
@@ -298,7 +299,7 @@ def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
     return Reshape(x.type.without(dims).shape)(x) if dims else x
 
 
-def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Any:
+def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Array:
     """Collapse a range of dims into one.
 
     Args:
@@ -325,7 +326,7 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
     return reshape(operand, (*x.shape[:low], math.prod(x.shape[low:high]), *x.shape[high:]))
 
 
-def tile(operand: Any, reps: Sequence[int]) -> Any:
+def tile(operand: Any, reps: Sequence[int]) -> Array:
     """Repeat an array along each dim.
 
     Args:
@@ -367,7 +368,7 @@ def _tile(x: Any, *, counts: tuple[int, ...]) -> Any:
     return Reshape(merged_shape)(repeated) if any(count != 1 for count in counts) else x
 
 
-def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
+def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Array]:
     """Split an array along an axis into parts of the given sizes.
 
     Args:
@@ -393,7 +394,7 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
     return [slice_along(x, dim, start, limit) for start, limit in pairwise(accumulate(parts, initial=0))]
 
 
-def stack(operands: Sequence[Any], axis: int = 0) -> Any:
+def stack(operands: Sequence[Any], axis: int = 0) -> Array:
     """Stack arrays along a new dim.
 
     Args:
@@ -427,7 +428,7 @@ def _stack(*arrays: Any, dim: int) -> Any:
     return Concatenate(dim)(*expanded) if len(expanded) > 1 else expanded[0]
 
 
-def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
+def unstack(x: Any, axis: int = 0) -> tuple[Array, ...]:
     """Split an array into its slices along an axis.
 
     Args:
@@ -449,7 +450,7 @@ def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
     return tuple(index_in_dim(x, index, dim, keepdims=False) for index in range(x.type.shape[dim]))
 
 
-def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Any:
+def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Array:
     """Return the slice at one static index along a dim.
 
     Args:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice, slice_along
@@ -12,7 +13,7 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slic
 
 def slice(
     operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None
-) -> Any:
+) -> Array:
     """Slice an array at static indices.
 
     Args:
@@ -37,7 +38,9 @@ def slice(
     return Slice(start, _integers(limit_indices), stride)(as_operand(operand, "slice"))
 
 
-def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0) -> Any:
+def slice_in_dim(
+    operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
+) -> Array:
     """Slice an array along one dim at static indices.
 
     Args:
@@ -69,7 +72,7 @@ def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None,
     return slice_along(x, dim, operator.index(start), operator.index(limit), operator.index(stride))
 
 
-def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
+def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Array:
     """Pad an array with a scalar, around it and between its elements.
 
     Args:
@@ -104,7 +107,7 @@ def _pad(x: Any, value: Any, *, op: Pad) -> Any:
     return op(x, astype_weak(value, x.type.dtype, x.type.weak and value.type.weak))
 
 
-def concatenate(operands: Any, dimension: int) -> Any:
+def concatenate(operands: Any, dimension: int) -> Array:
     """Concatenate arrays along a dim.
 
     Args:
@@ -129,7 +132,7 @@ def concatenate(operands: Any, dimension: int) -> Any:
     return op(*arrays)
 
 
-def rev(operand: Any, dimensions: Sequence[int]) -> Any:
+def rev(operand: Any, dimensions: Sequence[int]) -> Array:
     """Reverse the order of the elements along dims.
 
     Args:

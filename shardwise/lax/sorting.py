@@ -4,6 +4,7 @@ import operator
 from typing import Any
 
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ops.elementwise.arithmetic import Neg
@@ -41,7 +42,7 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     return tuple(sorted_arrays) if several else sorted_arrays[0]
 
 
-def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> Any:
+def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Array, Array]:
     """Sort keys along a dim, and values in the order of the keys.
 
     Args:
@@ -64,7 +65,7 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = 
     return sort((keys, values), dimension, is_stable)
 
 
-def top_k(operand: Any, k: int, *, axis: int = -1) -> Any:
+def top_k(operand: Any, k: int, *, axis: int = -1) -> list[Array]:
     """Return the `k` largest elements along an axis and their indices.
 
     NaN counts as larger than any number. Of equal elements the first ones are returned.
@@ -101,7 +102,7 @@ def approx_max_k(
     recall_target: float = 0.95,
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
-) -> Any:
+) -> list[Array]:
     """Return the `k` largest elements along a dim and their indices.
 
     The search is exact here, like `top_k`; on other implementations it may be approximate.
@@ -136,7 +137,7 @@ def approx_min_k(
     recall_target: float = 0.95,
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
-) -> Any:
+) -> list[Array]:
     """Return the `k` smallest elements along a dim and their indices. The search is exact, as in `approx_max_k`.
 
     Args:

@@ -5,12 +5,13 @@ They do not promote dtypes: all operands must have the same dtype. Scalars and d
 
 from typing import Any
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function
 from shardwise.compiler.ops.special import approximations, gamma_erf, incomplete
 from shardwise.lax.elementwise import broadcast_operands
 
 
-def bessel_i0e(x: Any) -> Any:
+def bessel_i0e(x: Any) -> Array:
     """Compute the exponentially scaled modified Bessel function of order 0: `exp(-|x|) * I0(x)`.
 
     Args:
@@ -29,7 +30,7 @@ def bessel_i0e(x: Any) -> Any:
     return approximations.BesselI0e()(as_operand(x, "bessel_i0e"))
 
 
-def bessel_i1e(x: Any) -> Any:
+def bessel_i1e(x: Any) -> Array:
     """Compute the exponentially scaled modified Bessel function of order 1: `exp(-|x|) * I1(x)`.
 
     Args:
@@ -49,7 +50,7 @@ def bessel_i1e(x: Any) -> Any:
 
 
 @compiled_function
-def betainc(a: Any, b: Any, x: Any) -> Any:
+def betainc(a: Any, b: Any, x: Any) -> Array:
     """Compute the regularized incomplete beta function.
 
     It is differentiable with respect to `x` only.
@@ -73,7 +74,7 @@ def betainc(a: Any, b: Any, x: Any) -> Any:
 
 
 @compiled_function
-def igamma(a: Any, x: Any) -> Any:
+def igamma(a: Any, x: Any) -> Array:
     """Compute the lower regularized incomplete gamma function.
 
     Args:
@@ -94,7 +95,7 @@ def igamma(a: Any, x: Any) -> Any:
 
 
 @compiled_function
-def igammac(a: Any, x: Any) -> Any:
+def igammac(a: Any, x: Any) -> Array:
     """Compute the upper regularized incomplete gamma function `1 - igamma(a, x)`.
 
     Args:
@@ -115,7 +116,7 @@ def igammac(a: Any, x: Any) -> Any:
 
 
 @compiled_function
-def igamma_grad_a(a: Any, x: Any) -> Any:
+def igamma_grad_a(a: Any, x: Any) -> Array:
     """Compute the derivative of `igamma(a, x)` with respect to `a`. It is not differentiable itself.
 
     Args:
@@ -141,7 +142,7 @@ def _random_gamma_grad(a: Any, x: Any) -> Any:
     return incomplete.RandomGammaGrad()(*broadcast_operands("random_gamma_grad", a, x))
 
 
-def random_gamma_grad(*args: Any) -> Any:
+def random_gamma_grad(*args: Any) -> Array:
     """Compute the derivative of a sample of a gamma distribution with respect to its shape parameter.
 
     It is not differentiable itself.
@@ -166,7 +167,7 @@ def random_gamma_grad(*args: Any) -> Any:
 
 
 @compiled_function
-def polygamma(m: Any, x: Any) -> Any:
+def polygamma(m: Any, x: Any) -> Array:
     """Compute the polygamma function: the derivative of order `m` of `digamma`.
 
     It is differentiable with respect to `x` only.
@@ -190,7 +191,7 @@ def polygamma(m: Any, x: Any) -> Any:
 
 
 @compiled_function
-def zeta(x: Any, q: Any) -> Any:
+def zeta(x: Any, q: Any) -> Array:
     """Compute the Hurwitz zeta function: the sum of (q + n)^-x over n = 0, 1, 2, ...
 
     It is NaN for `x` below 1.

@@ -14,6 +14,7 @@ from shardwise import lax
 from shardwise.api.custom import custom_jvp
 from shardwise.compiler.arrays.arithmetic import promote_numeric
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, compiled_function, promote_and_broadcast, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import is_inexact, is_integer
@@ -27,7 +28,7 @@ from shardwise.compiler.ops.shape.slicing import slice_along
 
 
 @compiled_function
-def identity(x: Any) -> Any:
+def identity(x: Any) -> Array:
     """Return `x` unchanged, as an array.
 
     Args:
@@ -47,7 +48,7 @@ def identity(x: Any) -> Any:
 
 
 @compiled_function
-def relu(x: Any) -> Any:
+def relu(x: Any) -> Array:
     """Compute the rectified linear unit: `max(x, 0)`.
 
     The derivative at 0 is 0.
@@ -69,7 +70,7 @@ def relu(x: Any) -> Any:
 
 
 @compiled_function
-def relu6(x: Any) -> Any:
+def relu6(x: Any) -> Array:
     """Compute the rectified linear unit bounded by 6: `min(max(x, 0), 6)`.
 
     The derivative at 0 and at 6 is 0.
@@ -92,7 +93,7 @@ def relu6(x: Any) -> Any:
 
 
 @compiled_function
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: Any) -> Array:
     """Compute the logistic function `1 / (1 + exp(-x))`.
 
     Args:
@@ -112,7 +113,7 @@ def sigmoid(x: Any) -> Any:
 
 
 @compiled_function
-def silu(x: Any) -> Any:
+def silu(x: Any) -> Array:
     """Compute the sigmoid linear unit `x · sigmoid(x)`, also known as swish.
 
     Args:
@@ -136,7 +137,7 @@ swish = silu
 
 
 @custom_jvp
-def softplus(x: Any) -> Any:
+def softplus(x: Any) -> Array:
     """Compute `log(1 + exp(x))`, a smooth approximation of `relu`.
 
     The computation does not overflow for large `x`.
@@ -167,7 +168,7 @@ softplus.defjvps(lambda tangent, result, x: tangent * Logistic()(x))
 
 
 @compiled_function
-def log_sigmoid(x: Any) -> Any:
+def log_sigmoid(x: Any) -> Array:
     """Compute `log(sigmoid(x))` without underflow for very negative `x`.
 
     Args:
@@ -192,7 +193,7 @@ def _squareplus(x: Any, b: Any) -> Any:
     return (x + jnp.sqrt(jnp.square(x) + b)) / 2
 
 
-def squareplus(x: Any, b: Any = 4) -> Any:
+def squareplus(x: Any, b: Any = 4) -> Array:
     """Compute `(x + sqrt(x² + b)) / 2`, a smooth approximation of `relu` without exponentials.
 
     Args:
@@ -213,7 +214,7 @@ def squareplus(x: Any, b: Any = 4) -> Any:
 
 
 @compiled_function
-def sparse_plus(x: Any) -> Any:
+def sparse_plus(x: Any) -> Array:
     """Compute the sparse plus function, a smooth approximation of `relu` with finite support.
 
     The result is 0 for `x <= -1`, `(x + 1)² / 4` for `-1 < x < 1`, and `x` for `x >= 1`.
@@ -236,7 +237,7 @@ def sparse_plus(x: Any) -> Any:
 
 
 @compiled_function
-def sparse_sigmoid(x: Any) -> Any:
+def sparse_sigmoid(x: Any) -> Array:
     """Compute the sparse sigmoid function `clip((x + 1) / 2, 0, 1)`.
 
     It is the derivative of `sparse_plus`.
@@ -258,7 +259,7 @@ def sparse_sigmoid(x: Any) -> Any:
 
 
 @compiled_function
-def soft_sign(x: Any) -> Any:
+def soft_sign(x: Any) -> Array:
     """Compute the soft-sign function `x / (|x| + 1)`.
 
     Args:
@@ -279,7 +280,7 @@ def soft_sign(x: Any) -> Any:
 
 
 @compiled_function
-def mish(x: Any) -> Any:
+def mish(x: Any) -> Array:
     """Compute the mish function `x · tanh(softplus(x))`.
 
     Args:
@@ -307,7 +308,7 @@ def _elu(x: Any, alpha: Any) -> Any:
     return jnp.where(x > 0, x, alpha * jnp.expm1(jnp.where(x > 0, 0.0, x)))
 
 
-def elu(x: Any, alpha: Any = 1.0) -> Any:
+def elu(x: Any, alpha: Any = 1.0) -> Array:
     """Compute the exponential linear unit.
 
     The result is `x` for `x > 0` and `alpha · (exp(x) - 1)` elsewhere.
@@ -330,7 +331,7 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
 
 
 @compiled_function
-def selu(x: Any) -> Any:
+def selu(x: Any) -> Array:
     """Compute the scaled exponential linear unit.
 
     It is `elu` with the constants of self-normalizing networks, which keep activations at mean 0 and variance 1.
@@ -356,7 +357,7 @@ def _celu(x: Any, alpha: Any) -> Any:
     return jnp.maximum(x, 0.0) + alpha * jnp.expm1(jnp.minimum(x, 0.0) / alpha)
 
 
-def celu(x: Any, alpha: Any = 1.0) -> Any:
+def celu(x: Any, alpha: Any = 1.0) -> Array:
     """Compute the continuously differentiable exponential linear unit.
 
     The result is `x` for `x > 0` and `alpha · (exp(x / alpha) - 1)` elsewhere. Its derivative is continuous for every
@@ -385,7 +386,7 @@ def _leaky_relu(x: Any, slope: Any) -> Any:
     return jnp.where(x >= 0, x, slope * x)
 
 
-def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
+def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Array:
     """Compute the leaky rectified linear unit.
 
     The result is `x` for `x >= 0` and `negative_slope · x` elsewhere.
@@ -408,7 +409,7 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
 
 
 @compiled_function
-def hard_tanh(x: Any) -> Any:
+def hard_tanh(x: Any) -> Array:
     """Compute the hard tanh function: clip `x` to the interval from -1 to 1.
 
     Args:
@@ -429,7 +430,7 @@ def hard_tanh(x: Any) -> Any:
 
 
 @compiled_function
-def hard_sigmoid(x: Any) -> Any:
+def hard_sigmoid(x: Any) -> Array:
     """Compute the hard sigmoid function `relu6(x + 3) / 6`.
 
     Args:
@@ -449,7 +450,7 @@ def hard_sigmoid(x: Any) -> Any:
 
 
 @compiled_function
-def hard_silu(x: Any) -> Any:
+def hard_silu(x: Any) -> Array:
     """Compute the hard SiLU function `x · hard_sigmoid(x)`, also known as hard swish.
 
     Args:
@@ -472,7 +473,7 @@ def hard_silu(x: Any) -> Any:
 hard_swish = hard_silu
 
 
-def gelu(x: Any, approximate: bool = True) -> Any:
+def gelu(x: Any, approximate: bool = True) -> Array:
     """Compute the Gaussian error linear unit `x · Φ(x)`.
 
     Φ is the cumulative distribution function of the standard normal distribution.
@@ -502,7 +503,7 @@ def _gelu(x: Any, *, approximate: bool) -> Any:
     return 0.5 * x * lax.erfc(-x * math.sqrt(0.5))
 
 
-def glu(x: Any, axis: int = -1) -> Any:
+def glu(x: Any, axis: int = -1) -> Array:
     """Compute the gated linear unit: the first half of `x` times the sigmoid of the second half.
 
     Args:
@@ -535,7 +536,7 @@ def _glu(x: Any, *, dim: int) -> Any:
 
 
 @custom_jvp
-def log1mexp(x: Any) -> Any:
+def log1mexp(x: Any) -> Array:
     """Compute `log(1 - exp(-x))` without cancellation for small or large `x`.
 
     Args:
@@ -563,7 +564,7 @@ def _log1mexp(x: Any) -> Any:
 log1mexp.defjvps(lambda tangent, result, x: tangent / jnp.expm1(x))
 
 
-def tanh(x: Any, /) -> Any:
+def tanh(x: Any, /) -> Array:
     """Compute the hyperbolic tangent.
 
     Args:
@@ -582,7 +583,7 @@ def tanh(x: Any, /) -> Any:
     return jnp.tanh(x)
 
 
-def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: Any = -1) -> Any:
+def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: Any = -1) -> Array:
     """One-hot encode class indices.
 
     An index outside the range from 0 to `num_classes - 1` is encoded as zeros.

@@ -12,7 +12,7 @@ grows with T, not with T · S. On GPUs, cuDNN's flash attention kernel is used w
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, final
+from typing import Any, Literal, final, overload
 
 import ml_dtypes
 import numpy as np
@@ -21,6 +21,7 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.control import scan
 from shardwise.api.custom import custom_vjp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_list_function, type_of
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.types import ArrayType
@@ -50,6 +51,42 @@ class _Options:
 
     def by_name(self, arrays: Any) -> dict[str, Any]:
         return dict(zip(self.optional_names, arrays, strict=True))
+
+
+@overload
+def dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: Any = None,
+    key_value_seq_lengths: Any = None,
+    local_window_size: int | tuple[int, int] | None = None,
+    implementation: str | None = None,
+    return_residual: Literal[False] = False,
+) -> Array: ...
+
+
+@overload
+def dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: Any = None,
+    key_value_seq_lengths: Any = None,
+    local_window_size: int | tuple[int, int] | None = None,
+    implementation: str | None = None,
+    return_residual: bool = False,
+) -> Any: ...
 
 
 def dot_product_attention(

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ops.contract.dot import Dot
@@ -14,7 +15,7 @@ from shardwise.lax.dot_products import mixed_dtype_dot
 
 def scaled_matmul(
     lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, preferred_element_type: Any = np.float32
-) -> Any:
+) -> Array:
     """Multiply two batches of block-scaled matrices.
 
     Each scale applies to a block of `K / k` consecutive elements along the contracting dim K. The operands are

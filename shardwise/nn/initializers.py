@@ -13,6 +13,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import random
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.lax.shape import constrain_sharding
@@ -65,7 +66,7 @@ def _dtype(dtype: Any) -> Any:
     return default_dtype("float*") if dtype is None else requested_dtype("initializer", dtype)
 
 
-def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
+def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Array:
     """Initialize weights with zeros.
 
     Args:
@@ -88,7 +89,7 @@ def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> 
     return jnp.zeros(shape, _dtype(dtype), device=out_sharding)
 
 
-def ones(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
+def ones(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Array:
     """Initialize weights with ones.
 
     Args:

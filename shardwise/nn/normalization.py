@@ -1,14 +1,32 @@
 """Softmax, log-sum-exp and related functions along axes, and `standardize`."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal, overload
 
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.custom import custom_jvp
 from shardwise.compiler.arrays import softmax as softmax_ops
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, static_axes, type_of
 from shardwise.numpy.named import split_axis_names
+
+
+@overload
+def logsumexp(
+    a: Any,
+    axis: Any = None,
+    b: Any = None,
+    keepdims: bool = False,
+    return_sign: Literal[False] = False,
+    where: Any = None,
+) -> Array: ...
+
+
+@overload
+def logsumexp(
+    a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+) -> Any: ...
 
 
 def logsumexp(
@@ -56,7 +74,7 @@ def _logsumexp_named(
     return out if b is None else jnp.where(total < 0, jnp.nan, out)
 
 
-def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = False) -> Any:
+def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = False) -> Array:
     """Compute `log(mean(exp(x)))` without overflow.
 
     Args:
@@ -82,7 +100,7 @@ def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = Fal
     return total - jnp.log(jnp.sum(ones, axis=axis, where=where, keepdims=keepdims))
 
 
-def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
+def softmax(x: Any, axis: Any = -1, where: Any = None) -> Array:
     """Compute the softmax `exp(x) / sum(exp(x))` along an axis, without overflow.
 
     Args:
@@ -135,7 +153,7 @@ def _softmax_where_jvp(axis: Any, primals: Any, tangents: Any) -> Any:
     return y, y * (dx - (y * dx).sum(axis, keepdims=True))
 
 
-def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
+def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Array:
     """Compute the logarithm of `softmax`, without underflow.
 
     Args:
@@ -171,7 +189,7 @@ def standardize(
     where: Any = None,
     *,
     algorithm: str = "fast",
-) -> Any:
+) -> Array:
     """Standardize an array along an axis: `(x - mean) / sqrt(variance + epsilon)`.
 
     Args:

@@ -16,6 +16,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.api.custom import custom_vjp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ir.types import ArrayType
@@ -77,7 +78,7 @@ def scaled_dot_general(
     preferred_element_type: Any = np.float32,
     configs: list[BlockScaleConfig] | None = None,
     implementation: Literal["cudnn"] | None = None,
-) -> Any:
+) -> Array:
     """Compute `lax.dot_general` of operands that are quantized in blocks along the contracting dims.
 
     The number of elements along the contracting dims must be a multiple of the block size. With "mxfp8" the derivatives

@@ -9,6 +9,7 @@ import numpy as np
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import absolute, add, divide, multiply, promote_numeric, remainder, subtract
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     PYTHON_SCALARS,
     as_inexact,
@@ -38,7 +39,7 @@ from shardwise.numpy.joining import concatenate
 from shardwise.numpy.ordering import gather_1d, searchsorted
 
 
-def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Array:
     """Return the n-th discrete difference along an axis.
 
     One difference subtracts from each element the one before it; `n` repeats this. Booleans are compared with XOR. If
@@ -92,7 +93,7 @@ def _differences(x: Any, *, n: int, dim: int) -> Any:
     return x
 
 
-def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
     """Return the differences between consecutive elements of the flattened array.
 
     Args:
@@ -206,7 +207,7 @@ def _shift(x: Any, dim: int, by: int) -> Any:
     return Pad(low, high, (0,) * x.type.ndim)(x, full((), 0, x.type.dtype, x.type.weak))
 
 
-def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
     """Integrate sampled values along an axis by the trapezoidal rule.
 
     Args:
@@ -251,7 +252,7 @@ def _trapezoid(y: Any, x: Any, *, dim: int, equally_spaced: bool) -> Any:
     return multiply(reductions.sum(multiply(gaps, add(*sides)), axis=dim), 0.5)
 
 
-def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.pi) -> Any:
+def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.pi) -> Array:
     """Unwrap a periodic signal by adding multiples of the period.
 
     Steps between consecutive elements that exceed the threshold are replaced by their equivalents within half a
@@ -306,7 +307,7 @@ def _unwrap(p: Any, period: Any, *discont: Any, dim: int) -> Any:
     return Concatenate(dim)(first, rest)
 
 
-def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
+def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Array:
     """Interpolate linearly between tabulated values.
 
     Args:

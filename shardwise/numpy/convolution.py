@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
 from shardwise.compiler.ops.contract.conv import Conv
@@ -11,7 +12,7 @@ from shardwise.compiler.ops.shape.slicing import Reverse
 from shardwise.lax.precision import precisions
 
 
-def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Convolve two 1-D arrays.
 
     Element k of the result is the sum of `a[i] * v[j]` over all i + j = k. Integers become floats, unless
@@ -46,7 +47,9 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
     )
 
 
-def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def correlate(
+    a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None
+) -> Array:
     """Compute the cross-correlation of two 1-D arrays.
 
     Element k of the result is the sum of `a[i + k] * conj(v[i])` over all i. Integers become floats, unless

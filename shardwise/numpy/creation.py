@@ -33,7 +33,7 @@ def array(
     *,
     device: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Create an array from an array, a number, or nested sequences of these.
 
     A Python scalar without `dtype` becomes a weakly typed array. Without `dtype`, lists of Python numbers have the
@@ -106,7 +106,7 @@ def asarray(
     copy: bool | None = None,
     device: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Convert an object to an array; an array is returned without copying it.
 
     Args:
@@ -132,7 +132,7 @@ def asarray(
     return array(a, dtype, bool(copy), device=device, out_sharding=out_sharding)
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array filled with one value.
 
     Args:
@@ -170,7 +170,7 @@ def _full(shape: Any, value: Any, dtype: Any, weak: bool, device: Any, out_shard
     return constrain_sharding(result, out_sharding)
 
 
-def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of zeros.
 
     Args:
@@ -193,7 +193,7 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: An
     return full(shape, 0, default_dtype(_FLOAT) if dtype is None else dtype, device=device, out_sharding=out_sharding)
 
 
-def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of ones.
 
     Args:
@@ -216,7 +216,7 @@ def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any
     return full(shape, 1, default_dtype(_FLOAT) if dtype is None else dtype, device=device, out_sharding=out_sharding)
 
 
-def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array with unspecified elements.
 
     XLA has no uninitialized buffers, so the elements are zeros.
@@ -249,7 +249,7 @@ def full_like(
     *,
     device: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Create an array filled with one value, with the shape and dtype of another array.
 
     Args:
@@ -279,7 +279,7 @@ def full_like(
     return _full(out_shape, fill_value, dtype or a_type.dtype, a_type.weak and dtype is None, device, out_sharding)
 
 
-def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of zeros with the shape and dtype of another array.
 
     Args:
@@ -304,7 +304,7 @@ def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
     return full_like(a, 0, dtype, shape, device=device, out_sharding=out_sharding)
 
 
-def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of ones with the shape and dtype of another array.
 
     Args:
@@ -329,7 +329,7 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = Non
     return full_like(a, 1, dtype, shape, device=device, out_sharding=out_sharding)
 
 
-def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
+def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
     """Create an array with unspecified elements, with the shape and dtype of another array.
 
     XLA has no uninitialized buffers, so the elements are zeros.
@@ -363,7 +363,7 @@ def arange(
     *,
     device: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Create a 1-D array of evenly spaced numbers in a half-open interval.
 
     Args:
@@ -410,7 +410,7 @@ def _arange(count: int, low: Any, by: Any, dtype: Any) -> Any:
     return index if (low, by) == (0, 1) else methods.astype(index * by + low, dtype=dtype)
 
 
-def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Any:
+def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Array:
     """Create a matrix with ones on a diagonal and zeros elsewhere.
 
     Args:

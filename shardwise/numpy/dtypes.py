@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from shardwise.compiler.arrays import arithmetic, methods
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     PYTHON_SCALARS,
     as_operand,
@@ -351,7 +352,7 @@ def isrealobj(x: Any) -> bool:
     return not iscomplexobj(x)
 
 
-def iscomplex(x: Any) -> Any:
+def iscomplex(x: Any) -> Array:
     """Return element-wise whether the imaginary part is not 0.
 
     Args:
@@ -370,7 +371,7 @@ def iscomplex(x: Any) -> Any:
     return _compare_imaginary(x, direction="NE")
 
 
-def isreal(x: Any) -> Any:
+def isreal(x: Any) -> Array:
     """Return element-wise whether the imaginary part is 0.
 
     Args:

@@ -14,6 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.caches import registered_cache
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, reject_out, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
 from shardwise.compiler.arrays.reductions import sum
@@ -48,7 +49,7 @@ def einsum(
     preferred_element_type: Any = None,
     _dot_general: Callable[..., Any] = dot_general,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Evaluate an Einstein summation.
 
     The equation names the dims of each operand and of the result: `"ij,jk->ik"` is a matrix product. Elements with

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.arithmetic import absolute, as_bool, floor_divide, imag, real, remainder
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, compiled_function, promote_and_broadcast, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
@@ -46,13 +47,13 @@ from shardwise.compiler.ops.shape.constants import full
 
 def _unary(
     name: str, op: Op, summary: str, at: float, value: float, *, takes_complex: bool = True
-) -> Callable[[Any], Any]:
+) -> Callable[[Any], Array]:
     """Return the public function for an op on floats and complex numbers.
 
     The example in its docstring shows that its value at `at`, rounded to 3 decimals, is `value`.
     """
 
-    def function(x: Any, /) -> Any:
+    def function(x: Any, /) -> Array:
         return op(as_inexact(x, name))
 
     function.__name__ = function.__qualname__ = name
@@ -100,7 +101,7 @@ def promote_inexact(name: str, *operands: Any) -> list[Any]:
 
 
 @compiled_function
-def arctan2(x1: Any, x2: Any, /) -> Any:
+def arctan2(x1: Any, x2: Any, /) -> Array:
     """Compute the angle of the point `(x2, x1)` element-wise.
 
     Args:
@@ -124,7 +125,7 @@ atan2 = arctan2
 
 
 @compiled_function
-def nextafter(x: Any, y: Any, /) -> Any:
+def nextafter(x: Any, y: Any, /) -> Array:
     """Return the next representable float after `x` in the direction of `y`, element-wise.
 
     Args:
@@ -145,7 +146,7 @@ def nextafter(x: Any, y: Any, /) -> Any:
 
 
 @compiled_function
-def hypot(x1: Any, x2: Any, /) -> Any:
+def hypot(x1: Any, x2: Any, /) -> Array:
     """Compute `sqrt(x1**2 + x2**2)` element-wise, without overflow of the squares.
 
     Args:
@@ -173,7 +174,7 @@ def hypot(x1: Any, x2: Any, /) -> Any:
 
 
 @compiled_function
-def exp2(x: Any, /) -> Any:
+def exp2(x: Any, /) -> Array:
     """Compute `2**x` element-wise.
 
     Args:
@@ -193,7 +194,7 @@ def exp2(x: Any, /) -> Any:
 
 
 @compiled_function
-def log2(x: Any, /) -> Any:
+def log2(x: Any, /) -> Array:
     """Compute the logarithm to base 2 element-wise.
 
     Args:
@@ -214,7 +215,7 @@ def log2(x: Any, /) -> Any:
 
 
 @compiled_function
-def log10(x: Any, /) -> Any:
+def log10(x: Any, /) -> Array:
     """Compute the logarithm to base 10 element-wise.
 
     Args:
@@ -280,7 +281,7 @@ def _wrap_imaginary(z: Any, period: float) -> Any:
 
 
 @compiled_function
-def sign(x: Any, /) -> Any:
+def sign(x: Any, /) -> Array:
     """Compute the sign element-wise: -1, 0 or 1; for complex numbers `x / abs(x)`.
 
     Args:
@@ -300,7 +301,7 @@ def sign(x: Any, /) -> Any:
 
 
 @compiled_function
-def floor(x: Any, /) -> Any:
+def floor(x: Any, /) -> Array:
     """Round down to the nearest integer element-wise.
 
     Args:
@@ -321,7 +322,7 @@ def floor(x: Any, /) -> Any:
 
 
 @compiled_function
-def ceil(x: Any, /) -> Any:
+def ceil(x: Any, /) -> Array:
     """Round up to the nearest integer element-wise.
 
     Args:
@@ -341,7 +342,7 @@ def ceil(x: Any, /) -> Any:
     return Ceil()(x) if is_inexact(x.type.dtype) else x
 
 
-def trunc(x: Any) -> Any:
+def trunc(x: Any) -> Array:
     """Round toward zero to the nearest integer element-wise.
 
     Args:
@@ -369,7 +370,7 @@ def _trunc(x: Any) -> Any:
 
 
 @compiled_function
-def fmod(x1: Any, x2: Any, /) -> Any:
+def fmod(x1: Any, x2: Any, /) -> Array:
     """Compute the remainder of a truncated division element-wise.
 
     The result has the sign of the dividend. `remainder` has the sign of the divisor.
@@ -394,7 +395,7 @@ def fmod(x1: Any, x2: Any, /) -> Any:
     return rest if is_inexact(y.type.dtype) else Select()(Compare("EQ")(y, full_like(y, 0)), full_like(rest, 0), rest)
 
 
-def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
+def divmod(x1: Any, x2: Any, /) -> tuple[Array, Array]:
     """Compute the quotient and the remainder of a floor division element-wise.
 
     Args:
@@ -415,7 +416,7 @@ def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
 
 
 @compiled_function
-def isnan(x: Any, /) -> Any:
+def isnan(x: Any, /) -> Array:
     """Return element-wise whether a value is NaN; for complex numbers, whether either part is.
 
     Args:
@@ -436,7 +437,7 @@ def isnan(x: Any, /) -> Any:
 
 
 @compiled_function
-def isfinite(x: Any, /) -> Any:
+def isfinite(x: Any, /) -> Array:
     """Return element-wise whether a value is neither infinite nor NaN; for complex numbers, whether both parts are.
 
     Args:
@@ -459,7 +460,7 @@ def isfinite(x: Any, /) -> Any:
 
 
 @compiled_function
-def isinf(x: Any, /) -> Any:
+def isinf(x: Any, /) -> Array:
     """Return element-wise whether a value is infinite; for complex numbers, whether either part is.
 
     Args:
@@ -544,7 +545,7 @@ def logical_xor(x: Any, y: Any, /) -> Any:
 
 
 @compiled_function
-def logical_not(x: Any, /) -> Any:
+def logical_not(x: Any, /) -> Array:
     """Compute the logical NOT element-wise: whether a value is 0.
 
     Args:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.arithmetic import absolute
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
     broadcast_shapes,
@@ -24,7 +25,7 @@ from shardwise.numpy.creation import asarray
 from shardwise.numpy.elementwise import isinf, isnan
 
 
-def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
     """Return element-wise whether two arrays are equal within a tolerance.
 
     Elements are close if `|a - b| <= atol + rtol * |b|`. An infinity is close only to an infinity of the same sign.
@@ -48,7 +49,7 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
     return _isclose(a, b, rtol, atol, equal_nan=bool(equal_nan), reduce_all=False)
 
 
-def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
     """Return whether all elements of two arrays are equal within a tolerance.
 
     Args:
@@ -91,7 +92,7 @@ def _tolerance(number: Any, x: Any) -> Any:
     )[0]
 
 
-def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
+def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
     """Return whether two arrays have the same shape and equal elements.
 
     Args:
@@ -117,7 +118,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     return _array_equal(x, y, equal_nan=bool(equal_nan))
 
 
-def array_equiv(a1: Any, a2: Any) -> Any:
+def array_equiv(a1: Any, a2: Any) -> Array:
     """Return whether two arrays have equal elements after broadcasting.
 
     Args:

@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.api.placement import create_on_device, device_put
 from shardwise.compiler.arrays.arithmetic import conjugate, divide
 from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 
-def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform.
 
     Args:
@@ -70,7 +71,7 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
     return _transform_one("fft", "FFT", a, n, axis, norm)
 
 
-def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse 1-D discrete Fourier transform.
 
     Args:
@@ -92,7 +93,7 @@ def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     return _transform_one("ifft", "IFFT", a, n, axis, norm)
 
 
-def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform of a real array.
 
     The spectrum of a real signal is Hermitian, so only the coefficients of the non-negative frequencies are returned.
@@ -116,7 +117,7 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     return _transform_one("rfft", "RFFT", a, n, axis, norm)
 
 
-def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `rfft`.
 
     Args:
@@ -138,7 +139,7 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     return _transform_one("irfft", "IRFFT", a, n, axis, norm)
 
 
-def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform of a Hermitian signal, given its first half.
 
     Args:
@@ -160,7 +161,7 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     return _transform_one("hfft", "IRFFT", conjugate(a), n, axis, _inverse_norm("hfft", norm))
 
 
-def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `hfft`.
 
     Args:
@@ -182,7 +183,7 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     return conjugate(_transform_one("ihfft", "RFFT", a, n, axis, _inverse_norm("ihfft", norm)))
 
 
-def fft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Any:
+def fft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Compute the 2-D discrete Fourier transform.
 
     Args:
@@ -206,7 +207,7 @@ def fft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None
     return _transform_two("fft2", "FFT", a, s, axes, norm)
 
 
-def ifft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Any:
+def ifft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Compute the inverse 2-D discrete Fourier transform.
 
     Args:
@@ -230,7 +231,7 @@ def ifft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | Non
     return _transform_two("ifft2", "IFFT", a, s, axes, norm)
 
 
-def rfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Any:
+def rfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Compute the 2-D discrete Fourier transform of a real array.
 
     Args:
@@ -253,7 +254,7 @@ def rfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | Non
     return _transform_two("rfft2", "RFFT", a, s, axes, norm)
 
 
-def irfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Any:
+def irfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Compute the inverse of `rfft2`.
 
     Args:
@@ -276,7 +277,7 @@ def irfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | No
     return _transform_two("irfft2", "IRFFT", a, s, axes, norm)
 
 
-def fftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Any:
+def fftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
     """Compute the N-D discrete Fourier transform.
 
     The axes are transformed one after the other. So an array that is sharded along one of them is never gathered: it is
@@ -303,7 +304,7 @@ def fftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | N
     return _transform("fftn", "FFT", a, s, axes, norm)
 
 
-def ifftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Any:
+def ifftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
     """Compute the inverse N-D discrete Fourier transform.
 
     Args:
@@ -326,7 +327,7 @@ def ifftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | 
     return _transform("ifftn", "IFFT", a, s, axes, norm)
 
 
-def rfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Any:
+def rfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
     """Compute the N-D discrete Fourier transform of a real array.
 
     Args:
@@ -349,7 +350,7 @@ def rfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | 
     return _transform("rfftn", "RFFT", a, s, axes, norm)
 
 
-def irfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Any:
+def irfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
     """Compute the inverse of `rfftn`.
 
     Args:
@@ -438,7 +439,7 @@ def _truncate_or_pad(x: Any, dim: int, size: int) -> Any:
     return Pad(tuple(zeros), tuple(high), tuple(zeros))(x, full((), 0, x.type.dtype))
 
 
-def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
+def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
     """Return the sample frequencies of `fft`.
 
     Args:
@@ -460,7 +461,7 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
     return _frequencies("fftfreq", n, d, dtype, device, False)
 
 
-def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
+def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
     """Return the sample frequencies of `rfft`.
 
     Args:
@@ -505,7 +506,7 @@ def _create_frequencies(count: int, d: Any, dtype: Any, non_negative: bool) -> A
     return divide(numerator, full_like(numerator, d * count))
 
 
-def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> Any:
+def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
     """Shift the zero frequency to the centre of the spectrum.
 
     Args:
@@ -525,7 +526,7 @@ def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> Any:
     return _shift("fftshift", x, axes, 1)
 
 
-def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> Any:
+def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
     """Undo `fftshift`.
 
     Args:

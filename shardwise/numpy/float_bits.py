@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from shardwise.compiler.arrays import arithmetic
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
@@ -46,7 +47,7 @@ def _real_floats(name: str, *operands: Any) -> list[Any]:
 
 
 @compiled_function
-def positive(x: Any, /) -> Any:
+def positive(x: Any, /) -> Array:
     """Return the array unchanged. This is the operator `+x`.
 
     Args:
@@ -66,7 +67,7 @@ def positive(x: Any, /) -> Any:
 
 
 @compiled_function
-def reciprocal(x: Any, /) -> Any:
+def reciprocal(x: Any, /) -> Array:
     """Compute `1 / x` element-wise.
 
     Args:
@@ -87,7 +88,7 @@ def reciprocal(x: Any, /) -> Any:
 
 
 @compiled_function
-def fabs(x: Any, /) -> Any:
+def fabs(x: Any, /) -> Array:
     """Compute the absolute value element-wise, as a float.
 
     Args:
@@ -108,7 +109,7 @@ def fabs(x: Any, /) -> Any:
 
 
 @compiled_function
-def float_power(x: Any, y: Any, /) -> Any:
+def float_power(x: Any, y: Any, /) -> Array:
     """Raise to a power element-wise, in floats or complex numbers.
 
     Args:
@@ -128,7 +129,7 @@ def float_power(x: Any, y: Any, /) -> Any:
     return Pow()(*promote_inexact("float_power", x, y))
 
 
-def fmax(x1: Any, x2: Any) -> Any:
+def fmax(x1: Any, x2: Any) -> Array:
     """Compute the maximum of two arrays element-wise, ignoring NaN.
 
     Args:
@@ -152,7 +153,7 @@ def _fmax(x1: Any, x2: Any) -> Any:
     return _select_ignoring_nan("GT", *promote_and_broadcast("fmax", (x1, x2)))
 
 
-def fmin(x1: Any, x2: Any) -> Any:
+def fmin(x1: Any, x2: Any) -> Array:
     """Compute the minimum of two arrays element-wise, ignoring NaN.
 
     Args:
@@ -183,7 +184,7 @@ def _select_ignoring_nan(direction: str, x: Any, y: Any) -> Any:
 
 
 @compiled_function
-def heaviside(x1: Any, x2: Any, /) -> Any:
+def heaviside(x1: Any, x2: Any, /) -> Array:
     """Compute the Heaviside step function element-wise.
 
     Args:
@@ -207,7 +208,7 @@ def heaviside(x1: Any, x2: Any, /) -> Any:
 
 
 @compiled_function
-def rint(x: Any, /) -> Any:
+def rint(x: Any, /) -> Array:
     """Round to the nearest integer element-wise, ties to even, as a float.
 
     Args:
@@ -244,7 +245,7 @@ def _signbit(x: Any, /) -> Any:
     return Compare("LT")(x, full_like(x, 0))
 
 
-def signbit(x: Any, /) -> Any:
+def signbit(x: Any, /) -> Array:
     """Return element-wise whether the sign bit is set.
 
     Args:
@@ -271,7 +272,7 @@ def _uint_of_width(dtype: DType) -> DType:
 
 
 @compiled_function
-def copysign(x1: Any, x2: Any, /) -> Any:
+def copysign(x1: Any, x2: Any, /) -> Array:
     """Return the magnitude of one array with the sign of another, element-wise.
 
     Args:
@@ -293,7 +294,7 @@ def copysign(x1: Any, x2: Any, /) -> Any:
 
 
 @compiled_function
-def spacing(x: Any, /) -> Any:
+def spacing(x: Any, /) -> Array:
     """Return the distance to the next representable float away from zero, element-wise.
 
     Args:
@@ -334,7 +335,7 @@ def _exponent_bias(dtype: DType) -> int:
 
 
 @compiled_function
-def ldexp(x1: Any, x2: Any, /) -> Any:
+def ldexp(x1: Any, x2: Any, /) -> Array:
     """Compute `x1 * 2**x2` element-wise.
 
     The result is rounded once, even if `2**x2` itself overflows or underflows.
@@ -400,7 +401,7 @@ def _frexp(x: Any) -> list[Any]:
     return [astype_weak(mantissa, x.type.dtype, False), exponent]
 
 
-def frexp(x: Any, /) -> tuple[Any, Any]:
+def frexp(x: Any, /) -> tuple[Array, Array]:
     """Decompose floats into mantissas and exponents: `x == mantissa * 2**exponent`.
 
     Args:
@@ -429,7 +430,7 @@ def _modf(x: Any) -> list[Any]:
     return [Select()(isinf(x), full_like(x, 0), Sub()(x, integral)), integral]
 
 
-def modf(x: Any, /, out: None = None) -> tuple[Any, Any]:
+def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
     """Split floats into fractional and integral parts.
 
     Args:
@@ -487,7 +488,7 @@ def _equals(x: Any, *, number: float) -> Any:
     return Compare("EQ")(x, full_like(x, number)) if is_float(x.type.dtype) else full(x.type.shape, False, np.bool_)
 
 
-def isposinf(x: Any, /, out: None = None) -> Any:
+def isposinf(x: Any, /, out: None = None) -> Array:
     """Return element-wise whether a value is positive infinity.
 
     Args:
@@ -508,7 +509,7 @@ def isposinf(x: Any, /, out: None = None) -> Any:
     return _is_infinity("isposinf", x, out, np.inf)
 
 
-def isneginf(x: Any, /, out: None = None) -> Any:
+def isneginf(x: Any, /, out: None = None) -> Array:
     """Return element-wise whether a value is negative infinity.
 
     Args:
@@ -529,7 +530,7 @@ def isneginf(x: Any, /, out: None = None) -> Any:
     return _is_infinity("isneginf", x, out, -np.inf)
 
 
-def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Array:
     """Replace NaN and infinities by finite numbers.
 
     Args:
@@ -578,7 +579,7 @@ def _scale(x: Any, /, *, name: str, factor: float) -> Any:
     return Mul()(x, full_like(x, factor))
 
 
-def deg2rad(x: Any, /) -> Any:
+def deg2rad(x: Any, /) -> Array:
     """Convert angles from degrees to radians.
 
     Args:
@@ -597,7 +598,7 @@ def deg2rad(x: Any, /) -> Any:
     return _scale(x, name="deg2rad", factor=math.pi / 180)
 
 
-def rad2deg(x: Any, /) -> Any:
+def rad2deg(x: Any, /) -> Array:
     """Convert angles from radians to degrees.
 
     Args:
@@ -619,7 +620,7 @@ def rad2deg(x: Any, /) -> Any:
 degrees, radians = rad2deg, deg2rad
 
 
-def angle(z: Any, deg: bool = False) -> Any:
+def angle(z: Any, deg: bool = False) -> Array:
     """Compute the argument of complex numbers element-wise.
 
     Args:
@@ -650,7 +651,7 @@ def _angle(z: Any, *, deg: bool) -> Any:
 
 
 @compiled_function
-def sinc(x: Any, /) -> Any:
+def sinc(x: Any, /) -> Array:
     """Compute the normalized sinc function, `sin(pi * x) / (pi * x)`, element-wise.
 
     At 0 the value is 1, and the derivatives there are correct up to order 8.
@@ -679,7 +680,7 @@ def sinc(x: Any, /) -> Any:
     return Select()(is_zero, series, Div()(Sin()(divisor), divisor))
 
 
-def sort_complex(a: Any) -> Any:
+def sort_complex(a: Any) -> Array:
     """Sort along the last axis, as complex numbers: by real parts, then by imaginary parts.
 
     Args:

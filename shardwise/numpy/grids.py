@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, Literal, final, overload
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from shardwise.api.placement import device_put
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays import arithmetic, methods
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -33,6 +34,34 @@ from shardwise.numpy.creation import arange, array
 from shardwise.numpy.elementwise import log10, sign
 from shardwise.numpy.joining import concatenate, stack
 from shardwise.numpy.shapes import broadcast_arrays
+
+
+@overload
+def linspace(
+    start: Any,
+    stop: Any,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: Literal[False] = False,
+    dtype: Any = None,
+    axis: int = 0,
+    *,
+    device: Any = None,
+) -> Array: ...
+
+
+@overload
+def linspace(
+    start: Any,
+    stop: Any,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: Any = None,
+    axis: int = 0,
+    *,
+    device: Any = None,
+) -> Any: ...
 
 
 def linspace(
@@ -132,7 +161,7 @@ def logspace(
     base: Any = 10.0,
     dtype: Any = None,
     axis: int = 0,
-) -> Any:
+) -> Array:
     """Return numbers that are evenly spaced on a logarithmic scale.
 
     Args:
@@ -159,7 +188,7 @@ def logspace(
     return methods.astype(arithmetic.power(base, exponents), dtype=out_dtype or compute_dtype)
 
 
-def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Any:
+def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Array:
     """Return a geometric progression: each number is a constant multiple of the one before.
 
     Args:
@@ -204,7 +233,7 @@ def _with_exact_ends(numbers: Any, *ends: Any, end_indices: tuple[int, ...], dim
     return move_dim(numbers, 0, dim)
 
 
-def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
+def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Array]:
     """Return coordinate arrays of a grid from 1-D coordinate vectors.
 
     Args:

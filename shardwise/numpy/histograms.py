@@ -12,6 +12,7 @@ import numpy as np
 
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import add, divide, multiply, subtract
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
@@ -43,7 +44,7 @@ _INDEX_DTYPE = np.dtype(np.int32)
 
 def bincount(
     x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None, out_sharding: Any = None
-) -> Any:
+) -> Array:
     """Count the occurrences of each non-negative integer in a 1-d array.
 
     With `weights`, the weights of equal integers are summed instead. Negative integers count as 0. Inside `jit` the
@@ -109,7 +110,7 @@ def _scatter_add(shape: tuple[int, ...], indices: Any, updates: Any) -> Any:
     return Scatter((), dims, (), (), dims, combine=SUM)(full(shape, 0, updates.type.dtype), indices, updates)
 
 
-def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Any:
+def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Array:
     """Return the index of the bin into which each element falls.
 
     Bin i is between edges i - 1 and i: index 0 is before the first edge, index `len(bins)` after the last one.
@@ -151,7 +152,7 @@ def _digitize(x: Any, bins: Any, *, right: bool, method: str) -> Any:
     return Select()(is_ascending, if_ascending, Sub()(full_like(in_reversed, size), in_reversed))
 
 
-def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
+def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Array:
     """Return the edges of the bins that `histogram` uses.
 
     The bins have equal width and cover `range`. If its two ends are equal, they are moved apart by 0.5 each.
@@ -220,7 +221,9 @@ def _edges_from_range(low: Any, high: Any, *, count: int, dtype: DType) -> Any:
     return Concatenate(0)(add(multiply(index, width), low), Reshape((1,))(high))
 
 
-def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None) -> Any:
+def histogram(
+    a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
+) -> tuple[Array, Array]:
     """Count the elements that fall into each bin.
 
     A bin includes its lower edge; the last bin includes its upper edge too. Elements outside all bins are dropped.
@@ -283,7 +286,7 @@ def _bin_indices(x: Any, edges: Any) -> Any:
 
 def histogram2d(
     x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
-) -> Any:
+) -> tuple[Array, Array, Array]:
     """Count the points of the plane that fall into each bin of a grid.
 
     Args:

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from shardwise.compiler.arrays.indexing import (
     parse_index,
     wrap_negative_index,
 )
-from shardwise.compiler.arrays.methods import reshape
+from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -57,7 +57,7 @@ def take(
     unique_indices: bool = False,
     indices_are_sorted: bool = False,
     fill_value: Any = None,
-) -> Any:
+) -> Array:
     """Take elements along an axis by index.
 
     Args:
@@ -120,7 +120,7 @@ def take_along_axis(
     fill_value: Any = None,
     *,
     wrap_negative_indices: bool | None = None,
-) -> Any:
+) -> Array:
     """Take elements along an axis with separate indices for each position of the other dims.
 
     The other dims of both arrays broadcast. `take_along_axis(x, argsort(x), -1)` is `sort(x)`.
@@ -169,6 +169,16 @@ def _take_along_axis(x: Any, indices: Any, *, dim: int, fill: Scalar | None, wra
     return gather_with_fill(op, op.sizes, x, Reshape((*index.type.shape, 1))(index), fill)
 
 
+@overload
+def where(
+    condition: Any, x: None = None, y: None = None, /, *, size: int | None = None, fill_value: Any = None
+) -> tuple[Array, ...]: ...
+
+
+@overload
+def where(condition: Any, x: Any, y: Any, /, *, size: None = None, fill_value: None = None) -> Array: ...
+
+
 def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
     """Select elements from `x` where `condition` is true and from `y` elsewhere.
 
@@ -201,7 +211,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
     return methods.where(condition, x, y)
 
 
-def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
+def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]:
     """Return the indices of the elements that are not zero.
 
     Inside `jit` the shape of the result must be static, so `size` is required there. With `size`, surplus indices are
@@ -291,7 +301,7 @@ def _unravel(index: Any, shape: Sequence[int]) -> list[Any]:
     return indices
 
 
-def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the flat row-major indices of the elements that are not zero.
 
     Args:
@@ -313,7 +323,7 @@ def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> A
     return _nonzero_indices("flatnonzero", reshape(a, shape=-1), size, fill_value)[0]
 
 
-def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the indices of the elements that are not zero, with one row per element.
 
     Args:
@@ -337,7 +347,7 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     return _nonzero_indices("argwhere", a, size, fill_value).T
 
 
-def unravel_index(indices: Any, shape: int | Sequence[int]) -> tuple[Any, ...]:
+def unravel_index(indices: Any, shape: int | Sequence[int]) -> tuple[Array, ...]:
     """Convert flat row-major indices to one index array per dim.
 
     Negative indices count from the end. Indices out of bounds are clipped.
@@ -366,7 +376,7 @@ def _unravel_index(indices: Any, *, shape: tuple[int, ...]) -> Any:
     return _stack(_unravel(clamp_index(wrap_negative_index(as_index(indices), total), total - 1), shape))
 
 
-def ix_(*args: Any) -> tuple[Any, ...]:
+def ix_(*args: Any) -> tuple[Array, ...]:
     """Reshape 1-d index arrays so that they broadcast to the grid of all their combinations.
 
     `x[ix_(i, j)]` has the element `x[i[m], j[n]]` at position (m, n).

@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.indexing import as_index, canonical_axis, wrap_negative_index
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -31,7 +32,7 @@ from shardwise.numpy.shapes import moveaxis
 _MAX_SLICES = 4  # `delete` with more slices to keep than this uses a gather
 
 
-def append(arr: Any, values: Any, axis: int | None = None) -> Any:
+def append(arr: Any, values: Any, axis: int | None = None) -> Array:
     """Append values to the end of an array.
 
     Args:
@@ -53,7 +54,7 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Any:
     return concatenate([arr, values], axis)
 
 
-def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
+def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     """Insert values before the given indices.
 
     Args:
@@ -124,7 +125,7 @@ def _insert_at_many(x: Any, values: Any, indices: Any, *, dim: int, shape: tuple
     return take(Concatenate(dim)(x, new), methods.where(is_old, old, source), dim, mode="clip")
 
 
-def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Any:
+def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
     """Return an array without the elements at the given indices.
 
     The size of the result depends on the number of distinct indices. So traced indices require
@@ -192,7 +193,7 @@ def _delete_unique(x: Any, indices: Any, *, dim: int, count: int) -> Any:
     return take(x, nonzero(is_kept, size=size - count)[0], dim, mode="clip")
 
 
-def trim_zeros(filt: Any, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Any:
+def trim_zeros(filt: Any, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
     """Remove leading and trailing zeros.
 
     In an array of several dims, a slice along an axis is removed if all of its elements are zero. The shape of the

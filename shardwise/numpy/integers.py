@@ -8,6 +8,7 @@ import numpy as np
 from shardwise.api.control import fori_loop
 from shardwise.compiler.arrays.arithmetic import absolute, as_bool
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, promote_and_broadcast, type_of
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Rem
@@ -31,7 +32,7 @@ def _promote_integers(name: str, *operands: Any) -> list[Any]:
     return promote_and_broadcast(name, operands)
 
 
-def gcd(x1: Any, x2: Any) -> Any:
+def gcd(x1: Any, x2: Any) -> Array:
     """Compute the greatest common divisor, elementwise.
 
     The result is not negative. The greatest common divisor of 0 and y is the absolute value of y.
@@ -74,7 +75,7 @@ def _euclid(x: Any, y: Any) -> Any:
     return absolute(fori_loop(0, steps, step, (x, y))[0])
 
 
-def lcm(x1: Any, x2: Any) -> Any:
+def lcm(x1: Any, x2: Any) -> Array:
     """Compute the least common multiple, elementwise.
 
     The result is not negative. The least common multiple of 0 and y is 0.
@@ -106,7 +107,7 @@ def _lcm(x1: Any, x2: Any) -> Any:
 
 
 @compiled_function
-def bitwise_count(x: Any, /) -> Any:
+def bitwise_count(x: Any, /) -> Array:
     """Count the set bits of the absolute value of each integer.
 
     Args:
@@ -137,7 +138,7 @@ def _bit_shifts(name: str, bitorder: str) -> tuple[int, ...]:
     return tuple(range(8) if bitorder == "little" else reversed(range(8)))
 
 
-def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
+def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Array:
     """Pack groups of eight elements into the bits of bytes.
 
     An element other than 0 becomes a set bit. The last group is padded with zeros.
@@ -186,7 +187,7 @@ def _bit_values(shape: tuple[int, ...], dim: int, shifts: tuple[int, ...]) -> An
     return Broadcast(shape, (dim,))(values)
 
 
-def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Any:
+def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Array:
     """Unpack the bits of bytes into eight elements each, 0 or 1.
 
     Args:

@@ -5,6 +5,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.api import interchange
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.namespace import VERSIONS
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.numpy.dtypes import isdtype
@@ -18,7 +19,7 @@ _DTYPES = (
 )
 
 
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
     """Import an array of another library, such as numpy or PyTorch, by DLPack.
 
     The result shares the memory of `x` where XLA can use it: later writes to `x` change the result. Pass `copy=True` to

@@ -5,10 +5,11 @@ from typing import Any, NoReturn
 import ml_dtypes
 import numpy as np
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.numpy.creation import array
 
 
-def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+def load(file: Any, *args: Any, **kwargs: Any) -> Array:
     """Load an array from a file that `save` or `numpy.save` wrote.
 
     Args:
@@ -38,7 +39,7 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
     return array(loaded.view(ml_dtypes.bfloat16) if loaded.dtype == np.dtype("V2") else loaded)
 
 
-def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:
+def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Array:
     """Create a 1-D array from the bytes of a buffer.
 
     Args:
@@ -60,7 +61,7 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     return array(np.frombuffer(buffer, dtype, count, offset))
 
 
-def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Any:
+def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Array:
     """Create a 1-D array from numbers in a string.
 
     Args:

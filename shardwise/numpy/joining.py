@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.indexing import canonical_axis
-from shardwise.compiler.arrays.methods import reshape
+from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
 from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_along
 
 
-def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
+def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
     """Concatenate arrays along an existing axis.
 
     Args:
@@ -46,7 +46,7 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     return _concatenate(*operands, dim=dim, dtype=requested_dtype("concatenate", dtype))
 
 
-def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
+def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Array:
     """Join arrays of equal shapes along a new axis.
 
     Args:
@@ -93,7 +93,7 @@ def _concatenate(*arrays: Any, dim: int, dtype: Any, new_dim: bool = False) -> A
     return Concatenate(dim)(*operands) if len(operands) > 1 else operands[0]
 
 
-def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     """Split an array along an axis.
 
     Args:
@@ -131,7 +131,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     return [slice_along(x, dim, start, limit) for start, limit in pairwise(bounds)]
 
 
-def flip(m: Any, axis: int | Sequence[int] | None = None) -> Any:
+def flip(m: Any, axis: int | Sequence[int] | None = None) -> Array:
     """Reverse the order of the elements along axes.
 
     Args:

@@ -7,6 +7,7 @@ import numpy as np
 
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import as_bool
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
     broadcast_shapes,
@@ -55,7 +56,7 @@ def _nan_extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initi
 
 def nanmax(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
-) -> Any:
+) -> Array:
     """Return the largest element along axes, ignoring NaN.
 
     Args:
@@ -83,7 +84,7 @@ def nanmax(
 
 def nanmin(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
-) -> Any:
+) -> Array:
     """Return the smallest element along axes, ignoring NaN.
 
     Args:
@@ -117,7 +118,7 @@ def nansum(
     keepdims: bool = False,
     initial: Any = None,
     where: Any = None,
-) -> Any:
+) -> Array:
     """Compute the sum of the elements along axes, with NaN counted as 0.
 
     Args:
@@ -152,7 +153,7 @@ def nanprod(
     keepdims: bool = False,
     initial: Any = None,
     where: Any = None,
-) -> Any:
+) -> Array:
     """Compute the product of the elements along axes, with NaN counted as 1.
 
     Args:
@@ -181,7 +182,7 @@ def nanprod(
 
 def nanmean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None
-) -> Any:
+) -> Array:
     """Compute the mean of the elements along axes, ignoring NaN.
 
     Args:
@@ -227,7 +228,7 @@ def nanvar(
     keepdims: bool = False,
     where: Any = None,
     mean: Any = None,
-) -> Any:
+) -> Array:
     """Compute the variance of the elements along axes, ignoring NaN.
 
     Args:
@@ -264,7 +265,7 @@ def nanstd(
     keepdims: bool = False,
     where: Any = None,
     mean: Any = None,
-) -> Any:
+) -> Array:
     """Compute the standard deviation of the elements along axes, ignoring NaN.
 
     Args:
@@ -319,7 +320,7 @@ def _nan_variance(
     )
 
 
-def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
+def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the first largest element along an axis, ignoring NaN.
 
     Args:
@@ -343,7 +344,7 @@ def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
     return _nan_arg_extremum("nanargmax", a, axis, out, bool(keepdims))
 
 
-def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
+def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the first smallest element along an axis, ignoring NaN.
 
     Args:
@@ -389,7 +390,7 @@ def nanquantile(
     keepdims: bool = False,
     *,
     weights: Any = None,
-) -> Any:
+) -> Array:
     """Compute quantiles of the elements along axes, ignoring NaN.
 
     Args:
@@ -428,7 +429,7 @@ def nanpercentile(
     keepdims: bool = False,
     *,
     weights: Any = None,
-) -> Any:
+) -> Array:
     """Compute percentiles of the elements along axes, ignoring NaN.
 
     Args:
@@ -457,7 +458,9 @@ def nanpercentile(
     return quantile_along("nanpercentile", a, q, axis, out, method, keepdims, weights, ignore_nan=True)
 
 
-def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
+def nanmedian(
+    a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
+) -> Array:
     """Compute the median of the elements along axes, ignoring NaN.
 
     Args:

@@ -10,6 +10,7 @@ import numpy as np
 from shardwise.api.control import fori_loop
 from shardwise.compiler.arrays import methods, sorting
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
@@ -45,7 +46,7 @@ from shardwise.lax.gradient import stop_gradient
 from shardwise.lax.shape import constrain_sharding
 
 
-def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Compute the cumulative sum of the elements along an axis.
 
     Args:
@@ -70,7 +71,7 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
     return sorting.cumulative_along(a, reduction=SUM, axis=axis, dtype=requested_dtype("cumsum", dtype))
 
 
-def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Compute the cumulative product of the elements along an axis.
 
     Args:
@@ -95,7 +96,7 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
     return sorting.cumulative_along(a, reduction=PROD, axis=axis, dtype=requested_dtype("cumprod", dtype))
 
 
-def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Compute the cumulative sum of the elements along an axis, with NaN counted as 0.
 
     Args:
@@ -120,7 +121,7 @@ def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = No
     return cumsum(_replace_nan(a, value=0), axis, dtype)
 
 
-def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Compute the cumulative product of the elements along an axis, with NaN counted as 1.
 
     Args:
@@ -151,7 +152,7 @@ def _replace_nan(x: Any, *, value: int) -> Any:
     return Select()(Compare("NE")(x, x), full_like(x, value), x)
 
 
-def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
+def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Compute the cumulative sum of the elements along an axis, as the array API standard defines it.
 
     Args:
@@ -176,7 +177,7 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, inc
     return _cumulative("cumulative_sum", x, SUM, axis, dtype, include_initial)
 
 
-def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
+def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Compute the cumulative product of the elements along an axis, as the array API standard defines it.
 
     Args:
@@ -224,7 +225,7 @@ def sort(
     order: None = None,
     stable: bool = True,
     descending: bool = False,
-) -> Any:
+) -> Array:
     """Sort the elements along an axis.
 
     NaN counts as larger than all numbers. The sort is always stable.
@@ -260,7 +261,7 @@ def argsort(
     stable: bool = True,
     descending: bool = False,
     dtype: Any = None,
-) -> Any:
+) -> Array:
     """Return the indices that sort the elements along an axis.
 
     NaN counts as larger than all numbers. Equal elements keep their order, also in descending order.
@@ -293,7 +294,7 @@ def _check_kind_and_order(name: str, kind: Any, order: Any) -> None:
         raise TypeError(f"{name}: the only algorithm is a stable sort; omit `kind` and `order`")
 
 
-def partition(a: Any, kth: int, axis: int = -1) -> Any:
+def partition(a: Any, kth: int, axis: int = -1) -> Array:
     """Partition the elements along an axis around the k-th smallest one.
 
     The elements before index `kth` of the result are not larger than the one at `kth`, those after it not smaller.
@@ -318,7 +319,7 @@ def partition(a: Any, kth: int, axis: int = -1) -> Any:
     return sort(a, axis)
 
 
-def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
+def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     """Return the indices that partition the elements along an axis around the k-th smallest one, as `partition` does.
 
     Args:
@@ -348,7 +349,7 @@ def _check_kth(name: str, a: Any, kth: int, axis: int) -> None:
         raise ValueError(f"{name}: kth={kth} is out of bounds for axis {axis} of {a_type}, which has size {size}")
 
 
-def lexsort(keys: Any, axis: int = -1) -> Any:
+def lexsort(keys: Any, axis: int = -1) -> Array:
     """Return the indices that sort by several keys.
 
     The last key is the primary one. Ties are ordered by the key before it, and so on.
@@ -385,7 +386,7 @@ def _lexsort(*keys: Any, axis: int) -> Any:
     return astype_weak(order, default_dtype("int*"), False)
 
 
-def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Any:
+def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Array:
     """Return the indices at which to insert elements into a sorted array so that it stays sorted.
 
     NaN counts as larger than all numbers. On a mesh, the binary search needs no communication if `a` is replicated.
@@ -489,7 +490,7 @@ def quantile(
     keepdims: bool = False,
     *,
     weights: Any = None,
-) -> Any:
+) -> Array:
     """Compute quantiles of the elements along axes.
 
     On a mesh each device sorts complete rows: reduced axes that are sharded are resharded, other axes stay sharded.
@@ -533,7 +534,7 @@ def percentile(
     *,
     weights: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Compute percentiles of the elements along axes.
 
     Args:
@@ -563,7 +564,7 @@ def percentile(
     return constrain_sharding(quantile_along("percentile", a, q, axis, out, method, keepdims, weights), out_sharding)
 
 
-def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
+def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
     """Compute the median of the elements along axes.
 
     Args:

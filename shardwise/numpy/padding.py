@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.arithmetic import around, floor_divide
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_to_shape, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.arrays.reductions import amax, amin
@@ -42,7 +43,7 @@ _MODE_KEYWORDS = {
 }
 
 
-def pad(array: Any, pad_width: Any, mode: str | Callable[..., Any] = "constant", **kwargs: Any) -> Any:
+def pad(array: Any, pad_width: Any, mode: str | Callable[..., Any] = "constant", **kwargs: Any) -> Array:
     """Pad an array at both ends of its dims.
 
     Modes, with their keywords:

@@ -7,6 +7,7 @@ import numpy as np
 
 from shardwise.api.control import scan
 from shardwise.compiler.arrays.arithmetic import absolute, add, divide, multiply, promote_numeric, subtract
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
@@ -59,7 +60,7 @@ def _align_pair(name: str, a1: Any, a2: Any) -> list[Any]:
     return [_pad_front(each, size) for each in pair]
 
 
-def polyadd(a1: Any, a2: Any) -> Any:
+def polyadd(a1: Any, a2: Any) -> Array:
     """Add two polynomials.
 
     Args:
@@ -84,7 +85,7 @@ def _polyadd(a1: Any, a2: Any) -> Any:
     return add(*_align_pair("polyadd", a1, a2))
 
 
-def polysub(a1: Any, a2: Any) -> Any:
+def polysub(a1: Any, a2: Any) -> Array:
     """Subtract a polynomial from another.
 
     Args:
@@ -121,7 +122,7 @@ def _trim_leading_zeros(name: str, p: Any) -> Any:
     return p[start:]
 
 
-def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
+def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Array:
     """Multiply two polynomials.
 
     Args:
@@ -153,7 +154,7 @@ def _zero_if_empty(p: Any) -> Any:
     return coefficients if coefficients.type.size else full((1,), 0, coefficients.type.dtype)
 
 
-def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, Any]:
+def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array, Array]:
     """Divide a polynomial by another, with remainder.
 
     Args:
@@ -197,7 +198,7 @@ def _polydiv(u: Any, v: Any) -> list[Any]:
     return [Concatenate(0)(*quotient) if len(quotient) > 1 else quotient[0], remainder]
 
 
-def polyder(p: Any, m: int = 1) -> Any:
+def polyder(p: Any, m: int = 1) -> Array:
     """Differentiate a polynomial.
 
     Args:
@@ -245,7 +246,7 @@ def _descending_powers(size: int, last: int, dtype_like: Any) -> Any:
     return Convert(dtype_like.type.dtype, dtype_like.type.weak)(powers)
 
 
-def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
+def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
     """Integrate a polynomial.
 
     Args:
@@ -284,7 +285,7 @@ def _polyint(p: Any, k: Any, *, order: int) -> Any:
     return result
 
 
-def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
+def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
     """Evaluate a polynomial by Horner's method.
 
     Args:
@@ -337,7 +338,7 @@ def _from_roots(roots: Any) -> Any:
     return result
 
 
-def poly(seq_of_zeros: Any) -> Any:
+def poly(seq_of_zeros: Any) -> Array:
     """Return the monic polynomial with given roots.
 
     Args:
@@ -372,7 +373,7 @@ def _as_strong_inexact(x: Any) -> Any:
     return astype_weak(x, x.type.dtype, False)
 
 
-def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
     """Return the Vandermonde matrix, whose columns are powers of a vector.
 
     Args:
@@ -413,7 +414,7 @@ def _vander(x: Any, *, count: int, increasing: bool) -> Any:
     return Concatenate(1)(*columns) if count > 1 else columns[0]
 
 
-def roots(p: Any, *, strip_zeros: bool = True) -> Any:
+def roots(p: Any, *, strip_zeros: bool = True) -> Array:
     """Compute the roots of a polynomial, as the eigenvalues of its companion matrix.
 
     Args:

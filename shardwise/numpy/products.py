@@ -6,6 +6,7 @@ from typing import Any
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import conjugate, multiply
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -71,7 +72,7 @@ def _check_contracted_sizes(name: str, x: ArrayType, y: ArrayType, left: int, ri
 
 def matmul(
     a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
-) -> Any:
+) -> Array:
     """Multiply matrices, which are in the last two dims.
 
     Args:
@@ -109,7 +110,9 @@ def _matmul(name: str, a: Any, b: Any, precision: Any = None, preferred: Any = N
     return _contract(name, a, b, terms, result, precision, preferred)
 
 
-def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Any:
+def dot(
+    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
+) -> Array:
     """Contract the last dim of `a` with the second last (or only) dim of `b`.
 
     If an operand has rank 0, the result is the elementwise product.
@@ -146,7 +149,7 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
     )
 
 
-def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Contract the last dims of two arrays.
 
     If an operand has rank 0, the result is the elementwise product.
@@ -177,7 +180,7 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
     return _contract("inner", a, b, (left, right), result, precision, preferred_element_type)
 
 
-def outer(a: Any, b: Any, out: None = None) -> Any:
+def outer(a: Any, b: Any, out: None = None) -> Array:
     """Compute the outer product of two arrays, which are flattened.
 
     Args:
@@ -214,7 +217,7 @@ def tensordot(
     precision: Any = None,
     preferred_element_type: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Contract dims of two arrays.
 
     Args:
@@ -261,7 +264,7 @@ def tensordot(
     return constrain_sharding(product, out_sharding)
 
 
-def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Compute the dot product of two arrays, which are flattened; the first operand is conjugated.
 
     Args:
@@ -289,7 +292,7 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
     return _contract("vdot", x, y, (dims, dims), (), precision, preferred_element_type)
 
 
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Compute the dot product of vectors along an axis; the first operand is conjugated.
 
     Args:
@@ -328,7 +331,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
     return _contract("vecdot", conjugate(x1), x2, terms, result, precision, preferred_element_type)
 
 
-def matvec(x1: Any, x2: Any, /) -> Any:
+def matvec(x1: Any, x2: Any, /) -> Array:
     """Multiply matrices by vectors.
 
     Args:
@@ -357,7 +360,7 @@ def matvec(x1: Any, x2: Any, /) -> Any:
     return _contract("matvec", x1, x2, terms, (*_with_batch_names(batch_ndim, (), batch_ndim), "m"), None, None)
 
 
-def vecmat(x1: Any, x2: Any, /) -> Any:
+def vecmat(x1: Any, x2: Any, /) -> Array:
     """Multiply vectors, which are conjugated, by matrices.
 
     Args:
@@ -386,7 +389,7 @@ def vecmat(x1: Any, x2: Any, /) -> Any:
     return _contract("vecmat", conjugate(x1), x2, terms, result, None, None)
 
 
-def kron(a: Any, b: Any) -> Any:
+def kron(a: Any, b: Any) -> Array:
     """Compute the Kronecker product: the array of blocks `a[i] * b`.
 
     Args:
@@ -416,7 +419,7 @@ def _kron(a: Any, b: Any) -> Any:
     return Reshape(shape)(multiply(x, y))
 
 
-def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
     """Compute the cross product of vectors with 2 or 3 elements.
 
     A vector with 2 elements has the third element 0. If both have 2 elements, only the third element of the result is

@@ -6,6 +6,7 @@
 from typing import Any
 
 from shardwise.compiler.arrays import arithmetic, methods, reductions
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, reject_out, static_axes, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ops.elementwise.powers import Sqrt, Square
@@ -14,7 +15,7 @@ from shardwise.numpy import named
 from shardwise.numpy.statistics import variance
 
 
-def equal(x: Any, y: Any, /) -> Any:
+def equal(x: Any, y: Any, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x == y`.
 
     Args:
@@ -33,7 +34,7 @@ def equal(x: Any, y: Any, /) -> Any:
     return methods.compare(x, y, direction="EQ")
 
 
-def not_equal(x: Any, y: Any, /) -> Any:
+def not_equal(x: Any, y: Any, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x != y`.
 
     Args:
@@ -52,7 +53,7 @@ def not_equal(x: Any, y: Any, /) -> Any:
     return methods.compare(x, y, direction="NE")
 
 
-def less(x: Any, y: Any, /) -> Any:
+def less(x: Any, y: Any, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x < y`.
 
     Args:
@@ -71,7 +72,7 @@ def less(x: Any, y: Any, /) -> Any:
     return methods.compare(x, y, direction="LT")
 
 
-def less_equal(x: Any, y: Any, /) -> Any:
+def less_equal(x: Any, y: Any, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x <= y`.
 
     Args:
@@ -90,7 +91,7 @@ def less_equal(x: Any, y: Any, /) -> Any:
     return methods.compare(x, y, direction="LE")
 
 
-def greater(x: Any, y: Any, /) -> Any:
+def greater(x: Any, y: Any, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x > y`.
 
     Args:
@@ -109,7 +110,7 @@ def greater(x: Any, y: Any, /) -> Any:
     return methods.compare(x, y, direction="GT")
 
 
-def greater_equal(x: Any, y: Any, /) -> Any:
+def greater_equal(x: Any, y: Any, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x >= y`.
 
     Args:
@@ -134,7 +135,7 @@ def _square(x: Any) -> Any:
     return Square()(x)
 
 
-def square(x: Any, /) -> Any:
+def square(x: Any, /) -> Array:
     """Compute `x * x` element-wise.
 
     Args:
@@ -162,7 +163,7 @@ def sum(
     initial: Any = None,
     where: Any = None,
     promote_integers: bool = True,
-) -> Any:
+) -> Array:
     """Compute the sum along axes.
 
     Floats narrower than 32 bits are accumulated in float32.
@@ -206,7 +207,7 @@ def prod(
     initial: Any = None,
     where: Any = None,
     promote_integers: bool = True,
-) -> Any:
+) -> Array:
     """Compute the product along axes.
 
     Args:
@@ -239,7 +240,7 @@ def prod(
 
 def max(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
-) -> Any:
+) -> Array:
     """Compute the maximum along axes. NaN propagates.
 
     Args:
@@ -267,7 +268,7 @@ def max(
 
 def min(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
-) -> Any:
+) -> Array:
     """Compute the minimum along axes. NaN propagates.
 
     Args:
@@ -308,7 +309,7 @@ def _extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: 
     return result if initial is None else combine(result, _cast_like(result, initial))
 
 
-def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
+def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
     """Return whether all elements along axes are nonzero.
 
     Args:
@@ -336,7 +337,7 @@ def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
     return pmin(result, names) if names else result
 
 
-def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
+def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
     """Return whether any element along axes is nonzero.
 
     Args:
@@ -364,7 +365,7 @@ def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
     return pmax(result, names) if names else result
 
 
-def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
+def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the maximum along an axis.
 
     Args:
@@ -388,7 +389,7 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
     return reductions.argmax(a, axis=axis, keepdims=bool(keepdims))
 
 
-def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
+def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the minimum along an axis.
 
     Args:
@@ -414,7 +415,7 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
 
 def mean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
-) -> Any:
+) -> Array:
     """Compute the arithmetic mean along axes.
 
     Args:
@@ -457,7 +458,7 @@ def var(
     where: Any = None,
     mean: Any = None,
     correction: float | None = None,
-) -> Any:
+) -> Array:
     """Compute the variance along axes.
 
     Args:
@@ -497,7 +498,7 @@ def std(
     where: Any = None,
     mean: Any = None,
     correction: float | None = None,
-) -> Any:
+) -> Array:
     """Compute the standard deviation along axes.
 
     Args:
@@ -570,7 +571,7 @@ def _variance(
     )
 
 
-def round(a: Any, decimals: int = 0, out: None = None) -> Any:
+def round(a: Any, decimals: int = 0, out: None = None) -> Array:
     """Round element-wise to a number of decimals, ties to even.
 
     Args:
@@ -592,7 +593,7 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Any:
     return arithmetic.around(a, decimals=decimals)
 
 
-def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
+def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Array:
     """Limit elements to an interval.
 
     Args:

@@ -10,6 +10,7 @@ import numpy as np
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import minimum, remainder
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, concrete_value, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.dtypes import is_integer
@@ -29,7 +30,7 @@ from shardwise.numpy.ordering import cumsum, searchsorted
 from shardwise.numpy.shapes import swapaxes
 
 
-def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Any:
+def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Array:
     """Shift the elements of an array cyclically along one or several axes.
 
     Elements that leave one end re-enter at the other. Along a sharded dim, a static shift exchanges only the elements
@@ -107,7 +108,7 @@ def _roll_dynamic(x: Any, shift: Any, *, dim: int) -> Any:
     return DynamicSlice(x.type.shape)(Concatenate(dim)(x, x), *starts)
 
 
-def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
+def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """Rotate an array by multiples of 90 degrees in the plane of two axes.
 
     Args:
@@ -141,7 +142,7 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     return flip(swapaxes(m, first, second), first) if turns == 1 else swapaxes(flip(m, first), first, second)
 
 
-def fliplr(m: Any) -> Any:
+def fliplr(m: Any) -> Array:
     """Reverse the order of elements along dim 1.
 
     Args:
@@ -162,7 +163,7 @@ def fliplr(m: Any) -> Any:
     return flip(m, 1)
 
 
-def flipud(m: Any) -> Any:
+def flipud(m: Any) -> Array:
     """Reverse the order of elements along dim 0.
 
     Args:
@@ -183,7 +184,7 @@ def flipud(m: Any) -> Any:
     return flip(m, 0)
 
 
-def tile(A: Any, reps: int | Sequence[int]) -> Any:
+def tile(A: Any, reps: int | Sequence[int]) -> Array:
     """Concatenate copies of an array along each dim.
 
     Args:
@@ -211,7 +212,7 @@ def tile(A: Any, reps: int | Sequence[int]) -> Any:
 
 def repeat(
     a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None
-) -> Any:
+) -> Array:
     """Repeat each element of an array along an axis.
 
     Args:

@@ -9,6 +9,7 @@ import numpy as np
 
 from shardwise.compiler.arrays import arithmetic, methods
 from shardwise.compiler.arrays.indexing import as_index, canonical_axis, index_mode, wrap_negative_index
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -31,7 +32,7 @@ from shardwise.numpy.ordering import cumsum
 from shardwise.numpy.shapes import resize
 
 
-def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
+def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array:
     """Build an array by choosing each element from one of several arrays.
 
     The indices and all choices broadcast against each other.
@@ -96,7 +97,7 @@ def _choose(index: Any, *choices: Any) -> Any:
     return select_n(which, *operands) if len(operands) > 1 else operands[0]
 
 
-def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Array:
     """Select each element from the choice of the first condition that is true there.
 
     Args:
@@ -141,7 +142,7 @@ def compress(
     size: int | None = None,
     fill_value: Any = 0,
     out: None = None,
-) -> Any:
+) -> Array:
     """Return the slices along an axis for which a condition is true.
 
     The size of the result depends on the values of `condition`, so under `jit` pass a static `size`.
@@ -199,7 +200,7 @@ def _compress(x: Any, condition: Any, fill: Any, *, dim: int, size: int) -> Any:
     return methods.where(is_valid, taken, padding)
 
 
-def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
+def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Array:
     """Return the elements for which a condition is true, as a 1-D array.
 
     The size of the result depends on the values of `condition`, so under `jit` pass a static `size`.
@@ -226,7 +227,7 @@ def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: An
     return compress(flat_condition, methods.reshape(arr, shape=-1), size=size, fill_value=fill_value)
 
 
-def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
+def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
     """Return an array with the elements selected by a mask replaced by consecutive values.
 
     Arrays are immutable, so `inplace=False` is required and the result is a new array.
@@ -273,7 +274,7 @@ def _require_out_of_place(name: str, inplace: bool) -> None:
         raise ValueError(f"{name}: arrays are immutable; pass `inplace=False` and use the result")
 
 
-def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Any:
+def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Array:
     """Return an array with the elements at flat indices replaced.
 
     Arrays are immutable, so `inplace=False` is required and the result is a new array.
@@ -325,7 +326,7 @@ def _put(x: Any, indices: Any, values: Any, *, wraps: bool, negative_from_end: b
 
 def put_along_axis(
     arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *, mode: str | None = None
-) -> Any:
+) -> Array:
     """Return an array with elements replaced at indices along an axis.
 
     This is the inverse of `take_along_axis`: each 1-D slice along `axis` has its own indices. Arrays are immutable, so
@@ -381,7 +382,7 @@ def _put_along_axis(x: Any, indices: Any, values: Any, *, dim: int, clips: bool)
 
 def ravel_multi_index(
     multi_index: Sequence[Any], dims: Sequence[int], mode: str = "raise", order: str = "C", *, dtype: Any = None
-) -> Any:
+) -> Array:
     """Convert a tuple of index arrays into flat indices.
 
     Args:

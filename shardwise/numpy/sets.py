@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -49,24 +50,24 @@ _INT = np.dtype(np.int32)
 class UniqueAllResult(NamedTuple):
     """The result of `unique_all`."""
 
-    values: Any
-    indices: Any
-    inverse_indices: Any
-    counts: Any
+    values: Array
+    indices: Array
+    inverse_indices: Array
+    counts: Array
 
 
 class UniqueCountsResult(NamedTuple):
     """The result of `unique_counts`."""
 
-    values: Any
-    counts: Any
+    values: Array
+    counts: Array
 
 
 class UniqueInverseResult(NamedTuple):
     """The result of `unique_inverse`."""
 
-    values: Any
-    inverse_indices: Any
+    values: Array
+    inverse_indices: Array
 
 
 def unique(
@@ -189,7 +190,7 @@ def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None
     return UniqueInverseResult(values, inverse)
 
 
-def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the sorted unique elements of an array.
 
     Each NaN counts as a unique element.
@@ -341,7 +342,7 @@ def _restore_dim(x: Any, *, dim: int, shape: tuple[int, ...]) -> Any:
     return move_dim(Reshape(sizes)(x), 0, dim)
 
 
-def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the sorted unique elements of two arrays together.
 
     Args:
@@ -377,7 +378,7 @@ def _promote_flat(name: str, ar1: Any, ar2: Any) -> list[Any]:
 
 def isin(
     element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto"
-) -> Any:
+) -> Array:
     """Test whether each element of an array is contained in another array.
 
     NaN is contained in no array.
@@ -534,7 +535,7 @@ def _select_masked(row: Any, mask: Any, *fill: Any, size: int, pad_with_first: b
 
 def setdiff1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
-) -> Any:
+) -> Array:
     """Return the unique elements of one array that another does not contain.
 
     Args:
@@ -573,7 +574,7 @@ def _setdiff1d(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
 
 def setxor1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
-) -> Any:
+) -> Array:
     """Return the sorted unique elements that are in exactly one of two arrays.
 
     Args:

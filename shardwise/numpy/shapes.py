@@ -8,6 +8,7 @@ from typing import Any
 from shardwise.api.placement import device_put
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
     broadcast_to_shape,
@@ -92,7 +93,7 @@ def _int_tuple(value: Any) -> tuple[int, ...]:
     return tuple(map(operator.index, value)) if isinstance(value, Sequence) else (operator.index(value),)
 
 
-def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
+def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Array:
     """Convert an array to another dtype.
 
     Complex numbers that are converted to a real dtype lose their imaginary part.
@@ -119,7 +120,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
     return converted if device is None else device_put(converted, device)
 
 
-def copy(a: Any, order: str | None = None) -> Any:
+def copy(a: Any, order: str | None = None) -> Array:
     """Copy an array into a new buffer.
 
     Args:
@@ -139,7 +140,7 @@ def copy(a: Any, order: str | None = None) -> Any:
     return array(a)
 
 
-def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, out_sharding: Any = None) -> Any:
+def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, out_sharding: Any = None) -> Array:
     """Change the shape of an array without changing its elements.
 
     Args:
@@ -165,7 +166,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, o
     return reshape_in_order("reshape", a, tuple(methods.static_sizes("reshape", shape)), order, out_sharding)
 
 
-def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
+def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Array:
     """Flatten an array to rank 1.
 
     Args:
@@ -198,7 +199,7 @@ def reshape_in_order(name: str, a: Any, shape: int | tuple[int, ...], order: str
     return constrain_sharding(methods.transpose(reversed_result), out_sharding)
 
 
-def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
+def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Array:
     """Remove dims of size 1.
 
     Args:
@@ -221,7 +222,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
     return lax_shape.squeeze(a, removed)
 
 
-def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
+def expand_dims(a: Any, axis: int | Sequence[int]) -> Array:
     """Insert dims of size 1.
 
     Args:
@@ -242,7 +243,7 @@ def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
     return lax_shape.expand_dims(a, _int_tuple(axis))
 
 
-def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
+def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
     """Exchange two dims of an array.
 
     Args:
@@ -267,7 +268,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     return permute(x, tuple(order))
 
 
-def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
+def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
     """Move dims of an array to other positions.
 
     The dims that are not moved keep their relative order.
@@ -301,7 +302,7 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
     return permute(x, tuple(order))
 
 
-def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
+def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
     """Move one dim of an array to before another; `moveaxis` is easier to read.
 
     Args:
@@ -328,7 +329,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     return moveaxis(a, dim, before - (dim < before))
 
 
-def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
+def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
     """Permute the dims of an array.
 
     Args:
@@ -351,7 +352,7 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     return methods.transpose(a, axes=None if axes is None else tuple(axes))
 
 
-def permute_dims(a: Any, /, axes: Sequence[int]) -> Any:
+def permute_dims(a: Any, /, axes: Sequence[int]) -> Array:
     """Permute the dims of an array: `transpose` under its name in the array API standard.
 
     Args:
@@ -372,7 +373,7 @@ def permute_dims(a: Any, /, axes: Sequence[int]) -> Any:
     return methods.transpose(a, axes=tuple(axes))
 
 
-def matrix_transpose(x: Any, /) -> Any:
+def matrix_transpose(x: Any, /) -> Array:
     """Exchange the last two dims of an array.
 
     Args:
@@ -486,7 +487,7 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     return lax_shape.broadcast_shapes(*(_int_tuple(shape) for shape in shapes))
 
 
-def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
+def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Array:
     """Broadcast an array to a shape.
 
     Args:
@@ -508,7 +509,7 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
     return constrain_sharding(methods.broadcast_to(array, shape=_int_tuple(shape)), out_sharding)
 
 
-def broadcast_arrays(*args: Any) -> list[Any]:
+def broadcast_arrays(*args: Any) -> list[Array]:
     """Broadcast arrays to their common shape.
 
     Args:
@@ -534,7 +535,7 @@ def _broadcast_all(*arrays: Any, shape: tuple[int, ...]) -> list[Any]:
     return [broadcast_to_shape(as_operand(x), shape) for x in arrays]
 
 
-def resize(a: Any, new_shape: int | Sequence[int]) -> Any:
+def resize(a: Any, new_shape: int | Sequence[int]) -> Array:
     """Change the shape of an array, repeating or truncating its elements as needed.
 
     The elements of the flattened array are repeated in order until the new shape is filled. If there are none, the

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.lax import shape as lax_shape
 from shardwise.numpy.joining import split
 
 
-def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     """Split an array into sections that may differ in size.
 
     Unlike `split`, the number of sections need not divide the size: the first sections are then longer by one.
@@ -45,7 +46,7 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     return split(ary, [section_size * number + min(number, remainder) for number in range(1, count)], axis)
 
 
-def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+def vsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
     """Split an array along dim 0, as `split` does.
 
     Args:
@@ -67,7 +68,7 @@ def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
     return split(ary, indices_or_sections, 0)
 
 
-def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+def hsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
     """Split an array along dim 1, or along dim 0 if it has rank 1.
 
     Args:
@@ -89,7 +90,7 @@ def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
     return split(ary, indices_or_sections, min(1, max(0, type_of(ary, "hsplit").ndim - 1)))
 
 
-def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
     """Split an array along dim 2, as `split` does.
 
     Args:
@@ -111,7 +112,7 @@ def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
     return split(ary, indices_or_sections, 2)
 
 
-def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
     """Split an array into its slices along an axis and remove that axis from each.
 
     Args:

@@ -3,12 +3,13 @@
 from typing import Any
 
 from shardwise.compiler.arrays import methods
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.shapes import atleast_1d, atleast_2d, atleast_3d
 
 
-def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
+def concat(arrays: Any, /, *, axis: int | None = 0) -> Array:
     """Join arrays along an existing axis: `concatenate` under its name in the array API standard.
 
     Args:
@@ -29,7 +30,7 @@ def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
     return concatenate(arrays, axis)
 
 
-def hstack(tup: Any, dtype: Any = None) -> Any:
+def hstack(tup: Any, dtype: Any = None) -> Array:
     """Join arrays along dim 1, or along dim 0 if they have rank 1.
 
     Args:
@@ -51,7 +52,7 @@ def hstack(tup: Any, dtype: Any = None) -> Any:
     return concatenate(arrays, axis=min(1, arrays[0].type.ndim - 1), dtype=dtype)
 
 
-def vstack(tup: Any, dtype: Any = None) -> Any:
+def vstack(tup: Any, dtype: Any = None) -> Array:
     """Join arrays along dim 0.
 
     Args:
@@ -73,7 +74,7 @@ def vstack(tup: Any, dtype: Any = None) -> Any:
     return concatenate([atleast_2d(x) for x in _checked_arrays("vstack", tup)], axis=0, dtype=dtype)
 
 
-def dstack(tup: Any, dtype: Any = None) -> Any:
+def dstack(tup: Any, dtype: Any = None) -> Array:
     """Join arrays along dim 2.
 
     Args:
@@ -95,7 +96,7 @@ def dstack(tup: Any, dtype: Any = None) -> Any:
     return concatenate([atleast_3d(x) for x in _checked_arrays("dstack", tup)], axis=2, dtype=dtype)
 
 
-def column_stack(tup: Any) -> Any:
+def column_stack(tup: Any) -> Array:
     """Join arrays of rank 1 and matrices as columns of one matrix.
 
     Args:
@@ -127,7 +128,7 @@ def _checked_arrays(name: str, arrays: Any) -> list[Any]:
     return operands
 
 
-def block(arrays: Any) -> Any:
+def block(arrays: Any) -> Array:
     """Assemble an array from nested lists of blocks.
 
     The innermost lists are joined along the last dim, the next level along the dim before it, and so on.

@@ -3,12 +3,13 @@
 All are sums along dims. On a mesh each device reduces its own shard, and only partial sums are all-reduced.
 """
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import absolute, as_bool, conjugate, divide, imag, multiply, real, subtract
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
@@ -39,7 +40,7 @@ from shardwise.numpy.elementwise import isnan
 from shardwise.numpy.named import split_axis_names
 
 
-def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Array:
     """Count the elements that differ from 0.
 
     Args:
@@ -69,7 +70,7 @@ def _count_nonzero(a: Any, *, axis: Any, keepdims: bool) -> Any:
     return reductions.sum(as_bool(a, "count_nonzero"), axis=axis, dtype=default_dtype("int*"), keepdims=keepdims)
 
 
-def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
+def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Array:
     """Compute the difference between the largest and the smallest element.
 
     Args:
@@ -98,6 +99,16 @@ def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> A
 def _ptp(a: Any, *, axis: Any, keepdims: bool) -> Any:
     largest, smallest = (reduce(a, axis=axis, keepdims=keepdims) for reduce in (reductions.amax, reductions.amin))
     return subtract(largest, smallest)
+
+
+@overload
+def average(
+    a: Any, axis: Any = None, weights: Any = None, returned: Literal[False] = False, keepdims: bool = False
+) -> Array: ...
+
+
+@overload
+def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any: ...
 
 
 def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
@@ -165,7 +176,7 @@ def cov(
     fweights: Any = None,
     aweights: Any = None,
     dtype: Any = None,
-) -> Any:
+) -> Array:
     """Estimate the covariance matrix of variables from observations.
 
     Args:
@@ -270,7 +281,7 @@ def _checked_weights(name: str, weights: Any, count: int) -> Any:
     return w if name == "fweights" else absolute(w)
 
 
-def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
+def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Array:
     """Compute the matrix of Pearson correlation coefficients of variables.
 
     Args:

@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwise.compiler.arrays import methods, reductions
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import is_integer
@@ -36,7 +37,7 @@ def _band_mask(shape: tuple[int, ...], k: Any, direction: str) -> Any:
     return Compare(direction)(columns, Add()(rows, offset))
 
 
-def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
+def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
     """Create a matrix with ones on and below a diagonal, and zeros above it.
 
     Args:
@@ -66,7 +67,7 @@ def _tri(*, shape: tuple[int, int], k: int, dtype: Any) -> Any:
     return astype_weak(_band_mask(shape, k, "LE"), dtype, False)
 
 
-def tril(m: Any, k: int = 0) -> Any:
+def tril(m: Any, k: int = 0) -> Array:
     """Set the elements above a diagonal to zero.
 
     Args:
@@ -88,7 +89,7 @@ def tril(m: Any, k: int = 0) -> Any:
     return _triangle(_checked_matrices("tril", m), k=operator.index(k), direction="LE")
 
 
-def triu(m: Any, k: int = 0) -> Any:
+def triu(m: Any, k: int = 0) -> Array:
     """Set the elements below a diagonal to zero.
 
     Args:
@@ -122,7 +123,7 @@ def _triangle(x: Any, *, k: int, direction: str) -> Any:
     return Select()(_band_mask(x.type.shape, k, direction), x, full(x.type.shape, 0, x.type.dtype, x.type.weak))
 
 
-def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """Return the indices of the lower triangle of a matrix.
 
     Args:
@@ -143,7 +144,7 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     return _as_index_arrays(np.tril_indices(operator.index(n), operator.index(k), m))
 
 
-def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """Return the indices of the upper triangle of a matrix.
 
     Args:
@@ -169,7 +170,7 @@ def _as_index_arrays(indices: tuple[Any, Any]) -> tuple[Any, Any]:
     return rows, columns
 
 
-def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
+def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """Return the indices of the lower triangle of a given matrix.
 
     Args:
@@ -191,7 +192,7 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
     return tril_indices(rows, k, columns)
 
 
-def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
+def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """Return the indices of the upper triangle of a given matrix.
 
     Args:
@@ -222,7 +223,7 @@ def _matrix_shape(name: str, arr: Any) -> tuple[int, ...]:
 
 def mask_indices(
     n: int, mask_func: Callable[[Any, int], Any], k: int = 0, *, size: int | None = None
-) -> tuple[Any, Any]:
+) -> tuple[Array, Array]:
     """Return the indices of the elements of a square matrix that a mask function keeps.
 
     Args:
@@ -248,7 +249,7 @@ def mask_indices(
     return rows, columns
 
 
-def identity(n: int, dtype: Any = None) -> Any:
+def identity(n: int, dtype: Any = None) -> Array:
     """Create a square identity matrix.
 
     Args:
@@ -270,7 +271,7 @@ def identity(n: int, dtype: Any = None) -> Any:
     return eye(n, dtype=dtype)
 
 
-def diag(v: Any, k: int = 0) -> Any:
+def diag(v: Any, k: int = 0) -> Array:
     """Create a matrix from its diagonal, or extract a diagonal of a matrix.
 
     Args:
@@ -295,7 +296,7 @@ def diag(v: Any, k: int = 0) -> Any:
     return _diagonal_matrix(v, k=operator.index(k)) if rank == 1 else diagonal(v, operator.index(k))
 
 
-def diagflat(v: Any, k: int = 0) -> Any:
+def diagflat(v: Any, k: int = 0) -> Array:
     """Create a matrix with the flattened elements of an array on a diagonal.
 
     Args:
@@ -327,7 +328,7 @@ def _diagonal_matrix(row: Any, *, k: int) -> Any:
     return Select()(_band_mask(shape, k, "EQ"), values, Broadcast(shape, ())(zero))
 
 
-def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """Extract a diagonal of matrices.
 
     Args:
@@ -377,7 +378,7 @@ def _diagonal(x: Any, *, offset: int, dims: tuple[int, int]) -> Any:
     return Reshape((*batch, count))(take_along_axis(x, index, -1, mode="clip"))
 
 
-def trace(a: Any, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
+def trace(a: Any, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Array:
     """Sum the elements of a diagonal of matrices.
 
     Args:
@@ -415,7 +416,7 @@ def _trace(x: Any, offset: Any, *, dims: tuple[int, int], dtype: Any) -> Any:
     return reductions.sum(masked, axis=(-2, -1), dtype=dtype)
 
 
-def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
+def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     """Return the indices of the main diagonal of an array whose dims have equal sizes.
 
     Args:
@@ -438,7 +439,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
     return (arange(operator.index(n)),) * operator.index(ndim)
 
 
-def diag_indices_from(arr: Any) -> tuple[Any, ...]:
+def diag_indices_from(arr: Any) -> tuple[Array, ...]:
     """Return the indices of the main diagonal of a given array.
 
     Args:
@@ -461,7 +462,7 @@ def diag_indices_from(arr: Any) -> tuple[Any, ...]:
     return diag_indices(arr_type.shape[0], arr_type.ndim)
 
 
-def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
+def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Array:
     """Return an array with new elements on its main diagonal.
 
     Args:

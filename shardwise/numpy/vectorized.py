@@ -9,6 +9,7 @@ from shardwise.api.control import scan
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape, compiled_function, type_of
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.shape.iota import Iota
@@ -176,7 +177,7 @@ def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs
     return mapped(x)
 
 
-def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Sequence[int]) -> Any:
+def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Sequence[int]) -> Array:
     """Apply a reduction over several axes, one after the other.
 
     Args:
@@ -209,7 +210,7 @@ def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Sequence[int]
     return x
 
 
-def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
+def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Array:
     """Evaluate a function that is defined by cases.
 
     Where several conditions hold, the last one applies.
@@ -346,7 +347,7 @@ class ufunc:
     def __repr__(self) -> str:
         return f"<shardwise.numpy.ufunc {self.__name__!r}>"
 
-    def __call__(self, *args: Any, out: None = None, where: None = None) -> Any:
+    def __call__(self, *args: Any, out: None = None, where: None = None) -> Array:
         if out is not None or where is not None:
             self._reject("out", out)
             self._reject("where", where)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.arithmetic import absolute, divide, multiply
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
@@ -23,7 +24,7 @@ def _constant_window(name: str, M: int, samples: Callable[[int], Any]) -> Any:
     return as_operand(np.asarray(samples(max(size, 0)), default_dtype("float*")))
 
 
-def bartlett(M: int) -> Any:
+def bartlett(M: int) -> Array:
     """Return the Bartlett window: a triangle that is 0 at both ends.
 
     Args:
@@ -42,7 +43,7 @@ def bartlett(M: int) -> Any:
     return _constant_window("bartlett", M, np.bartlett)
 
 
-def blackman(M: int) -> Any:
+def blackman(M: int) -> Array:
     """Return the Blackman window: a sum of three cosine terms that is nearly 0 at both ends.
 
     Args:
@@ -61,7 +62,7 @@ def blackman(M: int) -> Any:
     return _constant_window("blackman", M, np.blackman)
 
 
-def hamming(M: int) -> Any:
+def hamming(M: int) -> Array:
     """Return the Hamming window: a raised cosine that is 0.08 at both ends.
 
     Args:
@@ -80,7 +81,7 @@ def hamming(M: int) -> Any:
     return _constant_window("hamming", M, np.hamming)
 
 
-def hanning(M: int) -> Any:
+def hanning(M: int) -> Array:
     """Return the Hann window: a raised cosine that is 0 at both ends.
 
     Args:
@@ -99,7 +100,7 @@ def hanning(M: int) -> Any:
     return _constant_window("hanning", M, np.hanning)
 
 
-def kaiser(M: int, beta: Any) -> Any:
+def kaiser(M: int, beta: Any) -> Array:
     """Return the Kaiser window: a bell shape made from the Bessel function `i0`.
 
     Args:
@@ -136,7 +137,7 @@ def _bessel_i0(x: Any) -> Any:
     return Mul()(Exp()(absolute(x)), BesselI0e()(x))
 
 
-def i0(x: Any) -> Any:
+def i0(x: Any) -> Array:
     """Compute the modified Bessel function of the first kind of order 0.
 
     Args:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, broadcast_to_shape, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.arrays.reductions import argmax
@@ -36,7 +37,7 @@ def categorical(
     mode: str | None = None,
     *,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Sample categories from unnormalized log-probabilities.
 
     Args:
@@ -92,7 +93,7 @@ def _categorical(key: Any, logits: Any, *, dim: int, shape: Shape, replace: bool
     return Reshape(shape)(move_dim(indices, last, 0))
 
 
-def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, out_sharding: Any = None) -> Any:
+def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, out_sharding: Any = None) -> Array:
     """Permute the elements of an array, or of a range, at random.
 
     Args:
@@ -152,7 +153,7 @@ def choice(
     p: Any = None,
     axis: int = 0,
     mode: str | None = None,
-) -> Any:
+) -> Array:
     """Sample elements of an array, or of a range.
 
     Args:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
@@ -45,7 +46,7 @@ def _uniform_from(key: Any, low: float, shape: Shape, dtype: DType) -> Any:
     return scale_uniform(unit, full_like(unit, low), full_like(unit, 1))
 
 
-def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the exponential distribution with rate 1.
 
     Args:
@@ -74,7 +75,7 @@ def sample_exponential(key: Any, *, shape: Shape, dtype: DType) -> Any:
     return Neg()(Log1p()(Neg()(distributions.uniform(key, shape, dtype))))
 
 
-def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the standard Laplace distribution, with density `exp(-|x|) / 2`.
 
     Args:
@@ -103,7 +104,7 @@ def _laplace(key: Any, *, shape: Shape, dtype: DType) -> Any:
     return Mul()(Sign()(u), Log1p()(Neg()(Abs()(u))))
 
 
-def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the standard logistic distribution, whose cumulative distribution function is the logistic function.
 
     Args:
@@ -132,7 +133,7 @@ def _logistic(key: Any, *, shape: Shape, dtype: DType) -> Any:
     return Sub()(Log()(u), Log1p()(Neg()(u)))
 
 
-def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the standard Cauchy distribution.
 
     Args:
@@ -161,7 +162,7 @@ def _cauchy(key: Any, *, shape: Shape, dtype: DType) -> Any:
     return Tan()(Mul()(full_like(u, math.pi), Sub()(u, full_like(u, 0.5))))
 
 
-def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None, *, out_sharding: Any = None) -> Any:
+def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None, *, out_sharding: Any = None) -> Array:
     """Sample from the standard Gumbel distribution.
 
     Args:
@@ -235,7 +236,7 @@ def _fixed_point_to_float(high: Any, low: Any) -> Any:
     return BitcastConvert(np.dtype(np.float32))(Or()(exponent, mantissa))
 
 
-def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the Pareto distribution with minimum 1 and shape parameter `b`.
 
     A sample exceeds `x >= 1` with probability `x ** -b`.
@@ -271,7 +272,7 @@ def _pareto(key: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
     )
 
 
-def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the Rayleigh distribution.
 
     It is the distribution of the length of a vector of two independent normal numbers with standard deviation `scale`.
@@ -308,7 +309,7 @@ def _rayleigh(key: Any, scale: Any, *, shape: Shape, dtype: DType) -> Any:
     return Mul()(broadcast_parameter(as_operand(scale), shape, dtype), Sqrt()(Mul()(logs, full_like(logs, -2))))
 
 
-def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype: Any = None) -> Any:
+def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype: Any = None) -> Array:
     """Sample from the Weibull distribution.
 
     Args:
@@ -341,7 +342,7 @@ def _weibull(key: Any, scale: Any, concentration: Any, *, shape: Shape, dtype: D
 
 def triangular(
     key: Any, left: Any, mode: Any, right: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+) -> Array:
     """Sample from the triangular distribution.
 
     Args:

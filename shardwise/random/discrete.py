@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.control import scan
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import DType
@@ -52,7 +53,7 @@ def _count_by_rejection(distribution: str, key: Any, *parameters: Any) -> Any:
     return op(words, constant_counters(words, 0), iteration, is_pending, *parameters)[0]
 
 
-def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the Poisson distribution.
 
     Args:
@@ -88,7 +89,7 @@ def _poisson(key: Any, lam: Any, *, shape: Shape, dtype: DType) -> Any:
     return Select()(Compare("EQ")(lam, full_like(lam, 0)), full_like(counts, 0), counts)
 
 
-def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> Any:
+def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> Array:
     """Sample from the binomial distribution: the number of successes in `n` trials.
 
     Args:
@@ -139,7 +140,7 @@ def sample_binomial(key: Any, n: Any, p: Any, *, shape: Shape, dtype: DType) -> 
     return Select()(keep, counts, Convert(dtype)(n) - counts)
 
 
-def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the geometric distribution: the number of trials up to and including the first success.
 
     Args:
@@ -173,7 +174,7 @@ def _geometric(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
     return Convert(dtype)(Floor()(Div()(logs, Log1p()(-p))) + 1)
 
 
-def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = None, unroll: int | bool = 1) -> Any:
+def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = None, unroll: int | bool = 1) -> Array:
     """Sample from the multinomial distribution: the number of trials with each outcome.
 
     Args:

@@ -3,6 +3,7 @@
 import operator
 from typing import Any
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub
@@ -34,7 +35,7 @@ from shardwise.random.sampling import (
 from shardwise.random.uniform import sample_rademacher
 
 
-def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the gamma distribution with shape parameter `a` and scale 1.
 
     Args:
@@ -60,7 +61,7 @@ def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_shardin
     return run_sampler(sample_gamma, single_key("gamma", key), a, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample the logarithm of a gamma variate, which does not underflow for small `a`.
 
     Args:
@@ -97,7 +98,7 @@ def sample_gamma(key: Any, a: Any, *, shape: Shape, dtype: DType, log: bool = Fa
     return RandomGamma(log, key.type.dtype.impl)(keys, broadcast_parameter(as_operand(a), shape, dtype))
 
 
-def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the beta distribution.
 
     A sample is `x / (x + y)`, with `x` from `gamma(a)` and `y` from `gamma(b)`.
@@ -138,7 +139,7 @@ def _beta(key: Any, a: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
     return first / (first + second)
 
 
-def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the Dirichlet distribution: vectors of positive numbers that sum to 1.
 
     Args:
@@ -176,7 +177,7 @@ def _dirichlet(key: Any, alpha: Any, *, shape: Shape, dtype: DType) -> Any:
     return Div()(weights, Broadcast(shape, batch)(Sum((last,))(weights)))
 
 
-def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the chi-squared distribution.
 
     Args:
@@ -212,7 +213,7 @@ def _chisquare(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
     return Mul()(samples, full_like(samples, 2))
 
 
-def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the F distribution: the quotient of two chi-squared variates, each over its degrees of freedom.
 
     Args:
@@ -251,7 +252,7 @@ def _f(key: Any, dfnum: Any, dfden: Any, *, shape: Shape, dtype: DType) -> Any:
     return Div()(numerator, denominator)
 
 
-def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from Student's t distribution.
 
     Args:
@@ -286,7 +287,7 @@ def _t(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
     return Mul()(distributions.normal(normal_key, shape, dtype), scale)
 
 
-def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the generalized normal distribution, whose density is proportional to `exp(-|x| ** p)`.
 
     Args:
@@ -321,7 +322,7 @@ def _generalized_normal(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
     return sample_rademacher(sign_key, shape=shape, dtype=dtype) * magnitude
 
 
-def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample uniformly from the unit ball of the Lp norm.
 
     Args:

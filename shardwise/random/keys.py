@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.dtypes import KEY_DTYPES, KeyDType, is_integer, is_key, key_words
 from shardwise.compiler.ops.random import prng
@@ -19,7 +20,7 @@ from shardwise.config import config
 from shardwise.random.sampling import canonical_shape
 
 
-def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
+def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Array:
     """Return a PRNG key with a key dtype, from a seed.
 
     Args:
@@ -45,7 +46,7 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
     return _seed_key(_checked_seed("key", seed), impl=key_dtype(dtype if impl is None else impl).impl)
 
 
-def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
+def PRNGKey(seed: Any, *, impl: Any = None) -> Array:
     """Return a raw PRNG key, an array of 32-bit words, from a seed.
 
     Args:
@@ -82,7 +83,7 @@ def _seed_key(seed: Any, *, impl: str) -> Any:
     return prng.seed_key(as_operand(seed), impl)
 
 
-def split(key: Any, num: int | Sequence[int] = 2) -> Any:
+def split(key: Any, num: int | Sequence[int] = 2) -> Array:
     """Split a key into new, independent keys.
 
     Args:
@@ -111,7 +112,7 @@ def _split(key: Any, *, shape: tuple[int, ...]) -> Any:
     return prng.random_keys(as_operand(key), shape)
 
 
-def fold_in(key: Any, data: Any) -> Any:
+def fold_in(key: Any, data: Any) -> Array:
     """Derive a new key from a key and an integer.
 
     Args:
@@ -143,7 +144,7 @@ def _fold_in(key: Any, data: Any) -> Any:
     return prng.fold_in(as_operand(key), as_operand(data))
 
 
-def clone(key: Any) -> Any:
+def clone(key: Any) -> Array:
     """Return a key unchanged, to state that it is reused on purpose.
 
     Args:
@@ -162,7 +163,7 @@ def clone(key: Any) -> Any:
     return as_operand(key, "clone")
 
 
-def key_data(keys: Any) -> Any:
+def key_data(keys: Any) -> Array:
     """Return the words of keys as an array of 32-bit integers.
 
     Args:
@@ -181,7 +182,7 @@ def key_data(keys: Any) -> Any:
     return KeyData()(keys) if is_key(type_of(keys, "key_data").dtype) else _checked_raw_keys("key_data", keys)
 
 
-def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -> Any:
+def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -> Array:
     """Return the keys that have the given words: the inverse of `key_data`.
 
     Args:

@@ -3,6 +3,7 @@
 import operator
 from typing import Any
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.dtypes import DType, is_float
@@ -31,7 +32,7 @@ def multivariate_normal(
     method: str = "cholesky",
     *,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Sample from the multivariate normal distribution.
 
     Args:
@@ -102,7 +103,7 @@ def _multivariate_normal(
 
 def orthogonal(
     key: Any, n: int, shape: Any = (), dtype: Any = None, m: int | None = None, *, out_sharding: Any = None
-) -> Any:
+) -> Array:
     """Sample uniformly from the orthogonal matrices (the Haar distribution).
 
     Args:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, StopGradient
@@ -35,7 +36,7 @@ from shardwise.random.uniform import sample_rademacher, sample_uniform
 _ONE = np.float32(1)
 
 
-def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the standard normal distribution.
 
     The mean is 0 and the variance 1. The real and the imaginary part of complex numbers have variance 1/2 each.
@@ -74,7 +75,7 @@ def sample_normal(key: Any, *, shape: Shape, dtype: DType) -> Any:
 
 def truncated_normal(
     key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+) -> Array:
     """Sample from the standard normal distribution, truncated to the interval between `lower` and `upper`.
 
     Args:
@@ -114,7 +115,7 @@ def _truncated_normal(key: Any, lower: Any, upper: Any, *, shape: Shape, dtype: 
     return Min()(largest, Max()(smallest, samples))
 
 
-def lognormal(key: Any, sigma: Any = _ONE, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def lognormal(key: Any, sigma: Any = _ONE, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the log-normal distribution: `exp(sigma · z)` for a standard normal `z`.
 
     Args:
@@ -149,7 +150,7 @@ def _lognormal(key: Any, sigma: Any, *, shape: Shape, dtype: DType) -> Any:
     )
 
 
-def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the standard Maxwell distribution, that of the length of a vector of three normal numbers.
 
     Args:
@@ -179,7 +180,7 @@ def sample_maxwell(key: Any, *, shape: Shape, dtype: DType) -> Any:
     return Sqrt()(Sum((len(shape),))(Square()(distributions.normal(key, (*shape, 3), dtype))))
 
 
-def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype: Any = None) -> Any:
+def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype: Any = None) -> Array:
     """Sample from the double-sided Maxwell distribution: `loc + scale · sign · m`, with `m` from `maxwell`.
 
     Args:
@@ -217,7 +218,7 @@ def _double_sided_maxwell(key: Any, loc: Any, scale: Any, *, shape: Shape, dtype
     return Mul()(sign, length) * as_operand(scale) + as_operand(loc)
 
 
-def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the Wald (inverse Gaussian) distribution with shape parameter 1.
 
     Args:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_to_shape, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_integer
@@ -31,7 +32,7 @@ from shardwise.random.sampling import (
 )
 
 
-def bits(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def bits(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample uniformly distributed random bits, as unsigned integers.
 
     Args:
@@ -63,7 +64,7 @@ def bits(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = No
 
 def uniform(
     key: Any, shape: Any = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0, *, out_sharding: Any = None
-) -> Any:
+) -> Array:
     """Sample from the uniform distribution over the interval from `minval` (included) to `maxval` (excluded).
 
     Args:
@@ -99,7 +100,7 @@ def sample_uniform(key: Any, low: Any, high: Any, *, shape: Shape, dtype: DType)
     return scale_uniform(distributions.uniform(key, shape, dtype), low, high)
 
 
-def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample uniform integers from `minval` (included) to `maxval` (excluded).
 
     A sample is a random integer of twice the bits of the dtype, modulo `maxval - minval`. The distribution is therefore
@@ -173,7 +174,7 @@ def _saturating_cast(x: Any, dtype: DType) -> Any:
     return astype_weak(_clip(x, max(low, minimum), min(high, maximum)), dtype, False)
 
 
-def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, out_sharding: Any = None) -> Any:
+def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, out_sharding: Any = None) -> Array:
     """Sample from the Bernoulli distribution: True with probability `p`.
 
     Args:
@@ -214,7 +215,7 @@ def sample_bernoulli(key: Any, p: Any, *, shape: Shape, mode: str = "low") -> An
     return pair[1] * 2.0 ** -mantissa_bits(p.type.dtype) < p - pair[0]
 
 
-def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the Rademacher distribution: 1 or -1 with equal probability.
 
     Args:

@@ -11,6 +11,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.api.control import fori_loop
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, type_of
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.special import gamma_erf
@@ -21,7 +22,7 @@ _STIRLING_SHIFT = 8  # Stirling's series is evaluated at z + 8, where it is accu
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 
 
-def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Any:
+def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Array:
     """Compute the Bessel functions of the first kind of the orders 0 to v.
 
     It uses Miller's backward recurrence, which starts at the order `n_iter`, but at least 20 above `v`. The starting
@@ -74,7 +75,7 @@ def _bessel_jn(z: Any, *, order: int, start: int) -> Any:
 
 
 @compiled_function
-def loggamma(x: Any) -> Any:
+def loggamma(x: Any) -> Array:
     """Compute the principal branch of the logarithm of the gamma function.
 
     For complex numbers it is the analytic continuation from the positive numbers, with a branch cut along the negative
@@ -120,7 +121,7 @@ def _stirling_loggamma(z: Any) -> Any:
     return leading + series / shifted - log_product
 
 
-def sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, diff_n: int | None = None, n_max: int | None = None) -> Any:
+def sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, diff_n: int | None = None, n_max: int | None = None) -> Array:
     """Compute the spherical harmonics Yₙᵐ.
 
     Args:

@@ -12,6 +12,7 @@ import scipy
 
 import shardwise.numpy as jnp
 from shardwise import nn
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -79,7 +80,7 @@ __all__ = [
 ]
 
 
-def gammaln(x: Any) -> Any:
+def gammaln(x: Any) -> Array:
     """Compute the logarithm of the absolute value of the gamma function.
 
     Args:
@@ -99,7 +100,7 @@ def gammaln(x: Any) -> Any:
 
 
 @compiled_function
-def gammasgn(x: Any) -> Any:
+def gammasgn(x: Any) -> Array:
     """Compute the sign of the gamma function.
 
     Args:
@@ -123,7 +124,7 @@ def gammasgn(x: Any) -> Any:
 
 
 @compiled_function
-def gamma(x: Any) -> Any:
+def gamma(x: Any) -> Array:
     """Compute the gamma function.
 
     Args:
@@ -144,7 +145,7 @@ def gamma(x: Any) -> Any:
 
 
 @compiled_function
-def betaln(a: Any, b: Any) -> Any:
+def betaln(a: Any, b: Any) -> Array:
     """Compute the logarithm of the absolute value of the beta function.
 
     Args:
@@ -168,7 +169,7 @@ def betaln(a: Any, b: Any) -> Any:
 
 
 @compiled_function
-def beta(a: Any, b: Any) -> Any:
+def beta(a: Any, b: Any) -> Array:
     """Compute the beta function.
 
     Args:
@@ -189,7 +190,7 @@ def beta(a: Any, b: Any) -> Any:
 
 
 @compiled_function
-def betainc(a: Any, b: Any, x: Any) -> Any:
+def betainc(a: Any, b: Any, x: Any) -> Array:
     """Compute the regularized incomplete beta function.
 
     It is the integral of tᵃ⁻¹ (1 - t)ᵇ⁻¹ from 0 to `x` divided by the beta function. It is differentiable with respect
@@ -212,7 +213,7 @@ def betainc(a: Any, b: Any, x: Any) -> Any:
     return incomplete.Betainc()(*promote_inexact("betainc", a, b, x))
 
 
-def digamma(x: Any) -> Any:
+def digamma(x: Any) -> Array:
     """Compute the digamma function, the derivative of `gammaln`.
 
     Args:
@@ -232,7 +233,7 @@ def digamma(x: Any) -> Any:
 
 
 @compiled_function
-def polygamma(n: Any, x: Any) -> Any:
+def polygamma(n: Any, x: Any) -> Array:
     """Compute the polygamma function, the n-th derivative of `digamma`.
 
     It is differentiable with respect to `x` only.
@@ -254,7 +255,7 @@ def polygamma(n: Any, x: Any) -> Any:
     return gamma_erf.Polygamma()(*promote_inexact("polygamma", n, x))
 
 
-def zeta(x: Any, q: Any = None) -> Any:
+def zeta(x: Any, q: Any = None) -> Array:
     """Compute the Hurwitz zeta function.
 
     It is the sum of (q + k)⁻ˣ over all integers k from 0. With q = 1 it is the Riemann zeta function.
@@ -285,7 +286,7 @@ def _zeta(x: Any, q: Any) -> Any:
 
 
 @compiled_function
-def gammainc(a: Any, x: Any) -> Any:
+def gammainc(a: Any, x: Any) -> Array:
     """Compute the regularized lower incomplete gamma function.
 
     It is the integral of tᵃ⁻¹ exp(-t) from 0 to `x` divided by Γ(a).
@@ -308,7 +309,7 @@ def gammainc(a: Any, x: Any) -> Any:
 
 
 @compiled_function
-def gammaincc(a: Any, x: Any) -> Any:
+def gammaincc(a: Any, x: Any) -> Array:
     """Compute the regularized upper incomplete gamma function.
 
     It is the integral of tᵃ⁻¹ exp(-t) from `x` to infinity divided by Γ(a).
@@ -330,7 +331,7 @@ def gammaincc(a: Any, x: Any) -> Any:
     return incomplete.Igammac()(*promote_inexact("gammaincc", a, x))
 
 
-def factorial(n: Any, exact: bool = False) -> Any:
+def factorial(n: Any, exact: bool = False) -> Array:
     """Compute the factorial as a float.
 
     Args:
@@ -359,7 +360,7 @@ def _factorial(n: Any) -> Any:
     return jnp.where(x < 0, full_like(x, 0), jnp.exp(gamma_erf.Lgamma()(x + 1)))
 
 
-def comb(N: Any, k: Any, *, repetition: bool = False) -> Any:
+def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
     """Compute the binomial coefficient as a float: the number of ways to choose k of N elements.
 
     Args:
@@ -391,7 +392,7 @@ def _comb(N: Any, k: Any, *, repetition: bool) -> Any:
 
 
 @compiled_function
-def poch(z: Any, m: Any) -> Any:
+def poch(z: Any, m: Any) -> Array:
     """Compute the Pochhammer symbol (rising factorial).
 
     Args:
@@ -412,7 +413,7 @@ def poch(z: Any, m: Any) -> Any:
     return jnp.where(y == 0, full_like(x, 1), ratio)
 
 
-def multigammaln(a: Any, d: Any) -> Any:
+def multigammaln(a: Any, d: Any) -> Array:
     """Compute the logarithm of the multivariate gamma function.
 
     Args:
@@ -441,7 +442,7 @@ def _multigammaln(a: Any, *, dimension: int) -> Any:
     return total
 
 
-def bernoulli(n: int) -> Any:
+def bernoulli(n: int) -> Array:
     """Return the Bernoulli numbers B₀ to Bₙ, with B₁ = -1/2.
 
     Args:
@@ -464,7 +465,7 @@ def bernoulli(n: int) -> Any:
     return jnp.asarray(scipy.special.bernoulli(max(last, 1))[: last + 1], default_dtype("float*"))
 
 
-def erf(x: Any) -> Any:
+def erf(x: Any) -> Array:
     """Compute the error function.
 
     Args:
@@ -483,7 +484,7 @@ def erf(x: Any) -> Any:
     return gamma_erf.Erf()(as_inexact(x, "erf"))
 
 
-def erfc(x: Any) -> Any:
+def erfc(x: Any) -> Array:
     """Compute the complementary error function, accurate where `erf` is close to 1.
 
     Args:
@@ -502,7 +503,7 @@ def erfc(x: Any) -> Any:
     return gamma_erf.Erfc()(as_inexact(x, "erfc"))
 
 
-def erfinv(x: Any) -> Any:
+def erfinv(x: Any) -> Array:
     """Compute the inverse of the error function.
 
     Args:
@@ -521,7 +522,7 @@ def erfinv(x: Any) -> Any:
     return gamma_erf.ErfInv()(as_inexact(x, "erfinv"))
 
 
-def erfcx(x: Any) -> Any:
+def erfcx(x: Any) -> Array:
     """Compute the scaled complementary error function, which does not underflow for large `x`.
 
     Args:
@@ -540,7 +541,7 @@ def erfcx(x: Any) -> Any:
     return approximations.Erfcx()(as_inexact(x, "erfcx"))
 
 
-def dawsn(x: Any) -> Any:
+def dawsn(x: Any) -> Array:
     """Compute Dawson's integral.
 
     Args:
@@ -560,7 +561,7 @@ def dawsn(x: Any) -> Any:
 
 
 @compiled_function
-def wofz(z: Any) -> Any:
+def wofz(z: Any) -> Array:
     """Compute the Faddeeva function, the scaled complementary error function of complex numbers.
 
     Args:
@@ -604,7 +605,7 @@ def _weideman(count: int) -> tuple[float, list[float]]:
 
 
 @compiled_function
-def ndtr(x: Any) -> Any:
+def ndtr(x: Any) -> Array:
     """Compute the cumulative distribution function of the standard normal distribution.
 
     Args:
@@ -624,7 +625,7 @@ def ndtr(x: Any) -> Any:
     return gamma_erf.Erfc()(x * -math.sqrt(0.5)) * 0.5
 
 
-def ndtri(p: Any) -> Any:
+def ndtri(p: Any) -> Array:
     """Compute the quantile function of the standard normal distribution, the inverse of `ndtr`.
 
     Args:
@@ -643,7 +644,7 @@ def ndtri(p: Any) -> Any:
     return approximations.Ndtri()(as_inexact(p, "ndtri"))
 
 
-def log_ndtr(x: Any, series_order: int = 3) -> Any:
+def log_ndtr(x: Any, series_order: int = 3) -> Array:
     """Compute the log cumulative distribution function of the standard normal distribution.
 
     It is accurate in the lower tail, where `ndtr` underflows.
@@ -677,7 +678,7 @@ def _log_ndtr(x: Any) -> Any:
 
 
 @compiled_function
-def logit(x: Any) -> Any:
+def logit(x: Any) -> Array:
     """Compute the logit function, the inverse of `expit`.
 
     Args:
@@ -697,7 +698,7 @@ def logit(x: Any) -> Any:
     return jnp.log(x) - jnp.log1p(-x)
 
 
-def expit(x: Any) -> Any:
+def expit(x: Any) -> Array:
     """Compute the logistic sigmoid function.
 
     Args:
@@ -717,7 +718,7 @@ def expit(x: Any) -> Any:
 
 
 @compiled_function
-def xlogy(x: Any, y: Any) -> Any:
+def xlogy(x: Any, y: Any) -> Array:
     """Compute x log(y), with 0 where `x` is 0.
 
     Args:
@@ -738,7 +739,7 @@ def xlogy(x: Any, y: Any) -> Any:
 
 
 @compiled_function
-def xlog1py(x: Any, y: Any) -> Any:
+def xlog1py(x: Any, y: Any) -> Array:
     """Compute x log(1 + y), with 0 where `x` is 0.
 
     Args:
@@ -758,7 +759,7 @@ def xlog1py(x: Any, y: Any) -> Any:
     return gamma_erf.Xlog1py()(*promote_inexact("xlog1py", x, y))
 
 
-def entr(x: Any) -> Any:
+def entr(x: Any) -> Array:
     """Compute the elementwise entropy -x log(x).
 
     Args:
@@ -778,7 +779,7 @@ def entr(x: Any) -> Any:
 
 
 @compiled_function
-def rel_entr(p: Any, q: Any) -> Any:
+def rel_entr(p: Any, q: Any) -> Array:
     """Compute the elementwise relative entropy p log(p / q).
 
     Args:
@@ -803,7 +804,7 @@ def rel_entr(p: Any, q: Any) -> Any:
 
 
 @compiled_function
-def kl_div(p: Any, q: Any) -> Any:
+def kl_div(p: Any, q: Any) -> Array:
     """Compute the elementwise Kullback-Leibler divergence p log(p / q) - p + q.
 
     Args:
@@ -824,7 +825,7 @@ def kl_div(p: Any, q: Any) -> Any:
 
 
 @compiled_function
-def boxcox(x: Any, lmbda: Any) -> Any:
+def boxcox(x: Any, lmbda: Any) -> Array:
     """Compute the Box-Cox transformation.
 
     Args:
@@ -846,7 +847,7 @@ def boxcox(x: Any, lmbda: Any) -> Any:
 
 
 @compiled_function
-def boxcox1p(x: Any, lmbda: Any) -> Any:
+def boxcox1p(x: Any, lmbda: Any) -> Array:
     """Compute the Box-Cox transformation of 1 + x.
 
     Args:
@@ -874,7 +875,7 @@ def _boxcox_of_log(log: Any, power: Any) -> Any:
 
 
 @compiled_function
-def i0(x: Any) -> Any:
+def i0(x: Any) -> Array:
     """Compute the modified Bessel function of the first kind of order 0.
 
     Args:
@@ -894,7 +895,7 @@ def i0(x: Any) -> Any:
     return jnp.exp(jnp.abs(x)) * approximations.BesselI0e()(x)
 
 
-def i0e(x: Any) -> Any:
+def i0e(x: Any) -> Array:
     """Compute the exponentially scaled modified Bessel function of the first kind of order 0.
 
     Args:
@@ -914,7 +915,7 @@ def i0e(x: Any) -> Any:
 
 
 @compiled_function
-def i1(x: Any) -> Any:
+def i1(x: Any) -> Array:
     """Compute the modified Bessel function of the first kind of order 1.
 
     Args:
@@ -934,7 +935,7 @@ def i1(x: Any) -> Any:
     return jnp.exp(jnp.abs(x)) * approximations.BesselI1e()(x)
 
 
-def i1e(x: Any) -> Any:
+def i1e(x: Any) -> Array:
     """Compute the exponentially scaled modified Bessel function of the first kind of order 1.
 
     Args:
@@ -953,7 +954,7 @@ def i1e(x: Any) -> Any:
     return approximations.BesselI1e()(as_inexact(x, "i1e"))
 
 
-def expi(x: Any) -> Any:
+def expi(x: Any) -> Array:
     """Compute the exponential integral Ei.
 
     Args:
@@ -972,7 +973,7 @@ def expi(x: Any) -> Any:
     return approximations.Expi()(as_inexact(x, "expi"))
 
 
-def exp1(x: Any) -> Any:
+def exp1(x: Any) -> Array:
     """Compute the exponential integral E₁.
 
     Args:
@@ -992,7 +993,7 @@ def exp1(x: Any) -> Any:
 
 
 @compiled_function
-def expn(n: Any, x: Any) -> Any:
+def expn(n: Any, x: Any) -> Array:
     """Compute the generalized exponential integral Eₙ.
 
     It is differentiable with respect to `x` only.
@@ -1015,7 +1016,7 @@ def expn(n: Any, x: Any) -> Any:
 
 
 @compiled_function
-def hyp1f1(a: Any, b: Any, x: Any) -> Any:
+def hyp1f1(a: Any, b: Any, x: Any) -> Array:
     """Compute Kummer's confluent hypergeometric function ₁F₁.
 
     It is the sum of (a)ₖ xᵏ / ((b)ₖ k!) over all k from 0, where (a)ₖ is the rising factorial `poch(a, k)`.
@@ -1038,7 +1039,7 @@ def hyp1f1(a: Any, b: Any, x: Any) -> Any:
 
 
 @compiled_function
-def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
+def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Array:
     """Compute Gauss's hypergeometric function ₂F₁.
 
     It is the sum of (a)ₖ (b)ₖ xᵏ / ((c)ₖ k!) over all k from 0, where (a)ₖ is the rising factorial `poch(a, k)`,
@@ -1061,7 +1062,7 @@ def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
     return hypergeometric.Hyp2f1()(*promote_inexact("hyp2f1", a, b, c, x))
 
 
-def sici(x: Any) -> tuple[Any, Any]:
+def sici(x: Any) -> tuple[Array, Array]:
     """Compute the sine and cosine integrals.
 
     Args:
@@ -1087,7 +1088,7 @@ def _sici(x: Any) -> list[Any]:
     return [approximations.SineIntegral()(x), approximations.CosineIntegral()(x)]
 
 
-def fresnel(x: Any) -> tuple[Any, Any]:
+def fresnel(x: Any) -> tuple[Array, Array]:
     """Compute the Fresnel integrals.
 
     Args:
@@ -1113,7 +1114,7 @@ def _fresnel(x: Any) -> list[Any]:
     return [approximations.Fresnel(False)(x), approximations.Fresnel(True)(x)]
 
 
-def spence(x: Any) -> Any:
+def spence(x: Any) -> Array:
     """Compute Spence's function, the dilogarithm of 1 - x.
 
     Args:
@@ -1133,7 +1134,7 @@ def spence(x: Any) -> Any:
 
 
 @compiled_function
-def owens_t(h: Any, a: Any) -> Any:
+def owens_t(h: Any, a: Any) -> Array:
     """Compute Owen's T function.
 
     Args:
@@ -1196,7 +1197,7 @@ def logsumexp(
     return nn.logsumexp(a, axis, b, keepdims, return_sign, where)
 
 
-def softmax(x: Any, /, *, axis: Any = None) -> Any:
+def softmax(x: Any, /, *, axis: Any = None) -> Array:
     """Compute the softmax function exp(x) / sum(exp(x)) without overflow.
 
     Args:
@@ -1217,7 +1218,7 @@ def softmax(x: Any, /, *, axis: Any = None) -> Any:
     return nn.softmax(x, _all_axes(x, axis))
 
 
-def log_softmax(x: Any, /, *, axis: Any = None) -> Any:
+def log_softmax(x: Any, /, *, axis: Any = None) -> Array:
     """Compute the logarithm of the softmax function.
 
     Args:

@@ -3,7 +3,7 @@
 `methods` (the operators of arrays) and `shardwise.numpy` expose them.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from shardwise.compiler.ops.elementwise.rounding import Round
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.shape.constants import full
+
+if TYPE_CHECKING:
+    from shardwise.compiler.arrays.methods import Array
 
 
 @compiled_function
@@ -100,7 +103,7 @@ def multiply(x: Any, y: Any, /) -> Any:
 
 
 @compiled_function
-def divide(x1: Any, x2: Any, /) -> Any:
+def divide(x1: Any, x2: Any, /) -> "Array":
     """Divide two arrays element-wise. This is the operator `x1 / x2`.
 
     Args:
@@ -144,7 +147,7 @@ def negative(x: Any, /) -> Any:
 
 
 @compiled_function
-def exp(x: Any, /) -> Any:
+def exp(x: Any, /) -> "Array":
     """Compute the exponential function element-wise.
 
     Args:
@@ -164,7 +167,7 @@ def exp(x: Any, /) -> Any:
 
 
 @compiled_function
-def absolute(x: Any, /) -> Any:
+def absolute(x: Any, /) -> "Array":
     """Compute the absolute value element-wise.
 
     Args:
@@ -185,7 +188,7 @@ def absolute(x: Any, /) -> Any:
 
 
 @compiled_function
-def floor_divide(x1: Any, x2: Any, /) -> Any:
+def floor_divide(x1: Any, x2: Any, /) -> "Array":
     """Divide and round down element-wise. This is the operator `x1 // x2`.
 
     Args:
@@ -222,7 +225,7 @@ def _signs_differ(rest: Any, y: Any) -> Any:
 
 
 @compiled_function
-def remainder(x1: Any, x2: Any, /) -> Any:
+def remainder(x1: Any, x2: Any, /) -> "Array":
     """Compute the remainder of a floor division element-wise. This is the operator `x1 % x2`.
 
     The result has the sign of the divisor. `fmod` has the sign of the dividend.
@@ -247,7 +250,7 @@ def remainder(x1: Any, x2: Any, /) -> Any:
     return Select()(Compare("EQ")(y, full_like(y, 0)), full_like(y, 0), result) if is_integer(y.type.dtype) else result
 
 
-def power(x1: Any, x2: Any, /) -> Any:
+def power(x1: Any, x2: Any, /) -> "Array":
     """Raise to a power element-wise. This is the operator `x1 ** x2`.
 
     Args:
@@ -363,7 +366,7 @@ def bitwise_xor(x: Any, y: Any, /) -> Any:
 
 
 @compiled_function
-def invert(x: Any, /) -> Any:
+def invert(x: Any, /) -> "Array":
     """Compute the bitwise NOT element-wise. This is the operator `~x`.
 
     Args:
@@ -383,7 +386,7 @@ def invert(x: Any, /) -> Any:
 
 
 @compiled_function
-def left_shift(x: Any, y: Any, /) -> Any:
+def left_shift(x: Any, y: Any, /) -> "Array":
     """Shift bits to the left element-wise. This is the operator `x << y`.
 
     Args:
@@ -405,7 +408,7 @@ def left_shift(x: Any, y: Any, /) -> Any:
 
 
 @compiled_function
-def right_shift(x: Any, y: Any, /) -> Any:
+def right_shift(x: Any, y: Any, /) -> "Array":
     """Shift bits to the right element-wise. This is the operator `x >> y`.
 
     Args:
@@ -492,7 +495,7 @@ def around(x: Any, *, decimals: int = 0) -> Any:
 
 
 @compiled_function
-def real(val: Any, /) -> Any:
+def real(val: Any, /) -> "Array":
     """Return the real part element-wise.
 
     Args:
@@ -513,7 +516,7 @@ def real(val: Any, /) -> Any:
 
 
 @compiled_function
-def imag(val: Any, /) -> Any:
+def imag(val: Any, /) -> "Array":
     """Return the imaginary part element-wise.
 
     Args:
@@ -534,7 +537,7 @@ def imag(val: Any, /) -> Any:
 
 
 @compiled_function
-def conjugate(x: Any, /) -> Any:
+def conjugate(x: Any, /) -> "Array":
     """Compute the complex conjugate element-wise.
 
     Args:

@@ -265,8 +265,12 @@ class Array(NamespaceMethods, DeviceAttributes):
     __le__ = _comparison("LE")
     __gt__ = _comparison("GT")
     __ge__ = _comparison("GE")
-    __eq__ = _comparison("EQ")  # type: ignore[assignment]
-    __ne__ = _comparison("NE")  # type: ignore[assignment]
+
+    def __eq__(self, other: Any) -> "Array":  # type: ignore[override]
+        return compare(self, other, direction="EQ") if is_array_like(other) else NotImplemented
+
+    def __ne__(self, other: Any) -> "Array":  # type: ignore[override]
+        return compare(self, other, direction="NE") if is_array_like(other) else NotImplemented
 
     def __neg__(self) -> "Array":
         return negative(self)

@@ -1,8 +1,9 @@
 """Matrix decompositions: cholesky, qr, svd, eig and eigh."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 from shardwise.compiler.arrays.matrices import as_matrices
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -30,33 +31,33 @@ def _as_inexact(a: Any) -> Any:
 class EigResult(NamedTuple):
     """The result of `eig`."""
 
-    eigenvalues: Any
-    eigenvectors: Any
+    eigenvalues: Array
+    eigenvectors: Array
 
 
 class EighResult(NamedTuple):
     """The result of `eigh`."""
 
-    eigenvalues: Any
-    eigenvectors: Any
+    eigenvalues: Array
+    eigenvectors: Array
 
 
 class QRResult(NamedTuple):
     """The result of `qr`."""
 
-    Q: Any
-    R: Any
+    Q: Array
+    R: Array
 
 
 class SVDResult(NamedTuple):
     """The result of `svd`."""
 
-    U: Any
-    S: Any
-    Vh: Any
+    U: Array
+    S: Array
+    Vh: Array
 
 
-def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Any:
+def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
     """Compute the Cholesky decomposition `a = L L*` of Hermitian positive-definite matrices.
 
     Args:
@@ -89,6 +90,18 @@ def _cholesky(a: Any, *, upper: bool, symmetrize_input: bool) -> Any:
         a = adjoint(a)  # Cholesky reads the lower triangle
     factor = Cholesky()(a)
     return adjoint(factor) if upper else factor
+
+
+@overload
+def qr(a: Any, mode: Literal["reduced", "complete", "raw", "full"] = "reduced") -> QRResult: ...
+
+
+@overload
+def qr(a: Any, mode: Literal["r"]) -> Array: ...
+
+
+@overload
+def qr(a: Any, mode: str = "reduced") -> Any: ...
 
 
 def qr(a: Any, mode: str = "reduced") -> Any:
@@ -125,6 +138,37 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 def _raw_qr(a: Any) -> list[Any]:
     packed, taus = Geqrf()(as_matrices("qr", a))
     return [matrix_transpose(packed), taus]
+
+
+@overload
+def svd(
+    a: Any,
+    full_matrices: bool = True,
+    compute_uv: Literal[True] = True,
+    hermitian: bool = False,
+    subset_by_index: tuple[int, int] | None = None,
+) -> SVDResult: ...
+
+
+@overload
+def svd(
+    a: Any,
+    full_matrices: bool = True,
+    *,
+    compute_uv: Literal[False],
+    hermitian: bool = False,
+    subset_by_index: tuple[int, int] | None = None,
+) -> Array: ...
+
+
+@overload
+def svd(
+    a: Any,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    hermitian: bool = False,
+    subset_by_index: tuple[int, int] | None = None,
+) -> Any: ...
 
 
 def svd(
@@ -188,7 +232,7 @@ def _hermitian_svd(a: Any, *, vectors: bool) -> list[Any]:
     return [u, adjoint(scale_columns(u, signs)), singular_values]
 
 
-def svdvals(x: Any, /) -> Any:
+def svdvals(x: Any, /) -> Array:
     """Compute the singular values of matrices.
 
     Args:
@@ -226,7 +270,7 @@ def eig(a: Any) -> EigResult:
     return EigResult(*lax.eig(as_inexact_operand(a, "eig"), compute_left_eigenvectors=False))
 
 
-def eigvals(a: Any) -> Any:
+def eigvals(a: Any) -> Array:
     """Compute the eigenvalues of general square matrices.
 
     Args:
@@ -270,7 +314,7 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
     return EighResult(values, vectors)
 
 
-def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Any:
+def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
     """Compute the eigenvalues of Hermitian matrices.
 
     Args:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from shardwise.api.custom import custom_jvp
 from shardwise.compiler.arrays.matrices import as_matrices
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -54,11 +55,11 @@ from shardwise.numpy.linalg.decompositions import as_inexact_operand
 class SlogdetResult(NamedTuple):
     """The result of `slogdet`."""
 
-    sign: Any
-    logabsdet: Any
+    sign: Array
+    logabsdet: Array
 
 
-def solve(a: Any, b: Any) -> Any:
+def solve(a: Any, b: Any) -> Array:
     """Solve the linear systems `a x = b` by LU decomposition.
 
     Args:
@@ -109,7 +110,7 @@ def _solve_matrices(a: Any, b: Any) -> Any:
     return lu_solve(*(broadcast_to_shape(x, (*batch, *x.type.shape[-2:])) for x in (a, b)))
 
 
-def inv(a: Any) -> Any:
+def inv(a: Any) -> Array:
     """Invert square matrices.
 
     Args:
@@ -191,7 +192,7 @@ def _parity(pivots: Any, dtype: Any) -> Any:
     return Sub()(full_like(odd, 1), Mul()(odd, full_like(odd, 2)))
 
 
-def det(a: Any) -> Any:
+def det(a: Any) -> Array:
     """Compute the determinants of square matrices.
 
     Matrices up to 3 x 3 use the Leibniz formula, larger ones an LU decomposition.
@@ -292,7 +293,7 @@ def _lu_det_tangent(a: Any, da: Any) -> Any:
     return Mul()(det, Sum((ndim - 2,))(diagonal(solution)))
 
 
-def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Any:
+def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Array:
     """Compute the Moore-Penrose pseudo-inverse of matrices.
 
     Args:
@@ -373,7 +374,9 @@ def _cheapest_product(x: Any, y: Any, z: Any) -> Any:
     return batched_matmul(x, batched_matmul(y, z))
 
 
-def lstsq(a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = False) -> tuple[Any, Any, Any, Any]:
+def lstsq(
+    a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = False
+) -> tuple[Array, Array, Array, Array]:
     """Compute the least-squares solution of `a x = b`, the one of minimal norm if there are several.
 
     Args:
@@ -447,7 +450,7 @@ def _broadcast_first(x: Any) -> Any:
     return Broadcast(x.type.shape, ())(Reshape(())(slice_along(x, 0, 0, 1)))
 
 
-def tensorinv(a: Any, ind: int = 2) -> Any:
+def tensorinv(a: Any, ind: int = 2) -> Array:
     """Invert an array as the linear map from its last dims to its first `ind` dims.
 
     Args:
@@ -478,7 +481,7 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
     return inv(as_operand(a).reshape(math.prod(first), -1)).reshape(*last, *first)
 
 
-def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
+def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
     """Solve `tensordot(a, x, x.ndim) = b` for x.
 
     Args:

@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import bitwise_and, divide, invert, multiply, power
 from shardwise.compiler.arrays.matrices import as_matrices
-from shardwise.compiler.arrays.methods import astype
+from shardwise.compiler.arrays.methods import Array, astype
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
@@ -35,7 +35,7 @@ from shardwise.numpy.linalg.linear_systems import inv
 Order = int | float | str | None
 
 
-def norm(x: Any, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Any:
+def norm(x: Any, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
     """Compute a norm of vectors along one axis, or of matrices along two axes.
 
     Args:
@@ -72,7 +72,7 @@ def norm(x: Any, ord: Order = None, axis: int | Sequence[int] | None = None, kee
     raise ValueError(f"norm: axis must be one axis (vectors) or two (matrices), not {len(dims)} axes {axes}")
 
 
-def vector_norm(x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2) -> Any:
+def vector_norm(x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2) -> Array:
     """Compute a norm of vectors.
 
     Args:
@@ -98,7 +98,7 @@ def vector_norm(x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims:
     return _vector_norm(x, ord=_vector_order("vector_norm", ord), dims=dims, keepdims=bool(keepdims))
 
 
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Order = "fro") -> Any:
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Order = "fro") -> Array:
     """Compute a norm of matrices.
 
     Args:
@@ -187,7 +187,7 @@ def _matrix_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> 
     return result if keepdims else Reshape(result.type.without(dims).shape)(result)
 
 
-def cond(x: Any, p: Order = None) -> Any:
+def cond(x: Any, p: Order = None) -> Array:
     """Compute the condition number of matrices: the norm of a matrix times the norm of its inverse.
 
     Args:
@@ -231,7 +231,7 @@ def _infinite_if_singular(result: Any, x: Any) -> Any:
     return Select()(is_singular, full_like(result, np.inf), result)
 
 
-def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Any:
+def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Array:
     """Compute the rank of matrices: the number of singular values above a tolerance.
 
     Args:

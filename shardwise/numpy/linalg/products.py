@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.compiler.ops.linalg.batched import identity
 from shardwise.numpy import products, shapes, triangles
 from shardwise.numpy.linalg.linear_systems import inv
 
 
-def matmul(x1: Any, x2: Any, /, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def matmul(x1: Any, x2: Any, /, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Multiply matrices, which are in the last two dims.
 
     Args:
@@ -34,7 +35,7 @@ def matmul(x1: Any, x2: Any, /, *, precision: Any = None, preferred_element_type
     return products.matmul(x1, x2, precision=precision, preferred_element_type=preferred_element_type)
 
 
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Compute the dot product of vectors along an axis; the first operand is conjugated.
 
     Args:
@@ -67,7 +68,7 @@ def tensordot(
     precision: Any = None,
     preferred_element_type: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Array:
     """Contract dims of two arrays.
 
     Args:
@@ -100,7 +101,7 @@ def tensordot(
     )
 
 
-def outer(x1: Any, x2: Any, /) -> Any:
+def outer(x1: Any, x2: Any, /) -> Array:
     """Compute the outer product of two vectors.
 
     Args:
@@ -126,7 +127,7 @@ def outer(x1: Any, x2: Any, /) -> Any:
     return products.outer(x1, x2)
 
 
-def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     """Compute the cross product of vectors with three elements.
 
     Args:
@@ -150,7 +151,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     return products.cross(x1, x2, axis=axis)
 
 
-def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
+def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
     """Compute the trace of matrices, which are in the last two dims.
 
     Args:
@@ -172,7 +173,7 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
     return triangles.trace(x, offset=offset, axis1=-2, axis2=-1, dtype=dtype)
 
 
-def diagonal(x: Any, /, *, offset: int = 0) -> Any:
+def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     """Return a diagonal of matrices, which are in the last two dims.
 
     Args:
@@ -193,7 +194,7 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     return triangles.diagonal(x, offset=offset, axis1=-2, axis2=-1)
 
 
-def matrix_transpose(x: Any, /) -> Any:
+def matrix_transpose(x: Any, /) -> Array:
     """Transpose matrices, which are in the last two dims.
 
     Args:
@@ -214,7 +215,7 @@ def matrix_transpose(x: Any, /) -> Any:
     return shapes.matrix_transpose(x)
 
 
-def matrix_power(a: Any, n: int) -> Any:
+def matrix_power(a: Any, n: int) -> Array:
     """Raise square matrices to an integer power.
 
     Args:
@@ -257,7 +258,7 @@ def _matrix_power(a: Any, *, n: int) -> Any:
         square = square @ square
 
 
-def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
+def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Array:
     """Multiply two or more matrices in the order that needs the fewest multiplications.
 
     Args:

@@ -7,6 +7,7 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise.api.control import fori_loop
 from shardwise.compiler.arrays.matrices import as_matrices
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, compiled_list_function, type_of
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -34,7 +35,7 @@ from shardwise.numpy.shapes import matrix_transpose
 from shardwise.numpy.vectorized import vectorize
 
 
-def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Compute the Cholesky decomposition of Hermitian positive definite matrices.
 
     The result is NaN where a matrix is not positive definite. Only the triangle selected by `lower` is read.
@@ -89,7 +90,7 @@ def qr(
     mode: str = "full",
     pivoting: bool = False,
     check_finite: bool = True,
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """Compute the QR decomposition `a = Q R`, with Q unitary and R upper triangular.
 
     Args:
@@ -124,7 +125,7 @@ def qr_multiply(
     conjugate: bool = False,
     overwrite_a: bool = False,
     overwrite_c: bool = False,
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """Compute the QR decomposition `a = Q R` and the product of Q with `c`.
 
     Q is that of the "economic" decomposition.
@@ -295,7 +296,7 @@ def _tridiagonal(d: Any, e: Any) -> Any:
     return Select()(row_column_mask(shape, "EQ", -1), Broadcast(shape, (1,))(subdiagonal), matrix)
 
 
-def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, Any]:
+def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, Array]:
     """Compute the LU decomposition with partial pivoting in the form that `lu_solve` expects.
 
     Args:
@@ -318,7 +319,7 @@ def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> t
     return packed, pivots
 
 
-def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, ...]:
+def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, ...]:
     """Compute the LU decomposition `a = P L U` with partial pivoting.
 
     P is a permutation matrix, L is lower triangular with a unit diagonal, and U is upper triangular.
@@ -361,7 +362,7 @@ def _lu(a: Any, *, permute_l: bool) -> list[Any]:
     return [permutation_matrix @ lower, upper] if permute_l else [permutation_matrix, lower, upper]
 
 
-def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
+def schur(a: Any, output: str = "real") -> tuple[Array, Array]:
     """Compute the Schur decomposition `a = Z T Z*`, with Z unitary and T upper triangular.
 
     T of a real decomposition is quasi upper triangular: it has a 2 × 2 block on its diagonal for each pair of complex
@@ -390,7 +391,7 @@ def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
     return triangular, vectors
 
 
-def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
+def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Array, Array]:
     """Convert a real Schur decomposition into a complex one.
 
     Args:
@@ -505,7 +506,7 @@ def _hessenberg(a: Any, *, calc_q: bool) -> list[Any]:
 
 def polar(
     a: Any, side: str = "right", *, method: str = "qdwh", eps: float | None = None, max_iterations: int | None = None
-) -> tuple[Any, Any]:
+) -> tuple[Array, Array]:
     """Compute the polar decomposition `a = U P`, with U unitary and P Hermitian positive semidefinite.
 
     U of a matrix that is not square has orthonormal columns or rows.

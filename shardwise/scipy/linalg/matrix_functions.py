@@ -10,6 +10,7 @@ import shardwise.numpy as jnp
 from shardwise.api.control import fori_loop
 from shardwise.api.differentiate import jvp
 from shardwise.compiler.arrays.matrices import as_matrices
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, compiled_list_function, type_of
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, StopGradient, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -34,7 +35,7 @@ from shardwise.scipy.linalg.decompositions import schur
 _PADE_SINGLE, _PADE_DOUBLE = (7, 3.925724783138660), (13, 5.371920351148152)
 
 
-def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> Any:
+def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> Array:
     """Compute the matrix exponential by scaling and squaring.
 
     Args:
@@ -184,7 +185,7 @@ def _parlett(t: Any, values: Any) -> list[Any]:
     return [f, jnp.min(jnp.where(above, jnp.abs(gaps), np.inf), initial=np.inf)]
 
 
-def sqrtm(A: Any, blocksize: int = 1) -> Any:
+def sqrtm(A: Any, blocksize: int = 1) -> Array:
     """Compute the principal square root of a matrix by the Schur decomposition.
 
     The result is not differentiable.

@@ -5,6 +5,7 @@ from typing import Any
 
 from shardwise.api.control import fori_loop
 from shardwise.compiler.arrays.matrices import as_matrices
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -32,7 +33,7 @@ from shardwise.scipy.linalg.decompositions import cholesky, schur
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 
 
-def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Compute the determinants of square matrices.
 
     Args:
@@ -53,7 +54,7 @@ def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     return linalg.det(a)
 
 
-def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Compute the inverses of square matrices.
 
     Args:
@@ -84,7 +85,7 @@ def solve(
     debug: bool = False,
     check_finite: bool = True,
     assume_a: str = "gen",
-) -> Any:
+) -> Array:
     """Solve the linear system `a x = b`.
 
     Args:
@@ -111,7 +112,7 @@ def solve(
     return linalg.solve(a, b) if assume_a != "pos" else cho_solve((cholesky(a, lower), bool(lower)), b)
 
 
-def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
+def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Array:
     """Solve the linear system `a x = b`, given the Cholesky decomposition of a.
 
     Args:
@@ -161,7 +162,7 @@ def _prepare_operands(name: str, a: Any, b: Any, dtypes: DtypeSet) -> tuple[Any,
 
 def lu_solve(
     lu_and_piv: tuple[Any, Any], b: Any, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
-) -> Any:
+) -> Array:
     """Solve the linear system `a x = b`, given the LU decomposition of a.
 
     Args:
@@ -218,7 +219,7 @@ def solve_triangular(
     overwrite_b: bool = False,
     debug: Any = None,
     check_finite: bool = True,
-) -> Any:
+) -> Array:
     """Solve the linear system `a x = b` with triangular a.
 
     Args:
@@ -252,7 +253,7 @@ def _solve_triangular(a: Any, b: Any, *, op: TriangularSolve) -> Any:
     return Reshape(shape)(op(a, b))
 
 
-def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float = 1e-8) -> Any:
+def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float = 1e-8) -> Array:
     """Solve the Sylvester equation `A X + X B = C` by the Bartels-Stewart algorithm.
 
     The solution is not differentiable.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy  # `scipy.linalg` is loaded on first access; importing it here would cost every program 0.3 s
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, broadcast_shapes, static_integer, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.numpy.creation import array, zeros
@@ -29,7 +30,7 @@ def _broadcast_batch_dims(name: str, *vectors: Any) -> list[Any]:
     return [broadcast_to(vector, (*batch, vector.shape[-1])) for vector in vectors]
 
 
-def toeplitz(c: Any, r: Any = None) -> Any:
+def toeplitz(c: Any, r: Any = None) -> Array:
     """Build Toeplitz matrices, which are constant along each diagonal.
 
     Args:
@@ -55,7 +56,7 @@ def toeplitz(c: Any, r: Any = None) -> Any:
     return diagonals[..., columns - 1 + np.arange(rows)[:, None] - np.arange(columns)]
 
 
-def hankel(c: Any, r: Any = None) -> Any:
+def hankel(c: Any, r: Any = None) -> Array:
     """Build Hankel matrices, which are constant along each antidiagonal.
 
     Args:
@@ -83,7 +84,7 @@ def hankel(c: Any, r: Any = None) -> Any:
     return antidiagonals[..., np.arange(column.shape[-1])[:, None] + np.arange(row.shape[-1])]
 
 
-def circulant(c: Any) -> Any:
+def circulant(c: Any) -> Array:
     """Build circulant matrices: each column is the one before it, rotated down by one.
 
     Args:
@@ -106,7 +107,7 @@ def circulant(c: Any) -> Any:
     return column[..., (index[:, None] - index) % max(1, index.size)]
 
 
-def companion(a: Any) -> Any:
+def companion(a: Any) -> Array:
     """Build companion matrices of polynomials: the eigenvalues of a matrix are the roots of its polynomial.
 
     Args:
@@ -133,7 +134,7 @@ def companion(a: Any) -> Any:
     return concatenate([first_row[..., None, :], array(shift)], axis=-2)
 
 
-def fiedler_companion(a: Any) -> Any:
+def fiedler_companion(a: Any) -> Array:
     """Build Fiedler companion matrices: pentadiagonal matrices whose eigenvalues are the roots of a polynomial.
 
     Args:
@@ -166,7 +167,7 @@ def fiedler_companion(a: Any) -> Any:
     return monic[..., coefficient_index] + array(ones.astype(a.dtype))
 
 
-def leslie(f: Any, s: Any) -> Any:
+def leslie(f: Any, s: Any) -> Array:
     """Build Leslie matrices of population dynamics: `f` in the first row and `s` on the subdiagonal.
 
     Args:
@@ -196,7 +197,7 @@ def leslie(f: Any, s: Any) -> Any:
     return concatenate([first_row[..., None, :], lower_rows], axis=-2)
 
 
-def fiedler(a: Any) -> Any:
+def fiedler(a: Any) -> Array:
     """Build Fiedler matrices of pairwise distances: element (i, j) is `abs(a[i] - a[j])`.
 
     Args:
@@ -217,7 +218,7 @@ def fiedler(a: Any) -> Any:
     return abs(a[..., :, None] - a[..., None, :])
 
 
-def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
+def convolution_matrix(a: Any, n: int, mode: str = "full") -> Array:
     """Build the matrices that convolve a vector with `a` by a matrix product.
 
     Args:
@@ -251,7 +252,7 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
     return padded[..., np.where((rows >= 0) & (rows < size), rows + size, 2 * size)]
 
 
-def block_diag(*arrs: Any) -> Any:
+def block_diag(*arrs: Any) -> Array:
     """Build a block diagonal matrix.
 
     Args:
@@ -284,7 +285,7 @@ def block_diag(*arrs: Any) -> Any:
     return concatenate(rows, axis=0)
 
 
-def hilbert(n: int) -> Any:
+def hilbert(n: int) -> Array:
     """Return the Hilbert matrix, whose element (i, j) is 1 / (i + j + 1).
 
     Args:
@@ -304,7 +305,7 @@ def hilbert(n: int) -> Any:
     return _as_default_float(scipy.linalg.hilbert(n))
 
 
-def invhilbert(n: int) -> Any:
+def invhilbert(n: int) -> Array:
     """Return the inverse of the Hilbert matrix.
 
     Args:
@@ -325,7 +326,7 @@ def invhilbert(n: int) -> Any:
     return _as_default_float(scipy.linalg.invhilbert(n, exact=True))
 
 
-def pascal(n: int, kind: str | None = None) -> Any:
+def pascal(n: int, kind: str | None = None) -> Array:
     """Return the Pascal matrix of binomial coefficients.
 
     Args:
@@ -348,7 +349,7 @@ def pascal(n: int, kind: str | None = None) -> Any:
     return _as_default_float(scipy.linalg.pascal(n, _pascal_kind("pascal", kind), exact=True))
 
 
-def invpascal(n: int, kind: str | None = None) -> Any:
+def invpascal(n: int, kind: str | None = None) -> Array:
     """Return the inverse of the Pascal matrix.
 
     Args:
@@ -376,7 +377,7 @@ def _pascal_kind(name: str, kind: str | None) -> str:
     return kind or "symmetric"
 
 
-def hadamard(n: int, dtype: Any = int) -> Any:
+def hadamard(n: int, dtype: Any = int) -> Array:
     """Return the Hadamard matrix of Sylvester's construction, with elements 1 and -1 and orthogonal rows.
 
     Args:
@@ -400,7 +401,7 @@ def hadamard(n: int, dtype: Any = int) -> Any:
     return array(scipy.linalg.hadamard(n).astype(requested_dtype("hadamard", dtype)))
 
 
-def helmert(n: int, full: bool = False) -> Any:
+def helmert(n: int, full: bool = False) -> Array:
     """Return the Helmert matrix, whose rows are orthonormal and sum to 0.
 
     Args:
@@ -424,7 +425,7 @@ def helmert(n: int, full: bool = False) -> Any:
     return _as_default_float(scipy.linalg.helmert(count, full))
 
 
-def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
+def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Array:
     """Return the matrix of the discrete Fourier transform.
 
     Args:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
@@ -15,7 +16,7 @@ __all__ = ["cdf", "logpmf", "pmf", "ppf"]
 
 
 @compiled_function
-def cdf(k: Any, p: Any) -> Any:
+def cdf(k: Any, p: Any) -> Array:
     """Compute the cumulative distribution function of the Bernoulli distribution.
 
     Args:
@@ -38,7 +39,7 @@ def cdf(k: Any, p: Any) -> Any:
 
 
 @compiled_function
-def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
+def logpmf(k: Any, p: Any, loc: Any = 0) -> Array:
     """Compute the log probability mass function of the Bernoulli distribution.
 
     Args:
@@ -62,7 +63,7 @@ def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
 
 
 @compiled_function
-def pmf(k: Any, p: Any, loc: Any = 0) -> Any:
+def pmf(k: Any, p: Any, loc: Any = 0) -> Array:
     """Compute the probability mass function of the Bernoulli distribution.
 
     Args:
@@ -84,7 +85,7 @@ def pmf(k: Any, p: Any, loc: Any = 0) -> Any:
 
 
 @compiled_function
-def ppf(q: Any, p: Any) -> Any:
+def ppf(q: Any, p: Any) -> Array:
     """Compute the quantile function (the inverse of `cdf`) of the Bernoulli distribution.
 
     Args:

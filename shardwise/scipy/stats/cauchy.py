@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
@@ -27,7 +28,7 @@ def _inverse_survival(q: Any) -> Any:
 
 
 @compiled_function
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the cumulative distribution function of the Cauchy distribution.
 
     Args:
@@ -50,7 +51,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the inverse survival function of the Cauchy distribution.
 
     Args:
@@ -73,7 +74,7 @@ def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log cumulative distribution function of the Cauchy distribution.
 
     Args:
@@ -95,7 +96,7 @@ def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log probability density function of the Cauchy distribution.
 
     Args:
@@ -118,7 +119,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log survival function of the Cauchy distribution.
 
     Args:
@@ -140,7 +141,7 @@ def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the probability density function of the Cauchy distribution.
 
     Args:
@@ -162,7 +163,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the quantile function (the inverse of `cdf`) of the Cauchy distribution.
 
     Args:
@@ -185,7 +186,7 @@ def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the survival function (1 - `cdf`) of the Cauchy distribution.
 
     Args:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
@@ -17,7 +18,7 @@ def _as_gamma(name: str, x: Any, df: Any, loc: Any, scale: Any) -> tuple[Any, An
 
 
 @compiled_function
-def cdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def cdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the cumulative distribution function of the chi-squared distribution.
 
     Args:
@@ -40,7 +41,7 @@ def cdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logcdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logcdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log cumulative distribution function of the chi-squared distribution.
 
     Args:
@@ -63,7 +64,7 @@ def logcdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log probability density function of the chi-squared distribution.
 
     Args:
@@ -86,7 +87,7 @@ def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logsf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logsf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log survival function of the chi-squared distribution.
 
     Args:
@@ -109,7 +110,7 @@ def logsf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the probability density function of the chi-squared distribution.
 
     Args:
@@ -132,7 +133,7 @@ def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def sf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def sf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the survival function (1 - `cdf`) of the chi-squared distribution.
 
     Args:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
@@ -15,7 +16,7 @@ __all__ = ["logpdf", "pdf"]
 _TOLERANCE = 1e-6  # allowed deviation of the sum of a point's components from 1
 
 
-def logpdf(x: Any, alpha: Any) -> Any:
+def logpdf(x: Any, alpha: Any) -> Array:
     """Compute the log probability density function of the Dirichlet distribution.
 
     The last component of the points may be left out; it is then 1 minus the sum of the others.
@@ -59,7 +60,7 @@ def _logpdf(x: Any, alpha: Any) -> Any:
     return jnp.where(in_support, log_normalizer + jnp.sum(special.xlogy(alpha - 1, x), axis=0), -np.inf)
 
 
-def pdf(x: Any, alpha: Any) -> Any:
+def pdf(x: Any, alpha: Any) -> Array:
     """Compute the probability density function of the Dirichlet distribution.
 
     The last component of the points may be left out; it is then 1 minus the sum of the others.

@@ -3,6 +3,7 @@
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
@@ -16,7 +17,7 @@ def _abs_power(x: Any, beta: Any) -> Any:
 
 
 @compiled_function
-def cdf(x: Any, beta: Any) -> Any:
+def cdf(x: Any, beta: Any) -> Array:
     """Compute the cumulative distribution function of the generalized normal distribution.
 
     Args:
@@ -38,7 +39,7 @@ def cdf(x: Any, beta: Any) -> Any:
 
 
 @compiled_function
-def logpdf(x: Any, beta: Any) -> Any:
+def logpdf(x: Any, beta: Any) -> Array:
     """Compute the log probability density function of the generalized normal distribution.
 
     Args:
@@ -60,7 +61,7 @@ def logpdf(x: Any, beta: Any) -> Any:
 
 
 @compiled_function
-def pdf(x: Any, beta: Any) -> Any:
+def pdf(x: Any, beta: Any) -> Array:
     """Compute the probability density function of the generalized normal distribution.
 
     Args:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
@@ -12,7 +13,7 @@ __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 
 
 @compiled_function
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the cumulative distribution function of the left-skewed Gumbel distribution.
 
     Args:
@@ -34,7 +35,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log cumulative distribution function of the left-skewed Gumbel distribution.
 
     Args:
@@ -56,7 +57,7 @@ def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log probability density function of the left-skewed Gumbel distribution.
 
     Args:
@@ -79,7 +80,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log survival function of the left-skewed Gumbel distribution.
 
     Args:
@@ -102,7 +103,7 @@ def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the probability density function of the left-skewed Gumbel distribution.
 
     Args:
@@ -124,7 +125,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def ppf(p: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def ppf(p: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the quantile function (the inverse of `cdf`) of the left-skewed Gumbel distribution.
 
     Args:
@@ -147,7 +148,7 @@ def ppf(p: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the survival function (1 - `cdf`) of the left-skewed Gumbel distribution.
 
     Args:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.scipy.stats.standardize import standardize
@@ -11,7 +12,7 @@ __all__ = ["cdf", "logpdf", "pdf"]
 
 
 @compiled_function
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the cumulative distribution function of the Laplace distribution.
 
     Args:
@@ -35,7 +36,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log probability density function of the Laplace distribution.
 
     Args:
@@ -58,7 +59,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the probability density function of the Laplace distribution.
 
     Args:

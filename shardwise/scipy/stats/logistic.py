@@ -3,6 +3,7 @@
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
@@ -13,7 +14,7 @@ __all__ = ["cdf", "isf", "logpdf", "pdf", "ppf", "sf"]
 
 
 @compiled_function
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the cumulative distribution function of the logistic distribution.
 
     Args:
@@ -36,7 +37,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def isf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def isf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the inverse survival function of the logistic distribution.
 
     Args:
@@ -59,7 +60,7 @@ def isf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log probability density function of the logistic distribution.
 
     Args:
@@ -83,7 +84,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the probability density function of the logistic distribution.
 
     Args:
@@ -105,7 +106,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def ppf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def ppf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the quantile function (the inverse of `cdf`) of the logistic distribution.
 
     Args:
@@ -128,7 +129,7 @@ def ppf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the survival function (1 - `cdf`) of the logistic distribution.
 
     Args:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_integer
@@ -14,7 +15,7 @@ from shardwise.scipy import special
 __all__ = ["logpmf", "pmf"]
 
 
-def logpmf(x: Any, n: Any, p: Any) -> Any:
+def logpmf(x: Any, n: Any, p: Any) -> Array:
     """Compute the log probability mass function of the multinomial distribution.
 
     Args:
@@ -48,7 +49,7 @@ def _logpmf(x: Any, n: Any, p: Any) -> Any:
     return jnp.where(jnp.equal(n, jnp.sum(x, axis=-1)), log_mass, -np.inf)
 
 
-def pmf(x: Any, n: Any, p: Any) -> Any:
+def pmf(x: Any, n: Any, p: Any) -> Array:
     """Compute the probability mass function of the multinomial distribution.
 
     Args:

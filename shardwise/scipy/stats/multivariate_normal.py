@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.lazy import set_public_names
@@ -16,7 +17,7 @@ from shardwise.scipy import linalg
 __all__ = ["logpdf", "pdf"]
 
 
-def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
+def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Array:
     """Compute the log probability density function of the multivariate normal distribution.
 
     Leading axes are batch axes and broadcast.
@@ -73,7 +74,7 @@ def _logpdf(x: Any, mean: Any, cov: Any) -> Any:
     return -0.5 * squared_distance - 0.5 * size * math.log(2 * math.pi) - half_log_det
 
 
-def pdf(x: Any, mean: Any, cov: Any) -> Any:
+def pdf(x: Any, mean: Any, cov: Any) -> Array:
     """Compute the probability density function of the multivariate normal distribution.
 
     Leading axes are batch axes and broadcast.

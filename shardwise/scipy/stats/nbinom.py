@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
@@ -14,7 +15,7 @@ __all__ = ["logpmf", "pmf"]
 
 
 @compiled_function
-def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
+def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Array:
     """Compute the log probability mass function of the negative binomial distribution.
 
     Args:
@@ -41,7 +42,7 @@ def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
 
 
 @compiled_function
-def pmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
+def pmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Array:
     """Compute the probability mass function of the negative binomial distribution.
 
     Args:

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
@@ -14,7 +15,7 @@ __all__ = ["cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 
 
 @compiled_function
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the cumulative distribution function of the normal distribution.
 
     Args:
@@ -37,7 +38,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the inverse survival function of the normal distribution.
 
     Args:
@@ -60,7 +61,7 @@ def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log cumulative distribution function of the normal distribution.
 
     It is accurate in the lower tail, where `cdf` underflows.
@@ -85,7 +86,7 @@ def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log probability density function of the normal distribution.
 
     Args:
@@ -108,7 +109,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log survival function of the normal distribution.
 
     It is accurate in the upper tail, where `sf` underflows.
@@ -133,7 +134,7 @@ def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the probability density function of the normal distribution.
 
     Args:
@@ -155,7 +156,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the quantile function (the inverse of `cdf`) of the normal distribution.
 
     Args:
@@ -178,7 +179,7 @@ def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the survival function (1 - `cdf`) of the normal distribution.
 
     Args:

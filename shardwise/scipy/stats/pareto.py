@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
@@ -19,7 +20,7 @@ def _log_clipped(z: Any) -> Any:
 
 
 @compiled_function
-def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the cumulative distribution function of the Pareto distribution.
 
     Args:
@@ -42,7 +43,7 @@ def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logcdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logcdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log cumulative distribution function of the Pareto distribution.
 
     Args:
@@ -66,7 +67,7 @@ def logcdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log probability density function of the Pareto distribution.
 
     Args:
@@ -91,7 +92,7 @@ def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def logsf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logsf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log survival function of the Pareto distribution.
 
     Args:
@@ -115,7 +116,7 @@ def logsf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def pdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the probability density function of the Pareto distribution.
 
     Args:
@@ -138,7 +139,7 @@ def pdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def ppf(q: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def ppf(q: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the quantile function (the inverse of `cdf`) of the Pareto distribution.
 
     Args:
@@ -162,7 +163,7 @@ def ppf(q: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def sf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def sf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the survival function (1 - `cdf`) of the Pareto distribution.
 
     Args:

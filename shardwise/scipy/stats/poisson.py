@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
@@ -19,7 +20,7 @@ _SERIES = (1 / 12, 1 / 24, 19 / 360, 9 / 80, 863 / 2520)
 
 
 @compiled_function
-def cdf(k: Any, mu: Any, loc: Any = 0) -> Any:
+def cdf(k: Any, mu: Any, loc: Any = 0) -> Array:
     """Compute the cumulative distribution function of the Poisson distribution.
 
     Args:
@@ -44,7 +45,7 @@ def cdf(k: Any, mu: Any, loc: Any = 0) -> Any:
 
 
 @compiled_function
-def entropy(mu: Any, loc: Any = 0) -> Any:
+def entropy(mu: Any, loc: Any = 0) -> Array:
     """Compute the entropy of the Poisson distribution in nats.
 
     The entropy is summed term by term for small `mu` and evaluated by an asymptotic series for large `mu`.
@@ -77,7 +78,7 @@ def entropy(mu: Any, loc: Any = 0) -> Any:
 
 
 @compiled_function
-def logpmf(k: Any, mu: Any, loc: Any = 0) -> Any:
+def logpmf(k: Any, mu: Any, loc: Any = 0) -> Array:
     """Compute the log probability mass function of the Poisson distribution.
 
     Args:
@@ -102,7 +103,7 @@ def logpmf(k: Any, mu: Any, loc: Any = 0) -> Any:
 
 
 @compiled_function
-def pmf(k: Any, mu: Any, loc: Any = 0) -> Any:
+def pmf(k: Any, mu: Any, loc: Any = 0) -> Array:
     """Compute the probability mass function of the Poisson distribution.
 
     Args:

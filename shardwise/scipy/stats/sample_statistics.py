@@ -12,6 +12,7 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.dtypes import is_inexact
@@ -20,8 +21,8 @@ from shardwise.compiler.dtypes import is_inexact
 class ModeResult(NamedTuple):
     """The most frequent elements and their counts."""
 
-    mode: Any
-    count: Any
+    mode: Array
+    count: Array  # type: ignore[assignment]
 
 
 def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False) -> ModeResult:
@@ -79,7 +80,7 @@ def _runs(ordered: Any, dim: int) -> tuple[Any, Any, Any]:
     return positions, lax.cummax(jnp.where(is_start, positions, 0), axis=dim), is_start
 
 
-def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate") -> Any:
+def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate") -> Array:
     """Return the rank of each element among the elements along an axis, starting from 1.
 
     Args:
@@ -127,7 +128,7 @@ def _ranks(x: Any, *, dim: int, method: str) -> Any:
     return jnp.where(jnp.any(jnp.isnan(x), axis=dim, keepdims=True), np.nan, ranks)
 
 
-def sem(a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *, keepdims: bool = False) -> Any:
+def sem(a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *, keepdims: bool = False) -> Array:
     """Compute the standard error of the mean along an axis.
 
     Args:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.scipy import special
@@ -12,7 +13,7 @@ __all__ = ["logpdf", "pdf"]
 
 
 @compiled_function
-def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the log probability density function of Student's t distribution.
 
     Args:
@@ -37,7 +38,7 @@ def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @compiled_function
-def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Compute the probability density function of Student's t distribution.
 
     Args:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
@@ -15,7 +16,7 @@ __all__ = ["logpdf", "pdf"]
 
 
 @compiled_function
-def logpdf(x: Any, kappa: Any) -> Any:
+def logpdf(x: Any, kappa: Any) -> Array:
     """Compute the log probability density function of the von Mises distribution.
 
     Args:
@@ -38,7 +39,7 @@ def logpdf(x: Any, kappa: Any) -> Any:
 
 
 @compiled_function
-def pdf(x: Any, kappa: Any) -> Any:
+def pdf(x: Any, kappa: Any) -> Array:
     """Compute the probability density function of the von Mises distribution.
 
     Args:

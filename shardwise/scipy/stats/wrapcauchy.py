@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.lazy import set_public_names
 from shardwise.numpy.elementwise import promote_inexact
@@ -14,7 +15,7 @@ __all__ = ["logpdf", "pdf"]
 
 
 @compiled_function
-def logpdf(x: Any, c: Any) -> Any:
+def logpdf(x: Any, c: Any) -> Array:
     """Compute the log probability density function of the wrapped Cauchy distribution.
 
     Args:
@@ -38,7 +39,7 @@ def logpdf(x: Any, c: Any) -> Any:
 
 
 @compiled_function
-def pdf(x: Any, c: Any) -> Any:
+def pdf(x: Any, c: Any) -> Array:
     """Compute the probability density function of the wrapped Cauchy distribution.
 
     Args:
