@@ -220,11 +220,11 @@ class Pmapped(jit.Jitted[_P, _R]):
         self, traced: jit.TracedFunction, args: Any, types: Sequence[ArrayType], names: Sequence[str]
     ) -> tuple[Sharding | None, ...]:
         region = _manual_region(traced)
-        return tuple(_named_sharding(region, dim_axes) for dim_axes in region.ins[: len(types)])
+        return tuple(_named_sharding(region, dim_axes) for dim_axes in region.in_dim_axes[: len(types)])
 
     def _out_shardings(self, traced: jit.TracedFunction) -> tuple[Sharding | None, ...]:
         region = _manual_region(traced)
-        return tuple(_named_sharding(region, dim_axes) for dim_axes in region.outs)
+        return tuple(_named_sharding(region, dim_axes) for dim_axes in region.out_dim_axes)
 
 
 @final

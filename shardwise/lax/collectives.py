@@ -126,7 +126,7 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         >>> jax.vmap(lambda x: lax.pmax(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
         Array([7, 7, 7], dtype=int32)
     """
-    return _extreme("pmax", MAX, x, axis_name, axis_index_groups)
+    return _reduce_extremum("pmax", MAX, x, axis_name, axis_index_groups)
 
 
 def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
@@ -151,7 +151,7 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         >>> jax.vmap(lambda x: lax.pmin(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
         Array([5, 5, 5], dtype=int32)
     """
-    return _extreme("pmin", MIN, x, axis_name, axis_index_groups)
+    return _reduce_extremum("pmin", MIN, x, axis_name, axis_index_groups)
 
 
 def all_gather(
@@ -520,11 +520,11 @@ def pvary(x: Any, axis_name: Any) -> Any:
     return pcast(x, axis_name, to="varying")
 
 
-def _extreme(function: str, reduction: Reduction, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
+def _reduce_extremum(function: str, reduction: Reduction, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
     axes = _bound_axes(function, axis_name)
     groups = _check_groups(function, axes, axis_index_groups, allow_uneven=True)
 
-    def extreme(leaf: Any) -> Any:
+    def reduce_leaf(leaf: Any) -> Any:
         operand = as_operand(leaf, function)
         if groups and len(axes) > 1:
             reduce_op = {MAX: ReduceMax, MIN: ReduceMin}[reduction]
@@ -533,7 +533,7 @@ def _extreme(function: str, reduction: Reduction, x: Any, axis_name: Any, axis_i
             operand = NamedMinMax(names, invariant and not groups, reduction, groups)(_make_varying(operand, names))
         return operand
 
-    return tree.map(lambda leaf: extreme(leaf) if axes else leaf, x)
+    return tree.map(lambda leaf: reduce_leaf(leaf) if axes else leaf, x)
 
 
 def _apply_collective(

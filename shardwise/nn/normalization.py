@@ -9,7 +9,7 @@ from shardwise.api.custom import custom_jvp
 from shardwise.compiler.arrays import softmax as softmax_ops
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, static_axes, type_of
-from shardwise.numpy.named import split_axis_names
+from shardwise.numpy.named_axes import split_axis_names
 
 
 @overload

@@ -562,3 +562,10 @@ def logical_not(x: Any, /) -> Array:
         Array([ True, False, False], dtype=bool)
     """
     return Not()(as_bool(x, "logical_not"))
+
+
+@compiled_function
+def replace_nan(a: Any, *, value: float) -> Array:
+    """Replace NaN by `value`."""
+    x = as_operand(a, "nan reduction")
+    return Select()(isnan(x), full_like(x, value), x) if is_inexact(x.type.dtype) else x

@@ -9,7 +9,6 @@ from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import as_bool
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
-    as_operand,
     broadcast_shapes,
     broadcast_to_shape,
     compiled_function,
@@ -23,16 +22,9 @@ from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not
 from shardwise.compiler.ops.elementwise.select import Select
 from shardwise.numpy import reductions as np_reductions
-from shardwise.numpy.elementwise import isnan
+from shardwise.numpy.elementwise import isnan, replace_nan
 from shardwise.numpy.ordering import quantile_along
 from shardwise.numpy.statistics import variance
-
-
-@compiled_function
-def _replace_nan(a: Any, *, value: float) -> Any:
-    """Replace NaN by `value`."""
-    x = as_operand(a, "nan reduction")
-    return Select()(isnan(x), full_like(x, value), x) if is_inexact(x.type.dtype) else x
 
 
 @compiled_function
@@ -48,7 +40,7 @@ def _nan_extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initi
     a_type = type_of(a, name)
     reduce = np_reductions.max if name == "nanmax" else np_reductions.min
     identity = -np.inf if name == "nanmax" else np.inf
-    result = reduce(_replace_nan(a, value=identity), axis=axis, keepdims=keepdims, initial=initial, where=where)
+    result = reduce(replace_nan(a, value=identity), axis=axis, keepdims=keepdims, initial=initial, where=where)
     if not is_inexact(a_type.dtype) or initial is not None:
         return result
     return _replace_if_all_nan(result, a, axis=static_axes(axis), keepdims=keepdims, value=np.nan)
@@ -142,7 +134,7 @@ def nansum(
         >>> jnp.nansum(jnp.array([1.0, jnp.nan, 2.0]))
         Array(3., dtype=float32)
     """
-    return np_reductions.sum(_replace_nan(a, value=0), axis, dtype, out, keepdims, initial, where)
+    return np_reductions.sum(replace_nan(a, value=0), axis, dtype, out, keepdims, initial, where)
 
 
 def nanprod(
@@ -177,7 +169,7 @@ def nanprod(
         >>> jnp.nanprod(jnp.array([3.0, jnp.nan, 2.0]))
         Array(6., dtype=float32)
     """
-    return np_reductions.prod(_replace_nan(a, value=1), axis, dtype, out, keepdims, initial, where)
+    return np_reductions.prod(replace_nan(a, value=1), axis, dtype, out, keepdims, initial, where)
 
 
 def nanmean(
@@ -374,7 +366,7 @@ def _nan_arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: 
     if isinstance(axis, Sequence):
         raise TypeError(f"{name}: axis must be one integer or None, not {axis!r}; flatten several axes with `reshape`")
     arg_reduce, identity = (reductions.argmax, -np.inf) if name == "nanargmax" else (reductions.argmin, np.inf)
-    result = arg_reduce(_replace_nan(a, value=identity), axis=axis, keepdims=keepdims)
+    result = arg_reduce(replace_nan(a, value=identity), axis=axis, keepdims=keepdims)
     if not is_inexact(type_of(a).dtype):
         return result
     return _replace_if_all_nan(result, a, axis=axis, keepdims=keepdims, value=-1)

@@ -44,6 +44,7 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.reduction import PROD, SUM, Reduction
 from shardwise.lax.gradient import stop_gradient
 from shardwise.lax.shape import constrain_sharding
+from shardwise.numpy.elementwise import replace_nan
 
 
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
@@ -118,7 +119,7 @@ def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = No
         Array([1., 1., 4.], dtype=float32)
     """
     reject_out("nancumsum", out)
-    return cumsum(_replace_nan(a, value=0), axis, dtype)
+    return cumsum(replace_nan(a, value=0), axis, dtype)
 
 
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
@@ -143,13 +144,7 @@ def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = N
         Array([2., 2., 6.], dtype=float32)
     """
     reject_out("nancumprod", out)
-    return cumprod(_replace_nan(a, value=1), axis, dtype)
-
-
-@compiled_function
-def _replace_nan(x: Any, *, value: int) -> Any:
-    x = as_operand(x, "nancumsum")
-    return Select()(Compare("NE")(x, x), full_like(x, value), x)
+    return cumprod(replace_nan(a, value=1), axis, dtype)
 
 
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:

@@ -11,7 +11,7 @@ from shardwise.compiler.arrays.operands import compiled_function, reject_out, st
 from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ops.elementwise.powers import Sqrt, Square
 from shardwise.lax.collectives import pmax, pmin, psum
-from shardwise.numpy import named
+from shardwise.numpy import named_axes
 from shardwise.numpy.statistics import variance
 
 
@@ -192,7 +192,7 @@ def sum(
     reject_out("sum", out)
     dtype = _result_dtype("sum", a, dtype, promote_integers)
     included = a if where is None else _mask(where, a, 0)
-    dims, names = named.split_axis_names(axis)
+    dims, names = named_axes.split_axis_names(axis)
     total = reductions.sum(included, axis=dims, dtype=dtype, keepdims=keepdims)
     total = psum(total, names) if names else total
     return total if initial is None else arithmetic.add(total, _cast_like(total, initial))
@@ -303,7 +303,7 @@ def _extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: 
     reduce, collective, combine = (
         (reductions.amax, pmax, arithmetic.maximum) if name == "max" else (reductions.amin, pmin, arithmetic.minimum)
     )
-    dims, names = named.split_axis_names(axis)
+    dims, names = named_axes.split_axis_names(axis)
     result = reduce(a, axis=dims, keepdims=keepdims, allow_empty=initial is not None)
     result = collective(result, names) if names else result
     return result if initial is None else combine(result, _cast_like(result, initial))
@@ -332,7 +332,7 @@ def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
     """
     reject_out("all", out)
     included = a if where is None else _mask(where, a, 1)
-    dims, names = named.split_axis_names(axis)
+    dims, names = named_axes.split_axis_names(axis)
     result = reductions.alltrue(included, axis=dims, keepdims=keepdims)
     return pmin(result, names) if names else result
 
@@ -360,7 +360,7 @@ def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
     """
     reject_out("any", out)
     included = a if where is None else _mask(where, a, 0)
-    dims, names = named.split_axis_names(axis)
+    dims, names = named_axes.split_axis_names(axis)
     result = reductions.sometrue(included, axis=dims, keepdims=keepdims)
     return pmax(result, names) if names else result
 
@@ -439,9 +439,9 @@ def mean(
     """
     reject_out("mean", out)
     dtype = requested_dtype("mean", dtype)
-    dims, names = named.split_axis_names(axis)
+    dims, names = named_axes.split_axis_names(axis)
     if names:
-        return named.mean(a, dims, names, dtype, keepdims, where)
+        return named_axes.mean(a, dims, names, dtype, keepdims, where)
     if where is None:
         return reductions.mean(a, axis=dims, dtype=dtype, keepdims=keepdims)
     return reductions.mean_where(a, where, axis=dims, dtype=dtype, keepdims=keepdims)
@@ -550,9 +550,9 @@ def _variance(
         raise ValueError(f"{name}: ddof and correction are the same parameter; pass only one of them")
     ddof = ddof if correction is None else correction
     dtype = requested_dtype(name, dtype)
-    axes, names = named.split_axis_names(axis)
+    axes, names = named_axes.split_axis_names(axis)
     if names:
-        result = named.variance(a, axes, names, dtype, ddof, keepdims, where, mean)
+        result = named_axes.variance(a, axes, names, dtype, ddof, keepdims, where, mean)
         return Sqrt()(result) if name == "std" else result
     if where is None and mean is None and isinstance(ddof, int):
         reduce = reductions.var if name == "var" else reductions.std

@@ -37,7 +37,7 @@ from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.lax.collectives import psum
 from shardwise.numpy.elementwise import isnan
-from shardwise.numpy.named import split_axis_names
+from shardwise.numpy.named_axes import split_axis_names
 
 
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Array:

@@ -125,7 +125,7 @@ from shardwise.compiler.ops.special.gamma_erf import (
     Xlogy,
     Zeta,
 )
-from shardwise.compiler.ops.special.hypergeometric import Hyp1f1, Hyp1f1Slope, Hyp2f1, Hyp2f1Slope
+from shardwise.compiler.ops.special.hypergeometric import Hyp1f1, Hyp1f1GradParameter, Hyp2f1, Hyp2f1GradParameter
 from shardwise.compiler.ops.special.incomplete import Betainc, Expn, Igamma, Igammac, IgammaGradA, RandomGammaGrad
 from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -233,7 +233,7 @@ DOMAINS = {
     **dict.fromkeys(("igamma", "igammac", "igamma_grad_a", "random_gamma_grad"), _POSITIVE),
     **dict.fromkeys(("exp1", "expn", "cosine_integral", "spence", "xlogy", "xlog1py", "entr"), _POSITIVE),
     **dict.fromkeys(("betainc", "ndtri"), (0.3, 0.9, (1,))),
-    **dict.fromkeys(("hyp1f1", "hyp1f1_slope", "hyp2f1", "hyp2f1_slope"), (0.3, 0.9, (1,))),
+    **dict.fromkeys(("hyp1f1", "hyp1f1_grad_parameter", "hyp2f1", "hyp2f1_grad_parameter"), (0.3, 0.9, (1,))),
     **dict.fromkeys(("asin", "acos", "atanh", "erf_inv", "tan"), _BELOW_ONE),
     **dict.fromkeys(("acosh", "zeta"), (1.2, 3.0, (1,))),
     **dict.fromkeys(("random_gamma", "random_waiting", "random_rejection"), _POSITIVE),
@@ -332,7 +332,7 @@ def nullary_cases() -> list[Case]:
 
 
 def movement_cases() -> list[Case]:
-    found = [
+    cases = [
         case(Broadcast((3,), ()), "f32[]"),
         case(Broadcast((3, 4), (1,)), "f32[4]"),
         case(Broadcast((3, 4), (0,)), "i32[3]"),
@@ -375,8 +375,8 @@ def movement_cases() -> list[Case]:
         ("f32[1,12]", (4, 1, 3)),
         ("f32[9,4]", (6, 6)),
     ]
-    found += [case(Reshape(shape), text) for text, shape in reshapes]
-    found.append(case(Reshape((11, 1)), "f32[11]", special=True))
+    cases += [case(Reshape(shape), text) for text, shape in reshapes]
+    cases.append(case(Reshape((11, 1)), "f32[11]", special=True))
     transposes = [
         ("f32[]", ()),
         ("f32[5]", (0,)),
@@ -389,9 +389,9 @@ def movement_cases() -> list[Case]:
         ("f32[3,0,2]", (1, 2, 0)),
         ("f32[3,4]~", (1, 0)),
     ]
-    found += [case(Transpose(order), text) for text, order in transposes]
-    found.append(case(Transpose((1, 0)), "f32[11,3]", special=True))
-    return found
+    cases += [case(Transpose(order), text) for text, order in transposes]
+    cases.append(case(Transpose((1, 0)), "f32[11,3]", special=True))
+    return cases
 
 
 def slicing_cases() -> list[Case]:
@@ -412,7 +412,7 @@ def slicing_cases() -> list[Case]:
         ("f32[3,0]", (1, 0), (3, 0), (2, 5)),
         ("f32[7]~", (2,), (5,), (2,)),
     ]
-    found = [case(Slice(start, limit, stride), text) for text, start, limit, stride in slices]
+    cases = [case(Slice(start, limit, stride), text) for text, start, limit, stride in slices]
     pads = [
         ("f32[]", (), (), ()),
         ("f32[4]", (0,), (0,), (0,)),
@@ -435,8 +435,8 @@ def slicing_cases() -> list[Case]:
         ("f32[3,0]", (0, 1), (0, 1), (0, 1)),
     ]
     for text, low, high, interior in pads:
-        found.append(case(Pad(low, high, interior), f"{text} f32[]"))
-    found += [case(Pad((1,), (0,), (0,)), text) for text in ("f32[3]~ f32[]~", "f32[3] f32[]~")]
+        cases.append(case(Pad(low, high, interior), f"{text} f32[]"))
+    cases += [case(Pad((1,), (0,), (0,)), text) for text in ("f32[3]~ f32[]~", "f32[3] f32[]~")]
     joins = [
         ("f32[5]", 0),
         ("f32[5] f32[3]", 0),
@@ -451,7 +451,7 @@ def slicing_cases() -> list[Case]:
         ("f32[2]~ f32[3]~", 0),
         ("f32[2]~ f32[3]", 0),
     ]
-    found += [case(Concatenate(dim), text) for text, dim in joins]
+    cases += [case(Concatenate(dim), text) for text, dim in joins]
     reverses = [
         ("f32[]", ()),
         ("f32[5]", (0,)),
@@ -463,23 +463,23 @@ def slicing_cases() -> list[Case]:
         ("f32[3,0]", (1,)),
         ("f32[4]~", (0,)),
     ]
-    found += [case(Reverse(dims), text) for text, dims in reverses]
+    cases += [case(Reverse(dims), text) for text, dims in reverses]
     rolls = [("f32[5]", 0, 2), ("f32[5]", 0, 0), ("f32[6,4]", 0, 5), ("f32[6,12]", 1, 1), ("f32[2,12,3]", 1, 7)]
     rolls += [("f32[0]", 0, 0), ("f32[3,0]", 0, 1), ("f32[4]~", 0, 1), ("f32[1,3]", 0, 0)]
-    found += [case(Roll(dim, by), text) for text, dim, by in rolls]
+    cases += [case(Roll(dim, by), text) for text, dim, by in rolls]
     for name in ("f64", "f16", "bf16", "i32", "u8", "i64", "bool", "c64", "c128", *SMALL):
-        found.append(case(Slice((0, 1), (3, 5), (1, 2)), f"{name}[3,5]"))
-        found.append(case(Pad((0, 1), (0, 2), (0, 1)), f"{name}[3,2] {name}[]"))
-        found.append(case(Concatenate(1), f"{name}[3,2] {name}[3,3]"))
-        found.append(case(Reverse((1,)), f"{name}[3,4]"))
-        found.append(case(Roll(1, 3), f"{name}[3,4]"))
+        cases.append(case(Slice((0, 1), (3, 5), (1, 2)), f"{name}[3,5]"))
+        cases.append(case(Pad((0, 1), (0, 2), (0, 1)), f"{name}[3,2] {name}[]"))
+        cases.append(case(Concatenate(1), f"{name}[3,2] {name}[3,3]"))
+        cases.append(case(Reverse((1,)), f"{name}[3,4]"))
+        cases.append(case(Roll(1, 3), f"{name}[3,4]"))
     for name in ("f32", "bf16", "i32", "c64"):
-        found.append(case(Slice((1, 0), (11, 3), (2, 1)), f"{name}[11,3]", special=True))
-        found.append(case(Pad((1, 0), (-2, 0), (0, 0)), f"{name}[11,3] {name}[]", special=True))
-        found.append(case(Concatenate(0), f"{name}[11,3] {name}[2,3]", special=True))
-        found.append(case(Reverse((0,)), f"{name}[11,3]", special=True))
-        found.append(case(Roll(0, 4), f"{name}[11,3]", special=True))
-    return found
+        cases.append(case(Slice((1, 0), (11, 3), (2, 1)), f"{name}[11,3]", special=True))
+        cases.append(case(Pad((1, 0), (-2, 0), (0, 0)), f"{name}[11,3] {name}[]", special=True))
+        cases.append(case(Concatenate(0), f"{name}[11,3] {name}[2,3]", special=True))
+        cases.append(case(Reverse((0,)), f"{name}[11,3]", special=True))
+        cases.append(case(Roll(0, 4), f"{name}[11,3]", special=True))
+    return cases
 
 
 def dynamic_cases() -> list[Case]:
@@ -499,21 +499,21 @@ def dynamic_cases() -> list[Case]:
         ("[0,3]", (0, 2)),
         ("[1,3]", (1, 1)),
     ]
-    found = []
+    cases = []
     for text, sizes in parts:
         starts = " i32[]" * len(sizes)
         part = f"[{','.join(map(str, sizes))}]"
-        found.append(case(DynamicSlice(sizes), f"f32{text}{starts}"))
-        found.append(case(DynamicUpdateSlice(), f"f32{text} f32{part}{starts}"))
+        cases.append(case(DynamicSlice(sizes), f"f32{text}{starts}"))
+        cases.append(case(DynamicUpdateSlice(), f"f32{text} f32{part}{starts}"))
     for name in ("f64", "f16", "bf16", "i32", "u8", "i64", "bool", "c64", "c128", *SMALL):
-        found.append(case(DynamicSlice((3, 2)), f"{name}[3,5] i64[] i64[]"))
-        found.append(case(DynamicUpdateSlice(), f"{name}[3,5] {name}[2,5] i64[] i64[]"))
+        cases.append(case(DynamicSlice((3, 2)), f"{name}[3,5] i64[] i64[]"))
+        cases.append(case(DynamicUpdateSlice(), f"{name}[3,5] {name}[2,5] i64[] i64[]"))
     for name in ("f32", "bf16", "i32", "c64"):
-        found.append(case(DynamicSlice((5, 3)), f"{name}[11,3] i32[] i32[]", special=True))
-        found.append(case(DynamicUpdateSlice(), f"{name}[11,3] {name}[4,3] i32[] i32[]", special=True))
-    found.append(case(DynamicSlice((2,)), "f32[5]~ i32[]~"))
-    found += [case(DynamicUpdateSlice(), f"f32[5]~ f32[2]{weak} i32[]~") for weak in ("~", "")]
-    return found
+        cases.append(case(DynamicSlice((5, 3)), f"{name}[11,3] i32[] i32[]", special=True))
+        cases.append(case(DynamicUpdateSlice(), f"{name}[11,3] {name}[4,3] i32[] i32[]", special=True))
+    cases.append(case(DynamicSlice((2,)), "f32[5]~ i32[]~"))
+    cases += [case(DynamicUpdateSlice(), f"f32[5]~ f32[2]{weak} i32[]~") for weak in ("~", "")]
+    return cases
 
 
 # The dims of a gather or scatter (window, collapsed, batch, index_batch, mapped), the shapes of the operand and of the
@@ -545,36 +545,38 @@ def indexed_cases() -> list[Case]:
     def text(shape: tuple[int, ...]) -> str:
         return f"[{','.join(map(str, shape))}]"
 
-    found = []
+    cases = []
     for dims, shape, index, sizes in PLACES:
         gather = Gather(*dims, sizes)
         result = gather.out_type(ArrayType(shape, np.float32), ArrayType(index, np.int32)).shape
-        found.append(case(gather, f"f32{text(shape)} i32{text(index)}"))
-        for how in (None, SUM, PROD, MIN, MAX):
-            found.append(case(Scatter(*dims, how), f"f32{text(shape)} i32{text(index)} f32{text(result)}"))
+        cases.append(case(gather, f"f32{text(shape)} i32{text(index)}"))
+        for reduction in (None, SUM, PROD, MIN, MAX):
+            cases.append(case(Scatter(*dims, reduction), f"f32{text(shape)} i32{text(index)} f32{text(result)}"))
     rows = PLACES[1][0]
     one = PLACES[13][0]
     for name in ("f64", "f16", "bf16", "i32", "u8", "i64", "bool", "c64", "c128", *SMALL):
-        found.append(case(Gather(*rows, (1, 4)), f"{name}[6,4] i64[5,1]"))
-        ways = (None, SUM, PROD, *(() if name in COMPLEX else (MIN, MAX)))
-        found += [case(Scatter(*rows, how), f"{name}[6,4] i64[5,1] {name}[5,4]") for how in ways]
-    found += [case(Scatter(*one, how, unique=True), "f32[4] i32[1] f32[]") for how in (None, SUM, PROD, MAX)]
-    found.append(case(Gather(*one, (1,), unique=True, sorted=True), "f32[4] i32[1]"))
-    found.append(case(Gather(*rows, (1, 4)), "f32[6,4]~ i32[5,1]"))
-    found += [case(Scatter(*rows, SUM), f"f32[6,4]~ i32[5,1] f32[5,4]{weak}") for weak in ("~", "")]
+        cases.append(case(Gather(*rows, (1, 4)), f"{name}[6,4] i64[5,1]"))
+        reductions = (None, SUM, PROD, *(() if name in COMPLEX else (MIN, MAX)))
+        cases += [case(Scatter(*rows, reduction), f"{name}[6,4] i64[5,1] {name}[5,4]") for reduction in reductions]
+    cases += [
+        case(Scatter(*one, reduction, unique=True), "f32[4] i32[1] f32[]") for reduction in (None, SUM, PROD, MAX)
+    ]
+    cases.append(case(Gather(*one, (1,), unique=True, sorted=True), "f32[4] i32[1]"))
+    cases.append(case(Gather(*rows, (1, 4)), "f32[6,4]~ i32[5,1]"))
+    cases += [case(Scatter(*rows, SUM), f"f32[6,4]~ i32[5,1] f32[5,4]{weak}") for weak in ("~", "")]
     for name in ("f32", "bf16", "i32", "c64"):
-        found.append(case(Gather(*rows, (1, 3)), f"{name}[11,3] i32[7,1]", special=True))
-        found.append(case(Scatter(*rows, None), f"{name}[11,3] i32[7,1] {name}[7,3]", special=True))
+        cases.append(case(Gather(*rows, (1, 3)), f"{name}[11,3] i32[7,1]", special=True))
+        cases.append(case(Scatter(*rows, None), f"{name}[11,3] i32[7,1] {name}[7,3]", special=True))
         if name != "c64":
-            found.append(case(Scatter(*rows, MAX), f"{name}[11,3] i32[7,1] {name}[7,3]", special=True))
-    return found
+            cases.append(case(Scatter(*rows, MAX), f"{name}[11,3] i32[7,1] {name}[7,3]", special=True))
+    return cases
 
 
 def elementwise_cases() -> list[Case]:
-    found: list[Case] = []
+    cases: list[Case] = []
 
     def over(op: Op, arity: int, names: Sequence[str], shapes: Sequence[str] = ("[3,4]",)) -> None:
-        found.extend(
+        cases.extend(
             case(op, " ".join([f"{name}{shape}"] * arity))
             for name, shape in [*((names[0], shape) for shape in shapes), *((name, "[3,5]") for name in names[1:])]
         )
@@ -583,7 +585,7 @@ def elementwise_cases() -> list[Case]:
         for name in names:
             count = len(special_values(dtype(name)))
             shape = ",".join([str(count)] * arity)
-            found.append(case(op, " ".join([f"{name}[{shape}]"] * arity), special=True))
+            cases.append(case(op, " ".join([f"{name}[{shape}]"] * arity), special=True))
 
     numbers = (*FLOATS, *COMPLEX, *INTEGERS, *SMALL)
     for binary in (Add(), Mul(), Max(), Min()):
@@ -614,8 +616,8 @@ def elementwise_cases() -> list[Case]:
         over(Compare(direction), 2, ("f32", "c64", "i32", "u8", "bool", "bf16", "u4", "i4"), ("[3,4]", "[2,1,3]"))
         special(Compare(direction), 2, ("f32", "i32", "u8", "u32", "bool", "f16", "c64"))
     for name in ("f32", "i32", "bool", "bf16", "c64"):
-        found.append(case(Select(), f"bool[3,4] {name}[3,4] {name}[3,4]"))
-    found += [
+        cases.append(case(Select(), f"bool[3,4] {name}[3,4] {name}[3,4]"))
+    cases += [
         case(Select(), "bool[] f32[] f32[]"),
         case(Select(), "bool[2,1,3] f64[2,1,3] f64[2,1,3]"),
         case(Select(), "bool[2,0] f32[2,0] f32[2,0]"),
@@ -632,7 +634,7 @@ def elementwise_cases() -> list[Case]:
         case(Rem(), "f32[]~ f32[]~"),
         case(Clamp(), "f32[]~ f32[]~ f32[]~"),
     ]
-    return found
+    return cases
 
 
 FUNCTIONS = (
@@ -645,36 +647,36 @@ OF_REALS = (Cbrt(), Erf(), Erfc(), ErfInv(), Lgamma(), Digamma())
 
 def function_cases() -> list[Case]:
     """Elementary functions."""
-    found = []
+    cases = []
     for op in (*FUNCTIONS, *OF_REALS):
         kinds = (*FLOATS, *(COMPLEX if op in FUNCTIONS else ()), "f8_e5m2")
-        found += [case(op, f"{name}[3,4]") for name in kinds]
-        found += [case(op, f"{name}[11]", special=True) for name in ("f32", "f16", "bf16", "f64")]
-    found += [case(Exp(), f"f32{shape}") for shape in SHAPES if shape != "[3,4]"]
-    found += [case(op, "f32[]~") for op in (Exp(), Log(), Cos(), Erf())]
+        cases += [case(op, f"{name}[3,4]") for name in kinds]
+        cases += [case(op, f"{name}[11]", special=True) for name in ("f32", "f16", "bf16", "f64")]
+    cases += [case(Exp(), f"f32{shape}") for shape in SHAPES if shape != "[3,4]"]
+    cases += [case(op, "f32[]~") for op in (Exp(), Log(), Cos(), Erf())]
     for op in (Atan2(), Pow()):
-        found += [case(op, f"{name}[3,4] {name}[3,4]") for name in (*FLOATS, "f8_e5m2")]
-        found += [case(op, f"{name}[11,11] {name}[11,11]", special=True) for name in ("f32", "f16", "bf16", "f64")]
-        found.append(case(op, "f32[]~ f32[]~"))
-    found += [case(Pow(), f"{name}[3,4] {name}[3,4]") for name in COMPLEX]
-    return found
+        cases += [case(op, f"{name}[3,4] {name}[3,4]") for name in (*FLOATS, "f8_e5m2")]
+        cases += [case(op, f"{name}[11,11] {name}[11,11]", special=True) for name in ("f32", "f16", "bf16", "f64")]
+        cases.append(case(op, "f32[]~ f32[]~"))
+    cases += [case(Pow(), f"{name}[3,4] {name}[3,4]") for name in COMPLEX]
+    return cases
 
 
 def special_cases() -> list[Case]:
     """Special functions that CHLO lacks, and those of several operands."""
-    found = []
+    cases = []
     fitted = (BesselI0e(), BesselI1e(), Dawsn(), Erfcx(), Ndtri(), Expi(), Exp1(), Spence())
     waves = (SineIntegral(), CosineIntegral(), Fresnel(True), Fresnel(False))
     logs = (Xlogy(), Xlog1py(), Entr())
     for op in (*fitted, *waves, *logs, Zeta(), Polygamma(), *INCOMPLETE, Hyp1f1(), Hyp2f1()):
-        found += [case(op, " ".join([f"{name}[3,4]"] * op.arity)) for name in ("f32", "bf16", "f64", "f8_e5m2")]
-        found.append(case(op, " ".join(["f32[]~"] * op.arity)))
-    slopes = (*map(Hyp1f1Slope, range(2)), *map(Hyp2f1Slope, range(3)))
-    found += [case(op, " ".join([f"{name}[3,4]"] * op.arity)) for op in slopes for name in ("f32", "f64")]
+        cases += [case(op, " ".join([f"{name}[3,4]"] * op.arity)) for name in ("f32", "bf16", "f64", "f8_e5m2")]
+        cases.append(case(op, " ".join(["f32[]~"] * op.arity)))
+    slopes = (*map(Hyp1f1GradParameter, range(2)), *map(Hyp2f1GradParameter, range(3)))
+    cases += [case(op, " ".join([f"{name}[3,4]"] * op.arity)) for op in slopes for name in ("f32", "f64")]
     for op in (*fitted, *waves, *logs, Zeta(), Polygamma()):
         shape = ",".join(["11"] * op.arity)
-        found += [case(op, " ".join([f"{name}[{shape}]"] * op.arity), special=True) for name in ("f32", "bf16")]
-    return found
+        cases += [case(op, " ".join([f"{name}[{shape}]"] * op.arity), special=True) for name in ("f32", "bf16")]
+    return cases
 
 
 INCOMPLETE = (Igamma(), Igammac(), IgammaGradA(), RandomGammaGrad(), Betainc(), Expn())
@@ -682,45 +684,45 @@ INCOMPLETE = (Igamma(), Igammac(), IgammaGradA(), RandomGammaGrad(), Betainc(), 
 
 def number_cases() -> list[Case]:
     """Real and imaginary parts, powers, rounding, and spacing of numbers."""
-    found = []
+    cases = []
     for op in (Square(), Sign(), *map(IntegerPow, (0, 1, 2, 3, 7))):
-        found += [case(op, f"{name}[3,4]") for name in (*FLOATS, *COMPLEX, *INTEGERS, "f8_e5m2", "i4", "u4")]
-        found += [case(op, f"{name}[{count}]", special=True) for name, count in SPECIAL_REALS]
-    found += [case(IntegerPow(y), f"{name}[3,4]") for y in (-1, -3) for name in (*FLOATS, *COMPLEX)]
-    found += [case(IntegerPow(-1), f"{name}[11]", special=True) for name in ("f32", "bf16")]
-    found += [case(Abs(), f"{name}[3,4]") for name in (*FLOATS, *COMPLEX, "i32", "i8", "i64", "f8_e5m2", "i4")]
-    found += [case(Abs(), f"{name}[{count}]", special=True) for name, count in SPECIAL_REALS if name != "u8"]
+        cases += [case(op, f"{name}[3,4]") for name in (*FLOATS, *COMPLEX, *INTEGERS, "f8_e5m2", "i4", "u4")]
+        cases += [case(op, f"{name}[{count}]", special=True) for name, count in SPECIAL_REALS]
+    cases += [case(IntegerPow(y), f"{name}[3,4]") for y in (-1, -3) for name in (*FLOATS, *COMPLEX)]
+    cases += [case(IntegerPow(-1), f"{name}[11]", special=True) for name in ("f32", "bf16")]
+    cases += [case(Abs(), f"{name}[3,4]") for name in (*FLOATS, *COMPLEX, "i32", "i8", "i64", "f8_e5m2", "i4")]
+    cases += [case(Abs(), f"{name}[{count}]", special=True) for name, count in SPECIAL_REALS if name != "u8"]
     for part in (Real(), Imag(), Conj()):
-        found += [case(part, f"{name}[3,4]") for name in COMPLEX]
-        found.append(case(part, "c64[36]", special=True))
-    found += [case(Complex(), f"{name}[3,4] {name}[3,4]") for name in ("f32", "f64")]
-    found.append(case(Complex(), "f32[11,11] f32[11,11]", special=True))
+        cases += [case(part, f"{name}[3,4]") for name in COMPLEX]
+        cases.append(case(part, "c64[36]", special=True))
+    cases += [case(Complex(), f"{name}[3,4] {name}[3,4]") for name in ("f32", "f64")]
+    cases.append(case(Complex(), "f32[11,11] f32[11,11]", special=True))
     precisions = (ReducePrecision(5, 10), ReducePrecision(8, 7), ReducePrecision(3, 2), ReducePrecision(11, 52))
     for step in (Floor(), Ceil(), Round(), Round("away"), IsFinite(), *precisions):
-        found += [case(step, f"{name}[3,4]") for name in (*FLOATS, "f8_e5m2")]
-        found += [case(step, f"{name}[11]", special=True) for name in ("f32", "f16", "bf16", "f64")]
-    found += [case(Nextafter(), f"{name}[3,4] {name}[3,4]") for name in (*FLOATS, "f8_e5m2")]
-    found += [case(Nextafter(), f"{name}[11,11] {name}[11,11]", special=True) for name in ("f32", "bf16", "f64")]
-    found += [case(op, "f32[]~") for op in (Square(), Sign(), Abs(), Floor(), IsFinite(), IntegerPow(3))]
-    return found
+        cases += [case(step, f"{name}[3,4]") for name in (*FLOATS, "f8_e5m2")]
+        cases += [case(step, f"{name}[11]", special=True) for name in ("f32", "f16", "bf16", "f64")]
+    cases += [case(Nextafter(), f"{name}[3,4] {name}[3,4]") for name in (*FLOATS, "f8_e5m2")]
+    cases += [case(Nextafter(), f"{name}[11,11] {name}[11,11]", special=True) for name in ("f32", "bf16", "f64")]
+    cases += [case(op, "f32[]~") for op in (Square(), Sign(), Abs(), Floor(), IsFinite(), IntegerPow(3))]
+    return cases
 
 
 SPECIAL_REALS = (("f32", 11), ("f16", 11), ("bf16", 11), ("f64", 11), ("i32", 7), ("u8", 7), ("i64", 7))
 
 
 def bitwise_cases() -> list[Case]:
-    found = []
+    cases = []
     names = (*INTEGERS, "i4", "u4", "u64", "i16")
     for op in (And(), Or(), Xor(), MulHigh(), ShiftLeft(), ShiftRightLogical(), ShiftRightArithmetic()):
         logic = ("bool",) if isinstance(op, (And, Or, Xor)) else ()
-        found += [case(op, f"{name}[3,4] {name}[3,4]") for name in (*names, *logic)]
-        found += [case(op, f"{name}[7,7] {name}[7,7]", special=True) for name in names]
-        found.append(case(op, "i32[]~ i32[]~"))
-    found += [case(op, "bool[2,2] bool[2,2]", special=True) for op in (And(), Or(), Xor())]
+        cases += [case(op, f"{name}[3,4] {name}[3,4]") for name in (*names, *logic)]
+        cases += [case(op, f"{name}[7,7] {name}[7,7]", special=True) for name in names]
+        cases.append(case(op, "i32[]~ i32[]~"))
+    cases += [case(op, "bool[2,2] bool[2,2]", special=True) for op in (And(), Or(), Xor())]
     for unary in (Not(), PopulationCount(), Clz()):
-        found += [case(unary, f"{name}[3,4]") for name in names]
-        found += [case(unary, f"{name}[7]", special=True) for name in names]
-    found += [case(Not(), "bool[3,4]"), case(Not(), "bool[2]", special=True)]
+        cases += [case(unary, f"{name}[3,4]") for name in names]
+        cases += [case(unary, f"{name}[7]", special=True) for name in names]
+    cases += [case(Not(), "bool[3,4]"), case(Not(), "bool[2]", special=True)]
     bits = [
         ("f32[3,4]", "i32"),
         ("i32[5]", "f32"),
@@ -736,19 +738,19 @@ def bitwise_cases() -> list[Case]:
         ("u16[4]", "f64"),
         ("f8_e5m2[4]", "u8"),
     ]
-    found += [case(BitcastConvert(dtype(after)), text) for text, after in bits]
-    found += [case(BitcastConvert(dtype("u32")), "f32[11]", special=True)]
-    found += [case(BitcastConvert(dtype("u8")), "i32[7]", special=True)]
-    return found
+    cases += [case(BitcastConvert(dtype(after)), text) for text, after in bits]
+    cases += [case(BitcastConvert(dtype("u32")), "f32[11]", special=True)]
+    cases += [case(BitcastConvert(dtype("u8")), "i32[7]", special=True)]
+    return cases
 
 
 def convert_cases() -> list[Case]:
-    found = []
+    cases = []
     for before in ("f32", "f64", "f16", "bf16", "i32", "u8", "i64", "u64", "bool", "c64", *SMALL):
         for after in ("f32", "f64", "f16", "bf16", "i32", "u8", "i8", "u32", "i64", "bool", "c64", *SMALL):
             count = len(special_values(dtype(before)))
-            found.append(case(Convert(dtype(after)), f"{before}[{count}]", special=True))
-    found += [
+            cases.append(case(Convert(dtype(after)), f"{before}[{count}]", special=True))
+    cases += [
         case(Convert(np.dtype(np.float32)), "bf16[3,4]"),
         case(Convert(dtype("bf16")), "f32[2,1,5]"),
         case(Convert(np.dtype(np.float32)), "i32[]"),
@@ -759,7 +761,7 @@ def convert_cases() -> list[Case]:
         case(Convert(np.dtype(np.complex64)), "f32[3,4]"),
         case(Convert(np.dtype(np.float32)), "c64[3,4]"),
     ]
-    return found
+    return cases
 
 
 REDUCED = (
@@ -776,7 +778,7 @@ REDUCED = (
 
 
 def reduction_cases() -> list[Case]:
-    found = [
+    cases = [
         case(Sum(dims), text)
         for text, dims in [
             ("f32[]", ()),
@@ -793,24 +795,24 @@ def reduction_cases() -> list[Case]:
             ("f32[3]~", (0,)),
         ]
     ]
-    found += [case(Sum((1,)), f"{name}[3,6]") for name in ("f16", "bf16", "f64", "i32", "u8", "bool", "c64", *SMALL)]
-    found += [case(Sum((0,)), f"{name}[14,3]", special=True) for name in ("i32", "u8", "bool", "i64")]
+    cases += [case(Sum((1,)), f"{name}[3,6]") for name in ("f16", "bf16", "f64", "i32", "u8", "bool", "c64", *SMALL)]
+    cases += [case(Sum((0,)), f"{name}[14,3]", special=True) for name in ("i32", "u8", "bool", "i64")]
     # Long enough that a sum that is rounded in every step stops growing.
-    found += [case(Sum((0,)), f"{name}[3000]") for name in ("f16", "bf16")]
+    cases += [case(Sum((0,)), f"{name}[3000]") for name in ("f16", "bf16")]
     for op in (ReduceMax, ReduceMin, ReduceProd):
-        found += [case(op(dims), f"f32{text}") for text, dims in REDUCED]
-        found.append(case(op((0,)), "i32[0,3]"))
+        cases += [case(op(dims), f"f32{text}") for text, dims in REDUCED]
+        cases.append(case(op((0,)), "i32[0,3]"))
         names = ("f16", "bf16", "f64", "i32", "u8", "bool", "c64", *SMALL)
-        found += [case(op((1,)), f"{name}[3,6]") for name in names]
-        found.append(case(op((0,)), "f32[3]~"))
+        cases += [case(op((1,)), f"{name}[3,6]") for name in names]
+        cases.append(case(op((0,)), "f32[3]~"))
     for op in (ReduceMax, ReduceMin):
-        found += [case(op((0,)), f"{name}[11,3]", special=True) for name in ("f32", "bf16", "f64")]
-        found += [case(op((0,)), f"{name}[7,3]", special=True) for name in ("i32", "u8", "i64")]
-    found += [case(ReduceProd((0,)), f"{name}[7,3]", special=True) for name in ("i32", "u8", "bool")]
+        cases += [case(op((0,)), f"{name}[11,3]", special=True) for name in ("f32", "bf16", "f64")]
+        cases += [case(op((0,)), f"{name}[7,3]", special=True) for name in ("i32", "u8", "i64")]
+    cases += [case(ReduceProd((0,)), f"{name}[7,3]", special=True) for name in ("i32", "u8", "bool")]
     for op in (ReduceAnd, ReduceOr, ReduceXor):
-        found += [case(op(dims), f"{name}{text}") for text, dims in REDUCED[:5] for name in ("i32", "bool")]
-        found += [case(op((1,)), f"{name}[3,4]") for name in ("u8", "i64", "i4", "u4")]
-        found += [case(op((0,)), f"{name}[7,3]", special=True) for name in ("i32", "bool")]
+        cases += [case(op(dims), f"{name}{text}") for text, dims in REDUCED[:5] for name in ("i32", "bool")]
+        cases += [case(op((1,)), f"{name}[3,4]") for name in ("u8", "i64", "i4", "u4")]
+        cases += [case(op((0,)), f"{name}[7,3]", special=True) for name in ("i32", "bool")]
     index = np.dtype(np.int32)
     for arg in (Argmax, Argmin):
         texts = [
@@ -820,77 +822,79 @@ def reduction_cases() -> list[Case]:
             ("f32[2,3,5]", (1,)),
             ("f32[2,3,5]", (2, 0)),
         ]
-        found += [case(arg(dims, index), text) for text, dims in texts]
-        found += [case(arg((1,), index), f"{name}[3,6]") for name in ("f16", "f64", "i32", "u8", "bool", *SMALL)]
-        found += [
+        cases += [case(arg(dims, index), text) for text, dims in texts]
+        cases += [case(arg((1,), index), f"{name}[3,6]") for name in ("f16", "f64", "i32", "u8", "bool", *SMALL)]
+        cases += [
             case(arg((0,), dtype(name)), "bf16[300,2]") for name in ("i64", "u8", "i8")
         ]  # indices of the last two wrap around
-        found += [case(arg((0,), index), f"{name}[11,3]", special=True) for name in ("f32", "bf16", "f64")]
-        found += [case(arg((0, 1), index), f"{name}[11,3]", special=True) for name in ("f32", "bf16", "i32")]
-        found += [case(arg((1,), index), f"{name}[3,7]", special=True) for name in ("i32", "u8")]
-        found.append(case(arg((0,), index), "f32[3]~"))
+        cases += [case(arg((0,), index), f"{name}[11,3]", special=True) for name in ("f32", "bf16", "f64")]
+        cases += [case(arg((0, 1), index), f"{name}[11,3]", special=True) for name in ("f32", "bf16", "i32")]
+        cases += [case(arg((1,), index), f"{name}[3,7]", special=True) for name in ("i32", "u8")]
+        cases.append(case(arg((0,), index), "f32[3]~"))
     for wins in ("GT", "LT"):
         texts = [("f32[5] i32[5]", (0,)), ("f32[3,4] i32[3,4]", (0, 1)), ("bf16[2,3,5] u8[2,3,5]", (1,))]
         texts += [("f32[3,4] i32[3,4]", (0,)), ("u8[4,3] i64[4,3]", (0,))]
-        found += [case(ExtremumWithIndex(dims, wins), text) for text, dims in texts]
-        found += [
+        cases += [case(ExtremumWithIndex(dims, wins), text) for text, dims in texts]
+        cases += [
             case(ExtremumWithIndex((1,), wins), f"{name}[2,22] i32[2,22]", special=True)
             for name in ("f32", "bf16", "i32", "bool")
         ]
-        found.append(case(ExtremumWithIndex((0,), wins), "f32[3]~ i32[3]"))
+        cases.append(case(ExtremumWithIndex((0,), wins), "f32[3]~ i32[3]"))
     # No extremes, because their sum depends on the order; rows of NaN, infinities and zeros.
-    found += [case(Sum((1,)), "f32[11,1]", special=True), case(Sum((1,)), "bf16[11,1]", special=True)]
-    return found
+    cases += [case(Sum((1,)), "f32[11,1]", special=True), case(Sum((1,)), "bf16[11,1]", special=True)]
+    return cases
 
 
 def cumulative_cases() -> list[Case]:
-    found = []
-    for how in COMBINERS:
+    cases = []
+    for reduction in COMBINERS:
         for reverse in (False, True):
             texts = [("f32[5]", 0), ("f32[19,2]", 0), ("f32[2,3,5]", 1), ("f32[2,1,7]", 2), ("f32[3,0]", 1)]
-            found += [case(Cumulative(dim, how, reverse), text) for text, dim in texts]
+            cases += [case(Cumulative(dim, reduction, reverse), text) for text, dim in texts]
             names = ["f16", "bf16", "f64", "f8_e4m3fn", "f8_e5m2"]
-            if how is not LOGSUMEXP:
+            if reduction is not LOGSUMEXP:
                 names += ["i32", "u8", "c64", "i4", "u4"]
-            names += ["bool"] * (how in (MAX, MIN))
-            found += [case(Cumulative(1, how, reverse), f"{name}[2,5]") for name in names]
-        found += [case(Cumulative(dim, how), text) for text, dim in [("f32[1,3]", 0), ("f32[0,3]", 1), ("f32[3]~", 0)]]
-    for how in (MAX, MIN):
-        found += [case(Cumulative(0, how), f"{name}[22]", special=True) for name in ("f32", "bf16", "f64")]
-        found += [case(Cumulative(0, how, True), f"{name}[15]", special=True) for name in ("i32", "u8", "bool")]
-    for how in (SUM, PROD):
-        found += [case(Cumulative(0, how), f"{name}[70,2]", special=True) for name in ("i32", "u8", "i64")]
+            names += ["bool"] * (reduction in (MAX, MIN))
+            cases += [case(Cumulative(1, reduction, reverse), f"{name}[2,5]") for name in names]
+        cases += [
+            case(Cumulative(dim, reduction), text) for text, dim in [("f32[1,3]", 0), ("f32[0,3]", 1), ("f32[3]~", 0)]
+        ]
+    for reduction in (MAX, MIN):
+        cases += [case(Cumulative(0, reduction), f"{name}[22]", special=True) for name in ("f32", "bf16", "f64")]
+        cases += [case(Cumulative(0, reduction, True), f"{name}[15]", special=True) for name in ("i32", "u8", "bool")]
+    for reduction in (SUM, PROD):
+        cases += [case(Cumulative(0, reduction), f"{name}[70,2]", special=True) for name in ("i32", "u8", "i64")]
     # One special value at a time: the result of several depends on the order.
-    found += [case(Cumulative(1, how), "f32[11,1]", special=True) for how in COMBINERS]
-    found.append(case(Recurrence(1), "f32[11,1] f32[11,1]", special=True))
+    cases += [case(Cumulative(1, reduction), "f32[11,1]", special=True) for reduction in COMBINERS]
+    cases.append(case(Recurrence(1), "f32[11,1] f32[11,1]", special=True))
     for reverse in (False, True):
         texts = [("f32[5]", 0), ("f32[19,2]", 0), ("f32[2,3,5]", 1), ("f32[3,0]", 1), ("f32[3,1]", 1), ("f32[3]~", 0)]
-        found += [case(Recurrence(dim, reverse), f"{text} {text}") for text, dim in texts]
+        cases += [case(Recurrence(dim, reverse), f"{text} {text}") for text, dim in texts]
         names = ("f16", "bf16", "f64", "c64", "f8_e5m2")
-        found += [case(Recurrence(1, reverse), f"{name}[2,5] {name}[2,5]") for name in names]
-    return found
+        cases += [case(Recurrence(1, reverse), f"{name}[2,5] {name}[2,5]") for name in names]
+    return cases
 
 
 def sort_cases() -> list[Case]:
-    found = []
+    cases = []
     for descending in (False, True):
         texts = [("f32[5]", 0), ("f32[7,3]", 0), ("f32[2,3,5]", 1), ("f32[4,1]", 1), ("f32[3,0]", 1), ("f32[3]~", 0)]
-        found += [case(Sort(dim, 1, descending), text) for text, dim in texts]
+        cases += [case(Sort(dim, 1, descending), text) for text, dim in texts]
         names = ("f16", "bf16", "f64", "i32", "u8", "i64", "bool", "c64", *SMALL)
-        found += [case(Sort(1, 1, descending), f"{name}[3,6] i32[3,6]") for name in names]
-        found += [case(Sort(0, 1, descending), f"{name}[23] i32[23]", special=True) for name in ("f32", "bf16", "f64")]
-        found += [case(Sort(0, 1, descending), f"{name}[15] f32[15]", special=True) for name in ("i32", "u8", "bool")]
-        found.append(case(Sort(0, 1, descending), "c64[72] i32[72]", special=True))
-        found += [case(Sort(dim, 2, descending), "i32[5,4] f32[5,4] f32[5,4]") for dim in (0, 1)]
-        found.append(case(Sort(1, 3, descending), "bool[3,8] u8[3,8] bf16[3,8] i32[3,8]"))
+        cases += [case(Sort(1, 1, descending), f"{name}[3,6] i32[3,6]") for name in names]
+        cases += [case(Sort(0, 1, descending), f"{name}[23] i32[23]", special=True) for name in ("f32", "bf16", "f64")]
+        cases += [case(Sort(0, 1, descending), f"{name}[15] f32[15]", special=True) for name in ("i32", "u8", "bool")]
+        cases.append(case(Sort(0, 1, descending), "c64[72] i32[72]", special=True))
+        cases += [case(Sort(dim, 2, descending), "i32[5,4] f32[5,4] f32[5,4]") for dim in (0, 1)]
+        cases.append(case(Sort(1, 3, descending), "bool[3,8] u8[3,8] bf16[3,8] i32[3,8]"))
     texts = [("f32[5]", 3), ("f32[5]", 5), ("f32[5]", 0), ("f32[5]", 1), ("f32[3,7]", 2), ("f32[2,3,9]", 4)]
     texts += [("f32[0,4]", 2), ("f32[3,1]", 1), ("f32[4]~", 2), ("f32[2,0]", 0)]
-    found += [case(TopK(k), text) for text, k in texts]
+    cases += [case(TopK(k), text) for text, k in texts]
     names = ("f16", "bf16", "f64", "i32", "u8", "i8", "u32", "i64", "bool", *SMALL)
-    found += [case(TopK(3), f"{name}[2,8]") for name in names]
-    found += [case(TopK(20), f"{name}[22]", special=True) for name in ("f32", "bf16", "f64", "f8_e4m3fn", "f8_e5m2")]
-    found += [case(TopK(12), f"{name}[14]", special=True) for name in ("i32", "u8", "i64", "bool")]
-    return found
+    cases += [case(TopK(3), f"{name}[2,8]") for name in names]
+    cases += [case(TopK(20), f"{name}[22]", special=True) for name in ("f32", "bf16", "f64", "f8_e4m3fn", "f8_e5m2")]
+    cases += [case(TopK(12), f"{name}[14]", special=True) for name in ("i32", "u8", "i64", "bool")]
+    return cases
 
 
 def dot_cases() -> list[Case]:
@@ -919,16 +923,16 @@ def dot_cases() -> list[Case]:
         ("f32[0,3] f32[0,3]", ((1,), (1,)), ((0,), (0,))),
         ("f32[3]~ f32[3]~", ((0,), (0,)), ((), ())),
     ]
-    found = [case(Dot(contract, batch), text) for text, contract, batch in cases]
+    cases = [case(Dot(contract, batch), text) for text, contract, batch in cases]
     for name in ("f64", "f16", "bf16", "i32", "u8", "i64", "bool", "c64", "c128", *SMALL):
-        found.append(case(Dot(((1,), (0,))), f"{name}[3,4] {name}[4,5]"))
-        found.append(case(Dot(((2,), (1,)), ((0,), (2,))), f"{name}[2,3,4] {name}[5,4,2]"))
-    found += [case(Dot(((0,), (0,))), f"{name}[7,7] {name}[7,7]", special=True) for name in ("i32", "u8")]
+        cases.append(case(Dot(((1,), (0,))), f"{name}[3,4] {name}[4,5]"))
+        cases.append(case(Dot(((2,), (1,)), ((0,), (2,))), f"{name}[2,3,4] {name}[5,4,2]"))
+    cases += [case(Dot(((0,), (0,))), f"{name}[7,7] {name}[7,7]", special=True) for name in ("i32", "u8")]
     for name, wide in (("bf16", "f32"), ("f16", "f32"), ("f32", "f64"), ("i8", "i32"), ("u8", "u32"), ("c64", "c128")):
-        found.append(case(Dot(((1,), (0,)), dtype=dtype(wide)), f"{name}[3,4] {name}[4,5]"))
-        found.append(case(Dot(((2,), (1,)), ((0,), (2,)), dtype(wide)), f"{name}[2,3,4] {name}[5,4,2]"))
-    found.append(case(Dot(((1,), (0,)), precision=("HIGHEST", "HIGH")), "f32[3,4] f32[4,5]"))
-    return found
+        cases.append(case(Dot(((1,), (0,)), dtype=dtype(wide)), f"{name}[3,4] {name}[4,5]"))
+        cases.append(case(Dot(((2,), (1,)), ((0,), (2,)), dtype(wide)), f"{name}[2,3,4] {name}[5,4,2]"))
+    cases.append(case(Dot(((1,), (0,)), precision=("HIGHEST", "HIGH")), "f32[3,4] f32[4,5]"))
+    return cases
 
 
 def linalg_cases() -> list[Case]:
@@ -937,64 +941,64 @@ def linalg_cases() -> list[Case]:
     any_shape = (*square, "[5,3]", "[3,5]", "[2,3,2]", "[4,1]", "[3,0]", "[0,3]")
     of_square = (Cholesky(), Eigh(), Schur(), Hessenberg(), Tridiagonal(), Eig(left=False, right=False))
     of_any = (Lu(), Geqrf(), Geqrf(pivoting=True), Qr(full=False), Qr(full=True), Svd(), Svd(vectors=False))
-    found = [case(op, f"f32{text}") for op in of_square for text in square]
-    found += [case(op, f"f32{text}") for op in of_any for text in any_shape]
-    found += [case(op, f"{name}[2,3,3]") for op in of_square for name in ("f64", *COMPLEX)]
-    found += [case(op, f"{name}[2,4,3]") for op in of_any for name in ("f64", "c64")]
-    found += [case(op, "c128[3,4]") for op in of_any]
-    found.append(case(Cholesky(), "f32[2,3,2,2]"))
-    found += [case(op, "f32[3,3]~") for op in (*of_square, *of_any)]
+    cases = [case(op, f"f32{text}") for op in of_square for text in square]
+    cases += [case(op, f"f32{text}") for op in of_any for text in any_shape]
+    cases += [case(op, f"{name}[2,3,3]") for op in of_square for name in ("f64", *COMPLEX)]
+    cases += [case(op, f"{name}[2,4,3]") for op in of_any for name in ("f64", "c64")]
+    cases += [case(op, "c128[3,4]") for op in of_any]
+    cases.append(case(Cholesky(), "f32[2,3,2,2]"))
+    cases += [case(op, "f32[3,3]~") for op in (*of_square, *of_any)]
     for name in ("f32", "c64"):
         for text in ("[2,3,3]", "[4,3]", "[3,4]", "[3,0]", "[0,2]"):
-            found += [case(Svd(full=True), f"{name}{text}"), case(Qr(full=False, pivoting=True), f"{name}{text}")]
-            found.append(case(Qr(full=True, pivoting=True), f"{name}{text}"))
-        found += [case(op, f"{name}[2,3,3]") for op in (Eigh(is_lower=False), Tridiagonal(is_lower=False))]
-        found += [case(Schur(vectors=False), f"{name}[3,4,4]"), case(Eig(left=True, right=True), f"{name}[3,3]")]
-        found += [case(Eig(left, not left, differentiable=True), f"{name}[2,3,3]") for left in (False, True)]
-        found.append(case(Eig(left=True, right=True, differentiable=True), f"{name}[4,4]"))
-        found.append(case(HouseholderProduct(), f"{name}[4,3] {name}[3]"))
-        found.append(case(HouseholderProduct(), f"{name}[2,4,4] {name}[2,2]"))
-        found.append(case(HouseholderProduct(), f"{name}[3,3] {name}[0]"))
+            cases += [case(Svd(full=True), f"{name}{text}"), case(Qr(full=False, pivoting=True), f"{name}{text}")]
+            cases.append(case(Qr(full=True, pivoting=True), f"{name}{text}"))
+        cases += [case(op, f"{name}[2,3,3]") for op in (Eigh(is_lower=False), Tridiagonal(is_lower=False))]
+        cases += [case(Schur(vectors=False), f"{name}[3,4,4]"), case(Eig(left=True, right=True), f"{name}[3,3]")]
+        cases += [case(Eig(left, not left, differentiable=True), f"{name}[2,3,3]") for left in (False, True)]
+        cases.append(case(Eig(left=True, right=True, differentiable=True), f"{name}[4,4]"))
+        cases.append(case(HouseholderProduct(), f"{name}[4,3] {name}[3]"))
+        cases.append(case(HouseholderProduct(), f"{name}[2,4,4] {name}[2,2]"))
+        cases.append(case(HouseholderProduct(), f"{name}[3,3] {name}[0]"))
         for way in itertools.product((False, True), repeat=2):
-            found.append(case(Ormqr(*way), f"{name}[2,4,3] {name}[2,3] {name}{'[2,4,5]' if way[0] else '[2,5,4]'}"))
-        found.append(case(Ormqr(), f"{name}[4,0] {name}[0] {name}[4,2]"))
-        found.append(case(TridiagonalSolve(), " ".join([f"{name}[2,5]"] * 3 + [f"{name}[2,5,3]"])))
+            cases.append(case(Ormqr(*way), f"{name}[2,4,3] {name}[2,3] {name}{'[2,4,5]' if way[0] else '[2,5,4]'}"))
+        cases.append(case(Ormqr(), f"{name}[4,0] {name}[0] {name}[4,2]"))
+        cases.append(case(TridiagonalSolve(), " ".join([f"{name}[2,5]"] * 3 + [f"{name}[2,5,3]"])))
     for left, lower, transposed, other in itertools.product((False, True), repeat=4):
         b = "[2,3,4]" if left else "[2,4,3]"
         unit = TriangularSolve(left, lower, transposed, unit_diagonal=other)
-        found.append(case(unit, f"f32[2,3,3] f32{b}"))
-        found.append(case(TriangularSolve(left, lower, transposed, conjugate_a=other), f"c64[2,3,3] c64{b}"))
+        cases.append(case(unit, f"f32[2,3,3] f32{b}"))
+        cases.append(case(TriangularSolve(left, lower, transposed, conjugate_a=other), f"c64[2,3,3] c64{b}"))
     for name in ("f64", "c128", "bf16", "f16"):
-        found.append(case(TriangularSolve(left_side=True, is_lower=True), f"{name}[3,3] {name}[3,2]"))
+        cases.append(case(TriangularSolve(left_side=True, is_lower=True), f"{name}[3,3] {name}[3,2]"))
     empty = (("[0,0]", "[0,3]"), ("[3,3]", "[3,0]"), ("[0,2,2]", "[0,2,3]"))
     for a, b in (("[1,1]", "[1,3]"), ("[3,3]~", "[3,1]~"), *empty):
-        found.append(case(TriangularSolve(left_side=True, is_lower=False), f"f32{a} f32{b}"))
+        cases.append(case(TriangularSolve(left_side=True, is_lower=False), f"f32{a} f32{b}"))
     for size, columns in ((1, 2), (2, 1), (0, 2), (3, 0)):
-        found.append(case(TridiagonalSolve(), " ".join([f"f32[{size}]"] * 3 + [f"f32[{size},{columns}]"])))
-    found += [case(TridiagonalSolve(), " ".join([f"{name}[4]"] * 3 + [f"{name}[4,2]"])) for name in ("f64", "c128")]
+        cases.append(case(TridiagonalSolve(), " ".join([f"f32[{size}]"] * 3 + [f"f32[{size},{columns}]"])))
+    cases += [case(TridiagonalSolve(), " ".join([f"{name}[4]"] * 3 + [f"{name}[4,2]"])) for name in ("f64", "c128")]
     texts = ((4, "[4]"), (5, "[3,3]"), (3, "[0]"), (0, "[0]"), (4, "[0,2]"), (3, "[2,2,3]"))
-    return [*found, *(case(PivotsToPermutation(size), f"i32{text}") for size, text in texts)]
+    return [*cases, *(case(PivotsToPermutation(size), f"i32{text}") for size, text in texts)]
 
 
 def fft_cases() -> list[Case]:
-    found = []
+    cases = []
     complex_texts = [("[8]", 0), ("[7]", 0), ("[1]", 0), ("[4,5]", 1), ("[5,4]", 0), ("[3,6,2]", 1), ("[2,3,2,5]", 3)]
     for text, dim in complex_texts:
         length = parse_type(f"c64{text}").shape[dim]
-        found += [case(Fft(kind, dim, length), f"c64{text}") for kind in ("FFT", "IFFT")]
-        found.append(case(Fft("RFFT", dim, length), f"f32{text}"))
-        found += [case(Fft("IRFFT", dim, 2 * length - odd), f"c64{text}") for odd in (1, 2) if 2 * length > odd]
+        cases += [case(Fft(kind, dim, length), f"c64{text}") for kind in ("FFT", "IFFT")]
+        cases.append(case(Fft("RFFT", dim, length), f"f32{text}"))
+        cases += [case(Fft("IRFFT", dim, 2 * length - odd), f"c64{text}") for odd in (1, 2) if 2 * length > odd]
     for kind, name in [("FFT", "c128"), ("IFFT", "c128"), ("RFFT", "f64"), ("IRFFT", "c128")]:
-        found.append(case(Fft(kind, 1, 6 if kind == "IRFFT" else 4), f"{name}[3,4]"))
-        found.append(case(Fft(kind, 1, 6 if kind == "IRFFT" else 4), f"{name}[0,4]"))
-    found += [case(Fft(kind, 0, 4), f"{name}[4]~") for kind, name in (("FFT", "c64"), ("RFFT", "f32"))]
-    found.append(case(Fft("IRFFT", 0, 6), "c64[4]~"))
-    return found
+        cases.append(case(Fft(kind, 1, 6 if kind == "IRFFT" else 4), f"{name}[3,4]"))
+        cases.append(case(Fft(kind, 1, 6 if kind == "IRFFT" else 4), f"{name}[0,4]"))
+    cases += [case(Fft(kind, 0, 4), f"{name}[4]~") for kind, name in (("FFT", "c64"), ("RFFT", "f32"))]
+    cases.append(case(Fft("IRFFT", 0, 6), "c64[4]~"))
+    return cases
 
 
 def attention_cases() -> list[Case]:
     """Attention with separate or shared key heads, causal or not, with biases of every shape."""
-    found = []
+    cases = []
     for q, k, bias in [
         ("[2,3,4,8]", "[2,5,4,8]", ""),
         ("[3,4,6,2]", "[3,4,2,2]", ""),
@@ -1006,10 +1010,10 @@ def attention_cases() -> list[Case]:
         sums = f"f32[{q[1]},{heads},{rows}]"
         others = [f"f32{bias}"] if bias else []
         for op in ((0.5, False, 0), (0.3, True, 0), (0.4, True, 2)):
-            found.append(case(FusedAttention(*op), " ".join([f"f32{q}", *[f"f32{k}"] * 2, *others])))
+            cases.append(case(FusedAttention(*op), " ".join([f"f32{q}", *[f"f32{k}"] * 2, *others])))
             grad = [f"f32{q}", *[f"f32{k}"] * 2, sums, *[f"f32{q}"] * 2, *others]
-            found.append(case(FusedAttentionGrad(*op), " ".join(grad)))
-    return found
+            cases.append(case(FusedAttentionGrad(*op), " ".join(grad)))
+    return cases
 
 
 def solve_cases() -> list[Case]:
@@ -1266,17 +1270,19 @@ def window_cases() -> list[Case]:
         ("[5]", [(3, 1, 1, 1, 2, 1)]),
         ("[5]", [(4, 2, 0, 1, 3, 1)]),
     ]
-    found = [
-        case(ReduceWindow(how, *zip(*windows, strict=True)), f"f32{shape}")  # type: ignore[arg-type]
-        for how in (SUM, PROD, MAX, MIN)
+    cases = [
+        case(ReduceWindow(reduction, *zip(*windows, strict=True)), f"f32{shape}")  # type: ignore[arg-type]
+        for reduction in (SUM, PROD, MAX, MIN)
         for shape, windows in rows
     ]
     pair = ((2,), (1,), (1,), (0,), (1,), (1,))
     kinds = {SUM: (*FLOATS, *COMPLEX, *INTEGERS, *SMALL), PROD: ("bf16", "c64", "i32", "u8")}
     kinds |= dict.fromkeys((MAX, MIN), (*FLOATS, *INTEGERS, *SMALL, "bool"))
-    found += [case(ReduceWindow(how, *pair), f"{name}[7]") for how, names in kinds.items() for name in names]
-    found += [case(ReduceWindow(how, *pair), "f32[33]", special=True) for how in (MAX, MIN)]
-    found += [
+    cases += [
+        case(ReduceWindow(reduction, *pair), f"{name}[7]") for reduction, names in kinds.items() for name in names
+    ]
+    cases += [case(ReduceWindow(reduction, *pair), "f32[33]", special=True) for reduction in (MAX, MIN)]
+    cases += [
         case(ReduceWindow(SUM, (), (), (), (), (), ()), "f32[]"),
         case(ReduceWindow(MAX, *pair), "f32[3]~"),
         case(ReduceWindow(SUM, *pair), "f32[0]"),
@@ -1287,21 +1293,21 @@ def window_cases() -> list[Case]:
         dim = len(windows) - 1
         x = parse_type(f"f32{shape}")
         for wins in ("GT", "LT"):
-            found.append(Case(WindowArgExtremum(dim, *windows[-1], wins), (x,)))
+            cases.append(Case(WindowArgExtremum(dim, *windows[-1], wins), (x,)))
         pick, add = GatherFromWindow(dim, *windows[-1]), ScatterAddToWindow(dim, *windows[-1])
-        found.append(Case(pick, (x, ArrayType(pick.windowed_type(x).shape, np.int32))))
-        found.append(Case(add, (x, ArrayType(x.shape, np.int32))))
+        cases.append(Case(pick, (x, ArrayType(pick.windowed_type(x).shape, np.int32))))
+        cases.append(Case(add, (x, ArrayType(x.shape, np.int32))))
     sliding = (4, 1, 1, 2, 1, 1)
-    found += [case(WindowArgExtremum(0, *sliding, wins), "f32[33]", special=True) for wins in ("GT", "LT")]
-    found += [case(ScatterAddToWindow(0, *sliding), f"{name}[5] i32[5]") for name in ("bf16", "f64", "c64", "i32")]
-    found += [case(GatherFromWindow(0, *sliding), f"{name}[5] i32[5]") for name in ("bf16", "f64", "c64", "i32")]
-    return found
+    cases += [case(WindowArgExtremum(0, *sliding, wins), "f32[33]", special=True) for wins in ("GT", "LT")]
+    cases += [case(ScatterAddToWindow(0, *sliding), f"{name}[5] i32[5]") for name in ("bf16", "f64", "c64", "i32")]
+    cases += [case(GatherFromWindow(0, *sliding), f"{name}[5] i32[5]") for name in ("bf16", "f64", "c64", "i32")]
+    return cases
 
 
 @lru_cache(maxsize=1)
 def random_cases() -> list[Case]:
-    found = [case(RandomBits((5, 3), (3, 1), width), "u32[2] u64[]") for width in (8, 16, 32, 64)]
-    found += [
+    cases = [case(RandomBits((5, 3), (3, 1), width), "u32[2] u64[]") for width in (8, 16, 32, 64)]
+    cases += [
         case(RandomBits((), (), 32), "u32[2] u64[]"),
         case(RandomBits((7,), (1,), 32), "u32[3,2] u64[3]"),
         case(RandomBits((3, 0), (0, 1), 32), "u32[2] u64[]"),
@@ -1312,16 +1318,16 @@ def random_cases() -> list[Case]:
         case(RandomKeys((4,), (1,)), "u32[3,2] u64[3]"),
         case(RandomKeys((2, 3), (2**40, 2**32)), "u32[2] u64[]"),
     ]
-    found += [case(RandomGamma(log), f"u32{shape[:-1]},2] f32{shape}") for log in (False, True) for shape in ("[5]",)]
-    found += [case(RandomGamma(False), "u32[2,3,2] f32[2,3]"), case(RandomGamma(True), "u32[2] f32[]")]
+    cases += [case(RandomGamma(log), f"u32{shape[:-1]},2] f32{shape}") for log in (False, True) for shape in ("[5]",)]
+    cases += [case(RandomGamma(False), "u32[2,3,2] f32[2,3]"), case(RandomGamma(True), "u32[2] f32[]")]
     for kind, types in (("poisson", "f32[{}]"), ("binomial", "f32[{}] f32[{}]")):
-        found += [
+        cases += [
             case(WaitingTimeSampler(kind, (1,)), f"u32[2] u64[] {types.format(5, 5)}"),
             case(WaitingTimeSampler(kind, ()), f"u32[3,2] u64[3] {types.format(3, 3)}"),
             case(RejectionSampler(kind, (1,)), f"u32[2] u64[] i32[] bool[7] {types.format(7, 7)}"),
             case(RejectionSampler(kind, ()), f"u32[3,2] u64[3] i32[3] bool[3] {types.format(3, 3)}"),
         ]
-    return found
+    return cases
 
 
 def op_cases() -> tuple[Case, ...]:

@@ -62,7 +62,7 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import Full, Nullary
 from shardwise.compiler.ops.shape.movement import MovementOp
 from shardwise.compiler.ops.special.gamma_erf import MultiOperandFunction, SpecialFunction
-from shardwise.compiler.ops.special.hypergeometric import Hyp1f1Slope, Hyp2f1Slope
+from shardwise.compiler.ops.special.hypergeometric import Hyp1f1GradParameter, Hyp2f1GradParameter
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
@@ -184,7 +184,9 @@ def vmap_like_loop(case: Case) -> None:
     batches = [case.batch(number, size) for number in range(len(args))]
     batch_dims: list[list[int | None]] = [[None, *range(type.ndim + 1)] for type in case.types]
     combinations = list(itertools.product(*batch_dims))
-    limit = 10 if isinstance(case.op, (Sampler, Hyp1f1Slope, Hyp2f1Slope)) else 100  # their loops are slow in numpy
+    limit = (
+        10 if isinstance(case.op, (Sampler, Hyp1f1GradParameter, Hyp2f1GradParameter)) else 100
+    )  # their loops are slow in numpy
     for dims in combinations[:: 1 + len(combinations) // limit]:
         if all(dim is None for dim in dims):
             continue

@@ -57,7 +57,7 @@ BITWISE = {
 }
 CUSTOM_DERIVATIVE = {"stop_gradient", "reduce_precision", "nextafter", "bitcast_convert"}
 # Functions with loops inside, which are slow to fold; LAST_DERIVATIVES have no further derivative.
-LAST_DERIVATIVES = {"igamma_grad_a", "random_gamma_grad", "hyp1f1_slope", "hyp2f1_slope"}
+LAST_DERIVATIVES = {"igamma_grad_a", "random_gamma_grad", "hyp1f1_grad_parameter", "hyp2f1_grad_parameter"}
 INCOMPLETE = {"igamma", "igammac", "betainc", "expn", "hyp1f1", "hyp2f1", *LAST_DERIVATIVES}
 FUNCTIONS = {
     *("exp", "exp2", "relu", "expm1", "log", "log1p", "logistic", "sin", "cos", "tan", "asin", "acos", "atan", "atan2"),

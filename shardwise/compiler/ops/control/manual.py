@@ -46,8 +46,8 @@ class Manual(Control):
         program: the program of one device, from shards of the operands to shards of the results.
         mesh: the mesh.
         axes: the axes of the region.
-        ins: for each operand, the axes that shard each dim.
-        outs: for each result, the axes that shard each dim.
+        in_dim_axes: for each operand, the axes that shard each dim.
+        out_dim_axes: for each result, the axes that shard each dim.
         tracked: whether types say over which axes values vary.
         parts: for each of `axes`, its sub-axes in `mesh`, if that is finer than the mesh that the user named.
     """
@@ -56,8 +56,8 @@ class Manual(Control):
     program: Program
     mesh: Mesh | AbstractMesh
     axes: tuple[str, ...]
-    ins: tuple[DimAxes, ...]
-    outs: tuple[DimAxes, ...]
+    in_dim_axes: tuple[DimAxes, ...]
+    out_dim_axes: tuple[DimAxes, ...]
     tracked: bool = True
     parts: tuple[tuple[str, ...], ...] | None = None
 
@@ -81,13 +81,16 @@ class Manual(Control):
         return (
             *(
                 Binding(n, Split(*self._mesh_sharding(dim_axes)), (operand(n),), (entry(n),))
-                for n, dim_axes in enumerate(self.ins)
+                for n, dim_axes in enumerate(self.in_dim_axes)
             ),
             *(
                 Binding(
-                    len(self.ins) + n, Join(*self._mesh_sharding(dim_axes)[:2], self.axes), (exit_(n),), (result(n),)
+                    len(self.in_dim_axes) + n,
+                    Join(*self._mesh_sharding(dim_axes)[:2], self.axes),
+                    (exit_(n),),
+                    (result(n),),
                 )
-                for n, dim_axes in enumerate(self.outs)
+                for n, dim_axes in enumerate(self.out_dim_axes)
             ),
         )
 
@@ -104,24 +107,32 @@ class Manual(Control):
 
     @property
     def const_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        return ((len(self.ins) + len(self.outs), (0,)),)
+        return ((len(self.in_dim_axes) + len(self.out_dim_axes), (0,)),)
 
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> "Manual":
         (program,) = programs
         if counts is None:
             return self.with_program(
-                program, _append_key_dims(self.ins, program.in_types), _append_key_dims(self.outs, program.out_types)
+                program,
+                _append_key_dims(self.in_dim_axes, program.in_types),
+                _append_key_dims(self.out_dim_axes, program.out_types),
             )
-        all_counts = [*counts, *[0] * (len(self.ins) + len(self.outs) + 1 - len(counts))]
-        out_counts = all_counts[len(self.ins) :]
-        ins = [dim_axes for dim_axes, count in zip(self.ins, all_counts, strict=False) for _ in range(count)]
-        outs = [dim_axes for dim_axes, count in zip(self.outs, out_counts, strict=False) for _ in range(count)]
-        ins += [((),) * type.ndim for type in program.in_types[len(ins) :]]
-        return self.with_program(program, ins, outs)
+        all_counts = [*counts, *[0] * (len(self.in_dim_axes) + len(self.out_dim_axes) + 1 - len(counts))]
+        out_counts = all_counts[len(self.in_dim_axes) :]
+        in_dim_axes = [
+            dim_axes for dim_axes, count in zip(self.in_dim_axes, all_counts, strict=False) for _ in range(count)
+        ]
+        out_dim_axes = [
+            dim_axes for dim_axes, count in zip(self.out_dim_axes, out_counts, strict=False) for _ in range(count)
+        ]
+        in_dim_axes += [((),) * type.ndim for type in program.in_types[len(in_dim_axes) :]]
+        return self.with_program(program, in_dim_axes, out_dim_axes)
 
-    def with_program(self, program: Program, ins: Sequence[DimAxes], outs: Sequence[DimAxes]) -> "Manual":
+    def with_program(
+        self, program: Program, in_dim_axes: Sequence[DimAxes], out_dim_axes: Sequence[DimAxes]
+    ) -> "Manual":
         """Return the region with another program."""
-        return replace(self, program=program, ins=tuple(ins), outs=tuple(outs))
+        return replace(self, program=program, in_dim_axes=tuple(in_dim_axes), out_dim_axes=tuple(out_dim_axes))
 
     def on_refined_mesh(
         self, mesh: Mesh | AbstractMesh, sub_axes: Mapping[str, tuple[str, ...]], program: Program
@@ -148,8 +159,10 @@ class Manual(Control):
         results = self._forward_region(forward, residuals)(*primals)
         new_results = iter(results[count:])
         saved = [next(new_results) if r.operand is None else primals[r.operand] for r in residuals]
-        ins = [*(residual.dim_axes for residual in residuals), *_select(self.ins, active)]
-        linear_region = self.with_program(_linear_program(linear, residuals), ins, _select(self.outs, out_active))
+        in_dim_axes = [*(residual.dim_axes for residual in residuals), *_select(self.in_dim_axes, active)]
+        linear_region = self.with_program(
+            _linear_program(linear, residuals), in_dim_axes, _select(self.out_dim_axes, out_active)
+        )
         return results[:count], insert_none(linear_region(*saved, *drop_none(tangents)), out_active)
 
     def _forward_region(self, forward: Program, residuals: Sequence["_Residual"]) -> "Manual":
@@ -160,7 +173,9 @@ class Manual(Control):
             (*forward.equations, *(residual.reshape for residual in new if residual.reshape)),
             (*forward.outputs[:count], *(residual.saved_value for residual in new)),
         )
-        return self.with_program(program, self.ins, [*self.outs, *(residual.dim_axes for residual in new)])
+        return self.with_program(
+            program, self.in_dim_axes, [*self.out_dim_axes, *(residual.dim_axes for residual in new)]
+        )
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         linear = tuple(isinstance(x, UndefinedPrimal) for x in operands)
@@ -168,15 +183,18 @@ class Manual(Control):
         with self._bind_axes():
             program, out_nonzero = installed.transforms.transpose(self.program, linear, nonzero)
         known = [x for x in operands if not isinstance(x, UndefinedPrimal)]
-        ins = [*_select(self.ins, [not is_linear for is_linear in linear]), *_select(self.outs, nonzero)]
-        outs = _select(_select(self.ins, linear), out_nonzero)
+        in_dim_axes = [
+            *_select(self.in_dim_axes, [not is_linear for is_linear in linear]),
+            *_select(self.out_dim_axes, nonzero),
+        ]
+        out_dim_axes = _select(_select(self.in_dim_axes, linear), out_nonzero)
         if not self.tracked:
-            program = self._assume_replicated(program, len(known), ins, outs)
-        cotangents = self.with_program(program, ins, outs)(*known, *drop_none(cotangent))
+            program = self._assume_replicated(program, len(known), in_dim_axes, out_dim_axes)
+        cotangents = self.with_program(program, in_dim_axes, out_dim_axes)(*known, *drop_none(cotangent))
         return tuple(insert_none(insert_none(cotangents, out_nonzero), linear))
 
     def _assume_replicated(
-        self, program: Program, known: int, ins: Sequence[DimAxes], outs: Sequence[DimAxes]
+        self, program: Program, known: int, in_dim_axes: Sequence[DimAxes], out_dim_axes: Sequence[DimAxes]
     ) -> Program:
         """Adapt a transposed program to values that are assumed, not proved, to be replicated.
 
@@ -187,12 +205,12 @@ class Manual(Control):
         def body(*args: Any) -> list[Any]:
             shares = [
                 Div()(x, full_like(x, self._extent(self._unsharded_axes(dim_axes))))
-                for x, dim_axes in zip(args[known:], ins[known:], strict=True)
+                for x, dim_axes in zip(args[known:], in_dim_axes[known:], strict=True)
             ]
             cotangents = Call(program)(*args[:known], *shares)
             return [
                 NamedSum(axes)(x) if (axes := self._unsharded_axes(dim_axes)) else x
-                for x, dim_axes in zip(cotangents, outs, strict=True)
+                for x, dim_axes in zip(cotangents, out_dim_axes, strict=True)
             ]
 
         return installed.transforms.rewrite(program.name, program.in_types, body)
@@ -212,9 +230,9 @@ class Manual(Control):
             return region.vmap(BatchAxis(axis.size, axis.name), pinned, dims)
         with self._bind_axes():
             program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims))
-        ins = [_insert_dim(dim_axes, dim) for dim_axes, dim in zip(self.ins, dims, strict=True)]
-        outs = [_insert_dim(dim_axes, dim) for dim_axes, dim in zip(self.outs, out_dims, strict=True)]
-        return self.with_program(program, ins, outs)(*operands), out_dims
+        in_dim_axes = [_insert_dim(dim_axes, dim) for dim_axes, dim in zip(self.in_dim_axes, dims, strict=True)]
+        out_dim_axes = [_insert_dim(dim_axes, dim) for dim_axes, dim in zip(self.out_dim_axes, out_dims, strict=True)]
+        return self.with_program(program, in_dim_axes, out_dim_axes)(*operands), out_dims
 
     def _without_axes(self, spmd: tuple[str, ...]) -> "Manual":
         """Return the region without these axes, which it must not use."""
@@ -222,7 +240,7 @@ class Manual(Control):
         for axis in spmd:
             if axis not in mesh.axis_names:
                 why = mesh.unknown_axis_message(axis)
-            elif any(axis in axes for dim_axes in (*self.ins, *self.outs) for axes in dim_axes):
+            elif any(axis in axes for dim_axes in (*self.in_dim_axes, *self.out_dim_axes) for axes in dim_axes):
                 why = f"axis {axis!r} already shards its arguments or results"
             elif axis in self.program.axis_names or any(
                 axis in equation.op.axes for equation in self.program.walk() if isinstance(equation.op, Manual)
@@ -244,12 +262,12 @@ class Manual(Control):
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         """Run all devices of the region at once: each of its axes is a vmap, in which collectives are ordinary ops."""
         program = installed.transforms.erase_varying(installed.transforms.inline(self.program))
-        stacks = [self._stack_shards(x, dim_axes) for x, dim_axes in zip(operands, self.ins, strict=True)]
+        stacks = [self._stack_shards(x, dim_axes) for x, dim_axes in zip(operands, self.in_dim_axes, strict=True)]
         for axis in reversed(self.axes):
-            dims = tuple(0 if any(axis in axes for axes in dim_axes) else None for dim_axes in self.ins)
+            dims = tuple(0 if any(axis in axes for axes in dim_axes) else None for dim_axes in self.in_dim_axes)
             program, _ = installed.transforms.vmap(program, BatchAxis(self._extent((axis,)), axis), dims, True)
         results = evaluate(program, stacks)
-        return tuple(self._join_shards(x, dim_axes) for x, dim_axes in zip(results, self.outs, strict=True))
+        return tuple(self._join_shards(x, dim_axes) for x, dim_axes in zip(results, self.out_dim_axes, strict=True))
 
     def _stack_shards(self, x: NumpyArray, dim_axes: DimAxes) -> NumpyArray:
         """Split an array into shards, with a leading dim for each axis that shards it, ordered as the region's axes."""
@@ -304,7 +322,7 @@ class _Residual:
     def of(region: Manual, forward: Program, value: Value) -> "_Residual":
         if value in forward.inputs:
             number = forward.inputs.index(value)
-            return _Residual(value, number, region.ins[number], None)
+            return _Residual(value, number, region.in_dim_axes[number], None)
         axes = tuple(axis for axis in region.axes if axis in value.type.varying or not region.tracked)
         unsharded: DimAxes = ((),) * value.type.ndim
         if not axes:

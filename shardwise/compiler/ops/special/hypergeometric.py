@@ -79,7 +79,7 @@ class Hyp1f1(_Hypergeometric):
         a, b, x = operands
         if number == 2:
             return a / b * Expr(self((a + 1).array, (b + 1).array, x.array))
-        return Expr(Hyp1f1Slope(number)(a.array, b.array, x.array))
+        return Expr(Hyp1f1GradParameter(number)(a.array, b.array, x.array))
 
     def formula(self, *operands: Expr) -> Expr:
         return _kummer(*operands, with_slopes=False)
@@ -91,10 +91,10 @@ class Hyp1f1(_Hypergeometric):
 
 @final
 @record
-class Hyp1f1Slope(_ParameterDerivative):
+class Hyp1f1GradParameter(_ParameterDerivative):
     """The derivative of `hyp1f1` along a (0) or b (1)."""
 
-    name = "hyp1f1_slope"
+    name = "hyp1f1_grad_parameter"
     arity = 3
     nondifferentiable = (0, 1, 2)
     nondifferentiable_reason = "hyp1f1 can be differentiated along a and b only once"
@@ -124,7 +124,7 @@ class Hyp2f1(_Hypergeometric):
         a, b, c, x = operands
         if number == 3:
             return a * b / c * Expr(self((a + 1).array, (b + 1).array, (c + 1).array, x.array))
-        return Expr(Hyp2f1Slope(number)(a.array, b.array, c.array, x.array))
+        return Expr(Hyp2f1GradParameter(number)(a.array, b.array, c.array, x.array))
 
     def formula(self, *operands: Expr) -> Expr:
         return _gauss(*operands, with_slopes=False)
@@ -137,10 +137,10 @@ class Hyp2f1(_Hypergeometric):
 
 @final
 @record
-class Hyp2f1Slope(_ParameterDerivative):
+class Hyp2f1GradParameter(_ParameterDerivative):
     """The derivative of `hyp2f1` along a (0), b (1) or c (2)."""
 
-    name = "hyp2f1_slope"
+    name = "hyp2f1_grad_parameter"
     arity = 4
     nondifferentiable = (0, 1, 2, 3)
     nondifferentiable_reason = "hyp2f1 can be differentiated along a, b and c only once"
