@@ -1,13 +1,14 @@
 """`associative_scan`: a parallel prefix scan in O(log n) rounds."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 from shardwise import tree
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_along
+from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 
 Combine = Callable[[list[Any], list[Any]], list[Any]]
 
@@ -64,44 +65,65 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
                 )
         return results
 
-    if reverse:
-        operands = [Reverse((dim,))(x) for x in operands]
-    prefixes = _scan(combine, operands, dim)
-    if reverse:
-        prefixes = [Reverse((dim,))(x) for x in prefixes]
-    return structure.unflatten(prefixes)
+    return structure.unflatten(_Scan(combine, dim, reverse).prefixes(operands))
 
 
-def _scan(combine: Combine, elems: list[Any], dim: int) -> list[Any]:
-    """Compute the prefixes of `elems`: recursively those of pairs of neighbours, and from them those that end within a
-    pair.
+@final
+@dataclass(frozen=True)
+class _Scan:
+    """A prefix scan along `dim`, from the last element to the first with `reverse`.
 
-    elements            a  b  c  d  e
-    pairs               ab    cd
-    scan of the pairs   ab    abcd
-    within a pair       a     ab·c  abcd·e
+    Positions count in the order of the scan, and arrays are stored in their own order: nothing is reversed, which would
+    move every element to another device if the dim is sharded.
     """
-    count = elems[0].type.shape[dim]
-    if count < 2:
-        return elems
-    firsts = [slice_along(x, dim, 0, count - 1, 2) for x in elems]
-    seconds = [slice_along(x, dim, 1, count, 2) for x in elems]
-    odd_prefixes = _scan(combine, combine(firsts, seconds), dim)
-    even_prefixes = [slice_along(x, dim, 0, 1) for x in elems]
-    if count > 2:
-        before = [slice_along(x, dim, 0, (count - 1) // 2) for x in odd_prefixes]
-        rest = combine(before, [slice_along(x, dim, 2, count, 2) for x in elems])
-        even_prefixes = [Concatenate(dim)(first, more) for first, more in zip(even_prefixes, rest, strict=True)]
-    return [_interleave(even, odd, dim) for even, odd in zip(even_prefixes, odd_prefixes, strict=True)]
 
+    combine: Combine
+    dim: int
+    reverse: bool
 
-def _interleave(even: Any, odd: Any, dim: int) -> Any:
-    """Interleave `even` and `odd` along `dim`. `even` has as many elements as `odd`, or one more, which comes last."""
-    count = odd.type.shape[dim]
-    before, after = odd.type.shape[:dim], odd.type.shape[dim + 1 :]
-    expand = Reshape((*before, count, 1, *after))
-    pairs = Concatenate(dim + 1)(expand(slice_along(even, dim, 0, count)), expand(odd))
-    interleaved = Reshape((*before, 2 * count, *after))(pairs)
-    if even.type.shape[dim] == count:
-        return interleaved
-    return Concatenate(dim)(interleaved, slice_along(even, dim, count, count + 1))
+    def prefixes(self, elems: list[Any]) -> list[Any]:
+        """Compute the prefixes of `elems`: recursively those of pairs of neighbours, and from them those that end
+        within a pair.
+
+        elements            a  b  c  d  e
+        pairs               ab    cd
+        scan of the pairs   ab    abcd
+        within a pair       a     ab·c  abcd·e
+        """
+        count = elems[0].type.shape[self.dim]
+        if count < 2:
+            return elems
+        firsts = [self._take(x, 0, count - 1, 2) for x in elems]
+        seconds = [self._take(x, 1, count, 2) for x in elems]
+        odd_prefixes = self.prefixes(self.combine(firsts, seconds))
+        even_prefixes = [self._take(x, 0, 1) for x in elems]
+        if count > 2:
+            before = [self._take(x, 0, (count - 1) // 2) for x in odd_prefixes]
+            rest = self.combine(before, [self._take(x, 2, count, 2) for x in elems])
+            even_prefixes = [self._concatenate(first, more) for first, more in zip(even_prefixes, rest, strict=True)]
+        return [self._interleave(even, odd) for even, odd in zip(even_prefixes, odd_prefixes, strict=True)]
+
+    def _take(self, x: Any, start: int, limit: int, stride: int = 1) -> Any:
+        """Slice `x` at positions of the scan."""
+        if self.reverse:
+            size, last = x.type.shape[self.dim], start + (limit - 1 - start) // stride * stride
+            start, limit = size - 1 - last, size - start
+        return slice_along(x, self.dim, start, limit, stride)
+
+    def _concatenate(self, first: Any, second: Any) -> Any:
+        """Concatenate in the order of the scan."""
+        return Concatenate(self.dim)(*self._ordered(first, second))
+
+    def _ordered(self, first: Any, second: Any) -> tuple[Any, Any]:
+        return (second, first) if self.reverse else (first, second)
+
+    def _interleave(self, even: Any, odd: Any) -> Any:
+        """Interleave `even` and `odd`. `even` has as many elements as `odd`, or one more, which comes last."""
+        dim, count = self.dim, odd.type.shape[self.dim]
+        before, after = odd.type.shape[:dim], odd.type.shape[dim + 1 :]
+        expand = Reshape((*before, count, 1, *after))
+        pairs = Concatenate(dim + 1)(*map(expand, self._ordered(self._take(even, 0, count), odd)))
+        interleaved = Reshape((*before, 2 * count, *after))(pairs)
+        if even.type.shape[dim] == count:
+            return interleaved
+        return self._concatenate(interleaved, self._take(even, count, count + 1))

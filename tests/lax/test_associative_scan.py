@@ -258,3 +258,25 @@ def test_error_messages(call, error, message):
 def test_error_if_fn_returns_another_structure():
     with pytest.raises(TypeError, match="associative_scan: fn must return a pytree of the structure of its arguments"):
         lax.associative_scan(lambda x, y: (x, y), numbers((5,)))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_long_sharded_scan_sends_little_and_stays_sharded(reverse):
+    """Elements move only between neighbouring shards; a reversed scan does not reverse its operand."""
+    mesh = sw.make_mesh((8,), ("rows",))
+    x = np.random.default_rng(0).integers(0, 9, (8192, 64)).astype(np.float32)
+    placed = sw.device_put(x, NamedSharding(mesh, P("rows")))
+    function = sw.jit(lambda x: lax.associative_scan(lambda a, b: a + b, x, reverse=reverse))
+    plan = sw.explain(function)(placed)
+    assert plan.wire_bytes < x.nbytes / 8
+    result = function(placed)
+    assert result.sharding == placed.sharding
+    np.testing.assert_array_equal(result, np.cumsum(x[::-1], 0)[::-1] if reverse else np.cumsum(x, 0))
+
+
+def test_a_short_sharded_scan_in_reverse_stays_sharded(mesh):
+    x = numbers((64, 8))
+    placed = sw.device_put(x, NamedSharding(mesh, P("data", "model")))
+    result = sw.jit(lambda x: lax.associative_scan(lambda a, b: a + b, x, reverse=True))(placed)
+    assert result.sharding == placed.sharding
+    np.testing.assert_allclose(result, np.cumsum(x[::-1], 0)[::-1], rtol=1e-5)
