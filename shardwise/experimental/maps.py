@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, final
 
 from shardwise import tree, tree_util
+from shardwise.api.aot import Lowered
 from shardwise.api.arguments import (
     argument_names,
     array_leaves,
@@ -83,7 +84,8 @@ def xmap(
         backend: None, or the default backend.
 
     Returns:
-        A function of arrays with the named dims.
+        A function of arrays with the named dims. Its method `lower` compiles ahead of time, as `lower` of a jitted
+        function does.
 
     Raises:
         TypeError: if `fun` is not callable, or if an entry of `in_axes`, `out_axes`, `axis_sizes` or `axis_resources`
@@ -124,6 +126,12 @@ def xmap(
         spec.check_mesh()
         return compiled(*args)
 
+    def lower(*args: Any) -> Lowered:
+        """Compile the function for arguments of these types, ahead of time, as `lower` of a jitted function does."""
+        spec.check_mesh()
+        return compiled.lower(*args)
+
+    call.lower = lower  # type: ignore[attr-defined]
     return call
 
 

@@ -170,6 +170,7 @@ from shardwise.lax.indexing import (
     scatter_mul as scatter_mul,
     scatter_sub as scatter_sub,
 )
+from shardwise.lax.named_einsum import pdot as pdot, xeinsum as xeinsum
 from shardwise.lax.parallel_scan import associative_scan as associative_scan
 from shardwise.lax.precision import (
     AccuracyMode as AccuracyMode,

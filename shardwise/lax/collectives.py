@@ -59,7 +59,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         >>> jax.vmap(lambda x: lax.psum(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
         Array([18, 18, 18], dtype=int32)
     """
-    axes = _bound_axes("psum", axis_name)
+    axes = bound_axis_sizes("psum", axis_name)
     groups = _check_groups("psum", axes, axis_index_groups, allow_uneven=True)
 
     def total(leaf: Any) -> Any:
@@ -70,7 +70,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
             operand = Convert(np.dtype(np.int32))(operand)
         if groups and len(axes) > 1:
             return Sum((0,))(_apply_collective(NamedAllGather, operand, axes, groups, 0))
-        for names, invariant in _split_by_tracking(axes):
+        for names, invariant in split_by_tracking(axes):
             operand = NamedSum(names, invariant and not groups, groups)(_make_varying(operand, names))
         return operand
 
@@ -99,7 +99,7 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         >>> jax.vmap(lambda x: lax.pmean(x, "i"), axis_name="i")(jnp.array([5.0, 6.0, 7.0]))
         Array([6., 6., 6.], dtype=float32)
     """
-    axes = _bound_axes("pmean", axis_name)
+    axes = bound_axis_sizes("pmean", axis_name)
     size = _member_count(axes, _check_groups("pmean", axes, axis_index_groups, allow_uneven=True))
     return tree.map(lambda total: total / size, psum(x, axis_name, axis_index_groups=axis_index_groups))
 
@@ -193,7 +193,7 @@ def all_gather(
     """
     if to not in ("varying", "reduced", "invarying"):
         raise ValueError(f"all_gather: to must be 'varying', 'invarying' or 'reduced', not {to!r}")
-    axes = _bound_axes("all_gather", axis_name)
+    axes = bound_axis_sizes("all_gather", axis_name)
     groups = _check_groups("all_gather", axes, axis_index_groups)
     if to == "reduced" or (groups and to == "invarying"):
         raise NotImplementedError(
@@ -241,7 +241,7 @@ def psum_scatter(
         >>> jax.vmap(lambda x: lax.psum_scatter(x, "i"), axis_name="i")(jnp.arange(4).reshape(2, 2))
         Array([2, 4], dtype=int32)
     """
-    axes = _bound_axes("psum_scatter", axis_name)
+    axes = bound_axis_sizes("psum_scatter", axis_name)
     groups = _check_groups("psum_scatter", axes, axis_index_groups)
 
     def scatter(leaf: Any) -> Any:
@@ -282,7 +282,7 @@ def all_to_all(
         Array([[0, 2],
                [1, 3]], dtype=int32)
     """
-    axes = _bound_axes("all_to_all", axis_name)
+    axes = bound_axis_sizes("all_to_all", axis_name)
     groups = _check_groups("all_to_all", axes, axis_index_groups)
 
     def exchange(leaf: Any) -> Any:
@@ -345,7 +345,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
         >>> jax.vmap(lambda x: lax.ppermute(x, "i", [(0, 1), (1, 2)]), axis_name="i")(jnp.array([5, 6, 7]))
         Array([0, 5, 6], dtype=int32)
     """
-    axes = _bound_axes("ppermute", axis_name)
+    axes = bound_axis_sizes("ppermute", axis_name)
     size = _member_count(axes)
     pairs = _as_tuples("ppermute: perm", perm, 2)
     if any(not 0 <= member < size for pair in pairs for member in pair):
@@ -379,7 +379,7 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
         >>> jax.vmap(lambda x: lax.pshuffle(x, "i", [2, 0, 1]), axis_name="i")(jnp.array([5, 6, 7]))
         Array([7, 5, 6], dtype=int32)
     """
-    axes = _bound_axes("pshuffle", axis_name)
+    axes = bound_axis_sizes("pshuffle", axis_name)
     if sorted(perm) != list(range(_member_count(axes))):
         raise ValueError(
             f"pshuffle: {list(perm)} is not a permutation of the {_member_count(axes)} members of {_axis_names(axes)}"
@@ -405,7 +405,7 @@ def axis_index(axis_name: Any) -> Any:
         >>> jax.vmap(lambda x: lax.axis_index("i"), axis_name="i")(jnp.array([5, 6, 7]))
         Array([0, 1, 2], dtype=int32)
     """
-    axes = _bound_axes("axis_index", axis_name)
+    axes = bound_axis_sizes("axis_index", axis_name)
     return flat_axis_index(tuple(axes), tuple(axes.values()), tracked_axes())
 
 
@@ -427,7 +427,7 @@ def axis_size(axis_name: Any) -> int:
         >>> jax.vmap(lambda x: x * lax.axis_size("i"), axis_name="i")(jnp.array([5, 6, 7]))
         Array([15, 18, 21], dtype=int32)
     """
-    return _member_count(_bound_axes("axis_size", axis_name))
+    return _member_count(bound_axis_sizes("axis_size", axis_name))
 
 
 def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
@@ -451,7 +451,7 @@ def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
         >>> jax.vmap(lambda x: lax.pbroadcast(x, "i", 2), axis_name="i")(jnp.array([5, 6, 7]))
         Array([7, 7, 7], dtype=int32)
     """
-    axes = _bound_axes("pbroadcast", axis_name)
+    axes = bound_axis_sizes("pbroadcast", axis_name)
     size = _member_count(axes)
     if not 0 <= source < size:
         raise ValueError(
@@ -492,7 +492,7 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
     """
     if to not in ("varying", "reduced", "unreduced"):
         raise ValueError(f"pcast: to must be 'varying', 'reduced' or 'unreduced', not {to!r}")
-    axes = _bound_axes("pcast", axis_name)
+    axes = bound_axis_sizes("pcast", axis_name)
     if to != "varying":
         raise NotImplementedError(f"pcast: to={to!r} is not supported; only 'varying' is")
     return tree.map(lambda leaf: _make_varying(as_operand(leaf, "pcast"), axes), x)
@@ -521,7 +521,7 @@ def pvary(x: Any, axis_name: Any) -> Any:
 
 
 def _reduce_extremum(function: str, reduction: Reduction, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
-    axes = _bound_axes(function, axis_name)
+    axes = bound_axis_sizes(function, axis_name)
     groups = _check_groups(function, axes, axis_index_groups, allow_uneven=True)
 
     def reduce_leaf(leaf: Any) -> Any:
@@ -529,7 +529,7 @@ def _reduce_extremum(function: str, reduction: Reduction, x: Any, axis_name: Any
         if groups and len(axes) > 1:
             reduce_op = {MAX: ReduceMax, MIN: ReduceMin}[reduction]
             return reduce_op((0,))(_apply_collective(NamedAllGather, operand, axes, groups, 0))
-        for names, invariant in _split_by_tracking(axes):
+        for names, invariant in split_by_tracking(axes):
             operand = NamedMinMax(names, invariant and not groups, reduction, groups)(_make_varying(operand, names))
         return operand
 
@@ -544,7 +544,7 @@ def _apply_collective(
     return op(_make_varying(x, axes)) if axes else op.along_dim(x, None)[0]
 
 
-def _split_by_tracking(names: Iterable[Any]) -> list[tuple[tuple[Any, ...], bool]]:
+def split_by_tracking(names: Iterable[Any]) -> list[tuple[tuple[Any, ...], bool]]:
     """Group axis names by whether types track variance along them. Return the non-empty groups with that flag."""
     tracked = tracked_axes()
     split = [
@@ -560,7 +560,7 @@ def _make_varying(x: Any, names: Iterable[Any]) -> Any:
     return PVary(missing)(x) if missing else x
 
 
-def _bound_axes(function: str, axis_name: Any) -> dict[Any, int]:
+def bound_axis_sizes(function: str, axis_name: Any) -> dict[Any, int]:
     """Return the sizes of the named axes, in the given order."""
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     bound = bound_axes()

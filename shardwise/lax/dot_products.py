@@ -15,6 +15,7 @@ from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled
 from shardwise.compiler.arrays.promotion import canonical_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, short_name
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective.named_dot import NamedDot
 from shardwise.compiler.ops.contract.dot import Dot, sums_in
 from shardwise.compiler.ops.elementwise.bitwise import bit_width
 from shardwise.lax.precision import precisions
@@ -147,7 +148,7 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
 
 
 @compiled_function
-def mixed_dtype_dot(lhs: Any, rhs: Any, *, op: Dot, dtype: DType | None) -> Any:
+def mixed_dtype_dot(lhs: Any, rhs: Any, *, op: Dot | NamedDot, dtype: DType | None) -> Any:
     """Apply `op` to operands that may differ in dtype, and return the result as `dtype`, if it is given."""
     x, y = as_operand(lhs, "dot"), as_operand(rhs, "dot")
     common = _common_dtype(x.type, y.type)

@@ -16,6 +16,8 @@ from shardwise.compiler.arrays import methods, operands
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, permute
@@ -503,16 +505,18 @@ def dtype(x: Any) -> Any:
     """Return the dtype that `x` has as an array.
 
     Args:
-        x: an array, or a scalar.
+        x: an array, a scalar, or a dtype.
 
     Returns:
         A NumPy dtype.
 
     Raises:
-        TypeError: if `x` is not an array or a number.
+        TypeError: if `x` is not an array, a number or a dtype.
 
     Example:
         >>> lax.dtype(1.0)
         dtype('float32')
     """
+    if isinstance(x, (type, np.dtype, str)) or is_key(x):
+        return canonical_dtype(x)
     return type_of(x, "dtype").dtype

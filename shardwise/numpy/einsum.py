@@ -29,6 +29,7 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.lax.dot_products import dot_general, mixed_dtype_dot
+from shardwise.lax.named_einsum import xeinsum
 from shardwise.lax.precision import precisions
 from shardwise.lax.shape import constrain_sharding
 from shardwise.lazy import lazy_module
@@ -58,8 +59,10 @@ def einsum(
     once, in alphabetical order.
 
     Args:
-        subscripts: the equation. In the alternative form the first operand stands here; each operand is then followed
-            by a list of integers that name its dims, and the last list, if it is left over, names those of the result.
+        subscripts: the equation. A term may name axes that `vmap`, `xmap` or `shard_map` binds, in braces, as in
+            `lax.xeinsum`: "n{b,k},{k,m}->n{b,m}". In the alternative form the first operand stands here; each operand
+            is then followed by a list of integers that name its dims, and the last list, if it is left over, names
+            those of the result.
         *operands: the arrays, with their lists in the alternative form.
         out: not supported, must be None.
         optimize: how `opt_einsum` chooses the order of the products: a strategy such as "greedy", True for "optimal",
@@ -82,6 +85,8 @@ def einsum(
         Array([12, 34], dtype=int32)
     """
     reject_out("einsum", out)
+    if isinstance(subscripts, str) and "{" in subscripts:
+        return constrain_sharding(xeinsum(subscripts, *operands), out_sharding)
     equation, arrays = _parse("einsum", subscripts, operands)
     path = _path(equation, tuple(type_of(x).shape for x in arrays), _as_static(optimize))
     result = contract(

@@ -340,6 +340,8 @@ def collectives(n: int) -> Iterator[Call]:
         "pmean": vmapped(lambda row: lax.pmean(row, "i")),
         "pmin": vmapped(lambda row: lax.pmin(row, "i")),
         "ppermute": vmapped(lambda row: lax.ppermute(row, "i", rotation)),
+        "pdot": vmapped(lambda row: lax.pdot(row, row, "i", ((0,), (0,)))),
+        "xeinsum": vmapped(lambda row: lax.xeinsum("j{i},j{i}->j", row, row)),
         "pshuffle": vmapped(lambda row: lax.pshuffle(row, "i", [destination for _, destination in rotation])),
         "psum": vmapped(lambda row: lax.psum(row, "i")),
         "psum_scatter": vmapped(lambda row: lax.psum_scatter(row, "i")),

@@ -29,6 +29,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import promote_dtypes
+from shardwise.compiler.dtypes import integer_range, is_integer
 from shardwise.compiler.ops.control.while_loop import while_capturing
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And
@@ -228,6 +229,9 @@ class IndexUpdateRef:
     def _update(self, name: str, values: Any, is_sorted: bool, unique: bool, mode: Any, wrap_negative: bool) -> "Array":
         clip = index_mode(f"at.{name}", mode, "drop") == "clip"
         indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative, reads=False)
+        if type(values) is int and is_integer(self.array.type.dtype):
+            low, high = integer_range(self.array.type.dtype)
+            values = np.asarray(values, self.array.type.dtype) if low <= values <= high else values
         values_type = type_of(values, f"at.{name}")
         if promote_dtypes(f"at.{name}", (self.array.type, values_type))[0] != self.array.type.dtype:
             warnings.warn(

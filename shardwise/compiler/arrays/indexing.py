@@ -27,6 +27,7 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import integer_range, is_inexact, is_integer
+from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, Scalar, Typed
@@ -40,7 +41,7 @@ from shardwise.compiler.ops.indexing.index_vectors import INDICES, Indexed, Wind
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Reverse, Slice
-from shardwise.errors import ConcretizationTypeError, NonConcreteBooleanIndexError
+from shardwise.errors import ConcretizationTypeError, NonConcreteBooleanIndexError, TracerIntegerConversionError
 
 _SUPPORTED = "an index consists of integers, slices, None, `...` and arrays of integers or booleans"
 _FULL_SLICE = slice(None)
@@ -48,7 +49,13 @@ _FULL_SLICE = slice(None)
 
 def _resolve_slice(entry: slice, size: int) -> tuple[tuple[int, int, int], bool]:
     """Return a slice of a dim of this size as (start, limit, stride), and whether it is reversed."""
-    start, stop, step = entry.indices(size)
+    try:
+        start, stop, step = entry.indices(size)
+    except TracerIntegerConversionError:
+        raise IndexError(
+            f"index: a bound or the step of {entry} is traced, so the shape of the result is unknown. Use "
+            "`lax.dynamic_slice_in_dim(x, start, size)`, whose size is static"
+        ) from None
     count = len(range(start, stop, step))
     if not count:
         return (0, 0, 1), False
@@ -126,12 +133,14 @@ def _count_dims(entries: Sequence[Any]) -> int:
 
 
 def _list_to_array(entry: Any) -> Any:
-    """Convert a list of concrete numbers to an array, if it is an entry of a tuple: `x[[0, 2]]` alone is ambiguous."""
+    """Convert a list of numbers to an array, if it is an entry of a tuple: `x[[0, 2]]` alone is ambiguous."""
     if not isinstance(entry, (list, tuple)):
         return entry
     try:
         array = np.asarray(entry)
-    except (ConcretizationTypeError, ValueError):  # traced elements, or a ragged list
+    except ConcretizationTypeError:  # traced elements
+        return installed.namespace.array(entry)
+    except ValueError:  # a ragged list
         return entry
     if not array.size:
         return array.astype(INDICES[0])

@@ -132,19 +132,24 @@ class Dot(Op):
         return permute(product, inverse_permutation((*self.batch[side], *rest)))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        op, dim = self.vmapped(operands, dims)
+        return op(*operands), dim
+
+    def vmapped(self, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple["Dot", int]:
+        """Return the op on operands with these batch dims, and the batch dim of its result."""
         pairs = [self._shift_dims(side, dims[side]) for side in (0, 1)]
         contract = (pairs[0][0], pairs[1][0])
         batch = (pairs[0][1], pairs[1][1])
         left, right = dims
         if left is not None and right is not None:
             both = ((left, *batch[0]), (right, *batch[1]))
-            return replace(self, contract=contract, batch=both)(*operands), 0
+            return replace(self, contract=contract, batch=both), 0
         op = replace(self, contract=contract, batch=batch)
         free = op.free(operands[0].type.ndim, operands[1].type.ndim)
         if left is not None:
-            return op(*operands), len(batch[0]) + free[0].index(left)
+            return op, len(batch[0]) + free[0].index(left)
         assert right is not None
-        return op(*operands), len(batch[0]) + len(free[0]) + free[1].index(right)
+        return op, len(batch[0]) + len(free[0]) + free[1].index(right)
 
     def _shift_dims(self, side: int, dim: int | None) -> Pair:
         """Return the contracting and batch dims of one side after a dim is inserted at `dim`."""
