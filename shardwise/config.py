@@ -169,6 +169,16 @@ SETTINGS = {
         "whether a static integer index that is out of bounds is an error; otherwise the nearest element is read",
         affects_tracing=True,
     ),
+    "enable_custom_prng": Setting(
+        False, "whether `random.PRNGKey` returns a typed key, as `random.key` does", affects_tracing=True
+    ),
+    "legacy_prng_key": Setting(
+        "allow",
+        "whether functions of `random` accept raw keys, u32[2] (allow), with a warning (warn), or not (error)",
+        choices=("allow", "warn", "error"),
+        affects_tracing=True,
+    ),
+    "debug_key_reuse": Setting(False, "whether drawing from a typed PRNG key twice is an error", affects_tracing=True),
     "transfer_guard_host_to_device": Setting(
         "allow",
         "implicit transfers of numpy arrays and numbers to devices: allow, log or disallow them; with _explicit, those "
@@ -222,8 +232,6 @@ TRANSFER_GUARDS = tuple(name for name in SETTINGS if name.startswith("transfer_g
 # JAX's settings that cannot change here: the accepted values, and the reason.
 FIXED_SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
     "threefry_partitionable": ((True,), "random bits never depend on the sharding"),
-    "enable_custom_prng": ((False,), "`random.key` returns typed keys, `random.PRNGKey` raw ones"),
-    "debug_key_reuse": ((False,), "reuse of keys is not detected"),
     "random_seed_offset": ((0,), "seeds are not offset"),
     "use_shardy_partitioner": ((True, False), "the partitioner is this package's own"),
     "experimental_xmap_spmd_lowering": ((True, False), "xmap is always partitioned like jit"),
@@ -277,7 +285,7 @@ class State:
 class _AllThreads:
     """Facts about all threads, which spare the hot path thread-local reads.
 
-    `launch_checks`: whether any thread checks launches: their results for NaN or infinities, or that there are none.
+    `launch_checks`: whether any thread checks launches: NaN, infinities, keys, or that there are none.
     `state`: the common state of all threads, or None if some thread overrides a setting.
     """
 
@@ -312,6 +320,9 @@ class Config(threading.local):
     no_execution: bool
     check_tracer_leaks: bool
     check_static_indices: bool
+    enable_custom_prng: bool
+    legacy_prng_key: str
+    debug_key_reuse: bool
     transfer_guard_host_to_device: str
     transfer_guard_device_to_device: str
     transfer_guard_device_to_host: str
@@ -458,7 +469,7 @@ def _derive() -> None:
     all_threads.launch_checks = any(
         overrides.get(name, getattr(Config, name))
         for overrides in ({}, *Config._overriding.values())
-        for name in ("debug_nans", "debug_infs", "no_execution")
+        for name in ("debug_nans", "debug_infs", "debug_key_reuse", "no_execution")
     )
 
 

@@ -9,6 +9,7 @@ __all__ = [
     "JAXIndexError",
     "JAXTypeError",
     "JaxRuntimeError",
+    "KeyReuseError",
     "MissingRuleError",
     "NonConcreteBooleanIndexError",
     "OutOfMemoryError",
@@ -79,6 +80,10 @@ class NonConcreteBooleanIndexError(JAXIndexError):
 
 class UnexpectedTracerError(JAXTypeError, RuntimeError):
     """A traced value was used after its trace had ended (a leaked tracer)."""
+
+
+class KeyReuseError(RuntimeError):
+    """A PRNG key was used twice, and the setting `debug_key_reuse` is on."""
 
 
 class ProgramError(ValueError):

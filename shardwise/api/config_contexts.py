@@ -461,6 +461,71 @@ def no_execution(new_val: bool = True) -> ConfigContext:
     return config.override("no_execution", new_val)
 
 
+def enable_custom_prng(new_val: bool = True) -> ConfigContext:
+    """Return typed keys from `random.PRNGKey`, as `random.key` does.
+
+    Args:
+        new_val: whether `random.PRNGKey` returns a typed key.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        TypeError: on entry, if `new_val` is not a bool.
+
+    Example:
+        >>> with jax.enable_custom_prng():
+        ...     print(jax.random.PRNGKey(0).dtype)
+        key<fry>
+    """
+    return config.override("enable_custom_prng", new_val)
+
+
+def legacy_prng_key(new_val: str) -> ConfigContext:
+    """Allow or forbid raw keys, u32[2], in functions of `random`.
+
+    Args:
+        new_val: "allow", "warn" for a warning, or "error".
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        ValueError: on entry, if `new_val` is not one of these.
+
+    Example:
+        >>> with jax.legacy_prng_key("error"):
+        ...     jax.random.normal(jax.random.PRNGKey(0))
+        Traceback (most recent call last):
+        ...
+        ValueError: normal: the key is a raw key, u32[2]...
+    """
+    return config.override("legacy_prng_key", new_val)
+
+
+def debug_key_reuse(new_val: bool = True) -> ConfigContext:
+    """Raise a KeyReuseError if a typed PRNG key is used twice: to draw numbers, or to split it.
+
+    Args:
+        new_val: whether the use of keys is checked.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        TypeError: on entry, if `new_val` is not a bool.
+
+    Example:
+        >>> with jax.debug_key_reuse(True):
+        ...     key = jax.random.key(0)
+        ...     jax.random.normal(key) + jax.random.normal(key)
+        Traceback (most recent call last):
+        ...
+        shardwise.errors.KeyReuseError: ...
+    """
+    return config.override("debug_key_reuse", new_val)
+
+
 def ensure_compile_time_eval() -> ConfigContext:
     """Evaluate ops on concrete operands eagerly, also inside a function that is being traced.
 

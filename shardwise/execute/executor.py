@@ -36,6 +36,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.config import all_threads, config
 from shardwise.errors import UnexpectedTracerError
 from shardwise.execute.inspect_sharding import report_shardings
+from shardwise.execute.key_reuse import check_key_reuse
 from shardwise.execute.launch_hooks import launch_hooks
 from shardwise.execute.load import load
 from shardwise.execute.lru import LruCache
@@ -137,7 +138,10 @@ class Launch:
             memory.any_donated = True
             if len(set(map(id, buffers))) < len(buffers):
                 self._check_donated_once(buffers)  # with several devices, XLA would abort the process
+        keys = check_key_reuse(self.request.program, [*arrays, *self.constants]) if config.debug_key_reuse else None
         results = self._run(buffers)
+        if keys is not None:
+            keys.finish(results)
         if all_threads.launch_checks:
             check_nans(self.request.program, [*arrays, *self.constants], results)
         for number, sharding in self.out_memories.items():

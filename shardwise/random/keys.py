@@ -5,6 +5,7 @@ functions accept both, and functions that return keys return the form that they 
 implementation `config.default_prng_impl`.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,7 +66,8 @@ def PRNGKey(seed: Any, *, impl: Any = None) -> Array:
         >>> jax.random.PRNGKey(42)
         Array([ 0, 42], dtype=uint32)
     """
-    return KeyData()(_seed_key(_checked_seed("PRNGKey", seed), impl=key_dtype(impl).impl))
+    typed = _seed_key(_checked_seed("PRNGKey", seed), impl=key_dtype(impl).impl)
+    return typed if config.enable_custom_prng else KeyData()(typed)
 
 
 def _checked_seed(name: str, seed: Any) -> Any:
@@ -136,7 +138,7 @@ def fold_in(key: Any, data: Any) -> Array:
     data_type = type_of(data, "fold_in")
     if data_type.ndim:
         raise TypeError(f"fold_in: data must be a scalar, not {data_type}; use vmap for a batch")
-    return _in_form_of(key, _fold_in(single_key("fold_in", key), data))
+    return _in_form_of(key, _fold_in(single_key("fold_in", key, uses=False), data))
 
 
 @compiled_function
@@ -145,13 +147,13 @@ def _fold_in(key: Any, data: Any) -> Any:
 
 
 def clone(key: Any) -> Array:
-    """Return a key unchanged, to state that it is reused on purpose.
+    """Return an equal key, to state that it is reused on purpose; see `debug_key_reuse`.
 
     Args:
         key: the PRNG key, as `key` or `PRNGKey` returns it.
 
     Returns:
-        The same key.
+        The key.
 
     Raises:
         TypeError: if `key` is not an array.
@@ -160,7 +162,10 @@ def clone(key: Any) -> Array:
         >>> jax.random.clone(jax.random.key(0)) == jax.random.key(0)
         Array(True, dtype=bool)
     """
-    return as_operand(key, "clone")
+    operand = as_operand(key, "clone")
+    if config.debug_key_reuse and is_key(operand.type.dtype):
+        return WrapKeyData(key_impl(operand))(KeyData()(operand))
+    return operand
 
 
 def key_data(keys: Any) -> Array:
@@ -256,17 +261,36 @@ def key_dtype(impl_spec: Any = None) -> Any:
     return KEY_DTYPES[impl]
 
 
-def single_key(name: str, key: Any) -> Any:
-    """Return a single key with a key dtype."""
+def single_key(name: str, key: Any, uses: bool = True) -> Any:
+    """Return a single key with a key dtype.
+
+    `uses` tells whether the function uses the key, so that no other may (`debug_key_reuse`).
+    """
     key_type = type_of(key, name)
     typed = as_operand(key)
     if not is_key(key_type.dtype):
         typed = WrapKeyData(key_dtype().impl)(_checked_raw_keys(name, key))
+        _check_raw_keys_are_allowed(name, key_type)
+    elif config.debug_key_reuse and uses:
+        typed = WrapKeyData(key_impl(typed))(KeyData(uses=True)(typed))
     if typed.type.ndim:
         raise ValueError(
             f"{name}: accepts a single key, not an array of keys, {key_type}; use vmap for a batch of keys"
         )
     return typed
+
+
+def _check_raw_keys_are_allowed(name: str, key_type: Any) -> None:
+    """Warn or raise if a raw key is used, as `legacy_prng_key` says."""
+    if config.legacy_prng_key == "allow":
+        return
+    text = (
+        f"{name}: the key is a raw key, {key_type}, and the setting legacy_prng_key is {config.legacy_prng_key!r}: "
+        "create keys with `random.key`"
+    )
+    if config.legacy_prng_key == "error":
+        raise ValueError(text)
+    warnings.warn(text, stacklevel=4)
 
 
 def _checked_raw_keys(name: str, key: Any) -> Any:

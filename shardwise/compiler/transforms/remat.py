@@ -11,9 +11,11 @@ from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.dce import dce, live_equations
 from shardwise.compiler.transforms.drop_effects import without_effects
 from shardwise.compiler.transforms.inline import inline
+from shardwise.compiler.transforms.key_uses import repeat_key_uses
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.memoize import memoized
 from shardwise.compiler.transforms.replay import replay
+from shardwise.config import config
 
 
 @memoized(maxsize=4096)
@@ -95,7 +97,7 @@ def _without_effects(equation: Equation) -> Equation | None:
     """Return the equation without effects, which must not be repeated; None if that is impossible: its results have to
     be saved."""
     try:
-        op = without_effects(equation.op)
+        op = repeat_key_uses(without_effects(equation.op)) if config.debug_key_reuse else without_effects(equation.op)
     except TypeError:
         return None
     return equation if op is equation.op else equation.replace(op=op)

@@ -14,10 +14,14 @@ from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 @final
 @record
 class KeyData(Op):
-    """Convert typed keys to their words, along a new last dim."""
+    """Convert typed keys to their words, along a new last dim.
+
+    `uses` marks that random numbers or other keys are derived from the words, for `debug_key_reuse`.
+    """
 
     name = "key_data"
     accepts_keys = True
+    uses: bool = field(default=False, repr=False)
 
     def out_type(self, key: ArrayType) -> ArrayType:
         if not is_key(key.dtype):

@@ -1,0 +1,169 @@
+"""key_uses: check that a program uses no PRNG key twice, for the setting `debug_key_reuse`.
+
+A key is used when numbers are drawn from it or when it is split: the functions of `random` mark this by
+`KeyData(uses=True)`. The check interprets a program on the numbers of keys: every element of an input is a key of its
+own, ops that move keys move their numbers, and `WrapKeyData` makes new keys. Where it is not known which element of an
+array is moved, such as by a traced index, all its elements count as one key. Two iterations of a loop stand for all.
+"""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.ir.op import NumpyArray, Op
+from shardwise.compiler.ir.program import Equation, Program, Source, Value
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.control.cond import Cond
+from shardwise.compiler.ops.control.scan import Scan
+from shardwise.compiler.ops.control.while_loop import While
+from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
+from shardwise.errors import KeyReuseError
+
+KNOWN_SIZE = 64  # values of at most this many elements are computed, if their operands are known
+
+
+@final
+class KeyUses:
+    """The keys of a program by number, and where each was used.
+
+    `source` is the user's line, if it is not that of the equations: a program of one op serves many lines.
+    """
+
+    def __init__(self, source: Source | None = None) -> None:
+        self._source = source
+        self._same_as: dict[int, int] = {}  # union-find
+        self._used_at: dict[int, Source] = {}
+        self._count = 0
+
+    def new_keys(self, shape: tuple[int, ...]) -> NumpyArray:
+        """Return the numbers of new keys."""
+        size = int(np.prod(shape))
+        self._count += size
+        return np.arange(self._count - size, self._count).reshape(shape)
+
+    def use(self, keys: NumpyArray, source: Source) -> None:
+        """Mark keys as used. Raises KeyReuseError if one was used before."""
+        for key in set(map(self._root, keys.flat)):
+            if (before := self._used_at.get(key)) is not None:
+                raise KeyReuseError(
+                    f"a PRNG key is used at {source}, but it was used already at {before}.\n"
+                    "  Derive a new key for each use with `random.split` or `random.fold_in`. If the reuse is "
+                    "intended, pass `random.clone(key)`."
+                )
+            self._used_at[key] = source
+
+    def used_at(self, key: int) -> Source | None:
+        """Return where a key was used, or None."""
+        return self._used_at.get(self._root(key))
+
+    def mark(self, key: int, source: Source) -> None:
+        """Mark a key as used, without a check."""
+        self._used_at.setdefault(self._root(key), source)
+
+    def _root(self, key: int) -> int:
+        while key in self._same_as:
+            key = self._same_as[key]
+        return int(key)
+
+    def _unite(self, arrays: Sequence[NumpyArray]) -> int:
+        """Count all these keys as one, and return its number; a new key if there are none."""
+        roots = {self._root(key) for keys in arrays for key in keys.flat} or {int(self.new_keys(()))}
+        first, *others = sorted(roots)
+        for other in others:
+            self._same_as[other] = first
+            if (source := self._used_at.pop(other, None)) is not None:
+                self._used_at.setdefault(first, source)
+        return first
+
+    def run(self, program: Program, inputs: Sequence[NumpyArray | None]) -> list[NumpyArray | None]:
+        """Interpret a program on the numbers of keys, and on known small arrays; None for all other values."""
+        env: dict[Value, NumpyArray | None] = dict(zip(program.inputs, inputs, strict=True))
+        for equation in program.equations:
+            operands = [env[value] for value in equation.inputs]
+            env.update(zip(equation.outputs, self._apply(equation, operands), strict=True))
+        return [env[value] for value in program.outputs]
+
+    def _apply(self, equation: Equation, operands: list[NumpyArray | None]) -> Sequence[NumpyArray | None]:
+        op, types = equation.op, [value.type for value in equation.outputs]
+        if isinstance(op, KeyData):
+            if op.uses and operands[0] is not None:
+                self.use(operands[0], self._source or equation.source)
+            return [None]
+        if isinstance(op, WrapKeyData):
+            return [self.new_keys(types[0].shape)]
+        if op.is_call:
+            return self.run(op.programs[0], operands)
+        if isinstance(op, Cond):
+            return self._run_branches(op, operands[1:], types)
+        if isinstance(op, Scan):
+            return self._run_scan(op, operands, types)
+        if isinstance(op, While):
+            return self._run_while(op, operands)
+        if all(x is not None for x in operands) and not (op.programs or op.effect):
+            return self._evaluate(op, equation, operands)
+        return self._moved([x for x, v in zip(operands, equation.inputs, strict=True) if is_key(v.type.dtype)], types)
+
+    def _evaluate(self, op: Op, equation: Equation, operands: list[Any]) -> Sequence[NumpyArray | None]:
+        """Apply an op to the numbers of keys and to known values, unless the result is large and has no keys."""
+        keys = [x for x, v in zip(operands, equation.inputs, strict=True) if is_key(v.type.dtype)]
+        types = [value.type for value in equation.outputs]
+        if not keys and any(type.size > KNOWN_SIZE for type in types):
+            return [None] * len(types)
+        results = op.reference(*operands)
+        results = [results] if op.single else results
+        return [x if bool(keys) == is_key(type.dtype) else None for x, type in zip(results, types, strict=True)]
+
+    def _moved(self, keys: Sequence[Any], types: Sequence[ArrayType]) -> list[NumpyArray | None]:
+        """Return results of which each key may be any of `keys`."""
+        if not any(is_key(type.dtype) for type in types):
+            return [None] * len(types)
+        key = self._unite(keys)
+        return [np.full(type.shape, key) if is_key(type.dtype) else None for type in types]
+
+    def _run_branches(self, op: Cond, operands: Sequence[Any], types: Sequence[ArrayType]) -> list[NumpyArray | None]:
+        """Run all branches: a key that one of them uses is used."""
+        before, after, results = dict(self._used_at), {}, []
+        for branch in op.branches:
+            self._used_at = dict(before)
+            results.append(self.run(branch, operands))
+            after.update(self._used_at)
+        self._used_at = after
+        columns = zip(types, zip(*results, strict=True), strict=True)
+        return [self._moved(column, [type])[0] for type, column in columns]
+
+    def _run_scan(self, op: Scan, operands: list[Any], types: Sequence[ArrayType]) -> list[NumpyArray | None]:
+        consts, carry = operands[: op.consts], operands[op.consts : op.consts + op.carried]
+        stacks = operands[op.consts + op.carried :]
+        stacked = [value.type for value in op.program.inputs[op.consts + op.carried :]]
+        for number in range(min(op.length, 2)):
+            at = op.length - 1 - number if op.reverse else number
+            slices = [x[at] if is_key(type.dtype) else None for x, type in zip(stacks, stacked, strict=True)]
+            carry = self.run(op.program, [*consts, *carry, *slices])[: op.carried]
+            carry = [x if is_key(type.dtype) else None for x, type in zip(carry, types, strict=False)]
+        for keys, type in zip(stacks, stacked, strict=True):  # what two iterations do with their slices, all do
+            if is_key(type.dtype) and op.length and (source := self.used_at(keys[-1 if op.reverse else 0].flat[0])):
+                for key in keys.flat:
+                    self.mark(key, source)
+        new = [self.new_keys(type.shape) if is_key(type.dtype) else None for type in types[op.carried :]]
+        return [*carry, *new]
+
+    def _run_while(self, op: While, operands: list[Any]) -> list[NumpyArray | None]:
+        cond, body = operands[: op.cond_consts], operands[op.cond_consts : op.cond_consts + op.body_consts]
+        carry = operands[op.cond_consts + op.body_consts :]
+        carry = [x if is_key(v.type.dtype) else None for x, v in zip(carry, op.body.outputs, strict=True)]
+        for _ in range(2):
+            self.run(op.cond, [*cond, *carry])
+            carry = self.run(op.body, [*body, *carry])
+            carry = [x if is_key(v.type.dtype) else None for x, v in zip(carry, op.body.outputs, strict=True)]
+        return carry
+
+
+def repeat_key_uses(op: Op) -> Op:
+    """Return the op of a recomputation, in which the keys are used again on purpose."""
+    if isinstance(op, KeyData):
+        return KeyData()
+    return op.map_programs(
+        lambda program: program.with_equations([e.replace(op=repeat_key_uses(e.op)) for e in program.equations])
+    )
