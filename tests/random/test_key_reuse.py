@@ -84,9 +84,7 @@ CASES = [
 def test_reuse_is_found(name, function, argument, reuses, run):
     with sw.debug_key_reuse(True):
         if reuses:
-            with pytest.raises(
-                KeyReuseError, match=r"a PRNG key is used at test_key_reuse.py:\d+, but it was used"
-            ):
+            with pytest.raises(KeyReuseError, match=r"a PRNG key is used at test_key_reuse.py:\d+, but it was used"):
                 run(function)(argument())
         else:
             checked = run(function)(argument())
