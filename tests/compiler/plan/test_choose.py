@@ -26,6 +26,7 @@ from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
+from shardwise.compiler.transforms.lower_keys import lower_keys
 from tests.fuzz.check import Case, random_case, random_picks
 from tests.fuzz.layouts import abstract, partition_spec
 
@@ -159,7 +160,7 @@ def sharded_case(case: Case):
         None if s is None else pin_of(partition_spec(s), t.shape, mesh)
         for s, t in zip(case.out_specs, program.out_types, strict=True)
     ]
-    return propagate(dce(inline(program)), mesh, pins, outs)
+    return propagate(dce(lower_keys(inline(program))), mesh, pins, outs)
 
 
 def local_cost(sharded, plan):
