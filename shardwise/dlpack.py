@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 
 from shardwise.api import interchange
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import SMALL_INTEGERS, is_float, short_name
 from shardwise.lazy import set_public_names
 
 __all__ = ["from_dlpack", "is_supported_dtype"]
 
 
-def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = None) -> Any:
+def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = None) -> Array:
     """Create an array that shares the buffer of another library's array, such as numpy's or PyTorch's.
 
     Later writes of the other library to a shared buffer are visible in the array.

@@ -1,16 +1,27 @@
 """What type checkers infer of programs that use the package: `tests/user_types/`."""
 
+import inspect
 import json
 import subprocess
 import sys
 from pathlib import Path
 from shutil import copy
+from typing import Any, get_overloads
 
 import pytest
 
+from shardwise import lax, nn, numpy, ops, random, scipy
+from tests.test_examples import public
+
+NAMESPACES = [numpy, numpy.linalg, numpy.fft, lax, lax.linalg, nn, ops, random, scipy.linalg, scipy.special]
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "tests/user_types/program.py"
 MISTAKES = ROOT / "tests/user_types/mistakes.py"
+
+# Functions whose results depend on the functions that they call, or on the values of arguments.
+OF_FUNCTIONS = """associative_scan cond custom_linear_solve custom_root fori_loop map platform_dependent reduce
+reduce_window stage switch while_loop apply_along_axis fromfunction"""
+OF_VALUES = "dtype finfo iinfo shape_as_value sort gradient eigh_tridiagonal expm_frechet funm hessenberg key_dtype"
 
 
 def mypy_errors(tmp_path):
@@ -48,6 +59,11 @@ def pyright_errors(tmp_path):
     ]
 
 
+def test_program_runs():
+    run = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    assert run.returncode == 0, run.stderr
+
+
 @pytest.mark.parametrize("checker", [mypy_errors, pyright_errors])
 def test_checkers_infer_types_and_report_mistakes(checker, tmp_path):
     errors = checker(tmp_path)
@@ -55,3 +71,15 @@ def test_checkers_infer_types_and_report_mistakes(checker, tmp_path):
     lines = enumerate(MISTAKES.read_text().splitlines(), 1)
     expected = {line for line, text in lines if text.endswith("# mistake")}
     assert {line for file, line, _ in errors if file == MISTAKES.name} == expected
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES, ids=lambda namespace: namespace.__name__)
+def test_functions_declare_their_results(namespace):
+    undeclared = {
+        name
+        for name, function in public(namespace)
+        if inspect.isfunction(source := inspect.unwrap(function))
+        and source.__annotations__.get("return", Any) is Any
+        and not get_overloads(source)
+    }
+    assert undeclared <= {*OF_FUNCTIONS.split(), *OF_VALUES.split()}

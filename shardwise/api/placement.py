@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import ONE_DEVICE, NamedSharding, Sharding, SingleDeviceSharding, sharding_in_force
 from shardwise.runtime.transfer_guard import check_transfer
+
+_T = TypeVar("_T")
 
 
 def make_mesh(
@@ -233,7 +235,7 @@ def _copy(array: ArrayImpl) -> ArrayImpl:
     return copy
 
 
-def with_sharding_constraint(x: Any, shardings: Any) -> Any:
+def with_sharding_constraint(x: _T, shardings: Any) -> _T:
     """Pin the arrays of a pytree to shardings, which the planner never overrides.
 
     Outside `jit`, arrays that have another sharding are resharded.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,8 +17,10 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import UnexpectedTracerError
 
+_T = TypeVar("_T")
 
-def optimization_barrier(operand: Any, /) -> Any:
+
+def optimization_barrier(operand: _T, /) -> _T:
     """Prevent the compiler from moving or merging computations across this point.
 
     All arrays of the pytree are computed before any of the results is used.

@@ -9,12 +9,12 @@ import math
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from shardwise import tree
-from shardwise.compiler.arrays.methods import reshape
+from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, broadcast_to_shape
 from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
 from shardwise.compiler.ops.collective.collectives import Groups
@@ -34,8 +34,10 @@ from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.reduction import MAX, MIN, Reduction
 from shardwise.errors import UnboundAxisError
 
+_T = TypeVar("_T")
 
-def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+
+def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Sum over all members of a named axis (all-reduce).
 
     The sum of a Python number is computed statically: `psum(1, "i")` is the size of the axis.
@@ -77,7 +79,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     return tree.map(total, x)
 
 
-def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+def pmean(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Compute the mean over all members of a named axis.
 
     Args:
@@ -104,7 +106,7 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     return tree.map(lambda total: total / size, psum(x, axis_name, axis_index_groups=axis_index_groups))
 
 
-def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Compute the maximum over all members of a named axis; NaN if any value is NaN.
 
     Args:
@@ -129,7 +131,7 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     return _reduce_extremum("pmax", MAX, x, axis_name, axis_index_groups)
 
 
-def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+def pmin(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Compute the minimum over all members of a named axis; NaN if any value is NaN.
 
     Args:
@@ -155,14 +157,14 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
 
 def all_gather(
-    x: Any,
+    x: _T,
     axis_name: Any,
     *,
     axis_index_groups: Any = None,
     axis: int = 0,
     tiled: bool = False,
     to: str = "varying",
-) -> Any:
+) -> _T:
     """Gather the values of all members of a named axis.
 
     Args:
@@ -216,8 +218,8 @@ def all_gather(
 
 
 def psum_scatter(
-    x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Any = None, tiled: bool = False
-) -> Any:
+    x: _T, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Any = None, tiled: bool = False
+) -> _T:
     """Sum over all members of a named axis, and scatter the sum among them (reduce-scatter).
 
     Args:
@@ -254,8 +256,8 @@ def psum_scatter(
 
 
 def all_to_all(
-    x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Any = None, tiled: bool = False
-) -> Any:
+    x: _T, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Any = None, tiled: bool = False
+) -> _T:
     """Exchange slices between all members of a named axis: member j gets slice j of each member.
 
     Args:
@@ -296,7 +298,7 @@ def all_to_all(
     return tree.map(exchange, x)
 
 
-def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Any:
+def pswapaxes(x: _T, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> _T:
     """Swap a named axis with a dim of the same size.
 
     Args:
@@ -323,7 +325,7 @@ def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = Non
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
-def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
+def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
     """Send values between members of a named axis (collective-permute).
 
     Args:
@@ -358,7 +360,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     return tree.map(lambda leaf: _apply_collective(NamedPermute, as_operand(leaf, "ppermute"), axes, None, pairs), x)
 
 
-def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
+def pshuffle(x: _T, axis_name: Any, perm: Sequence[int]) -> _T:
     """Permute values between the members of a named axis: member j gets the value of member `perm[j]`.
 
     Args:
@@ -387,7 +389,7 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
     return ppermute(x, axis_name, [(sender, receiver) for receiver, sender in enumerate(perm)])
 
 
-def axis_index(axis_name: Any) -> Any:
+def axis_index(axis_name: Any) -> Array:
     """Return the index of the current member along a named axis.
 
     Args:
@@ -430,7 +432,7 @@ def axis_size(axis_name: Any) -> int:
     return _member_count(bound_axis_sizes("axis_size", axis_name))
 
 
-def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
+def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
     """Broadcast the value of one member of a named axis to all of them.
 
     Args:
@@ -466,7 +468,7 @@ def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
     return tree.map(broadcast, x)
 
 
-def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
+def pcast(x: _T, axis_name: Any, *, to: str) -> _T:
     """Cast a replicated value to a varying one along axes of shard_map.
 
     The value does not change. Along axes of `vmap`, whose types do not track variance, the cast does nothing.
@@ -498,7 +500,7 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
     return tree.map(lambda leaf: _make_varying(as_operand(leaf, "pcast"), axes), x)
 
 
-def pvary(x: Any, axis_name: Any) -> Any:
+def pvary(x: _T, axis_name: Any) -> _T:
     """Cast a replicated value to a varying one: the older name of `pcast(x, axis_name, to="varying")`.
 
     Args:

@@ -1,14 +1,16 @@
 """`stop_gradient`."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from shardwise import tree
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 
+_T = TypeVar("_T")
 
-def stop_gradient(x: Any) -> Any:
+
+def stop_gradient(x: _T) -> _T:
     """Return the arrays of a pytree with a gradient of zero.
 
     Args:

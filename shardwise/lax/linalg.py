@@ -7,7 +7,7 @@ f64, c64 or c128. The results are NaN for a matrix that has no such factorizatio
 import enum
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, overload
 
 from shardwise.api.control import fori_loop
 from shardwise.compiler.arrays.matrices import as_matrices
@@ -262,7 +262,7 @@ def _checked_subset(name: str, subset: tuple[int, int] | None, size: int) -> tup
     return start, stop
 
 
-def hessenberg(a: Any) -> tuple[Any, Any]:
+def hessenberg(a: Any) -> tuple[Array, Array]:
     """Reduce matrices to upper Hessenberg form by Householder reflections.
 
     Args:
@@ -471,6 +471,28 @@ def schur(
 @compiled_list_function
 def _schur(x: Any, *, vectors: bool) -> list[Any]:
     return list(Schur(vectors)(as_operand(x, "schur")))
+
+
+@overload
+def svd(
+    x: Any,
+    *,
+    full_matrices: bool = True,
+    compute_uv: Literal[True] = True,
+    subset_by_index: tuple[int, int] | None = None,
+    algorithm: SvdAlgorithm | None = None,
+) -> tuple[Array, Array, Array]: ...
+
+
+@overload
+def svd(
+    x: Any,
+    *,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    subset_by_index: tuple[int, int] | None = None,
+    algorithm: SvdAlgorithm | None = None,
+) -> Any: ...
 
 
 def svd(

@@ -272,6 +272,14 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     return rows if sparse else broadcast_arrays(*rows)
 
 
+@overload
+def indices(dimensions: Sequence[int], dtype: Any = None, sparse: Literal[False] = False) -> Array: ...
+
+
+@overload
+def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) -> Any: ...
+
+
 def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) -> Any:
     """Return the indices of all elements of an array of a given shape.
 

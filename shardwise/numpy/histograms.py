@@ -331,7 +331,7 @@ def _stack_columns(*columns: Any) -> Any:
 
 def histogramdd(
     sample: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
-) -> tuple[Any, list[Any]]:
+) -> tuple[Array, list[Array]]:
     """Count the points of a space of any dimension that fall into each bin of a grid.
 
     Args:

@@ -1,7 +1,7 @@
 """Polynomials, as 1-d arrays of coefficients with the highest power first."""
 
 import operator
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -507,6 +507,30 @@ def _precedes(magnitudes: Any, size: int) -> Any:
         Compare("EQ")(of_row, of_column), Compare("LT")(columns, rows), Compare("GT")(of_column, of_row)
     )
     return Convert(np.dtype(np.int32))(precedes)
+
+
+@overload
+def polyfit(
+    x: Any,
+    y: Any,
+    deg: int,
+    rcond: float | None = None,
+    full: Literal[False] = False,
+    w: Any = None,
+    cov: Literal[False] = False,
+) -> Array: ...
+
+
+@overload
+def polyfit(
+    x: Any,
+    y: Any,
+    deg: int,
+    rcond: float | None = None,
+    full: bool = False,
+    w: Any = None,
+    cov: bool | str = False,
+) -> Any: ...
 
 
 def polyfit(

@@ -6,7 +6,7 @@ truncated, a shorter one is padded with `fill_value`. A dim that is sorted must 
 resharded first.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -68,6 +68,36 @@ class UniqueInverseResult(NamedTuple):
 
     values: Array
     inverse_indices: Array
+
+
+@overload
+def unique(
+    ar: Any,
+    return_index: Literal[False] = False,
+    return_inverse: Literal[False] = False,
+    return_counts: Literal[False] = False,
+    axis: int | None = None,
+    *,
+    equal_nan: bool = True,
+    size: int | None = None,
+    fill_value: Any = None,
+    sorted: bool = True,
+) -> Array: ...
+
+
+@overload
+def unique(
+    ar: Any,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    *,
+    equal_nan: bool = True,
+    size: int | None = None,
+    fill_value: Any = None,
+    sorted: bool = True,
+) -> Any: ...
 
 
 def unique(
@@ -433,6 +463,30 @@ def _equals_at(ordered: Any, x: Any, index: Any) -> Any:
     """Compare each element of `x` with `ordered[index]`, where an index past the end is clamped."""
     clamped = Clamp()(full_like(index, 0), index, full_like(index, ordered.type.size - 1))
     return Compare("EQ")(gather_1d(ordered, clamped), x)
+
+
+@overload
+def intersect1d(
+    ar1: Any,
+    ar2: Any,
+    assume_unique: bool = False,
+    return_indices: Literal[False] = False,
+    *,
+    size: int | None = None,
+    fill_value: Any = None,
+) -> Array: ...
+
+
+@overload
+def intersect1d(
+    ar1: Any,
+    ar2: Any,
+    assume_unique: bool = False,
+    return_indices: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: Any = None,
+) -> Any: ...
 
 
 def intersect1d(

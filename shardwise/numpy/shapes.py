@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 from shardwise.api.placement import device_put
 from shardwise.compiler.arrays import methods
@@ -395,6 +395,14 @@ def matrix_transpose(x: Any, /) -> Array:
     return swapaxes(x, -1, -2)
 
 
+@overload
+def atleast_1d(ary: Any, /) -> Array: ...
+
+
+@overload
+def atleast_1d(*arys: Any) -> Any: ...
+
+
 def atleast_1d(*arys: Any) -> Any:
     """Reshape scalars to arrays of rank 1.
 
@@ -414,6 +422,14 @@ def atleast_1d(*arys: Any) -> Any:
     return _unwrap_single([_raise_rank("atleast_1d", x, ((1,),)) for x in arys])
 
 
+@overload
+def atleast_2d(ary: Any, /) -> Array: ...
+
+
+@overload
+def atleast_2d(*arys: Any) -> Any: ...
+
+
 def atleast_2d(*arys: Any) -> Any:
     """Reshape arrays of rank 0 and 1 to matrices of one row.
 
@@ -431,6 +447,14 @@ def atleast_2d(*arys: Any) -> Any:
         (1, 3)
     """
     return _unwrap_single([_raise_rank("atleast_2d", x, ((1, 1), (1, -1))) for x in arys])
+
+
+@overload
+def atleast_3d(ary: Any, /) -> Array: ...
+
+
+@overload
+def atleast_3d(*arys: Any) -> Any: ...
 
 
 def atleast_3d(*arys: Any) -> Any:

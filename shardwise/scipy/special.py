@@ -5,7 +5,7 @@ All functions without an `axis` are elementwise, so sharded operands keep their 
 
 import math
 import operator
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import scipy
@@ -1167,6 +1167,23 @@ def owens_t(h: Any, a: Any) -> Array:
     at_zero = jnp.arctan(magnitude) / (2 * math.pi)
     value = jnp.where(h == 0, at_zero, jnp.where(is_large, reflected, total))
     return jnp.where(a < 0, -value, value)
+
+
+@overload
+def logsumexp(
+    a: Any,
+    axis: Any = None,
+    b: Any = None,
+    keepdims: bool = False,
+    return_sign: Literal[False] = False,
+    where: Any = None,
+) -> Array: ...
+
+
+@overload
+def logsumexp(
+    a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+) -> Any: ...
 
 
 def logsumexp(

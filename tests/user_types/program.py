@@ -12,13 +12,16 @@ from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
 # Functions return arrays, which have methods and operators.
-x = jnp.arange(12.0).reshape(3, 4)
+x = jnp.arange(16.0).reshape(4, 4)
 assert_type(x, Array)
 assert_type(jnp.sin(x), Array)
 assert_type(jnp.add(x, 1), Array)
 assert_type(jnp.where(x > 0, x, 0.0), Array)
 assert_type(jnp.linspace(0, 1, 5), Array)
 assert_type(jnp.average(x), Array)
+assert_type(jnp.unique(x), Array)
+assert_type(jnp.atleast_2d(x), Array)
+assert_type(jnp.nonzero(x), tuple[Array, ...])
 assert_type(jnp.concatenate([x, x]), Array)
 assert_type(jnp.einsum("ij,kj->ik", x, x), Array)
 assert_type(jnp.linalg.norm(x), Array)
@@ -27,6 +30,7 @@ assert_type(jnp.linalg.qr(x).Q, Array)
 assert_type(jnp.fft.fft(x), Array)
 assert_type(lax.exp(x), Array)
 assert_type(lax.dot(x, x.T), Array)
+assert_type(lax.stop_gradient({"x": x}), dict[str, Array])
 assert_type(nn.softmax(x), Array)
 assert_type(nn.logsumexp(x), Array)
 assert_type(random.normal(random.key(0), (2,)), Array)
@@ -85,7 +89,7 @@ def loss(parameters: dict[str, Array], x: Array) -> Array:
 
 
 class Model:
-    @jax.jit
+    @jax.jit(static_argnums=0)
     def apply(self, x: Array) -> Array:
         return x
 
@@ -93,16 +97,17 @@ class Model:
 mesh = jax.make_mesh((4, 2), ("data", "model"))
 sharding = NamedSharding(mesh, P("data"))
 assert_type(scale(x, factor=3.0), Array)
-assert_type(raised(x, power=2), Array)
+assert_type(raised(x + 1, power=2), Array)
 rolled(x, 1)
 assert_type(identity(x), Array)
 assert_type(block(x), Array)
 assert_type(jax.vmap(block)(x), Array)
-assert_type(jax.grad(loss)({"w": x}, x), Any)
-assert_type(jax.value_and_grad(loss)({"w": x}, x), tuple[Any, Any])
+assert_type(jax.grad(loss)({"w": x.T}, x), Any)
+assert_type(jax.value_and_grad(loss)({"w": x.T}, x), tuple[Any, Any])
 assert_type(scale.lower(x).compile().as_text(), str)
 assert_type(scale.trace(x).fun_name, str)
 assert_type(jax.shard_map(block, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x), Array)
 Model().apply(x)
 jax.device_put(x, sharding)
+assert_type(lax.with_sharding_constraint(x, sharding), Array)
 total, products = lax.scan(lambda carry, row: (carry + row, carry * row), jnp.zeros(4), x)

@@ -1,6 +1,6 @@
 """Matrix decompositions with the signatures of scipy. Dims before the last two are batch dims."""
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finit
     return linalg.cholesky(a, upper=not lower, symmetrize_input=False)
 
 
-def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, bool]:
+def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, bool]:
     """Compute the Cholesky decomposition in the form that `cho_solve` expects.
 
     Args:
@@ -163,6 +163,28 @@ def qr_multiply(
     return (q @ x if mode == "left" else x @ q), *rest
 
 
+@overload
+def svd(
+    a: Any,
+    full_matrices: bool = True,
+    compute_uv: Literal[True] = True,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+) -> tuple[Array, Array, Array]: ...
+
+
+@overload
+def svd(
+    a: Any,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+) -> Any: ...
+
+
 def svd(
     a: Any,
     full_matrices: bool = True,
@@ -190,6 +212,36 @@ def svd(
         Array([3., 2.], dtype=float32)
     """
     return lax_linalg.svd(as_inexact_operand(a, "svd"), full_matrices=full_matrices, compute_uv=compute_uv)
+
+
+@overload
+def eigh(
+    a: Any,
+    b: None = None,
+    lower: bool = True,
+    eigvals_only: Literal[False] = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    turbo: bool = True,
+    eigvals: None = None,
+    type: int = 1,
+    check_finite: bool = True,
+) -> tuple[Array, Array]: ...
+
+
+@overload
+def eigh(
+    a: Any,
+    b: None = None,
+    lower: bool = True,
+    eigvals_only: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    turbo: bool = True,
+    eigvals: None = None,
+    type: int = 1,
+    check_finite: bool = True,
+) -> Any: ...
 
 
 def eigh(
