@@ -103,6 +103,12 @@ SETTINGS = {
         "whether 64-bit dtypes keep their width; otherwise new arrays convert them to 32 bits",
         affects_tracing=True,
     ),
+    "explicit_x64_dtypes": Setting(
+        "warn",
+        "whether a request of a 64-bit dtype while `enable_x64` is off warns (warn) or is an error (error)",
+        choices=("warn", "error"),
+        affects_tracing=True,
+    ),
     "default_matmul_precision": Setting(
         None,
         "the precision of matrix products and convolutions whose `precision` is None, where a device has several",
@@ -303,6 +309,7 @@ class Config(threading.local):
     """
 
     enable_x64: bool
+    explicit_x64_dtypes: str
     default_matmul_precision: str | None
     numpy_dtype_promotion: str
     numpy_rank_promotion: str

@@ -106,10 +106,10 @@ def test_request_of_64_bits_warns_as_in_jax(name):
 
 
 def test_warning_names_the_line_and_the_fix():
-    with pytest.warns(UserWarning, match="zeros|full: the requested dtype float64 is not available") as caught:
-        shardwise.numpy.zeros(3, dtype="float64")
+    with pytest.warns(UserWarning, match="Explicitly requested dtype float64 is not available") as caught:
+        shardwise.numpy.eye(3, dtype="float64")
     assert caught[0].filename == __file__
-    assert "truncated to float32" in str(caught[0].message)
+    assert "so eye uses float32 (truncated)" in str(caught[0].message)
     assert "config.update('jax_enable_x64', True)" in str(caught[0].message)
 
 
@@ -120,6 +120,15 @@ def test_warning_is_shown_once_per_line():
             shardwise.numpy.asarray(X).astype("float64")
         shardwise.numpy.asarray(X).astype("float64")
     assert [warning.lineno for warning in caught] == [caught[0].lineno, caught[0].lineno + 1]
+
+
+def test_setting_makes_it_an_error():
+    with shardwise.config.override("explicit_x64_dtypes", "error"):
+        with pytest.raises(ValueError, match="Explicitly requested dtype int64 is not available"):
+            shardwise.numpy.zeros(3, dtype="int64")
+        with pytest.raises(ValueError, match="Explicitly requested dtype float64 is not available"):
+            shardwise.jit(lambda x: x.astype("float64"))(X)
+        assert shardwise.numpy.zeros(3, dtype=float).dtype == np.float32
 
 
 def test_no_warning_with_x64():

@@ -96,6 +96,9 @@ def requested_dtype(name: str, dtype: Any) -> Any:
     """Return the canonical dtype of a dtype that the user requests, and warn if that is narrower. None stays None.
 
     Python's types (`float`) request the default width of their kind, without a warning. `name` is the calling function.
+
+    Raises:
+        ValueError: if the dtype is narrower and the setting `explicit_x64_dtypes` is "error".
     """
     if dtype is None:
         return None
@@ -103,11 +106,15 @@ def requested_dtype(name: str, dtype: Any) -> Any:
     is_python_type = any(dtype is python_type for python_type in (int, float, complex))  # numpy dtypes equal these
     if is_python_type or is_key(canonical) or canonical == np.dtype(dtype):
         return canonical
-    warn_user(
-        f"{name}: the requested dtype {np.dtype(dtype)} is not available, because 64-bit dtypes are disabled; it is "
-        f"truncated to {canonical}. Request {canonical}, or enable 64-bit dtypes with "
+    # Programs filter JAX's warning by its first words, which are the same here.
+    text = (
+        f"Explicitly requested dtype {np.dtype(dtype)} is not available: 64-bit dtypes are disabled, so {name} uses "
+        f"{canonical} (truncated). Request {canonical}, or enable 64-bit dtypes with "
         "`config.update('jax_enable_x64', True)` or SHARDWISE_ENABLE_X64=1 in the environment."
     )
+    if config.explicit_x64_dtypes == "error":
+        raise ValueError(text)
+    warn_user(text)
     return canonical
 
 
