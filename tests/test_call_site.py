@@ -1,0 +1,27 @@
+"""Warnings at the user's line."""
+
+import warnings
+
+import pytest
+
+from shardwise.call_site import user_frame, warn_user
+
+
+def test_user_frame_is_this_one():
+    frame = user_frame()
+    assert frame is not None and frame.f_code.co_name == "test_user_frame_is_this_one"
+
+
+def test_warning_has_the_line_of_the_caller():
+    with pytest.warns(UserWarning, match="careful") as caught:
+        warn_user("careful")
+    line = test_warning_has_the_line_of_the_caller.__code__.co_firstlineno + 2
+    assert (caught[0].filename, caught[0].lineno) == (__file__, line)
+
+
+def test_warning_is_shown_once_per_line():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            warn_user("again")
+    assert len(caught) == 1
