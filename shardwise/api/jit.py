@@ -22,6 +22,7 @@ from shardwise.api.arguments import (
     function_name,
     leaf_types,
 )
+from shardwise.api.constrain import constrain_all
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.float0 import hide_float0, is_float0
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
@@ -41,15 +42,12 @@ from shardwise.compiler.ir.dispatch import bound_axes, open_frames, tracked_axes
 from shardwise.compiler.ir.program import Program, Source
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import Call
-from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
 from shardwise.config import all_threads, config
-from shardwise.errors import ShardingError
 from shardwise.execute.executor import Launch, as_argument, as_array, compile_request
 from shardwise.execute.executor import compiler_options as checked_options
 from shardwise.execute.lru import LruCache
@@ -57,7 +55,7 @@ from shardwise.execute.request import Request
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import local_devices
-from shardwise.runtime.sharding import Sharding, mesh_of
+from shardwise.runtime.sharding import Sharding
 
 _flatten = tree.registry.flatten
 _LEAF = _flatten(0)[1]
@@ -296,12 +294,10 @@ class Jitted(Generic[_P, _R]):
         names = self._names(arguments)
         in_shardings = self._in_shardings(traced, arguments.split.args, arguments.types, names)
         inputs = [as_operand(leaf) for leaf in arguments.leaves]
-        operands = [*_constrain_all(inputs, in_shardings, "in_shardings", names), *traced.captured]
+        operands = [*constrain_all(inputs, in_shardings, "in_shardings", names), *traced.captured]
         outputs = replay(traced.program, operands) if self.options.inline else Call(traced.program)(*operands)
         out_shardings = self._out_shardings(traced)
-        return traced.structure.unflatten(
-            _constrain_all(outputs, out_shardings, "out_shardings", _output_names(traced))
-        )
+        return traced.structure.unflatten(constrain_all(outputs, out_shardings, "out_shardings", _output_names(traced)))
 
     def _names(self, arguments: _Arguments) -> list[str]:
         split = arguments.split
@@ -474,36 +470,6 @@ def _output_names(traced: TracedFunction) -> list[str]:
     """Return the path of each output in the result: `output['loss']`."""
     outputs = traced.structure.unflatten(list(range(len(traced.program.outputs))))
     return [f"`{name}`" for name in tree.leaf_names(outputs, "output")]
-
-
-def _constrain_all(
-    values: Sequence[Any], shardings: Sequence[Sharding | None], parameter: str, names: Sequence[str]
-) -> list[Any]:
-    """Pin values to the shardings that a parameter of `jit` requests."""
-    return [
-        x if sharding is None else constrain(x, sharding, f"{parameter} for {name}")
-        for x, sharding, name in zip(values, shardings, names, strict=True)
-    ]
-
-
-def constrain(x: Any, sharding: Sharding, requested_by: str = "") -> Any:
-    """Pin `x` to a sharding, including its memory kind. `requested_by`: the parameter of `jit` that requests it."""
-    pinned = _constrain_layout(x, sharding, requested_by)
-    return InMemory(sharding.nondefault_memory)(pinned) if sharding.nondefault_memory else pinned
-
-
-def _constrain_layout(x: Any, sharding: Sharding, requested_by: str) -> Any:
-    """Pin `x` to the layout of a sharding; a sharding on one device pins nothing."""
-    mesh = mesh_of(sharding)
-    if mesh is None:
-        return x
-    pin = sharding.pin(x.type.shape)
-    if manual := [axis for axis in pin.layout.axes if axis in mesh_context.manual_axes]:
-        raise ShardingError(
-            f"with_sharding_constraint: {pin.layout} uses {', '.join(map(repr, manual))}, which is a manual axis of "
-            "the enclosing shard_map: values inside are shards along that axis already. Use only the other axes."
-        )
-    return Constrain(pin.layout.dims, mesh, tuple(sorted(pin.open_dims)), requested_by)(x)
 
 
 _shared: WeakKeyDictionary[Any, dict[JitOptions, tuple[LruCache, LruCache]]] = WeakKeyDictionary()

@@ -10,7 +10,8 @@ import numpy as np
 
 from shardwise import tree
 from shardwise._jaxlib import Device, RuntimeFailure
-from shardwise.api.jit import constrain, jit
+from shardwise.api.constrain import constrain
+from shardwise.api.jit import jit
 from shardwise.caches import registered_cache
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_key

@@ -26,8 +26,9 @@ from shardwise.api.arguments import (
     describe_mismatch,
     function_name,
 )
+from shardwise.api.constrain import constrain
 from shardwise.api.flatten import FlatFunction
-from shardwise.api.jit import constrain, jit
+from shardwise.api.jit import jit
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Program

@@ -1,0 +1,40 @@
+"""constrain: pin values to shardings inside a traced function, as constraints or as requests of a nested `jit`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.placement.memory_space import InMemory
+from shardwise.compiler.shardings.mesh import mesh_context
+from shardwise.errors import ShardingError
+from shardwise.runtime.sharding import Sharding, mesh_of
+
+
+def constrain_all(
+    values: Sequence[Any], shardings: Sequence[Sharding | None], parameter: str, names: Sequence[str]
+) -> list[Any]:
+    """Pin values to the shardings that a parameter of `jit` requests."""
+    return [
+        x if sharding is None else constrain(x, sharding, f"{parameter} for {name}")
+        for x, sharding, name in zip(values, shardings, names, strict=True)
+    ]
+
+
+def constrain(x: Any, sharding: Sharding, requested_by: str = "") -> Any:
+    """Pin `x` to a sharding, including its memory kind. `requested_by`: the parameter of `jit` that requests it."""
+    pinned = _constrain_layout(x, sharding, requested_by)
+    return InMemory(sharding.nondefault_memory)(pinned) if sharding.nondefault_memory else pinned
+
+
+def _constrain_layout(x: Any, sharding: Sharding, requested_by: str) -> Any:
+    """Pin `x` to the layout of a sharding; a sharding on one device pins nothing."""
+    mesh = mesh_of(sharding)
+    if mesh is None:
+        return x
+    pin = sharding.pin(x.type.shape)
+    if manual := [axis for axis in pin.layout.axes if axis in mesh_context.manual_axes]:
+        raise ShardingError(
+            f"with_sharding_constraint: {pin.layout} uses {', '.join(map(repr, manual))}, which is a manual axis of "
+            "the enclosing shard_map: values inside are shards along that axis already. Use only the other axes."
+        )
+    return Constrain(pin.layout.dims, mesh, tuple(sorted(pin.open_dims)), requested_by)(x)
