@@ -137,7 +137,9 @@ def seed_axes(
                 if unsplit_sizes[axis] != mesh.shape[axis]:
                     minor |= _factors_of_split_dims(rule, values, seeds, unsplit_sizes[axis])
                 reached = {
-                    dim_groups.find(values[number], dim) for factor in minor for number, dim in rule.dims_with(factor)
+                    dim_groups.find(values[number], dim)
+                    for factor in minor | _factors_before(rule, values, seeds, mesh.shape[axis])
+                    for number, dim in rule.dims_with(factor)
                 }
                 changed = changed or not reached <= seeds.groups
                 seeds.groups.update(reached)
@@ -169,6 +171,22 @@ def _may_shard_minor(
                 if before in rule.need_replication or others % rule.sizes[before]:
                     return False
     return True
+
+
+def _factors_before(rule: FactorRule, values: Sequence[Value], seeds: Seeds, size: int) -> frozenset[int]:
+    """Return the major factors of compound dims of which the axis, of this size, may shard a minor factor.
+
+    Sharded along the major factor, the reshape needs an all-to-all; replicated, it would need an all-gather.
+    """
+    tables = (*rule.operands, *rule.results)
+    return frozenset(
+        factors[0]
+        for factors in rule.compound_dims
+        if factors[0] in rule.leading and rule.allows_sharding({factors[0]: size})
+        for factor in factors[1:]
+        for number, dim in rule.dims_with(factor)
+        if tables[number][dim][0] == factor and seeds.has(values[number], dim)
+    )
 
 
 def _factors_of_split_dims(
