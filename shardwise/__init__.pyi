@@ -5,6 +5,7 @@ from shardwise import (
     dtypes as dtypes,
     errors as errors,
     experimental as experimental,
+    flatten_util as flatten_util,
     lax as lax,
     nn as nn,
     numpy as numpy,
@@ -87,6 +88,7 @@ from shardwise.api.shape_dtype_struct import ShapeDtypeStruct as ShapeDtypeStruc
 from shardwise.api.shard_map import shard_map as shard_map
 from shardwise.api.smap import smap as smap
 from shardwise.api.vmap import vmap as vmap
+from shardwise.compiler.arrays.dynamic_index import ds as ds
 from shardwise.compiler.arrays.methods import Array as Array
 from shardwise.compiler.trace.provenance import named_scope as named_scope
 from shardwise.config import config as config

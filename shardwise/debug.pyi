@@ -1,3 +1,4 @@
+from shardwise.api.breakpoint import debug_breakpoint
 from shardwise.api.debug_callback import debug_callback, debug_print
 from shardwise.api.inspect_sharding import inspect_array_sharding as inspect_array_sharding
 from shardwise.explain.picture import (
@@ -5,5 +6,6 @@ from shardwise.explain.picture import (
     visualize_sharding as visualize_sharding,
 )
 
+breakpoint = debug_breakpoint
 callback = debug_callback
 print = debug_print

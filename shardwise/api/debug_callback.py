@@ -185,7 +185,8 @@ class _PrintableArray(np.ndarray[Any, Any]):
         return np.ndarray.__repr__(self.view(np.ndarray)).replace("array(", "Array(", 1)
 
 
-def _printable(x: Any) -> Any:
+def printable(x: Any) -> Any:
+    """Return a numpy array with the repr of an Array; any other object itself."""
     return x.view(_PrintableArray) if isinstance(x, np.ndarray) else x
 
 
@@ -200,7 +201,7 @@ class _Printer:
         self.__name__ = "print"
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        args, kwargs = tree.map(_printable, (args, kwargs))
+        args, kwargs = tree.map(printable, (args, kwargs))
         with np.printoptions(**self.options):
             if self.has_fields or not args:
                 text = self.fmt.format(*args, **kwargs)

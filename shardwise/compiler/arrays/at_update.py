@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from shardwise.compiler.arrays.arithmetic import divide, negative, power
+from shardwise.compiler.arrays.dynamic_index import has_dynamic_slices, replace_dynamic_slices
 from shardwise.compiler.arrays.indexing import (
     Indexer,
     clip_indices,
@@ -60,6 +61,8 @@ class IndexUpdateHelper:
     array: Any
 
     def __getitem__(self, index: Any) -> "IndexUpdateRef":
+        if has_dynamic_slices(index):
+            index = replace_dynamic_slices(index, self.array.type)
         return IndexUpdateRef(self.array, index)
 
 

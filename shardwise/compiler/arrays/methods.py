@@ -31,6 +31,7 @@ from shardwise.compiler.arrays.arithmetic import (
 )
 from shardwise.compiler.arrays.at_update import IndexUpdateHelper
 from shardwise.compiler.arrays.device_attributes import DeviceAttributes
+from shardwise.compiler.arrays.dynamic_index import has_dynamic_slices, read_dynamic_slices
 from shardwise.compiler.arrays.indexing import gather_by_index, parse_index
 from shardwise.compiler.arrays.namespace import NamespaceMethods
 from shardwise.compiler.arrays.operands import (
@@ -208,6 +209,9 @@ class Array(NamespaceMethods, DeviceAttributes):
         return self.type.shape[0]
 
     def __getitem__(self, index: Any) -> "Array":
+        if has_dynamic_slices(index):
+            window, index = read_dynamic_slices(self, index)
+            return window[index]
         indexer, arrays = parse_index(index, self.type, check_bounds=config.check_static_indices)
         return self if indexer.is_identity else gather_by_index(self, *arrays, indexer=indexer)
 
