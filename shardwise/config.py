@@ -141,6 +141,9 @@ SETTINGS = {
         choices=("warn", "allow", "raise"),
         affects_tracing=True,
     ),
+    "random_seed_offset": Setting(
+        0, "an integer that is added to the seeds of `random.key` and `random.PRNGKey`", affects_tracing=True
+    ),
     "default_device": Setting(
         None,
         "the device or the platform for arrays and programs that nothing else places; None for the first device",
@@ -238,7 +241,6 @@ TRANSFER_GUARDS = tuple(name for name in SETTINGS if name.startswith("transfer_g
 # JAX's settings that cannot change here: the accepted values, and the reason.
 FIXED_SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
     "threefry_partitionable": ((True,), "random bits never depend on the sharding"),
-    "random_seed_offset": ((0,), "seeds are not offset"),
     "use_shardy_partitioner": ((True, False), "the partitioner is this package's own"),
     "experimental_xmap_spmd_lowering": ((True, False), "xmap is always partitioned like jit"),
     "experimental_xmap_spmd_lowering_manual": ((True, False), "xmap is always partitioned like jit"),
@@ -314,6 +316,7 @@ class Config(threading.local):
     numpy_dtype_promotion: str
     numpy_rank_promotion: str
     default_prng_impl: str
+    random_seed_offset: int
     in_shardings_mismatch: str
     default_device: Any
     platforms: str

@@ -9,6 +9,7 @@ from shardwise._jaxlib import Device, join, put
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.spec import PartitionSpec
@@ -59,21 +60,26 @@ def make_array_from_callback(
     for device, bounds in checked_sharding.local_shard_indices(sizes).items():
         index, spans = indices[device], tuple((part.start, part.stop) for part in bounds)
         if spans not in data_by_span:
-            data = np.asarray(data_callback(index))
+            shard = data_callback(index)
+            holds_keys = isinstance(shard, ArrayImpl) and is_key(shard.type.dtype)
+            data = np.asarray(shard.words if holds_keys else shard)
+            data_dtype = shard.type.dtype if holds_keys else canonical_dtype(data.dtype)
             if type is None:
-                type = ArrayType(sizes, canonical_dtype(data.dtype))
-            if dtype is None and canonical_dtype(data.dtype) != type.dtype:
+                type = ArrayType(sizes, data_dtype)
+            if dtype is None and data_dtype != type.dtype:
                 raise ValueError(
-                    f"{name}: the callback returned {data.dtype} for the index {_index_text(index)}, but {type.dtype} "
+                    f"{name}: the callback returned {data_dtype} for the index {_index_text(index)}, but {type.dtype} "
                     "for the first: all shards must have the same dtype. Pass `dtype` to convert them."
                 )
-            expected = tuple(high - low for low, high in spans)
+            physical = type.physical
+            words = physical.shape[len(sizes) :]
+            expected = (*(high - low for low, high in spans), *words)
             if data.shape != expected:
                 raise ValueError(
                     f"{name}: the callback returned an array of shape {data.shape} for the index {_index_text(index)}, "
                     f"but the shard on {device} has shape {expected}"
                 )
-            data_by_span[spans] = padded(data.astype(type.dtype), checked_sharding.shard_shape(sizes))
+            data_by_span[spans] = padded(data.astype(physical.dtype), (*checked_sharding.shard_shape(sizes), *words))
         shards.append(data_by_span[spans])
     if type is None:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, final
 
@@ -12,7 +13,7 @@ from shardwise.api.arguments import array_leaves, call_text, describe_function, 
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.float0 import flatten_hiding_float0, float0
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.dtypes import is_inexact, is_key
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.compiler.ops.control.custom_derivatives import CustomJvp, CustomVjp
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
@@ -289,7 +290,7 @@ class _VjpRule:
         for number, (argument, cotangent) in enumerate(zip(arguments, in_cotangents, strict=True)):
             leaf_types = [next(types) for _ in range(argument.num_leaves)]
             if cotangent is None:
-                out += [full(type.shape, 0, type.dtype) for type in leaf_types]
+                out += [_zero_cotangent(type) for type in leaf_types]
                 continue
             try:
                 leaves = argument.flatten_up_to(cotangent)
@@ -309,11 +310,18 @@ class SymbolicZero(Typed):
     def __init__(self, type: ArrayType):
         self.type = type
 
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the zeros; float0 if the primal is not differentiable."""
+        return self.type.dtype if is_inexact(self.type.dtype) else float0
+
     def __repr__(self) -> str:
         return f"SymbolicZero({self.type})"
 
 
-class CustomVJPPrimal(NamedTuple):
+@final
+@dataclass(frozen=True, eq=False)
+class CustomVJPPrimal:
     """An operand of a fwd rule with `symbolic_zeros`: its value, and whether it is differentiated."""
 
     value: Any
@@ -323,7 +331,7 @@ class CustomVJPPrimal(NamedTuple):
 def _rule_operand(type: ArrayType, derivative: Any, symbolic: bool) -> Any:
     """Return a tangent or cotangent as a rule receives it: zeros for None, or a SymbolicZero; float0 for integers."""
     if not is_inexact(type.dtype):
-        return np.zeros(type.shape, float0)
+        return SymbolicZero(type) if symbolic else np.zeros(type.shape, float0)
     if derivative is None:
         return SymbolicZero(type) if symbolic else full(type.shape, 0, type.dtype)
     return derivative
@@ -359,7 +367,7 @@ def _check_leaves(
 
 def _check_cotangent(type: ArrayType, leaf: Any, function: Function) -> Any:
     if leaf is None or isinstance(leaf, SymbolicZero) or not is_inexact(type.dtype):
-        return full(type.shape, 0, type.dtype)
+        return _zero_cotangent(type)
     x = as_operand(leaf, "bwd rule")
     if x.type.shape != type.shape or x.type.dtype != type.dtype:
         raise TypeError(
@@ -367,3 +375,8 @@ def _check_cotangent(type: ArrayType, leaf: Any, function: Function) -> Any:
             f"type {type}"
         )
     return x
+
+
+def _zero_cotangent(type: ArrayType) -> Any:
+    """Return zeros; None for PRNG keys, which have no numbers."""
+    return None if is_key(type.dtype) else full(type.shape, 0, type.dtype)

@@ -10,10 +10,11 @@ from shardwise import tree
 from shardwise.api.placement import create_on_device, device_put
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, resolve_array, type_of
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, compiled_function, resolve_array, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, requested_dtype
-from shardwise.compiler.dtypes import integer_range, is_integer
+from shardwise.compiler.dtypes import integer_range, is_integer, is_key
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
 from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax.shape import constrain_sharding
@@ -72,12 +73,19 @@ def _is_array(x: Any) -> bool:
     return isinstance(x, Array) or hasattr(x, "__jax_array__")
 
 
+@compiled_function
+def _copy(x: Any) -> Any:
+    if is_key(x.type.dtype):
+        return WrapKeyData(x.type.dtype.impl)(_copy(KeyData()(x)))
+    return Convert(x.type.dtype, x.type.weak)(x)
+
+
 def _array(object: Any, dtype: Any, copy: bool) -> Any:
     object = resolve_array(object)
     if isinstance(object, Array):
         result = object if dtype is None else methods.astype(object, dtype=dtype)
         # A compiled identity allocates a new buffer, which outlives a donation of the original.
-        return Convert(result.type.dtype, result.type.weak)(result) if copy and result is object else result
+        return _copy(result) if copy and result is object else result
     if isinstance(object, (list, tuple)) and any(map(_is_array, tree.leaves(object, _is_array))):
         return stack([_array(part, None, False) for part in object], dtype=dtype)
     if isinstance(object, PYTHON_SCALARS) and dtype is None:

@@ -14,6 +14,8 @@ import numpy as np
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.dtypes import KEY_DTYPES, KeyDType, is_integer, is_key, key_words
+from shardwise.compiler.ops.elementwise.arithmetic import Add
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.random import prng
 from shardwise.compiler.ops.random.counter_based import WORD
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
@@ -82,7 +84,10 @@ def _checked_seed(name: str, seed: Any) -> Any:
 
 @compiled_function
 def _seed_key(seed: Any, *, impl: str) -> Any:
-    return prng.seed_key(as_operand(seed), impl)
+    seed = as_operand(seed)
+    if config.random_seed_offset:
+        seed = Add()(seed, full_like(seed, config.random_seed_offset))
+    return prng.seed_key(seed, impl)
 
 
 def split(key: Any, num: int | Sequence[int] = 2) -> Array:
@@ -245,6 +250,7 @@ def key_dtype(impl_spec: Any = None) -> Any:
         The key dtype.
 
     Raises:
+        TypeError: if `impl_spec` is neither a name nor a key dtype.
         ValueError: if the implementation is not supported.
 
     Example:
@@ -254,6 +260,8 @@ def key_dtype(impl_spec: Any = None) -> Any:
     if isinstance(impl_spec, KeyDType):
         return impl_spec
     impl = config.default_prng_impl if impl_spec is None else impl_spec
+    if not isinstance(impl, str):
+        raise TypeError(f"random: unrecognized type {type(impl).__name__} of a PRNG implementation: pass its name")
     if impl not in KEY_DTYPES:
         raise ValueError(
             f"random: the PRNG implementation {impl!r} is not supported; supported: {', '.join(map(repr, KEY_DTYPES))}"

@@ -9,6 +9,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax, random
+from shardwise.api.custom import SymbolicZero
 from shardwise.compiler.ops.elementwise.convert import Convert
 
 
@@ -198,3 +199,54 @@ def test_errors(name):
 def test_config_accepts_the_supported_prng_settings():
     sw.config.update("jax_threefry_partitionable", True)
     sw.config.update("jax_default_prng_impl", "threefry2x32")
+
+
+def test_copies_of_keys():
+    for impl in ("threefry2x32", "rbg"):
+        keys = random.split(random.key(3, impl=impl), 2)
+        for copied in (jnp.array(keys), jnp.copy(keys), keys.copy(), sw.jit(lambda k: k.copy())(keys)):
+            assert copied is not keys and copied.dtype == keys.dtype
+            np.testing.assert_array_equal(words(copied), words(keys))
+
+
+def test_array_of_keys_from_callback(mesh):
+    sharding = sw.NamedSharding(mesh, sw.P("data"))
+    expected = sw.vmap(random.key)(jnp.arange(8))
+    keys = sw.make_array_from_callback((8,), sharding, lambda index: expected[index])
+    assert keys.sharding == sharding and keys.dtype == expected.dtype
+    np.testing.assert_array_equal(words(keys), words(expected))
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_custom_vjp_of_a_function_of_keys(symbolic):
+    """The cotangent of a key is a float0 array, or a SymbolicZero."""
+    seen = []
+
+    @sw.custom_vjp
+    def second(_, state):
+        return state
+
+    def forward(_, state):
+        return sw.tree.map(lambda x: x.value, state) if symbolic else state, None
+
+    def backward(_, cotangents):
+        seen.append(cotangents[1])
+        return cotangents[0], cotangents
+
+    second.defvjp(forward, backward, symbolic_zeros=symbolic)
+    state = (8.0, random.key(123))
+    assert float(sw.grad(lambda x: second(x, state)[0])(3.0)) == 1
+    assert seen[0].dtype == sw.dtypes.float0
+    assert isinstance(seen[0], SymbolicZero if symbolic else np.ndarray)
+
+
+def test_seed_offset():
+    with sw.config.override("random_seed_offset", 3):
+        np.testing.assert_array_equal(random.PRNGKey(5), [0, 8])
+        np.testing.assert_array_equal(words(sw.jit(random.key)(5)), [0, 8])
+    np.testing.assert_array_equal(random.PRNGKey(5), [0, 5])
+
+
+def test_implementation_must_be_a_name():
+    with pytest.raises(TypeError, match="unrecognized type int of a PRNG implementation: pass its name"):
+        random.key(0, impl=3)
