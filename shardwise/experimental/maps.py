@@ -9,14 +9,14 @@ arguments and results only; the planner chooses the others.
 """
 
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import wraps
+from dataclasses import dataclass, field, replace
+from functools import cached_property, wraps
 from types import MappingProxyType
 from typing import Any, final
 
-from shardwise import tree, tree_util
+from shardwise import tree
 from shardwise.api.aot import Lowered
 from shardwise.api.arguments import (
     argument_names,
@@ -29,6 +29,7 @@ from shardwise.api.arguments import (
 from shardwise.api.constrain import constrain
 from shardwise.api.flatten import FlatFunction
 from shardwise.api.jit import jit
+from shardwise.caches import registered_cache
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Program
@@ -42,14 +43,15 @@ from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.vmap import vmap_program
 from shardwise.errors import ShardingError
 from shardwise.execute.traceback_filter import filter_traceback
+from shardwise.experimental.named_dims import Name, NamedDims, is_entry, is_named_dims, named_dims_leaves, parse_axes
+from shardwise.experimental.serial_loops import SerialLoop, merge_steps, run_in_steps, serial_loop, split_resources
 from shardwise.lazy import set_public_names
 from shardwise.runtime.client import default_backend
 from shardwise.runtime.sharding import NamedSharding
 
-__all__ = ["xmap"]
+__all__ = ["SerialLoop", "serial_loop", "xmap"]
 
 Function = Callable[..., Any]
-Name = Hashable
 
 
 def xmap(
@@ -80,7 +82,8 @@ def xmap(
             dims to names.
         out_axes: the same for the results.
         axis_sizes: the sizes of names; required for names that no argument has.
-        axis_resources: the mesh axis, or tuple of mesh axes, along which the dims of a name are sharded.
+        axis_resources: the mesh axis, or tuple of mesh axes, along which the dims of a name are sharded. A
+            `SerialLoop`, or the name of a `serial_loop`, computes the dims in steps; `fun` must not use such a name.
         donate_argnums: the positions of donated arguments, as for `jit`.
         backend: None, or the default backend.
 
@@ -109,11 +112,7 @@ def xmap(
             f"xmap of {describe_function(fun)}: backend {backend!r} is not supported: leave it out"
         )
 
-    @wraps(fun)
-    def global_function(*args: Any) -> Any:
-        return spec.run(args)
-
-    compiled = jit(global_function, donate_argnums=donate_argnums)
+    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
 
     @wraps(fun)
     @filter_traceback
@@ -124,91 +123,90 @@ def xmap(
                 f"{', '.join(map(repr, keywords))}: "
                 "in_axes are matched by position"
             )
-        spec.check_mesh()
-        return compiled(*args)
+        return _compiled(spec, donated)(*args)
 
     def lower(*args: Any) -> Lowered:
         """Compile the function for arguments of these types, ahead of time, as `lower` of a jitted function does."""
-        spec.check_mesh()
-        return compiled.lower(*args)
+        return _compiled(spec, donated).lower(*args)
 
     call.lower = lower  # type: ignore[attr-defined]
     return call
 
 
-@final
-@dataclass(frozen=True)
-class _Dims:
-    """The named dims of an array, its rank if known, and the user's text for errors."""
-
-    names: Mapping[int, Name]
-    rank: int | None
-    text: str
-
-    @staticmethod
-    def parse(label: str, entry: Any) -> "_Dims":
-        if isinstance(entry, dict):
-            names, rank = dict(entry), None
-        else:
-            entries, rank = list(entry), len(entry)
-            if entries and entries[-1] is ...:
-                entries, rank = entries[:-1], None
-            names = {dim: name for dim, name in enumerate(entries) if name is not None}
-        if any(name is ... for name in names.values()):
-            raise ValueError(f"{label} {entry!r}: `...` is only allowed at the end of a list")
-        if wrong := [dim for dim in names if dim < 0]:
-            raise ValueError(f"{label} {entry!r}: dims must not be negative, but {wrong[0]} is")
-        listed = list(names.values())
-        if repeated := [name for name in listed if listed.count(name) > 1]:
-            raise ValueError(
-                f"{label} {entry!r}: the dims of an array must have distinct names, but {repeated[0]!r} repeats"
-            )
-        return _Dims(names, rank, repr(entry).replace("Ellipsis", "..."))
-
-    @property
-    def all(self) -> list[Name]:
-        return list(self.names.values())
-
-    def position(self, name: Name, present: Collection[Name]) -> int | None:
-        """Return the dim of a name in an array that has only the `present` named dims; None without the name."""
-        dim = next((dim for dim, other in self.names.items() if other == name), None)
-        if dim is None:
-            return None
-        return dim - sum(other_dim < dim and other not in present for other_dim, other in self.names.items())
+def _compiled(spec: "_XmapSpec", donated: tuple[int, ...]) -> Any:
+    """Return the jitted function of all arrays with their named dims, for the mesh and the loops that are in force."""
+    resolved = spec.resolved()
+    resolved.check_mesh()
+    try:
+        return _jitted(resolved, donated)
+    except TypeError:  # the function is not hashable
+        return _jitted.__wrapped__(resolved, donated)
 
 
-def _is_dims(node: Any) -> bool:
-    """Whether a node of a pytree is the entry of one array, rather than a pytree of entries."""
-    if isinstance(node, dict):
-        return all(type(dim) is int for dim in node) and tree_util.all_leaves(node.values())
-    return isinstance(node, (list, tuple)) and tree_util.all_leaves([name for name in node if name is not None])
+@registered_cache(maxsize=128)
+def _jitted(spec: "_XmapSpec", donated: tuple[int, ...]) -> Any:
+    @wraps(spec.fun)
+    def global_function(*args: Any) -> Any:
+        return spec.run(args)
+
+    return jit(global_function, donate_argnums=donated)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _XmapSpec:
-    """The arguments of one `xmap`, with `in_axes` and `out_axes` as pytrees of `_Dims`."""
+    """The arguments of one `xmap`, with `in_axes` and `out_axes` as pytrees of `NamedDims`.
+
+    `resolved` returns a spec whose `resources` are mesh axes; `loops` then has the numbers of steps of names, and
+    `looped` the names whose steps are being traced.
+    """
 
     fun: Function
     in_axes: Any
     out_axes: Any
     sizes: Mapping[Name, int]
-    resources: Mapping[Name, tuple[str, ...]]
+    resources: Mapping[Name, tuple[Any, ...]]
+    loops: Mapping[Name, int] = field(default_factory=dict)
+    looped: frozenset[Name] = frozenset()
+
+    @cached_property
+    def _key(self) -> tuple[Any, ...]:
+        axes = [
+            (
+                tree.structure(axes, is_named_dims),
+                tuple((tuple(dims.names.items()), dims.rank) for dims in named_dims_leaves(axes)),
+            )
+            for axes in (self.in_axes, self.out_axes)
+        ]
+        tables = (tuple(table.items()) for table in (self.sizes, self.resources, self.loops))
+        return (self.fun, *axes, *tables, self.looped)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _XmapSpec) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def resolved(self) -> "_XmapSpec":
+        """Return the spec with the loops that are in force now separated from the mesh axes."""
+        split = {name: split_resources(resources) for name, resources in self.resources.items()}
+        loops = {name: steps for name, (_, steps) in split.items() if steps > 1}
+        return replace(self, resources={name: axes for name, (axes, _) in split.items()}, loops=loops)
 
     @staticmethod
     def of(
         fun: Function, in_axes: Any, out_axes: Any, sizes: Mapping[Name, int], resources: Mapping[Name, Any]
     ) -> "_XmapSpec":
         label = f"xmap of {describe_function(fun)}"
-        if isinstance(in_axes, list) and not _is_dims(in_axes):
+        if isinstance(in_axes, list) and not is_entry(in_axes):
             in_axes = tuple(in_axes)  # one entry per positional argument
-        ins = () if in_axes == () else _parse_axes(f"{label}: in_axes", in_axes)
-        outs = _parse_axes(f"{label}: out_axes", out_axes)
+        ins = () if in_axes == () else parse_axes(f"{label}: in_axes", in_axes)
+        outs = parse_axes(f"{label}: out_axes", out_axes)
         for name, size in sizes.items():
             if type(size) is not int or size < 0:
                 raise TypeError(f"{label}: the size of {name!r} in axis_sizes must be an integer >= 0, not {size!r}")
-        defined = [*sizes, *(name for dims in _leaves(ins) for name in dims.all)]
-        out_names = [name for dims in _leaves(outs) for name in dims.all]
+        defined = [*sizes, *(name for dims in named_dims_leaves(ins) for name in dims.all)]
+        out_names = [name for dims in named_dims_leaves(outs) for name in dims.all]
         for argument, names in (("out_axes", out_names), ("axis_resources", list(resources))):
             if unknown := [name for name in names if name not in defined]:
                 raise ValueError(
@@ -217,15 +215,17 @@ class _XmapSpec:
                 )
         mesh_axes = {name: _mesh_axes(label, name, resources[name]) for name in resources}
         spec = _XmapSpec(fun, ins, outs, dict(sizes), mesh_axes)
-        for dims in (*_leaves(ins), *_leaves(outs)):
+        for dims in (*named_dims_leaves(ins), *named_dims_leaves(outs)):
             spec._check_distinct_axes(dims)
         return spec
 
-    def _check_distinct_axes(self, dims: _Dims) -> None:
+    def _check_distinct_axes(self, dims: NamedDims) -> None:
         """Raise if two dims of one array would be sharded along one mesh axis."""
         used: dict[str, Name] = {}
         for name in dims.names.values():
             for axis in self.resources.get(name, ()):
+                if isinstance(axis, SerialLoop):
+                    continue
                 if axis in used:
                     raise ShardingError(
                         f"xmap of {describe_function(self.fun)}: axis_resources maps both {used[axis]!r} and {name!r} "
@@ -260,19 +260,53 @@ class _XmapSpec:
         in_dims = self.dims_of_leaves("in_axes", self.in_axes, args)
         operands = [as_operand(leaf) for leaf in leaves]
         sizes = self._name_sizes(operands, in_dims, argument_names(self.fun, args, {}))
+        if self.loops:
+            return self._run_in_steps(structure, operands, in_dims, sizes)
         return _Call(self, structure, operands, in_dims, sizes).results()
 
-    def dims_of_leaves(self, argument: str, prefix: Any, values: Any) -> list[_Dims]:
-        """Broadcast a pytree prefix of `_Dims` to the leaves of `values`."""
+    def _run_in_steps(
+        self, structure: tree.Structure, operands: list[Any], in_dims: list[NamedDims], sizes: Mapping[Name, int]
+    ) -> Any:
+        """Return the results, computed in steps along the first name that has a loop."""
+        (name, steps), *others = self.loops.items()
+        label = f"xmap of {describe_function(self.fun)}"
+        if sizes[name] % steps:
+            raise ValueError(
+                f"{label}: a serial loop of {steps} steps does not divide the size {sizes[name]} of {name!r}"
+            )
+        inner = replace(
+            self,
+            sizes={**self.sizes, name: sizes[name] // steps},
+            loops=dict(others),
+            looped=self.looped | {name},
+        )
+        dims = [dims.position(name, dims.all) for dims in in_dims]
+        leaves, out_tree = run_in_steps(lambda parts: inner.run(structure.unflatten(parts)[0]), operands, dims, steps)
+        out_dims = self.dims_of_leaves("out_axes", self.out_axes, out_tree.unflatten(list(range(len(leaves)))))
+        results = []
+        for number, (x, dims_of_result) in enumerate(zip(leaves, out_dims, strict=True)):
+            dim = dims_of_result.position(name, dims_of_result.all)
+            if dim is None:
+                raise ValueError(
+                    f"{label}: out_axes {dims_of_result.text} of result {number} do not have {name!r}, which is "
+                    "computed in steps of a serial loop: add it to out_axes"
+                )
+            results.append(merge_steps(x, dim))
+        return out_tree.unflatten(results)
+
+    def dims_of_leaves(self, argument: str, prefix: Any, values: Any) -> list[NamedDims]:
+        """Broadcast a pytree prefix of `NamedDims` to the leaves of `values`."""
         try:
-            return tree.broadcast_prefix(prefix, values, lambda node: isinstance(node, _Dims))
+            return tree.broadcast_prefix(prefix, values, lambda node: isinstance(node, NamedDims))
         except tree.TreeMismatch as mismatch:
             raise ValueError(
                 f"xmap of {describe_function(self.fun)}: {argument} do not match.\n  "
                 f"{describe_mismatch(mismatch, argument)}"
             ) from None
 
-    def _name_sizes(self, operands: Sequence[Any], in_dims: Sequence[_Dims], labels: Sequence[str]) -> dict[Name, int]:
+    def _name_sizes(
+        self, operands: Sequence[Any], in_dims: Sequence[NamedDims], labels: Sequence[str]
+    ) -> dict[Name, int]:
         """Return the size of every name, and check that all its dims agree on it."""
         caller = f"xmap of {describe_function(self.fun)}"
         sources: dict[Name, dict[str, int]] = {name: {"axis_sizes has": size} for name, size in self.sizes.items()}
@@ -289,7 +323,7 @@ class _XmapSpec:
                 raise ValueError(f"{caller}: all dims with the name {name!r} must have the same size:{lines}")
         return {name: next(iter(sizes.values())) for name, sizes in sources.items()}
 
-    def constrain(self, x: Any, dims: _Dims) -> Any:
+    def constrain(self, x: Any, dims: NamedDims) -> Any:
         """Constrain the named dims of an array to the mesh axes of `axis_resources`."""
         if not any(self.resources.get(name) for name in dims.names.values()):
             return x
@@ -309,7 +343,7 @@ class _Call:
         spec: _XmapSpec,
         structure: tree.Structure,
         operands: Sequence[Any],
-        in_dims: Sequence[_Dims],
+        in_dims: Sequence[NamedDims],
         sizes: Mapping[Name, int],
     ):
         self.spec = spec
@@ -335,7 +369,7 @@ class _Call:
             ]
         )
 
-    def _out_dims(self, mapped: "_Mapped") -> list[_Dims]:
+    def _out_dims(self, mapped: "_Mapped") -> list[NamedDims]:
         results = self.flat.out_tree.unflatten(list(range(len(mapped.names))))
         return self.spec.dims_of_leaves("out_axes", self.spec.out_axes, results)
 
@@ -351,9 +385,15 @@ class _Call:
             types.append(x.type.with_shape((*kept, *(size for name, size in positional.items() if name in dims.all))))
         axes = {name: size for name, size in self.sizes.items() if name not in positional}
         with _enclosing.using(self.spec.resources):
-            return build(self.flat, types, function_name(self.spec.fun), axes)
+            program, captured = build(self.flat, types, function_name(self.spec.fun), axes)
+        if used := [name for name in self.spec.looped if name in program.axis_names]:
+            raise ValueError(
+                f"xmap of {describe_function(self.spec.fun)}: {used[0]!r} is computed in steps of a serial loop, so "
+                "the function must not use it, for example in collectives"
+            )
+        return program, captured
 
-    def _vmap_names(self, traced: tuple[Program, list[Any]], in_dims: Sequence[_Dims]) -> "_Mapped":
+    def _vmap_names(self, traced: tuple[Program, list[Any]], in_dims: Sequence[NamedDims]) -> "_Mapped":
         """Vmap a traced function over all names that it uses or that its operands have."""
         program, captured = traced
         names: list[list[Name | None]] = [[None] * type.ndim for type in program.out_types]
@@ -371,8 +411,8 @@ class _Call:
         return _Mapped(program, names)
 
     def _retrace_with_positional_dims(
-        self, mapped: "_Mapped", out_dims: Sequence[_Dims], named: Program
-    ) -> tuple[list[Any], list[_Dims], tuple[Program, list[Any]]]:
+        self, mapped: "_Mapped", out_dims: Sequence[NamedDims], named: Program
+    ) -> tuple[list[Any], list[NamedDims], tuple[Program, list[Any]]]:
         """Trace `fun` again with the names that results vary along, but should not, as last dims of the operands.
 
         Returns the transposed operands, their remaining named dims, and the traced function. Raises if `fun` does not
@@ -395,17 +435,17 @@ class _Call:
                 if type != expected:
                     raise self._varying_result_error(extra[index] or unnamed, out_dims[index], index)
         operands: list[Any] = []
-        in_dims: list[_Dims] = []
+        in_dims: list[NamedDims] = []
         for x, dims in zip(self.operands, self.in_dims, strict=True):
             dim_of_name = {name: dim for dim, name in dims.names.items()}
             moved = [dim_of_name[name] for name in unnamed if name in dim_of_name]
             order = (*(dim for dim in range(x.type.ndim) if dim not in moved), *moved)
             operands.append(permute(x, order))
             kept = {order.index(dim): name for dim, name in dims.names.items() if name not in unnamed}
-            in_dims.append(_Dims(kept, None, dims.text))
+            in_dims.append(NamedDims(kept, None, dims.text))
         return operands, in_dims, self._trace({name: self.sizes[name] for name in unnamed})
 
-    def _varying_result_error(self, extra: Sequence[Name], dims: _Dims, number: int) -> ValueError:
+    def _varying_result_error(self, extra: Sequence[Name], dims: NamedDims, number: int) -> ValueError:
         return ValueError(
             f"xmap of {describe_function(self.spec.fun)}: result {number} varies along {', '.join(map(repr, extra))}, "
             "which "
@@ -413,7 +453,7 @@ class _Call:
             "it to out_axes."
         )
 
-    def _move_dims(self, x: Any, names: list[Name | None], dims: _Dims, number: int) -> Any:
+    def _move_dims(self, x: Any, names: list[Name | None], dims: NamedDims, number: int) -> Any:
         """Move the named dims of a result to their positions in `out_axes`."""
         for name in dims.names.values():
             if name not in names:  # the result does not vary along the name
@@ -441,40 +481,21 @@ class _Mapped:
     names: list[list[Name | None]]
 
 
-def _extra_names(names: Sequence[Name | None], dims: _Dims) -> list[Name]:
+def _extra_names(names: Sequence[Name | None], dims: NamedDims) -> list[Name]:
     """Return the names that a result varies along, but that its `out_axes` do not have."""
     return [name for name in names if name is not None and name not in dims.all]
 
 
-def _parse_axes(label: str, axes: Any) -> Any:
-    """Parse a pytree of axes to a pytree of `_Dims`."""
-
-    def parse(entry: Any) -> _Dims:
-        if not _is_dims(entry):
-            raise TypeError(
-                f"{label}: an entry must be a list such as ['batch', ...] or a dict such as {{0: 'batch'}}, "
-                f"not {entry!r}. For an array without named dims, write {{}}."
-            )
-        return _Dims.parse(label, entry)
-
-    if axes is None or axes == ():
-        raise TypeError(f"{label} {axes!r} have no entry: for an array without named dims, write {{}}")
-    return tree.map(parse, axes, is_leaf=lambda node: node is None or _is_dims(node))
-
-
-def _leaves(axes: Any) -> list[_Dims]:
-    return tree.leaves(axes, lambda node: isinstance(node, _Dims))
-
-
-def _mesh_axes(label: str, name: Name, resource: Any) -> tuple[str, ...]:
-    """Return the mesh axes of one entry of `axis_resources`."""
-    axes = (resource,) if isinstance(resource, str) else resource
-    if not isinstance(axes, tuple) or any(not isinstance(axis, str) for axis in axes):
+def _mesh_axes(label: str, name: Name, resource: Any) -> tuple[Any, ...]:
+    """Return the mesh axes and loops of one entry of `axis_resources`."""
+    axes = (resource,) if isinstance(resource, (str, SerialLoop)) else resource
+    if not isinstance(axes, tuple) or any(not isinstance(axis, (str, SerialLoop)) for axis in axes):
         raise TypeError(
-            f"{label}: axis_resources maps {name!r} to {resource!r}: pass the name of a mesh axis, or a tuple of "
-            "names. Serial loops over a name are not supported: use `lax.map`."
+            f"{label}: axis_resources maps {name!r} to {resource!r}: pass the name of a mesh axis, a SerialLoop, or a "
+            "tuple of them"
         )
-    if len(set(axes)) != len(axes):
+    names = [axis for axis in axes if isinstance(axis, str)]
+    if len(set(names)) != len(names):
         raise ShardingError(f"{label}: axis_resources maps {name!r} to {axes}, in which an axis repeats")
     return axes
 

@@ -41,12 +41,6 @@ def test_documented_example():
 
 
 def test_lists_and_dicts_name_dims():
-    seen = []
-
-    def noted(x):
-        seen.append(x.shape)
-        return 2 * x
-
     for axes, inner_shape in (
         (["a", ...], (3, 2)),
         (["a", "b", ...], (2,)),
@@ -59,8 +53,14 @@ def test_lists_and_dicts_name_dims():
         ({}, (4, 3, 2)),
         ([...], (4, 3, 2)),
     ):
+        seen = []
+
+        def noted(x, seen=seen):
+            seen.append(x.shape)
+            return 2 * x
+
         close(xmap(noted, in_axes=axes, out_axes=axes)(Y), 2 * Y)
-        assert seen.pop() == inner_shape
+        assert seen == [inner_shape]
 
 
 def test_out_axes_position_the_named_dims():
@@ -417,5 +417,58 @@ def test_unknown_mesh_axes_raise(mesh):
 
 
 def test_unknown_names_of_the_module_raise():
-    with pytest.raises(AttributeError, match=r"shardwise\.experimental\.maps has no attribute 'SerialLoop'"):
-        maps.SerialLoop  # noqa: B018
+    with pytest.raises(AttributeError, match=r"shardwise\.experimental\.maps has no attribute 'ResourceEnv'"):
+        maps.ResourceEnv  # noqa: B018
+
+
+@pytest.mark.parametrize("resource", [maps.SerialLoop(2), "steps", ("data", "steps"), ("data", maps.SerialLoop(2))])
+def test_serial_loops(mesh, resource):
+    """The steps of a loop compute slices of the dims of a name."""
+    sizes = []
+
+    def square(x):
+        sizes.append(lax.axis_size("b"))
+        return x * x, x.sum()
+
+    x = np.arange(48.0, dtype=np.float32).reshape(3, 8, 2)
+    mapped = xmap(square, {1: "a"}, ({0: "a"}, ["a"]), axis_sizes={"b": 5}, axis_resources={"a": resource})
+    with mesh, maps.serial_loop("steps", 4):
+        squares, sums = mapped(x)
+    np.testing.assert_array_equal(squares, (x * x).transpose(1, 0, 2))
+    np.testing.assert_array_equal(sums, x.sum((0, 2)))
+    assert sizes == [5]  # traced once
+    program = sw.make_jaxpr(mapped)(x) if resource == maps.SerialLoop(2) else None
+    assert program is None or "length=2" in str(program)
+
+
+def test_errors_of_serial_loops():
+    x = np.arange(6.0)
+    loop = {"axis_resources": {"i": maps.SerialLoop(2)}}
+    with pytest.raises(ValueError, match="'i' is computed in steps of a serial loop, so the function must not use it"):
+        xmap(lambda x: lax.psum(x, "i"), ["i"], {}, **loop)(x)
+    with pytest.raises(ValueError, match="of result 0 do not have 'i', which is computed in steps"):
+        xmap(lambda x: 1.0, ["i"], {}, **loop)(x)
+    with pytest.raises(ValueError, match="a serial loop of 4 steps does not divide the size 6 of 'i'"):
+        xmap(lambda x: x, ["i"], ["i"], axis_resources={"i": maps.SerialLoop(4)})(x)
+    with pytest.raises(ValueError, match="serial_loop: the length must be a positive integer, not 0"):
+        maps.serial_loop("steps", 0).__enter__()
+
+
+def test_equal_xmaps_are_traced_once():
+    traces = []
+
+    def double(x):
+        traces.append(x.shape)
+        return x * 2
+
+    for _ in range(3):
+        close(xmap(double, ["a", ...], ["a", ...])(Y), Y * 2)
+    assert len(traces) == 1
+    close(xmap(double, {1: "a"}, ["a", ...])(Y), np.swapaxes(Y, 0, 1) * 2)
+    assert len(traces) == 2
+
+
+def test_lower_compiles_ahead_of_time():
+    mapped = xmap(lambda x: lax.psum(x, "a"), ["a", ...], {})
+    compiled = mapped.lower(sw.ShapeDtypeStruct(Y.shape, Y.dtype)).compile()
+    close(compiled(Y), Y.sum(0))
