@@ -9,7 +9,7 @@ arguments and results only; the planner chooses the others.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
@@ -127,7 +127,8 @@ def xmap(
 
     def lower(*args: Any) -> Lowered:
         """Compile the function for arguments of these types, ahead of time, as `lower` of a jitted function does."""
-        return _compiled(spec, donated).lower(*args)
+        lowered: Lowered = _compiled(spec, donated).lower(*args)
+        return lowered
 
     call.lower = lower  # type: ignore[attr-defined]
     return call
@@ -137,19 +138,18 @@ def _compiled(spec: "_XmapSpec", donated: tuple[int, ...]) -> Any:
     """Return the jitted function of all arrays with their named dims, for the mesh and the loops that are in force."""
     resolved = spec.resolved()
     resolved.check_mesh()
-    try:
-        return _jitted(resolved, donated)
-    except TypeError:  # the function is not hashable
-        return _jitted.__wrapped__(resolved, donated)
+    return (_cached_jit if isinstance(spec.fun, Hashable) else _jit)(resolved, donated)
 
 
-@registered_cache(maxsize=128)
-def _jitted(spec: "_XmapSpec", donated: tuple[int, ...]) -> Any:
+def _jit(spec: "_XmapSpec", donated: tuple[int, ...]) -> Any:
     @wraps(spec.fun)
     def global_function(*args: Any) -> Any:
         return spec.run(args)
 
     return jit(global_function, donate_argnums=donated)
+
+
+_cached_jit = registered_cache(maxsize=128)(_jit)
 
 
 @final
