@@ -1,5 +1,11 @@
 """Every function of `_jaxlib`, against the installed jaxlib: a failure here is a change in jaxlib."""
 
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -259,3 +265,81 @@ def test_put_copies_memory_that_jaxlib_would_alias(client, count, shared):
         np.testing.assert_array_equal(shard, np.ones((32, 32)))
     for shard in _jaxlib.split(buffers):
         assert not rows.ctypes.data <= shard.unsafe_buffer_pointer() < rows.ctypes.data + rows.nbytes
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_executables_are_serialized(client, count):
+    devices = client.devices()[:count]
+    options: _jaxlib.CompilerOptions = (("xla_backend_optimization_level", 0),)
+    blob = _jaxlib.serialize_executable(_jaxlib.compile_text(INCREMENT, devices, options=options))
+    loaded = _jaxlib.deserialize_executable(blob, INCREMENT, devices, options)
+    launch = _jaxlib.launcher(loaded, [_jaxlib.result_handler((2, 3), np.float32, devices)])
+    buffers = _jaxlib.put([np.ones((2, 3), np.float32)] * count, devices, devices)
+    assert isinstance(buffers, _jaxlib.Buffers)
+    for shard in shards_to_numpy(launch([buffers])[0]):
+        np.testing.assert_array_equal(shard, np.full((2, 3), 2))
+    assert version("jaxlib") in _jaxlib.versions(devices[0])
+
+
+def test_unknown_compiler_options_are_errors(client):
+    with pytest.raises(_jaxlib.RuntimeFailure, match="xla_no_such_option"):
+        _jaxlib.compile_text(INCREMENT, client.devices()[:1], options=(("xla_no_such_option", True),))
+
+
+CALLBACK = """
+module @m { func.func public @main(%x: tensor<3xf32>) -> tensor<3xf32> {
+  %1 = "stablehlo.custom_call"(%x) <{call_target_name = "xla_ffi_python_cpu_callback", has_side_effect = false,
+    api_version = 4 : i32, backend_config = {index = 0 : ui64}, operand_layouts = [dense<0> : tensor<1xindex>],
+    result_layouts = [dense<0> : tensor<1xindex>]}> : (tensor<3xf32>) -> tensor<3xf32>
+  return %1 : tensor<3xf32> } }
+"""
+
+
+def test_callbacks_receive_and_return_numpy_arrays(client):
+    device = client.devices()[0]
+    executable = _jaxlib.compile_text(CALLBACK, [device], [lambda x: (np.asarray(x) + 1,)])
+    launch = _jaxlib.launcher(executable, [_jaxlib.result_handler((3,), np.float32, [device])], wait=True)
+    (result,) = launch([_jaxlib.put([np.arange(3, dtype=np.float32)], [device], [device])])
+    np.testing.assert_array_equal(_jaxlib.to_numpy(result), [1, 2, 3])
+
+
+def test_modules_are_parsed_and_converted_to_hlo():
+    assert "stablehlo.add" in str(_jaxlib.parse_module(INCREMENT))
+    assert _jaxlib.hlo_text(INCREMENT).startswith("HloModule m")
+
+
+_CLUSTER = """
+import socket
+from shardwise import _jaxlib
+with socket.socket() as probe:
+    probe.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{probe.getsockname()[1]}"
+service = _jaxlib.cluster_service(address, 1, 30)
+store = _jaxlib.cluster_store(address, 0, 30)
+_jaxlib.wait_for_all(store, "start", 30)
+client = _jaxlib.cluster_cpu_client(store, 0, 1, 3, "127.0.0.1")
+print(len(client.devices()), client.process_index())
+store.shutdown()
+service.shutdown()
+"""
+
+
+def test_cluster_of_one_process():
+    """In a process of its own: an error of the coordination service ends the process."""
+    run = subprocess.run([sys.executable, "-c", _CLUSTER], capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == ["3", "0"]
+
+
+def test_cuda_client():
+    if _jaxlib.cuda_library() is None:
+        pytest.skip("the CUDA plugin is not installed")
+    assert {device.platform for device in _jaxlib.cuda_client().devices()} == {"gpu"}
+
+
+def test_every_name_is_exercised():
+    defined = {name for name, value in vars(_jaxlib).items() if getattr(value, "__module__", "") == _jaxlib.__name__}
+    source = Path(_jaxlib.__file__).read_text()
+    defined |= set(re.findall(r"^(\w+) = _", source, re.MULTILINE))
+    used = set(re.findall(r"_jaxlib\.(\w+)", Path(__file__).read_text()))
+    assert {name for name in defined if not name.startswith("_")} <= used
