@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise import tree
 from shardwise._jaxlib import Device, join, put
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
@@ -13,7 +14,8 @@ from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.errors import ShardingError
+from shardwise.compiler.trace.tracer import Tracer
+from shardwise.errors import ShardingError, UnexpectedTracerError
 from shardwise.execute.transfer import assemble_blocks, transfer
 from shardwise.runtime.array import ArrayImpl, array_signature, padded
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, sharding_in_force
@@ -61,6 +63,11 @@ def make_array_from_callback(
         index, spans = indices[device], tuple((part.start, part.stop) for part in bounds)
         if spans not in data_by_span:
             shard = data_callback(index)
+            if isinstance(shard, Tracer):
+                raise UnexpectedTracerError(
+                    f"{name} cannot be called with traced data: the callback returned {shard!r}. Call it outside of "
+                    "traced functions, or use with_sharding_constraint."
+                )
             holds_keys = isinstance(shard, ArrayImpl) and is_key(shard.type.dtype)
             data = np.asarray(shard.words if holds_keys else shard)
             data_dtype = shard.type.dtype if holds_keys else canonical_dtype(data.dtype)
@@ -155,26 +162,24 @@ def make_array_from_single_device_arrays(
     return ArrayImpl.of(buffers, array_signature(type, checked_sharding, True))
 
 
-def make_array_from_process_local_data(
-    sharding: Any, local_data: Any, global_shape: Sequence[int] | None = None
-) -> Array:
+def make_array_from_process_local_data(sharding: Any, local_data: Any, global_shape: Any = None) -> Any:
     """Create a sharded array to which each process contributes the data of its own devices.
 
     Args:
-        sharding: a `Sharding`, a PartitionSpec on the current mesh, or a device.
+        sharding: a `Sharding`, a PartitionSpec on the current mesh, a device, or a tree prefix of these.
         local_data: this process's data. Along each dim it has either the full size, or the elements that the devices
-            of this process hold, in order.
-        global_shape: the shape of the array. By default, every dim that processes hold different parts of is the
-            concatenation of these parts, which must have equal sizes.
+            of this process hold, in order. Or a pytree of arrays.
+        global_shape: the shape of the array, or a tree prefix of shapes. By default, every dim that processes hold
+            different parts of is the concatenation of these parts, which must have equal sizes.
 
     Returns:
-        The array.
+        The array, or a pytree of arrays like `local_data`.
 
     Raises:
         TypeError: if `sharding` is not a sharding.
         ShardingError: if `sharding` cannot shard an array of this shape, or leaves a dim UNCONSTRAINED.
-        ValueError: if `local_data` and `global_shape` differ in rank, or if a dim of `local_data` has another size than
-            described above.
+        ValueError: if `sharding` or `global_shape` is not a tree prefix of `local_data`, if `local_data` and
+            `global_shape` differ in rank, or if a dim of `local_data` has another size than described above.
 
     Example:
         >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
@@ -182,6 +187,28 @@ def make_array_from_process_local_data(
         (8,)
     """
     name = "make_array_from_process_local_data"
+    leaves, structure = tree.flatten(local_data)
+    if not any(isinstance(leaf, (np.ndarray, Array)) for leaf in leaves):  # such as a list of numbers
+        leaves, structure, local_data = [local_data], tree.structure(0), 0
+    try:
+        shardings = tree.broadcast_prefix(sharding, local_data, _is_sharding)
+        shapes = tree.broadcast_prefix(global_shape, local_data, _is_shape)
+    except tree.TreeMismatch as mismatch:
+        raise ValueError(f"{name}: sharding and global_shape must be tree prefixes of local_data: {mismatch}") from None
+    return structure.unflatten(
+        [_from_local_data(name, *arguments) for arguments in zip(shardings, leaves, shapes, strict=True)]
+    )
+
+
+def _is_sharding(x: Any) -> bool:
+    return isinstance(x, (Sharding, PartitionSpec, Device))
+
+
+def _is_shape(x: Any) -> bool:
+    return x is None or (isinstance(x, (tuple, list)) and all(isinstance(size, (int, np.integer)) for size in x))
+
+
+def _from_local_data(name: str, sharding: Any, local_data: Any, global_shape: Sequence[int] | None) -> Array:
     data = np.asarray(local_data)
     if isinstance(sharding, PartitionSpec):
         sharding = sharding_in_force(sharding, name)
@@ -242,6 +269,8 @@ def _check_sharding(name: str, sharding: Any, shape: tuple[int, ...]) -> Shardin
 def _arrays_by_device(name: str, sharding: Sharding, arrays: Sequence[Any]) -> dict[Any, ArrayImpl]:
     by_device: dict[Any, ArrayImpl] = {}
     for number, array in enumerate(arrays):
+        if isinstance(array, Tracer):
+            raise ValueError(f"{name} needs concrete arrays, but arrays[{number}] is {array!r}")
         if not isinstance(array, ArrayImpl):
             raise TypeError(f"{name}: arrays[{number}] is {array!r}, not an array on a device: use `device_put` first")
         if not isinstance(array.sharding, SingleDeviceSharding):

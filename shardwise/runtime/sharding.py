@@ -14,6 +14,7 @@ from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, 
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.errors import ShardingError
 
+_MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
 ONE_DEVICE = AbstractMesh((), ())
 
 
@@ -98,6 +99,10 @@ class Sharding:
         layout = self.pin(shape).layout
         return layout.shard_shape(layout.padded_shape(shape, self.mesh_shape), self.mesh_shape)
 
+    def check_compatible_aval(self, aval_shape: Sequence[int]) -> None:
+        """Raise a ShardingError, which is a ValueError, if this cannot shard an array of this shape."""
+        self.pin(tuple(aval_shape))
+
     def is_equivalent_to(self, other: "Sharding", ndim: int) -> bool:
         """Return whether both shard every array of this rank the same, on the same devices, in the same memory."""
         if self.device_set != other.device_set or self.nondefault_memory != other.nondefault_memory:
@@ -136,6 +141,8 @@ def _nondefault_memory(name: str, kind: str | None, devices: Sequence[Any]) -> s
         return None
     first = devices[0]
     if isinstance(first, AbsentDevice):
+        if kind not in _MEMORY_KINDS:
+            raise ShardingError(f"{name}: memory_kind={kind!r} is none of {', '.join(map(repr, _MEMORY_KINDS))}")
         return None if kind == "device" else kind
     default = first.default_memory().kind
     known = [memory.kind for memory in first.addressable_memories()] or [default]

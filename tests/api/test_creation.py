@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.errors import ShardingError
+from shardwise.errors import ShardingError, UnexpectedTracerError
 from shardwise.sharding import NamedSharding, PositionalSharding, SingleDeviceSharding
 from shardwise.sharding import PartitionSpec as P
 from tests.runtime.test_cluster import free_port
@@ -240,3 +240,26 @@ def test_two_processes_contribute_their_parts(tmp_path):
         assert set(found) == {"inferred", "given", "all", "columns", "called", "moved"}
         for name, (shape, there, absent, total) in found.items():
             assert (shape, there, absent, total) == ([8, 3], [True, True], 2, 276.0), name
+
+
+def test_process_local_data_is_a_pytree():
+    rows = NamedSharding(sw.make_mesh((2,), ("x",)), P("x"))
+    data = {"a": np.arange(4), "b": (np.ones((2, 3), np.float32),)}
+    for shape in (None, {"a": (4,), "b": (2, 3)}):
+        arrays = sw.make_array_from_process_local_data(rows, data, shape)
+        assert arrays["a"].sharding == arrays["b"][0].sharding == rows
+        np.testing.assert_array_equal(arrays["a"], data["a"])
+        np.testing.assert_array_equal(arrays["b"][0], data["b"][0])
+    on_device = sw.make_array_from_process_local_data(sw.devices()[1], {"a": np.arange(4)}, (4,))
+    assert on_device["a"].devices() == {sw.devices()[1]}
+    for wrong in ({"a": (4,)}, {"a": (5,), "b": (2, 3)}):
+        with pytest.raises(ValueError):
+            sw.make_array_from_process_local_data(rows, data, wrong)
+
+
+def test_traced_data_raises():
+    rows = NamedSharding(sw.make_mesh((2,), ("x",)), P("x"))
+    with pytest.raises(UnexpectedTracerError, match="make_array_from_callback cannot be called with traced data"):
+        sw.jit(lambda x: sw.make_array_from_callback((4,), rows, lambda index: x[index]))(np.arange(4))
+    with pytest.raises(ValueError, match="needs concrete arrays"):
+        sw.jit(lambda x: sw.make_array_from_single_device_arrays((4,), rows, [x, x]))(np.arange(2))

@@ -153,3 +153,24 @@ def test_replicated(mesh):
     assert single.replicated == single
     grid = PositionalSharding(sw.devices()[:4]).reshape(2, 2)
     assert grid.replicated.is_fully_replicated and grid.replicated.devices == grid.devices
+
+
+def test_compatible_shapes_and_invalid_specs(mesh):
+    grid = NamedSharding(mesh, P("data", "model"))
+    grid.check_compatible_aval((8, 2))
+    with pytest.raises(ValueError):
+        grid.check_compatible_aval((8,))
+    with pytest.raises(ValueError, match="cannot contain another tuple"):
+        P("data", ("model", ("data",)))
+    with pytest.raises(TypeError, match="cannot be subclassed"):
+        type("Spec", (P,), {})
+    with pytest.raises(ShardingError, match="cannot be None"):
+        Mesh(np.array(sw.devices()).reshape(4, 2), ("x", None))
+    with pytest.raises(ShardingError, match="memory_kind='somewhere' is none of"):
+        NamedSharding(mesh.abstract_mesh, P(), memory_kind="somewhere")
+
+
+def test_aval_is_the_type(mesh):
+    x = sw.device_put(np.ones((8, 2), np.float32), NamedSharding(mesh, P("data")))
+    assert (str(x.aval), x.aval.shape) == ("f32[8,2]", (8, 2))
+    assert sw.jit(lambda x: x * x.aval.shape[0])(x)[0, 0] == 8

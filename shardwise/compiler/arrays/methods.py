@@ -49,6 +49,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.arrays.reductions import sometrue
 from shardwise.compiler.arrays.views import byteswap_elements, view_as
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.movement import Reshape, permute
@@ -202,6 +203,11 @@ class Array(NamespaceMethods, DeviceAttributes):
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 100  # numpy's operators defer to ours
+
+    @property
+    def aval(self) -> ArrayType:
+        """The type: shape, dtype, whether it is weak, and the axes over which it varies."""
+        return self.type
 
     def __len__(self) -> int:
         if not self.type.ndim:

@@ -74,6 +74,8 @@ class AbstractMesh:
                 f"a mesh needs one name per axis: sizes {self.axis_sizes} have {len(self.axis_sizes)} axes, "
                 f"names {self.axis_names} have {len(self.axis_names)}"
             )
+        if None in self.axis_names:
+            raise ShardingError(f"mesh axis names cannot be None: {self.axis_names}")
         if repeated := {n for n in self.axis_names if self.axis_names.count(n) > 1}:
             raise ShardingError(f"mesh axis names must differ: {sorted(repeated)} repeat in {self.axis_names}")
         if any(size < 1 for size in self.axis_sizes):

@@ -33,7 +33,8 @@ class PartitionSpec(tuple[Any, ...]):
             sharded.
 
     Raises:
-        TypeError: if an entry is something else.
+        TypeError: if an entry is something else, or if a class derives from it.
+        ValueError: if a tuple contains a tuple.
 
     Example:
         >>> P("data", None, ("model", "expert"))
@@ -42,10 +43,15 @@ class PartitionSpec(tuple[Any, ...]):
 
     UNCONSTRAINED = UNCONSTRAINED
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        raise TypeError(f"PartitionSpec cannot be subclassed, as by {cls.__name__}")
+
     def __new__(cls, *entries: Any) -> "PartitionSpec":
         normalized = []
         for entry in entries:
             names = entry if isinstance(entry, tuple) else (entry,)
+            if any(isinstance(name, tuple) for name in names):
+                raise ValueError(f"PartitionSpec: a tuple of axis names cannot contain another tuple, as in {entry!r}")
             if entry is not None and entry is not UNCONSTRAINED and not all(isinstance(name, str) for name in names):
                 raise TypeError(
                     "PartitionSpec accepts None, an axis name, a tuple of names or UNCONSTRAINED for each dim, "
