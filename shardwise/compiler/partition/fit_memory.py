@@ -35,7 +35,7 @@ def fit_memory(program: PartitionedProgram, limit: int, donated: Collection[int]
     """Return the program planned so that each device holds at most `limit` bytes, if that is possible.
 
     Args:
-        program: the program as it is planned without a limit.
+        program: the program, planned without a limit.
         limit: the most bytes that each device should hold.
         donated: the inputs whose buffers are reused for outputs.
 

@@ -271,6 +271,21 @@ def test_reducing_a_value_made_partial_gives_the_value(mesh):
             np.testing.assert_array_equal(total, array)
 
 
+@pytest.mark.parametrize("name", ["f32", "bf16", "c64", "i32", "bool"])
+def test_terms_of_a_replicated_value_do_not_change_its_sign(name):
+    """x + -0.0 is x for every x, but -0.0 + 0.0 is 0.0."""
+    mesh, dtype = AbstractMesh((8,), ("a",)), SHORT_NAMES[name]
+    shards = [np.array([-0.0, 0.0, 1.0]).astype(dtype)] * 8
+    op = ToPartial(("a",))
+    terms = op.exchange(mesh, shards)
+    np.testing.assert_array_equal(run(program_of(op, shards), mesh, shards), terms)
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    np.testing.assert_array_equal(total, shards[0])
+    np.testing.assert_array_equal(np.signbit(total.real.astype(float)), np.signbit(shards[0].real.astype(float)))
+
+
 def test_to_partial_leaves_no_nan_on_other_devices():
     mesh = AbstractMesh((8,), ("a",))
     shards = [np.full(2, np.nan, np.float32)] * 8
