@@ -16,7 +16,7 @@ from shardwise.compiler.arrays import methods, operands
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.arrays.promotion import canonical_dtype, requested_dtype
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -518,5 +518,5 @@ def dtype(x: Any) -> Any:
         dtype('float32')
     """
     if isinstance(x, (type, np.dtype, str)) or is_key(x):
-        return canonical_dtype(x)
+        return requested_dtype("dtype", x) if isinstance(x, np.dtype) else canonical_dtype(x)
     return type_of(x, "dtype").dtype

@@ -89,6 +89,37 @@ def test_boolean_indices(name):
         np.testing.assert_array_equal(sw.numpy.asarray(GRID).at[index].set(-1.0), updated)
 
 
+def test_an_ellipsis_of_no_dims_separates_arrays():
+    rows, columns = np.array([0, 1]), np.array([2, 3])
+    for index in (
+        (slice(None), rows, ..., columns),
+        (slice(None), ..., rows, columns),
+        (..., rows, slice(None), columns),
+    ):
+        both(lambda m: lambda x: m.numpy.asarray(x)[index], GRID)  # noqa: B023
+        np.testing.assert_array_equal(sw.numpy.asarray(GRID)[index], GRID[index])
+
+
+def test_lists_with_traced_elements_index_arrays():
+    both(lambda m: lambda x, i: m.numpy.asarray(x)[0, [i, i + 1], [[0], [i]]], GRID, 1)
+
+
+def test_integers_are_converted_to_the_dtype_of_the_array():
+    assert int(sw.numpy.zeros(1, "uint32").at[0].set(2**32 - 1)[0]) == 2**32 - 1
+
+
+def test_static_indices_are_checked_in_get():
+    with sw.config.override("check_static_indices", True):
+        with pytest.raises(IndexError, match="out of bounds"):
+            sw.numpy.asarray(GRID).at[0, 3].get()
+        assert np.isnan(sw.numpy.asarray(GRID).at[0, 3].get(mode="fill")).all()
+
+
+def test_lax_dtype_of_dtypes():
+    for x in (np.float32, "int16", np.dtype("float16"), float, 1.0, np.ones(2, np.int8)):
+        assert sw.lax.dtype(x) == jax.lax.dtype(x)
+
+
 def test_gradient_through_a_scalar_mask():
     both(lambda m: m.grad(lambda x: (m.numpy.asarray(x)[True, 1] ** 2).sum() + x[False].sum()), GRID)
 

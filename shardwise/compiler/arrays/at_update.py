@@ -44,6 +44,7 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Pad, Reverse
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
+from shardwise.config import config
 from shardwise.errors import ConcretizationTypeError
 
 if TYPE_CHECKING:
@@ -94,7 +95,10 @@ class IndexUpdateRef:
     ) -> "Array":
         """Return `x[index]`."""
         fills = index_mode("at.get", mode, "clip") in ("fill", "drop")
-        indexer, arrays = parse_index(self.index, self.array.type, not fills, wrap_negative_indices)
+        check_bounds = mode is None and config.check_static_indices
+        indexer, arrays = parse_index(
+            self.index, self.array.type, not fills, wrap_negative_indices, check_bounds=check_bounds
+        )
         fill = out_of_bounds_fill(fill_value, self.array.type.dtype) if fills else None
         return gather_by_index(
             self.array, *arrays, indexer=indexer, fill=fill, sorted=indices_are_sorted, unique=unique_indices

@@ -82,6 +82,7 @@ def _expand_index(index: Any, type: ArrayType) -> tuple[list[Any], ArrayType]:
     """Return one entry per dim and None for each new dim, and the type that they index.
 
     Boolean arrays become the indices of their true elements. A boolean scalar indexes a new dim of size 1 of the type.
+    An ellipsis that stands for no dim is kept: arrays before and after it are not adjacent.
     """
     entries: list[Any] = []
     for entry in map(_list_to_array, index) if isinstance(index, tuple) else (index,):
@@ -96,7 +97,8 @@ def _expand_index(index: Any, type: ArrayType) -> tuple[list[Any], ArrayType]:
     expanded: list[Any] = []
     shape: list[int] = []
     dim = 0
-    for entry in [*entries[:at], *[_FULL_SLICE] * (type.ndim - used), *entries[at + 1 :]]:
+    between = [_FULL_SLICE] * (type.ndim - used) or entries[at : at + 1]
+    for entry in [*entries[:at], *between, *entries[at + 1 :]]:
         consumed = _count_dims([entry])
         sizes = type.shape[dim : dim + consumed]
         if isinstance(entry, _Mask):
@@ -302,7 +304,7 @@ def parse_index(
     positions: list[int] = []  # of the entries that are arrays or integers
     for number, entry in enumerate(entries):
         dim = len(slices)
-        if entry is None:
+        if entry is None or entry is Ellipsis:
             continue
         if isinstance(entry, slice):
             part, is_reversed = _resolve_slice(entry, type.shape[dim])
@@ -323,10 +325,11 @@ def parse_index(
         positions.append(number)
     index_shape = _broadcast([type_of(array).shape for array in arrays])
     adjacent = bool(positions) and positions == list(range(positions[0], positions[-1] + 1))
-    first = positions[0] if adjacent else 0
+    others = [entry for number, entry in enumerate(entries) if number not in positions and entry is not Ellipsis]
+    first = len([entry for entry in entries[: positions[0]] if entry is not Ellipsis]) if adjacent else 0
     counts = iter([_count(part) for dim, part in enumerate(slices) if dim not in dims])
-    rest = [1 if entry is None else next(counts) for number, entry in enumerate(entries) if number not in positions]
-    is_new = [entry is None for number, entry in enumerate(entries) if number not in positions]
+    rest = [1 if entry is None else next(counts) for entry in others]
+    is_new = [entry is None for entry in others]
     shape = (*rest[:first], *index_shape, *rest[first:])
     new_dims = tuple(dim + len(index_shape) * (dim >= first) for dim, new in enumerate(is_new) if new)
     lead = is_new[:first].count(False)
