@@ -285,7 +285,7 @@ class _Mapping:
     def _shard_function(self) -> Function:
         """The function of one device's shards, in which mapped dims have size 1."""
 
-        @wraps(self.function)
+        @wraps(self.function, updated=())  # without its `__signature__`: the arguments are the leaves
         def on_shards(*shards: Any) -> Any:
             slices = [
                 x if dim is None else reshape(x, shape=(*x.type.shape[:dim], *x.type.shape[dim + 1 :]))

@@ -14,7 +14,19 @@ from shardwise.compiler.ops.shape.movement import Reshape, move_dim
 @final
 @dataclass(frozen=True)
 class SerialLoop:
-    """A resource of one name of an `xmap`: its dims are computed in `length` steps, which lowers the memory."""
+    """A resource of one name of an `xmap`: its dims are computed in steps, which lowers the memory.
+
+    Args:
+        length: the number of steps. It must divide the size of the axis.
+
+    Raises:
+        ValueError: when an `xmap` uses it, if `length` does not divide the size of the axis.
+
+    Example:
+        >>> from shardwise.experimental.maps import SerialLoop, xmap
+        >>> xmap(lambda x: x * x, ["i"], ["i"], axis_resources={"i": SerialLoop(2)})(jnp.arange(4))
+        Array([0, 1, 4, 9], dtype=int32)
+    """
 
     length: int
 

@@ -197,7 +197,8 @@ def test_invalid_input_raises():
         "Use None for it in in_axes to pass it through unchanged."
     )
     assert message_of(ValueError, sw.vmap(first), A, y=2.0).endswith(
-        "in_axes maps axis 0 of `y`, which is f32[]~ and has rank 0"
+        "in_axes maps axis 0 of `y`, which is f32[]~ and has rank 0\n"
+        "  `~` marks a weak type, that of a Python number: in promotion, the dtype of an array wins."
     )
 
 
