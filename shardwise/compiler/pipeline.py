@@ -27,6 +27,7 @@ from shardwise.compiler.transforms.erase_varying import erase_varying
 from shardwise.compiler.transforms.hoist import hoist
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lower_keys import lower_keys
+from shardwise.compiler.transforms.merge_stacks import merge_stacks
 from shardwise.config import config
 from shardwise.lazy import lazy_module as module_of
 
@@ -84,7 +85,7 @@ def run_stages(
         out_names: the names of the outputs, for messages.
         user_meshes: the meshes that the user named; the layout of each output is expressed on one of them.
     """
-    simplified = dce(hoist(lower_keys(erase_varying(inline(verify(program))))))
+    simplified = dce(merge_stacks(hoist(lower_keys(erase_varying(inline(verify(program)))))))
     ins = [
         _pin_words(pin, type) if is_key(type.dtype) else pin
         for pin, type in zip(in_pins, program.in_types, strict=True)

@@ -160,7 +160,8 @@ class _Search:
             changed: dict[Layout, list[str]] = {}
             for name, old, new in zip(self.stages.sharded.out_names, local.outputs, replanned.outputs, strict=True):
                 if old.layout != new.layout:
-                    changed.setdefault(new.layout, []).append(name)
+                    new_layout = coarsen_to_first(new.layout, self.meshes, replanned.mesh) or new.layout
+                    changed.setdefault(new_layout, []).append(name)
             outputs = tuple(
                 f"{path_patterns(names)} would then have sharding {new_layout}" for new_layout, names in changed.items()
             )

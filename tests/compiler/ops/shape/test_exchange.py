@@ -20,6 +20,7 @@ FUNCTIONS = {
     "concatenate itself": (lambda np, x, y: np.concatenate([x, x]), 2),
     "concatenate three": (lambda np, x, y: np.concatenate([x, y, x]), 3),
     "vstack": (lambda np, x, y: np.vstack([x, y]), 2),
+    "stack": (lambda np, x, y: np.stack([x, y]).reshape(-1, *x.shape[1:]), 2),
     "block": (lambda np, x, y: np.block([[x, y], [y, x]]), 4),
     "tile": (lambda np, x, y: np.tile(x, (2, 1)), 2),
     "tile three": (lambda np, x, y: np.tile(x, (3, 2)), 3),
