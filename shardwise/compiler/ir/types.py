@@ -152,7 +152,8 @@ def parse_type(text: str) -> ArrayType:
 
 def explain_marks(text: str) -> str:
     """Return sentences that explain the marks of the types in `text`: `f32[]~` and `f32[4]{data}`; "" without marks."""
-    marks = re.findall(r"\[[\d,]*\](~?)(?:\{([\w,]+)\})?", text)
+    axis = r"[^\W\d]\w*"  # not a number: XLA prints the layout of an array in the same way
+    marks = re.findall(rf"\[[\d,]*\](~?)(?:\{{({axis}(?:,{axis})*)\}})?", text)
     lines = []
     if any(weak for weak, _ in marks):
         lines.append("`~` marks a weak type, that of a Python number: in promotion, the dtype of an array wins.")

@@ -15,7 +15,7 @@ from shardwise.compiler.dtypes import (
     numpy_carrier,
     short_name,
 )
-from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
+from shardwise.compiler.ir.types import ArrayType, Scalar, explain_marks, parse_type
 
 
 class TestArrayType:
@@ -151,3 +151,15 @@ class TestScalar:
     )
     def test_it_prints(self, scalar, text):
         assert str(scalar) == text
+
+
+def test_marks_of_types_are_explained():
+    assert explain_marks("f32[3] and i32[] differ") == ""
+    assert explain_marks("layout f32[8,4]{1,0} of XLA") == ""
+    weak = "\n  `~` marks a weak type, that of a Python number: in promotion, the dtype of an array wins."
+    assert explain_marks("f32[]~ and i32[2]~") == weak
+    varying = "marks a value that varies over the mesh axis"
+    assert explain_marks("f32[2]{data} and f32[]~{data,model}") == (
+        f"{weak}\n  `{{data}}` {varying} 'data': it differs between devices."
+        f"\n  `{{data,model}}` {varying} 'data' and 'model': it differs between devices."
+    )
