@@ -138,8 +138,9 @@ class Traced(_Stage):
 
     @property
     def out_info(self) -> Any:
-        """The types of the results as `ShapeDtypeStruct`s."""
-        return self.out_tree.unflatten([struct(type) for type in self._request.program.out_types])
+        """The types of the results as `ShapeDtypeStruct`s, with their `out_shardings`."""
+        types, shardings = self._request.program.out_types, self._request.out_shardings
+        return self.out_tree.unflatten(list(map(struct, types, shardings)))
 
     def __str__(self) -> str:
         return str(self._request.program)

@@ -267,6 +267,8 @@ def _check_sharding(name: str, sharding: Any, shape: tuple[int, ...]) -> Shardin
 
 
 def _arrays_by_device(name: str, sharding: Sharding, arrays: Sequence[Any]) -> dict[Any, ArrayImpl]:
+    if not isinstance(arrays, (list, tuple)):
+        raise TypeError(f"{name} needs a list of arrays, one per device, not {arrays!r}")
     by_device: dict[Any, ArrayImpl] = {}
     for number, array in enumerate(arrays):
         if isinstance(array, Tracer):

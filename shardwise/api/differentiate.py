@@ -648,7 +648,8 @@ def _check_leaves(
             out.append(None)
             continue
         x = as_operand(leaf, name)
-        weak = x.type.weak and is_inexact(x.type.dtype) == is_inexact(type.dtype)  # it matches every dtype of its kind
+        kinds = [(is_inexact(dtype), is_float(dtype)) for dtype in (x.type.dtype, type.dtype)]
+        weak = x.type.weak and kinds[0] == kinds[1]  # a Python number matches every dtype of its kind
         if x.type.shape != type.shape or (x.type.dtype != type.dtype and not weak):
             raise TangentMismatchError(
                 f"{name} of {describe_function(function)}: {role} {number} is {x.type}, expected {type.strong()}"

@@ -114,6 +114,27 @@ def test_linear_transpose_of_integers_and_of_abstract_arguments():
         sw.linear_transpose(lambda x: 2.0 * x, 1)
 
 
+def test_python_numbers_match_dtypes_of_their_kind():
+    assert sw.linear_transpose(lambda x: 2 * x, jnp.float16(1))(3.0)[0] == 6
+    for function, cotangent in ((lambda x: x, 1j), (lambda x: 1j * x, 1.0), (lambda x: x, 1)):
+        with pytest.raises(TypeError, match=r"linear_transpose of `<lambda>` .*: cotangent 0 is"):
+            sw.linear_transpose(function, 1.0)(cotangent)
+
+
+def test_shardings_that_place_shards_alike_need_no_transfer(mesh):
+    x = sw.device_put(np.arange(8), sw.NamedSharding(mesh, sw.P("data")))
+    wider = sw.sharding.Mesh(mesh.devices[None], ("one", "data", "model"))
+    with sw.transfer_guard_device_to_device("disallow_explicit"):
+        y = sw.device_put(x, sw.NamedSharding(wider, sw.P(("one", "data"))))
+    assert y.sharding.mesh == wider
+
+
+def test_eval_shape_has_out_shardings(mesh):
+    rows = sw.NamedSharding(mesh, sw.P("data"))
+    assert sw.jit(lambda x: x * 2, out_shardings=rows).eval_shape(np.arange(8)).sharding == rows
+    assert sw.jit(lambda x: x * 2).eval_shape(np.arange(8)).sharding is None
+
+
 def test_hlo_text():
     lowered = sw.jit(lambda x: x + 1).lower(1.0)
     assert lowered.as_text("hlo").startswith("HloModule")
