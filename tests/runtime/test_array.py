@@ -1,5 +1,6 @@
 """Array: shards, reading, conversions, printing, transfers."""
 
+import pickle
 import sys
 
 import ml_dtypes
@@ -240,6 +241,7 @@ DOCUMENTED = [
 def test_attributes_are_on_the_class():
     assert [name for name in DOCUMENTED if not hasattr(sw.Array, name) or name not in dir(sw.Array)] == []
     assert isinstance(jnp.ones(2), sw.Array)
+    assert repr(sw.Array) == "<class 'shardwise.Array'>" and pickle.loads(pickle.dumps(sw.Array)) is sw.Array
 
 
 @pytest.mark.parametrize("name", ["addressable_shards", "committed", "devices", "block_until_ready", "delete"])

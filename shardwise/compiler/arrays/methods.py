@@ -200,6 +200,7 @@ class Array(NamespaceMethods, DeviceAttributes):
         (True, False)
     """
 
+    __module__ = "shardwise"  # where users import it from; its repr shows it
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 100  # numpy's operators defer to ours
