@@ -157,3 +157,25 @@ def test_gradients_of_cumulative_extrema_at_ties(name, reverse):
     for size in (1, 2, 5, 8, 13):
         x, w = rows[:, :size], weights[:size]
         both(lambda m: m.grad(lambda x: (getattr(m.lax, name)(x, 1, reverse) * w).sum()), x)  # noqa: B023
+
+
+def test_gradient_of_a_mapped_cond_ignores_branches_that_are_not_selected():
+    """The derivative of the square root is infinite at 0."""
+
+    def gradient(m):
+        def safe(x):
+            return m.lax.cond(x < 1e-3, lambda: 1e-3, lambda: m.numpy.sqrt(x))
+
+        return m.grad(lambda x: m.vmap(safe)(x).sum())
+
+    both(gradient, np.array([0, 0, 4], np.float32))
+
+
+def test_mapped_cond_forwards_operands_unbatched():
+    def forward(x, y):
+        return sw.lax.cond(x < 3, lambda x, y: (x * 2, y), lambda x, y: (x * 3, y), x, y)
+
+    y = sw.numpy.array(3.0)
+    doubled, same = sw.vmap(forward, in_axes=(0, None), out_axes=(0, None))(np.arange(5), y)
+    np.testing.assert_array_equal(doubled, [0, 2, 4, 9, 12])
+    assert same is y

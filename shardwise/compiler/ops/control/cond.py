@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import BatchAxis, Hlo, ProgramRunner, Shards, UndefinedPrimal
 from shardwise.compiler.ir.program import Program, Value
@@ -26,6 +27,7 @@ from shardwise.compiler.ops.control.control import (
 from shardwise.compiler.ops.control.region_boundary import Enter, Merge, Predicate
 from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.control.scan import vmap_by_scan
+from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full
@@ -127,19 +129,36 @@ class Cond(DataDependentControl):
             return vmap_by_scan(self, axis, operands, dims)
         # The index is batched: all branches run, and each batch element selects the results of its own.
         results: list[Any] = []
+        rest = [x if dim is None else batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(rest, dims[1:], strict=True)]
+        rest_dims = tuple(None if dim is None else 0 for dim in dims[1:])
         for number, branch in enumerate(self.branches):
-            mapped, out_dims = installed.transforms.vmap(branch, axis, tuple(dims[1:]))
-            outputs = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(Call(mapped)(*rest), out_dims, strict=True)]
             is_selected = Compare("EQ")(index, full((axis.size,), number, np.int32))
-            results = (
-                [
-                    Select()(Broadcast(x.type.shape, (0,))(is_selected), x, y)
-                    for x, y in zip(outputs, results, strict=True)
-                ]
-                if results
-                else outputs
-            )
-        return results, [0] * len(results)
+
+            def select(x: Any, y: Any, is_selected: Any = is_selected) -> Any:
+                return Select()(Broadcast(x.type.shape, (0,))(is_selected), x, y)
+
+            # The derivative of a branch that is not selected may be NaN or infinite: it must not reach the operands.
+            operands = [
+                select(x, StopGradient()(x)) if dim == 0 and is_inexact(x.type.dtype) else x
+                for x, dim in zip(rest, rest_dims, strict=True)
+            ]
+            mapped, out_dims = installed.transforms.vmap(branch, axis, rest_dims)
+            outputs = Call(mapped)(*operands)
+            outputs = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(outputs, out_dims, strict=True)]
+            results = list(map(select, outputs, results)) if results else outputs
+        forwarded = self._forwarded_operands()
+        out_dims = tuple(0 if n is None or rest_dims[n] == 0 else None for n in forwarded)
+        return [x if dim == 0 else rest[n] for x, dim, n in zip(results, out_dims, forwarded, strict=True)], out_dims
+
+    def _forwarded_operands(self) -> list[int | None]:
+        """Return for each result the number of the operand that every branch returns for it; None for other results."""
+        columns = zip(*(self._input_numbers(branch) for branch in self.branches), strict=True)
+        return [column[0] if len(set(column)) == 1 else None for column in columns]
+
+    @staticmethod
+    def _input_numbers(branch: Program) -> list[int | None]:
+        numbers = {value: number for number, value in enumerate(branch.inputs)}
+        return [numbers.get(value) for value in branch.outputs]
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         index, *rest = operands
