@@ -146,9 +146,11 @@ class Cond(DataDependentControl):
             outputs = Call(mapped)(*operands)
             outputs = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(outputs, out_dims, strict=True)]
             results = list(map(select, outputs, results)) if results else outputs
-        forwarded = self._forwarded_operands()
-        out_dims = tuple(0 if n is None or rest_dims[n] == 0 else None for n in forwarded)
-        return [x if dim == 0 else rest[n] for x, dim, n in zip(results, out_dims, forwarded, strict=True)], out_dims
+        result_dims: list[int | None] = [0] * len(results)
+        for number, source in enumerate(self._forwarded_operands()):
+            if source is not None and rest_dims[source] is None:
+                results[number], result_dims[number] = rest[source], None
+        return results, result_dims
 
     def _forwarded_operands(self) -> list[int | None]:
         """Return for each result the number of the operand that every branch returns for it; None for other results."""
