@@ -17,6 +17,8 @@ from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Slice
 
+MAX_STACKED = 8  # a longer stack is resharded by one all-to-all; windows of it would be many messages
+
 
 @verifies_result
 def merge_stacks(program: Program) -> Program:
@@ -51,7 +53,11 @@ def _concatenate_stack(equation: Equation, op: Reshape, producers: dict[Value, E
     if stack is None or not isinstance(stack.op, Concatenate):
         return None
     dim, shape = stack.op.dim, stack.outputs[0].type.shape
-    if any(value.type.shape[dim] != 1 for value in stack.inputs) or not _merges(shape, op.shape, dim):
+    if (
+        len(stack.inputs) > MAX_STACKED
+        or any(value.type.shape[dim] != 1 for value in stack.inputs)
+        or not _merges(shape, op.shape, dim)
+    ):
         return None
     part_shape = (*shape[:dim], *shape[dim + 1 :])
     parts = {value: _apply(equation, Reshape(part_shape), [value]) for value in dict.fromkeys(stack.inputs)}

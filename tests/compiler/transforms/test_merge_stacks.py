@@ -43,6 +43,7 @@ KEPT = {
     "a stack along the last dim": lambda x, y: jnp.stack([x, y], 2).reshape(6, 8),
     "a stack that stays": lambda x, y: jnp.stack([x, y]).reshape(2, 24),
     "a stack that is also used": lambda x, y: total_and_rows(jnp.stack([x, y])),
+    "a long stack": lambda x, y: jnp.stack([x, y] * 5).reshape(60, 4),
     "longer arrays": lambda x, y: jnp.concatenate([x[None], y.reshape(1, 6, 4), x.reshape(1, 6, 4)]) * 2,
     "a reshape that is also used": lambda x, y: total_and_half(x.reshape(2, 3, 4)),
     "a stride": lambda x, y: x.reshape(3, 2, 4)[::2],

@@ -20,10 +20,11 @@ from shardwise.compiler.ops.collective.block_schedule import Piece, Round, merge
 from shardwise.compiler.ops.collective.collectives import Collective, PPermute, lower_unstack
 from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.lower_dim import lower_slice, lower_zeros, resize_dim
+from shardwise.compiler.ops.shape.lower_dim import lower_concatenate, lower_slice, lower_zeros, resize_dim
 from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
+MAX_MESSAGES = 32  # more permutes than these are replaced by an all-gather
 _SCALAR, _ONE = ArrayType((), np.int32), ArrayType((1,), np.int32)
 
 
@@ -105,7 +106,7 @@ class ExchangeWindows(Collective):
     def bytes_sent_of_shard(self, operand: ArrayType) -> float:
         """Return the bytes that each device sends if its operand has this type."""
         size = operand.shape[self.dim]
-        sent = min(sent_elements(self._rounds), size * (self.count - 1))
+        sent = size * (self.count - 1) if self.uses_all_gather(size) else sent_elements(self._rounds)
         return sent * operand.nbytes / max(size, 1)
 
     @property
@@ -127,18 +128,46 @@ class ExchangeWindows(Collective):
         attributes = f"all_gather_dim = 0 : i64, replica_groups = {hlo.groups(self.axes)}"
         stack_type = x.type.with_shape((self.count, *x.type.shape))
         stack = hlo.op("stablehlo.all_gather", (row,), stack_type, attributes)
-        gathered = [piece.after_all_gather(size) for piece in self.pieces]
-        return self._lower_rounds(hlo, lower_unstack(hlo, stack, self.dim), schedule(merge_adjacent(gathered)))
+        rounds = schedule(merge_adjacent([piece.after_all_gather(size) for piece in self.pieces]))
+        if len(rounds) > MAX_MESSAGES:
+            return self._lower_index_space(hlo, stack)
+        return self._lower_rounds(hlo, lower_unstack(hlo, stack, self.dim), rounds)
+
+    def _lower_index_space(self, hlo: Hlo, stack: Any) -> Any:
+        """Assemble the index space from the operands of all devices, and slice the windows of this device."""
+        windows = [Window(*fields) for fields in self.windows]
+        starts = [[window.start_of(k) for k in range(self.count)] for window in windows]
+        low = min(map(min, starts))
+        high = max(max(of) + window.width for of, window in zip(starts, windows, strict=True))
+        x = stack.type.without((0,))
+        parts: list[Any] = []
+        filled = low
+        for source in sorted((Source(*fields) for fields in self.sources), key=lambda source: source.start):
+            first, last = max(source.start, low), min(source.start + source.size, high)
+            if first >= last:
+                continue
+            shards = lower_slice(hlo, stack, self.dim + 1, source.position, source.position + source.shard_size)
+            array = lower_unstack(hlo, shards, self.dim)
+            parts += lower_zeros(hlo, x, self.dim, first - filled)
+            parts.append(lower_slice(hlo, array, self.dim, first - source.start, last - source.start))
+            filled = last
+        space = lower_concatenate(hlo, [*parts, *lower_zeros(hlo, x, self.dim, high - filled)], self.dim)
+        taken = []
+        for of, window in zip(starts, windows, strict=True):
+            position = self.lower_of_device(hlo, [start - low for start in of])
+            taken.append(self.lower_slice_at(hlo, space, position, window.width))
+        return lower_concatenate(hlo, taken, self.dim)
 
     def uses_all_gather(self, operand_size: int) -> bool:
         """Return whether an all-gather of operands of this size along `dim` sends less than permutes, or as much.
 
-        If one permute sends as much, it is better: it needs less memory.
+        If one permute sends as much, it is better: it needs less memory. Many permutes would have too high a latency.
         """
         sent, gathered = sent_elements(self._rounds), operand_size * (self.count - 1)
-        if not gathered or sent != gathered:
-            return 0 < gathered < sent
-        return sum(not each.is_local for each in self._rounds) > 1
+        messages = sum(not each.is_local for each in self._rounds)
+        if not gathered or messages > MAX_MESSAGES:
+            return gathered > 0
+        return gathered < sent or (gathered == sent and messages > 1)
 
     def _lower_rounds(self, hlo: Hlo, x: Any, rounds: Sequence[Round]) -> Any:
         """Receive a block in each round, and write the part of it that this device needs into the result."""

@@ -74,6 +74,7 @@ def exchanges(count: int) -> list[tuple[int, Any, Any]]:
         (1, ((0, 3, 3 * count - 1, 0),), ((3 * count - 4, -3, 3, 1),)),  # in reverse order
         (0, ((0, 8, 8 * count, 0),), ((0, 4, 4, 1), (4 * count, 4, 4, 1))),  # split into two windows
         (0, ((2, 4, 4 * count, 7), (0, 1, count, 5 * count + 9)), ((0, 0, 6 * count, 1),)),  # everything, with gaps
+        (0, tuple((n % 8, 1, count, n * count) for n in range(80)), ((0, 80, 80, 1),)),  # many short arrays
         (0, ((0, 8, 8 * count, 0),), ((1000, 8, 4, 1),)),  # out of bounds
         (0, ((0, 8, 8 * count, 0),), ((0, 0, 0, 1),)),  # nothing
         (0, ((0, 8, 8 * count, 0),), ((-3, 8, 6, 3), (2, 5, 3, 2))),  # with divisors
