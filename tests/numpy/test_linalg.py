@@ -242,7 +242,7 @@ def test_svd_subset_is_a_slice_of_the_full_svd():
         (
             lambda x: jnp.linalg.qr(x, "some"),
             ValueError,
-            "qr: mode must be 'reduced', 'complete', 'r' or 'raw', not 'some'",
+            "qr: mode must be 'reduced' (or 'full'), 'complete', 'r' or 'raw', not 'some'",
         ),
         (lambda x: jnp.linalg.norm(x, "q"), ValueError, "norm: ord='q' is not a norm of matrices"),
         (lambda x: jnp.linalg.norm(x[0], "fro"), ValueError, "norm: ord='fro' is not a norm of vectors"),
