@@ -53,8 +53,8 @@ def _resolve_slice(entry: slice, size: int) -> tuple[tuple[int, int, int], bool]
         start, stop, step = entry.indices(size)
     except TracerIntegerConversionError:
         raise IndexError(
-            f"index: a bound or the step of {entry} is traced, so the shape of the result is unknown. Use "
-            "`lax.dynamic_slice_in_dim(x, start, size)`, whose size is static"
+            f"index: a bound or the step of {entry} is traced, so the shape of the result is unknown. "
+            "State the size: `x[ds(start, size)]`, or `lax.dynamic_slice_in_dim(x, start, size)`"
         ) from None
     count = len(range(start, stop, step))
     if not count:
