@@ -2,7 +2,7 @@
 
 from shardwise.api.callback import io_callback
 from shardwise.api.config_contexts import disable_x64, enable_x64
-from shardwise.experimental import custom_partitioning, maps, mesh_utils, ops, pjit, shard_map
+from shardwise.experimental import custom_partitioning, maps, mesh_utils, multihost_utils, ops, pjit, shard_map
 from shardwise.lazy import set_public_names
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "io_callback",
     "maps",
     "mesh_utils",
+    "multihost_utils",
     "ops",
     "pjit",
     "shard_map",
