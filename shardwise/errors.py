@@ -15,6 +15,7 @@ __all__ = [
     "OutOfMemoryError",
     "ProgramError",
     "ShardingError",
+    "ShardingTypeError",
     "TangentMismatchError",
     "TracerArrayConversionError",
     "TracerBoolConversionError",
@@ -44,6 +45,10 @@ class JAXIndexError(IndexError):
 
 class ShardingError(ValueError):
     """A sharding is not valid: an unknown mesh axis, an axis used twice, or a spec that does not fit its array."""
+
+
+class ShardingTypeError(ShardingError, TypeError):
+    """The types of operands conflict along Explicit mesh axes, or leave the sharding of a result ambiguous."""
 
 
 class DeviceMismatchError(ValueError):

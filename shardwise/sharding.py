@@ -1,6 +1,6 @@
 """Meshes, PartitionSpecs and shardings: the layout of arrays on devices."""
 
-from shardwise.api.placement import get_abstract_mesh, get_mesh, set_mesh, use_mesh
+from shardwise.api.placement import get_abstract_mesh, get_mesh, reshard, set_mesh, use_mesh
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.lazy import set_public_names
@@ -17,6 +17,7 @@ __all__ = [
     "SingleDeviceSharding",
     "get_abstract_mesh",
     "get_mesh",
+    "reshard",
     "set_mesh",
     "use_mesh",
 ]

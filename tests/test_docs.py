@@ -15,7 +15,16 @@ def code_of(document: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "CONTRIBUTING.md", "docs/manual.md", "docs/memory.md", "docs/own-ops.md", "docs/plans.md"]
+    "document",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/explicit.md",
+        "docs/manual.md",
+        "docs/memory.md",
+        "docs/own-ops.md",
+        "docs/plans.md",
+    ],
 )
 def test_python_code_runs_and_prints_the_shown_output(document, tmp_path):
     script = tmp_path / "mlp.py"

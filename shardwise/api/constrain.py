@@ -5,9 +5,10 @@ from typing import Any
 
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.memory_space import InMemory
+from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.errors import ShardingError
-from shardwise.runtime.sharding import Sharding, mesh_of
+from shardwise.runtime.sharding import Sharding, explicit_sharding, mesh_of
 
 
 def constrain_all(
@@ -37,4 +38,10 @@ def _constrain_layout(x: Any, sharding: Sharding, requested_by: str) -> Any:
             f"with_sharding_constraint: {pin.layout} uses {', '.join(map(repr, manual))}, which is a manual axis of "
             "the enclosing shard_map: values inside are shards along that axis already. Use only the other axes."
         )
-    return Constrain(pin.layout.dims, mesh, tuple(sorted(pin.open_dims)), requested_by)(x)
+    open_dims = tuple(sorted(pin.open_dims))
+    if not mesh.abstract.explicit_axes:
+        return Constrain(pin.layout.dims, mesh, open_dims, requested_by=requested_by)(x)
+    auto = mesh.abstract.auto_axes
+    if any(axis in auto for axis in pin.layout.axes):
+        x = Constrain(pin.layout.dims, mesh, open_dims, auto, requested_by=requested_by)(x)
+    return reshard_to(x, explicit_sharding(sharding, x.type.shape))

@@ -55,7 +55,7 @@ from shardwise.execute.request import Request
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import local_devices
-from shardwise.runtime.sharding import Sharding
+from shardwise.runtime.sharding import Sharding, explicit_sharding
 
 _flatten = tree.registry.flatten
 _LEAF = _flatten(0)[1]
@@ -242,7 +242,7 @@ class Jitted(Generic[_P, _R]):
                     f"no_tracing is set, so {describe_function(self.function)} cannot be traced here for arguments of "
                     f"types {', '.join(map(str, arguments.types)) or 'none'}"
                 )
-            traced = trace(self._body(arguments.split), arguments.structure, arguments.types)
+            traced = trace(self._body(arguments.split), arguments.structure, self._types_inside(arguments))
             if not (config.check_tracer_leaks and any(isinstance(x, Tracer) for x in traced.captured)):
                 self._programs.insert(key, traced)  # with leak checks, a cache must not refer to tracers
         return traced
@@ -262,7 +262,7 @@ class Jitted(Generic[_P, _R]):
             ),
             self._out_shardings(traced),
             tuple(names),
-            self._in_shardings(traced, arguments.split.args, arguments.types, names),
+            self._in_shardings(traced, arguments, names),
             donated_leaves(self.options.donate, arguments.split) if self.options.donate else (),
             self.options.keep_unused,
             device=self.options.device,
@@ -292,7 +292,7 @@ class Jitted(Generic[_P, _R]):
             )
         traced = self._traced(arguments)
         names = self._names(arguments)
-        in_shardings = self._in_shardings(traced, arguments.split.args, arguments.types, names)
+        in_shardings = self._in_shardings(traced, arguments, names)
         inputs = [as_operand(leaf) for leaf in arguments.leaves]
         operands = [*constrain_all(inputs, in_shardings, "in_shardings", names), *traced.captured]
         outputs = replay(traced.program, operands) if self.options.inline else Call(traced.program)(*operands)
@@ -303,9 +303,24 @@ class Jitted(Generic[_P, _R]):
         split = arguments.split
         return argument_names(split.bind(self.function), split.args, split.keywords)
 
+    def _types_inside(self, arguments: _Arguments) -> Sequence[ArrayType]:
+        """Return the types of the arguments in the function: `in_shardings` decide along Explicit axes."""
+        if self.options.in_shardings is None:
+            return arguments.types
+        shardings = self._requested_in_shardings(arguments, self._names(arguments))
+        return [
+            type if sharding is None else type.with_explicit(explicit_sharding(sharding, type.shape))
+            for type, sharding in zip(arguments.types, shardings, strict=True)
+        ]
+
     def _in_shardings(
-        self, traced: TracedFunction, args: Any, types: Sequence[ArrayType], names: Sequence[str]
+        self, traced: TracedFunction, arguments: _Arguments, names: Sequence[str]
     ) -> tuple[Sharding | None, ...]:
+        return self._requested_in_shardings(arguments, names)
+
+    def _requested_in_shardings(self, arguments: _Arguments, names: Sequence[str]) -> tuple[Sharding | None, ...]:
+        """Return the sharding of each argument that `in_shardings` requests."""
+        args, types = arguments.split.args, arguments.types
         count = len(tree.leaves(args))
         shardings = self.options.in_shardings
         if isinstance(shardings, list):

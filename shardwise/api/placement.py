@@ -20,13 +20,20 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, device_grid, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.errors import ShardingError
+from shardwise.errors import ShardingError, ShardingTypeError
 from shardwise.execute.executor import as_array
 from shardwise.execute.transfer import transfer, transfer_to_memory
 from shardwise.runtime.array import ArrayImpl, array_signature, deleted_error, place, wait
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.out_of_memory import check_memory
-from shardwise.runtime.sharding import ONE_DEVICE, NamedSharding, Sharding, SingleDeviceSharding, sharding_in_force
+from shardwise.runtime.sharding import (
+    ONE_DEVICE,
+    NamedSharding,
+    Sharding,
+    SingleDeviceSharding,
+    explicit_sharding,
+    sharding_in_force,
+)
 from shardwise.runtime.transfer_guard import check_transfer
 
 _T = TypeVar("_T")
@@ -269,8 +276,64 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
             raise TypeError(f"{name} needs shardings, such as NamedSharding(mesh, spec), not {sharding!r}")
         _check_rank(name, leaf, sharding)
         operand = as_operand(leaf)
+        _check_explicit(name, operand, sharding)
         if isinstance(operand, ArrayImpl) and not (operand.committed or is_staging() or _is_unconstrained(sharding)):
             out.append(_put(operand, sharding))  # a compiled constraint would first replicate it on all devices
+        else:
+            out.append(constrain(operand, sharding))
+    return structure.unflatten(out)
+
+
+def _check_explicit(name: str, operand: Any, sharding: Sharding) -> None:
+    """Check that a value has a sharding along Explicit axes, where its type and not the planner decides."""
+    if not isinstance(sharding, NamedSharding) or not sharding.mesh_shape.explicit_axes:
+        return
+    wanted = operand.type.with_explicit(explicit_sharding(sharding, operand.type.shape))
+    if operand.type is not wanted and not (isinstance(operand, ArrayImpl) and not operand.committed):
+        raise ShardingTypeError(
+            f"{name}: the value has type {operand.type}, and {sharding.spec} means {wanted}. Along Explicit axes a "
+            f"constraint only checks the type: change it with `reshard(x, {sharding.spec})`."
+        )
+
+
+def reshard(x: Any, out_shardings: Any) -> Any:
+    """Change the shardings of the arrays of a pytree along Explicit mesh axes.
+
+    Inside traced functions too, it is differentiable: the cotangent has the sharding that belongs to the type of `x`.
+
+    Args:
+        x: a pytree of arrays and numbers.
+        out_shardings: a `NamedSharding`, a PartitionSpec on the current mesh, or a tree prefix of these.
+
+    Returns:
+        A pytree like `x` of arrays with these shardings.
+
+    Raises:
+        TypeError: if `out_shardings` holds something else, or if a bare PartitionSpec is passed and no mesh is set.
+        ShardingError: if `out_shardings` is not a tree prefix of `x`, if a sharding does not match the rank of an
+            array, or if its mesh has no Explicit axes.
+
+    Example:
+        >>> mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+        >>> jax.typeof(jax.reshard(jnp.arange(8), jax.NamedSharding(mesh, jax.P("x"))))
+        i32[8@x]
+    """
+    name = "reshard"
+    leaves, structure = tree.flatten(x)
+    out = []
+    for leaf, target in zip(leaves, _broadcast_prefix(name, "out_shardings", out_shardings, x), strict=True):
+        sharding = sharding_in_force(target, name) if isinstance(target, PartitionSpec) else target
+        if not isinstance(sharding, NamedSharding):
+            raise TypeError(f"{name} needs a PartitionSpec or a NamedSharding, not {sharding!r}")
+        if not sharding.mesh_shape.explicit_axes:
+            raise ShardingError(
+                f"{name}: the mesh {sharding.mesh_shape} has no Explicit axes. Use `with_sharding_constraint` in "
+                "traced functions, or `device_put`."
+            )
+        _check_rank(name, leaf, sharding)
+        operand = as_operand(leaf)
+        if isinstance(operand, ArrayImpl) and not (operand.committed or is_staging()):
+            out.append(_put(operand, sharding))
         else:
             out.append(constrain(operand, sharding))
     return structure.unflatten(out)
@@ -319,6 +382,11 @@ def _put(leaf: Any, sharding: Sharding | None) -> Any:
     _check_rank("device_put", leaf, sharding)
     if isinstance(leaf, Tracer):
         return constrain(leaf, sharding)
+    if isinstance(sharding, NamedSharding) and sharding.spec.unreduced:
+        raise ShardingError(
+            f"device_put: {sharding.spec} is unreduced, and only values inside a compiled function can be: use the "
+            "spec in `reshard` or `out_sharding` there"
+        )
     if _is_unconstrained(sharding):
         raise ShardingError(
             f"device_put: {sharding} has UNCONSTRAINED dims, which only the planner of a compiled function can decide: "

@@ -28,7 +28,6 @@ from shardwise.api.shard_map import ShardMapOptions, map_shards
 from shardwise.api.static_args import ArgumentSelection, SplitArguments, check_overlap, select_arguments, split_static
 from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import type_of
-from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.manual import DimAxes, Manual
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import Mesh, mesh_context
@@ -217,10 +216,10 @@ class Pmapped(jit.Jitted[_P, _R]):
         return call
 
     def _in_shardings(
-        self, traced: jit.TracedFunction, args: Any, types: Sequence[ArrayType], names: Sequence[str]
+        self, traced: jit.TracedFunction, arguments: Any, names: Sequence[str]
     ) -> tuple[Sharding | None, ...]:
         region = _manual_region(traced)
-        return tuple(_named_sharding(region, dim_axes) for dim_axes in region.in_dim_axes[: len(types)])
+        return tuple(_named_sharding(region, dim_axes) for dim_axes in region.in_dim_axes[: len(arguments.types)])
 
     def _out_shardings(self, traced: jit.TracedFunction) -> tuple[Sharding | None, ...]:
         region = _manual_region(traced)

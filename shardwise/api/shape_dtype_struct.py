@@ -6,10 +6,11 @@ from typing import Any, final
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType, Typed
+from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.execute.request import default_device
 from shardwise.runtime.array import ArraySignature, array_signature
-from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, sharding_in_force
+from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, explicit_sharding, sharding_in_force
 
 
 @final
@@ -49,8 +50,11 @@ class ShapeDtypeStruct(Typed):
             )
         self.type = ArrayType(tuple(shape), canonical_dtype(dtype), weak_type)
         self._sharding: Sharding | PartitionSpec | None = sharding
+        if isinstance(sharding, PartitionSpec) and mesh_context.mesh is not None:
+            sharding = sharding_in_force(sharding, "ShapeDtypeStruct")
         if isinstance(sharding, Sharding):
             sharding.pin(self.type.shape)
+            self.type = self.type.with_explicit(explicit_sharding(sharding, self.type.shape))
 
     @staticmethod
     def like(x: Any) -> "ShapeDtypeStruct":
@@ -107,4 +111,6 @@ def leaf_type(leaf: Any, name: str) -> ArrayType:
 
 def struct(type: ArrayType, sharding: Sharding | None = None) -> ShapeDtypeStruct:
     """Return the `ShapeDtypeStruct` of a type."""
+    if sharding is None and type.explicit is not None:
+        sharding = type.sharding
     return ShapeDtypeStruct(type.shape, type.dtype, sharding=sharding, weak_type=type.weak)

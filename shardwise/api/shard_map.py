@@ -274,7 +274,8 @@ class _Region:
 
     def _infer_spec(self, leaf: Any, name: str) -> PartitionSpec:
         """Return the manual axes in an argument's own spec."""
-        sharding = getattr(leaf, "sharding", None) if not isinstance(leaf, Tracer) else None
+        is_typed = not isinstance(leaf, Tracer) or bool(self.abstract.explicit_axes)
+        sharding = getattr(leaf, "sharding", None) if is_typed else None
         if not isinstance(sharding, NamedSharding) or sharding.grid.abstract != self.abstract:
             raise ValueError(
                 f"{self.label}: in_specs cannot be inferred, because {name} has no NamedSharding on the mesh "
@@ -347,7 +348,8 @@ class _Region:
                 )
             shape.append(size // count)
         varying = {axis for axes in dim_axes for axis in axes} if self.options.check else set()
-        return type.with_shape(tuple(shape)).with_varying((*type.varying, *varying))
+        shard = type.with_shape(tuple(shape)).with_explicit(type.explicit and type.explicit.without_axes(self.axes))
+        return shard.with_varying((*type.varying, *varying))
 
     def place(self, leaves: Sequence[Any], specs: Sequence[PartitionSpec], names: Sequence[str]) -> list[Any]:
         """Return the arguments as operands; outside any trace, put uncommitted arrays on the mesh as `specs` say."""

@@ -23,6 +23,7 @@ from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.erase_shardings import erase_shardings
 from shardwise.compiler.transforms.erase_varying import erase_varying
 from shardwise.compiler.transforms.hoist import hoist
 from shardwise.compiler.transforms.inline import inline
@@ -86,6 +87,7 @@ def run_stages(
         user_meshes: the meshes that the user named; the layout of each output is expressed on one of them.
     """
     simplified = dce(merge_stacks(hoist(lower_keys(erase_varying(inline(verify(program)))))))
+    simplified, shardings = erase_shardings(simplified, mesh)
     ins = [
         _pin_words(pin, type) if is_key(type.dtype) else pin
         for pin, type in zip(in_pins, program.in_types, strict=True)
@@ -94,7 +96,7 @@ def run_stages(
         _pin_words(pin, type) if is_key(type.dtype) else pin
         for pin, type in zip(out_pins, program.out_types, strict=True)
     ]
-    sharded = propagate(simplified, mesh, ins, outs, out_names, user_meshes)
+    sharded = propagate(simplified, mesh, ins, outs, out_names, user_meshes, shardings)
     plan = choose(sharded, chip)
     local = partition(sharded, plan)
     if memory_limit is not None:

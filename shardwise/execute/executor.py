@@ -18,8 +18,8 @@ from shardwise._jaxlib import CompilerOptions, RuntimeFailure
 from shardwise.caches import register, registered_cache
 from shardwise.call_site import warn_user
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
-from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.op import Op, result_types
+from shardwise.compiler.ir.dispatch import installed, resolves_shardings
+from shardwise.compiler.ir.op import Op, check_shardings, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.callback import Callback
@@ -48,7 +48,7 @@ from shardwise.lazy import lazy_module
 from shardwise.runtime.array import ArrayImpl, HostArgument, array_signature, deleted_error, memory, place
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.out_of_memory import check_memory
-from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
+from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, with_reduced_axes
 from shardwise.runtime.transfer_guard import check_transfer
 
 if TYPE_CHECKING:
@@ -259,7 +259,10 @@ class LoweredRequest:
         layouts, types = self.stages.plan.outputs, self.stages.out_types
         outputs = zip(self.request.out_shardings, layouts, types, strict=True)
         shardings = [
-            _out_sharding(requested, Layout(layout.dims[: type.ndim]), self.target)  # without the dim of key data
+            with_reduced_axes(
+                _out_sharding(requested, Layout(layout.dims[: type.ndim]), self.target),  # without the dim of key data
+                type,
+            )
             for requested, layout, type in outputs
         ]
         memory_kinds = out_kinds(self.request.program)
@@ -385,13 +388,16 @@ class _Executor:
         if isinstance(op, Inspect):
             op.callback(args[0].sharding)
             return ()
-        key = (op, config.state.trace_settings, *(x.signature for x in args))
+        key = (op, config.state.trace_settings, resolves_shardings(), *(x.signature for x in args))
         launch = self._launches.get(key)
         if launch is None:
             launch = self._launches.promote(key)
         if launch is None:
             inputs = [Value(x.type) for x in args]
-            outputs = [Value(type) for type in result_types(op, tuple(value.type for value in inputs))]
+            types = tuple(value.type for value in inputs)
+            if not resolves_shardings():
+                check_shardings(op, types)
+            outputs = [Value(type) for type in result_types(op, types)]
             program = Program(tuple(inputs), (Equation(op, inputs, outputs, user_source()),), tuple(outputs), op.name)
             launch = self._launches.insert(key, compile_request(_request(program, args)))
         return tuple(launch.run(args))
@@ -404,7 +410,13 @@ class _Executor:
     def call_list(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> list[ArrayImpl]:
         """Run a function that returns an array or a list of arrays, as one program."""
         arrays = [x if isinstance(x, ArrayImpl) else as_array(x, function.__name__.lstrip("_")) for x in args]
-        key = (function, config.state.trace_settings, *(x.signature for x in arrays), *static.items())
+        key = (
+            function,
+            config.state.trace_settings,
+            resolves_shardings(),
+            *(x.signature for x in arrays),
+            *static.items(),
+        )
         launch = self._launches.get(key)
         if launch is None:
             launch = self._launches.promote(key)

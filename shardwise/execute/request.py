@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.ops.shape.constants import ArrayConstant
 from shardwise.compiler.pipeline import Stages, run_stages
 from shardwise.compiler.plan.hardware import CPU, Chip, chip_of
@@ -33,6 +35,7 @@ from shardwise.runtime.sharding import (
     PositionalSharding,
     Sharding,
     SingleDeviceSharding,
+    explicit_sharding,
     mesh_of,
 )
 
@@ -75,7 +78,8 @@ class Target:
         """Return this target on a finer mesh over the same devices."""
         if self.mesh is None or self.mesh.abstract == fine:
             return self
-        return replace(self, mesh=Mesh(device_grid(self.mesh.flat_devices, fine.axis_sizes), fine.axis_names))
+        grid = device_grid(self.mesh.flat_devices, fine.axis_sizes)
+        return replace(self, mesh=Mesh(grid, fine.axis_names, fine.axis_types))
 
     def pin(self, sharding: Sharding, shape: tuple[int, ...], reason: str = "") -> Pin:
         """Return the pin of a sharding over the same devices, on the mesh of this target."""
@@ -203,7 +207,7 @@ class Request:
                 requests.append((f"out_shardings for {self.output_name(number)}", sharding))
         meshes = _meshes(self.program)
         for equation, mesh in meshes:
-            function = "with_sharding_constraint" if isinstance(equation.op, Constrain) else "shard_map"
+            function = {Constrain: "with_sharding_constraint", Reshard: "reshard"}.get(type(equation.op), "shard_map")
             if isinstance(mesh, Mesh):
                 requests.append((f"{function} at {equation.source}", mesh))
         target = _common_target([where for _, where in requests])
@@ -325,12 +329,15 @@ def _constrained(request: Request, target: Target) -> Program:
         program = refine_program(inline(program), target.mesh)
     inputs: dict[Value, Value] = {}
     constraints = []
-    for value, sharding, name in zip(program.inputs, request.in_shardings, request.names, strict=False):
+    arguments = zip(program.inputs, request.signatures, request.in_shardings, request.names, strict=False)
+    for value, signature, sharding, name in arguments:
         if sharding is not None:
             pin = target.pin(sharding, value.type.shape)
-            inputs[value] = Value(value.type)
             label = "" if request.jit_source is None else f"in_shardings for {name}"
-            op = Constrain(pin.layout.dims, target.mesh, tuple(sorted(pin.open_dims)), label)
+            inputs[value] = Value(value.type.with_explicit(signature.type.explicit))
+            op: Op = Constrain(pin.layout.dims, target.mesh, tuple(sorted(pin.open_dims)), requested_by=label)
+            if target.mesh.abstract.explicit_axes:
+                op = Reshard.to(explicit_sharding(sharding, value.type.shape), value.type.ndim, target.mesh)
             constraints.append(Equation(op, [inputs[value]], [value], request.jit_source or NOWHERE))
     if not constraints:
         return program
@@ -352,5 +359,6 @@ def lift_held_arrays(request: Request, constants: Sequence[ArrayImpl]) -> tuple[
 
 
 def _meshes(program: Program) -> list[tuple[Equation, Mesh | AbstractMesh]]:
-    """Return the meshes of the sharding constraints and manual regions of a program."""
-    return [(equation, equation.op.mesh) for equation in program.walk() if isinstance(equation.op, (Constrain, Manual))]
+    """Return the meshes of the sharding constraints, reshards and manual regions of a program."""
+    ops = (Constrain, Reshard, Manual)
+    return [(equation, equation.op.mesh) for equation in program.walk() if isinstance(equation.op, ops)]

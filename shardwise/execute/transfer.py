@@ -44,8 +44,9 @@ def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
         if array.sharding.shard_indices(shape) == sharding.shard_indices(shape):
             return ArrayImpl.of(array.buffers, array_signature(array.type, sharding, True))
         if source_mesh is not None and target_mesh is not None and common_mesh((source_mesh, target_mesh)) is not None:
-            pin = sharding.pin(shape)
-            (resharded,) = installed.executor.run(Constrain(pin.layout.dims, target_mesh), (array,))
+            (resharded,) = installed.executor.run(
+                Constrain(sharding.pin(shape).layout.dims, target_mesh.with_auto_axes()), (_on_auto_axes(array),)
+            )
             return ArrayImpl.of(resharded.buffers, array_signature(array.type, sharding, True))
     in_host_memory = not array.committed and array.sharding.devices[0].platform == "cpu"
     if in_host_memory or not (array.sharding.is_fully_addressable and sharding.is_fully_addressable):
@@ -56,6 +57,13 @@ def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
             resharded = transfer(array, NamedSharding(mesh, spec_of(sharding.pin(shape).layout)))
             return _copy_shards(resharded, sharding)
     return _redistributed(array, sharding)
+
+
+def _on_auto_axes(array: ArrayImpl) -> ArrayImpl:
+    """Return the array with a sharding on Auto axes: a transfer may change what a type with Explicit axes says."""
+    if not isinstance(array.sharding, NamedSharding):
+        return array
+    return ArrayImpl.of(array.buffers, array_signature(array.type, array.sharding.on_auto_axes, array.committed))
 
 
 def _transfer_between_memories(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:

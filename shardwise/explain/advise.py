@@ -135,7 +135,12 @@ class _Search:
         self.tried = 0
         self._best = Advice(0)
         local = stages.local
-        self.inserted = [equation for equation in local.collectives() if is_inserted(equation.reason)]
+        explicit = frozenset(stages.sharded.mesh.explicit_axes)  # types decide along these
+        self.inserted = [
+            equation
+            for equation in local.collectives()
+            if is_inserted(equation.reason) and explicit.isdisjoint(collective_axes(equation.op))  # type: ignore[arg-type]
+        ]
         self._now = timeline(local, chip, donated=stages.module.aliases)
 
     def seconds_of(self, equation: Equation) -> float:

@@ -19,7 +19,7 @@ from shardwise.compiler.ops.collective.named_dot import NamedDot
 from shardwise.compiler.ops.contract.dot import Dot, sums_in
 from shardwise.compiler.ops.elementwise.bitwise import bit_width
 from shardwise.lax.precision import precisions
-from shardwise.lax.shape import constrain_sharding
+from shardwise.lax.shape import constrain_sharding, decided_by
 
 DotDimensionNumbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 
@@ -73,7 +73,9 @@ def dot(
         precision=precisions("dot", precision),
     )
     dtype = None if preferred_element_type is None else requested_dtype("dot", preferred_element_type)
-    return constrain_sharding(mixed_dtype_dot(lhs, rhs, op=op, dtype=dtype), out_sharding)
+    with decided_by(out_sharding):
+        product = mixed_dtype_dot(lhs, rhs, op=op, dtype=dtype)
+    return constrain_sharding(product, out_sharding)
 
 
 def dot_general(

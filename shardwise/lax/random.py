@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.api.placement import with_sharding_constraint
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ops.random.rng_bit_generator import ALGORITHMS, RngBitGenerator, RngUniform
+from shardwise.lax.shape import constrain_sharding
 
 
 class RandomAlgorithm(enum.IntEnum):
@@ -60,7 +60,7 @@ def rng_bit_generator(
     sizes = tuple(operator.index(size) for size in shape)
     op = RngBitGenerator(sizes, requested_dtype("rng_bit_generator", dtype), ALGORITHMS[RandomAlgorithm(algorithm)])
     state, bits = op(as_operand(key, "rng_bit_generator"))
-    return state, bits if out_sharding is None else with_sharding_constraint(bits, out_sharding)
+    return state, constrain_sharding(bits, out_sharding)
 
 
 def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Array:

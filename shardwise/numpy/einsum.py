@@ -31,7 +31,7 @@ from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.lax.dot_products import dot_general, mixed_dtype_dot
 from shardwise.lax.named_einsum import xeinsum
 from shardwise.lax.precision import precisions
-from shardwise.lax.shape import constrain_sharding
+from shardwise.lax.shape import constrain_sharding, decided_by
 from shardwise.lazy import lazy_module
 
 opt_einsum = lazy_module("opt_einsum")
@@ -89,15 +89,16 @@ def einsum(
         return constrain_sharding(xeinsum(subscripts, *operands), out_sharding)
     equation, arrays = _parse("einsum", subscripts, operands)
     path = _path(equation, tuple(type_of(x).shape for x in arrays), _as_static(optimize))
-    result = contract(
-        *arrays,
-        terms=tuple(map(tuple, equation.terms)),
-        result=tuple(equation.result),
-        path=path,
-        precision=precisions("einsum", precision),
-        dtype=None if preferred_element_type is None else requested_dtype("einsum", preferred_element_type),
-        general=None if _dot_general is dot_general else _dot_general,
-    )
+    with decided_by(out_sharding):
+        result = contract(
+            *arrays,
+            terms=tuple(map(tuple, equation.terms)),
+            result=tuple(equation.result),
+            path=path,
+            precision=precisions("einsum", precision),
+            dtype=None if preferred_element_type is None else requested_dtype("einsum", preferred_element_type),
+            general=None if _dot_general is dot_general else _dot_general,
+        )
     return constrain_sharding(result, out_sharding)
 
 

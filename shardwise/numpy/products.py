@@ -22,7 +22,7 @@ from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.lax.precision import precisions
-from shardwise.lax.shape import constrain_sharding
+from shardwise.lax.shape import constrain_sharding, decided_by
 from shardwise.numpy.einsum import Names, contract
 
 _PAIR_PATH = ((0, 1),)  # the contraction path of two operands
@@ -95,9 +95,13 @@ def matmul(
     """
     x, y = type_of(a, "matmul"), type_of(b, "matmul")
     if (precision is None and preferred_element_type is None) or not (x.ndim and y.ndim):
-        return constrain_sharding(methods.matmul(a, b), out_sharding)
+        with decided_by(out_sharding):
+            product = methods.matmul(a, b)
+        return constrain_sharding(product, out_sharding)
     _check_contracted_sizes("matmul", x, y, -1, -min(y.ndim, 2))
-    return constrain_sharding(_matmul("matmul", a, b, precision, preferred_element_type), out_sharding)
+    with decided_by(out_sharding):
+        product = _matmul("matmul", a, b, precision, preferred_element_type)
+    return constrain_sharding(product, out_sharding)
 
 
 def _matmul(name: str, a: Any, b: Any, precision: Any = None, preferred: Any = None) -> Any:
@@ -137,16 +141,18 @@ def dot(
     """
     x, y = type_of(a, "dot"), type_of(b, "dot")
     if precision is None and preferred_element_type is None:
-        return constrain_sharding(methods.dot(a, b), out_sharding)
+        with decided_by(out_sharding):
+            product = methods.dot(a, b)
+        return constrain_sharding(product, out_sharding)
     left, right = _dim_names(x.ndim, "a"), _dim_names(y.ndim, "b")
     if x.ndim and y.ndim:
         dim = max(y.ndim - 2, 0)
         _check_contracted_sizes("dot", x, y, -1, dim)
         left, right = (*left[:-1], "k"), (*right[:dim], "k", *right[dim + 1 :])
     result = tuple(name for name in (*left, *right) if name != "k")
-    return constrain_sharding(
-        _contract("dot", a, b, (left, right), result, precision, preferred_element_type), out_sharding
-    )
+    with decided_by(out_sharding):
+        product = _contract("dot", a, b, (left, right), result, precision, preferred_element_type)
+    return constrain_sharding(product, out_sharding)
 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
@@ -260,7 +266,8 @@ def tensordot(
         _check_contracted_sizes("tensordot", x, y, x_dim, y_dim)
         left[x_dim] = right[y_dim] = f"k{number}"
     result = tuple(name for name in (*left, *right) if name[0] != "k")
-    product = _contract("tensordot", a, b, (tuple(left), tuple(right)), result, precision, preferred_element_type)
+    with decided_by(out_sharding):
+        product = _contract("tensordot", a, b, (tuple(left), tuple(right)), result, precision, preferred_element_type)
     return constrain_sharding(product, out_sharding)
 
 

@@ -19,7 +19,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.ops.shape.movement import permute
 from shardwise.lax import shape as lax_shape
-from shardwise.lax.shape import constrain_sharding, sizes_of
+from shardwise.lax.shape import constrain_sharding, decided_by, sizes_of
 from shardwise.lax.slicing import slice_in_dim
 from shardwise.numpy.creation import array, full
 
@@ -192,11 +192,13 @@ def reshape_in_order(name: str, a: Any, shape: int | tuple[int, ...], order: str
     """Reshape with the elements in row-major ("C") or column-major ("F") order."""
     if order not in ("C", "F"):
         raise NotImplementedError(f"{name}: order must be 'C' or 'F', not {order!r}: XLA chooses the memory layout")
-    if order == "C":
-        return constrain_sharding(methods.reshape(a, shape=shape), out_sharding)
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    reversed_result = methods.reshape(methods.transpose(a), shape=sizes[::-1])
-    return constrain_sharding(methods.transpose(reversed_result), out_sharding)
+    with decided_by(out_sharding):
+        if order == "C":
+            result = methods.reshape(a, shape=shape)
+        else:
+            sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+            result = methods.transpose(methods.reshape(methods.transpose(a), shape=sizes[::-1]))
+    return constrain_sharding(result, out_sharding)
 
 
 def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Array:

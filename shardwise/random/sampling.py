@@ -7,7 +7,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from shardwise.api.placement import with_sharding_constraint
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -18,6 +17,7 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer
+from shardwise.lax.shape import constrain_sharding
 
 Shape = tuple[int, ...]
 
@@ -35,7 +35,7 @@ def run_sampler(
 @compiled_function
 def _run_sampler(key: Any, *parameters: Any, sampler: Callable[..., Any], out_sharding: Any, **static: Any) -> Any:
     samples = sampler(as_operand(key), *parameters, **static)
-    return samples if out_sharding is None else with_sharding_constraint(samples, out_sharding)
+    return constrain_sharding(samples, out_sharding)
 
 
 def float_dtype(name: str, dtype: Any) -> DType:

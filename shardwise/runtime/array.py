@@ -28,7 +28,7 @@ from shardwise.config import config
 from shardwise.runtime.array_repr import Span, array_html, array_repr, array_str
 from shardwise.runtime.client import local_devices
 from shardwise.runtime.out_of_memory import check_memory
-from shardwise.runtime.sharding import PositionalSharding, Sharding, SingleDeviceSharding
+from shardwise.runtime.sharding import PositionalSharding, Sharding, SingleDeviceSharding, explicit_sharding
 from shardwise.runtime.transfer_guard import check_transfer
 
 DLPACK_DEVICES = {"cpu": 1, "gpu": 2, "cuda": 2, "rocm": 10}  # DLPack's device types
@@ -51,8 +51,8 @@ class ArraySignature:
 
 @lru_cache(maxsize=65536)
 def array_signature(type: ArrayType, sharding: Sharding, committed: bool) -> ArraySignature:
-    """Return the interned signature."""
-    return ArraySignature(type, sharding, committed)
+    """Return the interned signature. The type gets the sharding along Explicit mesh axes."""
+    return ArraySignature(type.with_explicit(explicit_sharding(sharding, type.shape)), sharding, committed)
 
 
 @final

@@ -7,8 +7,10 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.local_program import Placement
+from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, absent_mesh, device_grid, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
@@ -192,6 +194,13 @@ class NamedSharding(Sharding):
         return pin_of(self.spec, shape, self.mesh_shape, reason)
 
     @property
+    def on_auto_axes(self) -> "NamedSharding":
+        """The same sharding on the mesh with Auto axes."""
+        if not self.mesh_shape.explicit_axes:
+            return self
+        return NamedSharding(self.grid.with_auto_axes(), self.spec, memory_kind=self.nondefault_memory)
+
+    @property
     def replicated(self) -> "NamedSharding":
         return NamedSharding(self.mesh, PartitionSpec())
 
@@ -217,7 +226,7 @@ class NamedSharding(Sharding):
         entries = list(self.spec)
         while entries and entries[-1] is None:
             entries.pop()
-        return self.mesh, tuple(entries), self.nondefault_memory
+        return self.mesh, tuple(entries), self.spec.unreduced, self.spec.reduced, self.nondefault_memory
 
     @cached_property
     def _hash(self) -> int:
@@ -508,3 +517,32 @@ def sharding_in_force(spec: PartitionSpec, what: str) -> NamedSharding:
             "`with mesh:` or `set_mesh(mesh)`"
         )
     return NamedSharding(mesh_context.mesh, spec)
+
+
+def type_sharding(type: ArrayType) -> NamedSharding:
+    """Return the sharding that a type says: along the Explicit axes of its mesh, or of the current mesh."""
+    explicit = type.explicit
+    if explicit is None:
+        mesh = ONE_DEVICE if mesh_context.mesh is None else mesh_context.mesh.abstract
+        return NamedSharding(mesh, PartitionSpec(*[None] * type.ndim))
+    entries = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in explicit.dims]
+    spec = PartitionSpec(*entries, unreduced=explicit.unreduced, reduced=explicit.reduced)
+    return NamedSharding(explicit.mesh.abstract, spec)
+
+
+installed.type_sharding = type_sharding
+
+
+def with_reduced_axes(sharding: Sharding, type: ArrayType) -> Sharding:
+    """Return the sharding of a result with the reduced axes of its type."""
+    if type.explicit is None or not type.explicit.reduced or not isinstance(sharding, NamedSharding):
+        return sharding
+    return sharding.with_spec(PartitionSpec(*sharding.spec, reduced=type.explicit.reduced))
+
+
+def explicit_sharding(sharding: Sharding, shape: tuple[int, ...]) -> ExplicitSharding | None:
+    """Return the part of a sharding that the types of arrays carry: along the Explicit axes of its mesh."""
+    if not isinstance(sharding, NamedSharding) or not sharding.mesh_shape.explicit_axes:
+        return None
+    spec = sharding.spec
+    return ExplicitSharding.of(sharding.mesh, sharding.pin(shape).layout.dims, spec.unreduced, spec.reduced)

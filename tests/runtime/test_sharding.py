@@ -119,16 +119,17 @@ def test_invalid_shardings_raise_errors(mesh, make, message):
     assert message in str(caught.value)
 
 
-def test_axis_types_are_kept_with_a_warning():
+def test_axis_types_are_kept():
     plain = sw.make_mesh((4, 2), ("a", "b"))
     assert plain.axis_types == (AxisType.Auto, AxisType.Auto)
     assert sw.make_mesh((4, 2), ("a", "b"), (AxisType.Auto,) * 2) == plain
-    with pytest.warns(UserWarning, match="axes of type Explicit are treated as Auto"):
-        explicit = sw.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Explicit, AxisType.Auto))
+    explicit = sw.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Explicit, AxisType.Auto))
     assert explicit.axis_types == (AxisType.Explicit, AxisType.Auto)
     assert explicit != plain
     x = sw.device_put(np.arange(8.0), NamedSharding(explicit, P("a")))
     assert (x + sw.device_put(x, NamedSharding(plain, P("b")))).tolist() == list(np.arange(8.0) * 2)
+    with pytest.warns(UserWarning, match="Manual axes a of a mesh are planned like Auto axes outside `shard_map`"):
+        sw.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Manual, AxisType.Auto))
     with pytest.raises(TypeError, match=r"axis_types accepts AxisType.Auto, .* not 'Auto'"):
         sw.make_mesh((4, 2), ("a", "b"), axis_types=("Auto", "Auto"))
 

@@ -5,7 +5,8 @@ vmap) accept ops that touch one of their own tracers, so that work on outer valu
 axis name that the frame binds (vmap).
 
 Higher layers install what lower layers call: `executor` runs an op on concrete arrays, `transforms` rewrites the
-programs that ops hold, `namespace` is the module of array functions, some of which are also methods of arrays.
+programs that ops hold, `namespace` is the module of array functions, some of which are also methods of arrays,
+`type_sharding` returns the sharding of a type as users see it.
 """
 
 import threading
@@ -90,12 +91,14 @@ class Transforms(Protocol):
 class _Stack(threading.local):
     def __init__(self) -> None:
         self.frames: list[Frame] = []
+        self.resolves = False
 
 
 class _Installed:
     executor: Executor
     transforms: Transforms
     namespace: Any
+    type_sharding: "Callable[[ArrayType], Any]"
 
 
 _stack = _Stack()
@@ -155,6 +158,24 @@ def recording_frame(args: Sequence[Any], axis_names: frozenset[Any] = frozenset(
         if axis_names and frame.axes and not axis_names.isdisjoint(frame.axes):
             return frame
     return None
+
+
+@contextmanager
+def resolve_shardings() -> Iterator[None]:
+    """Resolve conflicts between types along Explicit mesh axes in a `with` block, instead of raising errors.
+
+    For derivatives and functions with `out_sharding`, which reshard the results.
+    """
+    before, _stack.resolves = _stack.resolves, True
+    try:
+        yield
+    finally:
+        _stack.resolves = before
+
+
+def resolves_shardings() -> bool:
+    """Return whether `resolve_shardings` is active in this thread."""
+    return _stack.resolves
 
 
 def is_staging() -> bool:

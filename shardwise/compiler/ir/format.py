@@ -19,7 +19,7 @@ import numpy as np
 
 from shardwise.compiler.dtypes import SHORT_NAMES, short_name
 from shardwise.compiler.ir.types import Scalar
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
 
 if TYPE_CHECKING:
     from shardwise.compiler.ir.op import Op
@@ -41,11 +41,19 @@ def format_program(program: "Program", indent: str = "") -> str:
     """Return the text of a program, with one equation per line."""
     names = Names()
     inputs = ", ".join(f"{names[value]}: {value.type}" for value in program.inputs)
-    lines = [f"program {identifier(program.name)}({inputs}) {{"]
+    mesh = "" if indent else _explicit_mesh(program)
+    lines = [f"program {identifier(program.name)}{mesh}({inputs}) {{"]
     lines += [f"  {format_equation(equation, names, indent + '  ')}" for equation in program.equations]
     lines.append(f"  return {', '.join(names[value] for value in program.outputs)}")
     lines.append("}")
     return ("\n" + indent).join(lines)
+
+
+def _explicit_mesh(program: "Program") -> str:
+    """Return the mesh to which the Explicit axes in the types of a program refer; empty if there are none."""
+    values = (*program.inputs, *(value for equation in program.walk() for value in equation.outputs))
+    mesh = next((value.type.explicit.mesh for value in values if value.type.explicit), None)
+    return "" if mesh is None else f" on {_format_field(mesh, '')}"
 
 
 def format_equation(equation: "Equation", names: Names | None = None, indent: str = "") -> str:
@@ -96,7 +104,11 @@ def _format_field(value: Any, indent: str) -> str:
         case Mesh():
             return _format_field(value.abstract, indent)
         case AbstractMesh():
-            return f"mesh({', '.join(f'{_axis(name)}={size}' for name, size in value.shape.items())})"
+            kinds = ("" if kind is AxisType.Auto else f" {kind.value}" for kind in value.axis_types)
+            axes = (
+                f"{_axis(name)}={size}{kind}" for (name, size), kind in zip(value.shape.items(), kinds, strict=True)
+            )
+            return f"mesh({', '.join(axes)})"
         case _ if hasattr(value, "equations"):
             return format_program(value, indent)
         case Scalar():

@@ -22,10 +22,12 @@ import numpy as np
 from shardwise.caches import registered_cache
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import bind
+from shardwise.compiler.ir.explicit_rule import with_result_shardings
 from shardwise.compiler.ir.format import format_op, reserved_words
 from shardwise.compiler.ir.program import Program, strongest_effect
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.reduction import Reduction
+from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -55,11 +57,13 @@ class BatchAxis:
         size: its size.
         name: its name for collectives inside; None if it has none.
         spmd: the mesh axes over which constraints shard it (`spmd_axis_name`).
+        explicit: its sharding along Explicit mesh axes, as the one of an array with this dim alone.
     """
 
     size: int
     name: Any = None
     spmd: tuple[str, ...] = ()
+    explicit: ExplicitSharding | None = None
 
 
 class Hlo(Protocol):
@@ -176,6 +180,7 @@ class Op:
         is_call: whether the op holds one program that `inline` replaces it by before `propagate`.
         opaque: of a call, whether transformations use its own rules and do not inline it.
         infers_varying: whether `out_types` computes the axes over which results vary; else `result_varying` does.
+        infers_sharding: whether `out_types` computes the shardings along Explicit axes; else the factor rule does.
         irreversible: why the op has no transpose, and what to use instead; empty if the usual error says enough.
         registry: all op classes by name.
     """
@@ -188,6 +193,7 @@ class Op:
     is_call: ClassVar[bool] = False
     opaque: ClassVar[bool] = False
     infers_varying: ClassVar[bool] = False
+    infers_sharding: ClassVar[bool] = False
     irreversible: ClassVar[str] = ""
     registry: ClassVar[dict[str, type["Op"]]] = {}
 
@@ -311,7 +317,7 @@ class Op:
 
 @registered_cache(maxsize=65536)
 def result_types(op: Op, types: tuple[ArrayType, ...]) -> tuple[ArrayType, ...]:
-    """Return the types of an op's results, with their varying axes; cached.
+    """Return the types of an op's results, with their varying axes and Explicit shardings; cached.
 
     Raises:
         TypeError: if the operands are invalid, or PRNG keys that the op does not accept.
@@ -322,10 +328,27 @@ def result_types(op: Op, types: tuple[ArrayType, ...]) -> tuple[ArrayType, ...]:
             "functions of `random`, or get its words with `random.key_data`."
         )
     axes = varying(types)
-    if not axes or op.infers_varying:
+    is_sharded = any([type.explicit is not None for type in types])
+    if not (axes or is_sharded) or op.infers_varying:
         return op.out_types(*types)
-    plain = op.out_types(*[type.with_varying(()) for type in types])
-    return tuple([type.with_varying(op.result_varying(axes)) for type in plain])
+    if not is_sharded or op.infers_sharding:
+        results = op.out_types(*[type.with_varying(()) for type in types])
+    else:
+        results = _with_shardings(op, types, op.out_types(*[type.plain for type in types]))
+    return tuple([type.with_varying(op.result_varying(axes)) for type in results]) if axes else results
+
+
+def check_shardings(op: Op, types: tuple[ArrayType, ...]) -> None:
+    """Raise ShardingTypeError if operand types conflict along Explicit axes, or leave the result's sharding open."""
+    if any([type.explicit is not None for type in types]) and not (op.infers_sharding or op.infers_varying):
+        _with_shardings(op, types, op.out_types(*[type.plain for type in types]), strict=True)
+
+
+def _with_shardings(
+    op: Op, types: tuple[ArrayType, ...], results: tuple[ArrayType, ...], strict: bool = False
+) -> tuple[ArrayType, ...]:
+    plain = tuple([type.plain for type in types])
+    return with_result_shardings(op.name, factor_rule(op, plain), op.linear_in(*plain), types, results, strict)
 
 
 def varying(types: Sequence[ArrayType]) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ import numpy as np
 from shardwise.compiler.dtypes import SHORT_NAMES, DType, integer_range, is_integer, short_name
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.types import Scalar, parse_type
+from shardwise.compiler.ir.types import TYPE_PATTERN, Scalar, parse_type
 from shardwise.compiler.ir.verify import type_error
 from shardwise.compiler.reduction import REDUCTIONS
-from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType
 from shardwise.errors import ProgramError, ShardingError
 
 
@@ -25,7 +25,7 @@ def parse_program(text: str) -> Program:
         ProgramError: if the text is not a valid program; the message names the line.
     """
     tokens = _Tokens(text)
-    program = _program(tokens)
+    program = _program(tokens, None)
     tokens.expect("end of text")
     return program
 
@@ -34,7 +34,7 @@ _NUMBER = r"-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)"
 
 
 _TOKEN = (
-    rf"\s+|#[^\n]*|(?P<type>[\w<>]+\[[\d,]*\]~?(?:{{[^{{}}\n]+}})?(?=\s|[,)=]|$))"
+    rf"\s+|#[^\n]*|(?P<type>{TYPE_PATTERN}(?=\s|[,)=]|$))"
     rf"|(?P<string>'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")"
     rf"|(?P<number>{_NUMBER})|(?P<word>\w+)|(?P<mark>[()\[\]{{}},:=])"
 )
@@ -48,6 +48,7 @@ class _Tokens:
         self.text = text
         self.items = list(self._split())
         self.at = 0
+        self.mesh: AbstractMesh | None = None  # of the Explicit axes in types
 
     def _split(self) -> Iterator[tuple[str, str, int]]:
         position, token = 0, re.compile(_TOKEN)
@@ -97,9 +98,15 @@ class _Tokens:
         return ProgramError(f"line {self._line(self.items[self.at if at is None else at][2])}: {message}")
 
 
-def _program(tokens: _Tokens) -> Program:
+def _program(tokens: _Tokens, mesh: AbstractMesh | None) -> Program:
+    """Parse a program. `mesh`: the mesh of its Explicit axes, unless the program names it itself."""
     tokens.expect("program")
     name = tokens.take()
+    if tokens.accept("on"):
+        start = tokens.at
+        tokens.expect("mesh")
+        mesh = _mesh(tokens, start)
+    tokens.mesh = mesh
     values: dict[str, Value] = {}
 
     def declaration() -> Value:
@@ -108,9 +115,10 @@ def _program(tokens: _Tokens) -> Program:
         label = tokens.take()
         tokens.expect(":")
         try:
-            values[label] = Value(parse_type(tokens.next))
-        except ValueError:
-            raise tokens.error(f"expected a type, found {tokens.next!r}") from None
+            values[label] = Value(parse_type(tokens.next, mesh))
+        except ValueError as error:
+            unknown = str(error).startswith("not a type")
+            raise tokens.error(f"expected a type, found {tokens.next!r}" if unknown else str(error)) from None
         tokens.take()
         return values[label]
 
@@ -171,7 +179,7 @@ def _op(tokens: _Tokens) -> Op:
 
 def _field_value(tokens: _Tokens) -> Any:
     if tokens.next == "program":
-        return _program(tokens)
+        return _program(tokens, tokens.mesh)
     start, kind, text = tokens.at, tokens.kind, tokens.take()
     if text == "(":
         items = []
@@ -198,16 +206,18 @@ def _number(text: str) -> float | int:
 
 def _mesh(tokens: _Tokens, start: int) -> AbstractMesh:
     tokens.expect("(")
-    names, sizes = [], []
+    names, sizes, axis_types = [], [], []
     while not tokens.accept(")"):
         names.append(ast.literal_eval(tokens.take()) if tokens.kind == "string" else tokens.take())
         tokens.expect("=")
         if not tokens.next.isdecimal():
             raise tokens.error(f"the size of a mesh axis is an integer, not {tokens.next!r}")
         sizes.append(int(tokens.take()))
+        axis_type = next((kind for kind in AxisType if tokens.accept(kind.value)), AxisType.Auto)
+        axis_types.append(axis_type)
         tokens.accept(",")
     try:
-        return AbstractMesh(sizes, names)
+        return AbstractMesh(sizes, names, axis_types)
     except ShardingError as error:
         raise tokens.error(str(error), start) from None
 

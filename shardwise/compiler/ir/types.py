@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -19,6 +19,9 @@ from shardwise.compiler.dtypes import (
     key_words,
     short_name,
 )
+from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.shardings.explicit import ExplicitSharding
+from shardwise.compiler.shardings.mesh import AbstractMesh
 
 
 @final
@@ -30,26 +33,33 @@ class ArrayType:
         dtype: the element type.
         weak: whether the type is weak, as that of a Python scalar is: other types win in promotion (`f32[]~`).
         varying: the names of the manual axes over which the value varies, sorted (`f32[30,16]{data}`). JAX: vma.
+        explicit: the sharding along Explicit mesh axes (`f32[30@data,16]`); None if the value is replicated along them.
         ndim, size, nbytes: derived from the shape and the dtype.
     """
 
-    __slots__ = ("dtype", "nbytes", "ndim", "shape", "size", "varying", "weak")
+    __slots__ = ("dtype", "explicit", "nbytes", "ndim", "shape", "size", "varying", "weak")
     shape: tuple[int, ...]
     dtype: DType
     weak: bool
     varying: tuple[str, ...]
+    explicit: ExplicitSharding | None
     ndim: int
     size: int
     nbytes: int
     _interned: ClassVar[dict[tuple[Any, ...], "ArrayType"]] = {}
 
     def __new__(
-        cls, shape: tuple[int, ...], dtype: Any, weak: bool = False, varying: tuple[str, ...] = ()
+        cls,
+        shape: tuple[int, ...],
+        dtype: Any,
+        weak: bool = False,
+        varying: tuple[str, ...] = (),
+        explicit: ExplicitSharding | None = None,
     ) -> "ArrayType":
-        interned = cls._interned.get((shape, dtype, weak, varying))
+        interned = cls._interned.get((shape, dtype, weak, varying, explicit))
         if interned is not None:
             return interned
-        key = (tuple(map(int, shape)), dtype if is_key(dtype) else np.dtype(dtype), weak, varying)
+        key = (tuple(map(int, shape)), dtype if is_key(dtype) else np.dtype(dtype), weak, varying, explicit)
         if key[1] not in DTYPE_NAMES:
             raise TypeError(f"arrays of {key[1]} are not supported; element types: {', '.join(SHORT_NAMES)}")
         if any(size < 0 for size in key[0]):
@@ -57,7 +67,8 @@ class ArrayType:
         self = object.__new__(cls)
         size = math.prod(key[0])
         derived = {"ndim": len(key[0]), "size": size, "nbytes": size * key[1].itemsize}
-        for name, part in {"shape": key[0], "dtype": key[1], "weak": weak, "varying": varying, **derived}.items():
+        fields = {"shape": key[0], "dtype": key[1], "weak": weak, "varying": varying, "explicit": explicit}
+        for name, part in {**fields, **derived}.items():
             object.__setattr__(self, name, part)
         return cls._interned.setdefault(key, self)
 
@@ -65,17 +76,46 @@ class ArrayType:
         raise AttributeError(f"ArrayType is immutable: cannot set {name}")
 
     def with_shape(self, shape: tuple[int, ...]) -> "ArrayType":
+        """Return the type with another shape, replicated along Explicit axes."""
         return ArrayType(shape, self.dtype, self.weak, self.varying)
 
     def with_dtype(self, dtype: Any) -> "ArrayType":
-        return ArrayType(self.shape, dtype, False, self.varying)
+        return ArrayType(self.shape, dtype, False, self.varying, self.explicit)
 
     def with_varying(self, axes: Iterable[str]) -> "ArrayType":
         """Return the type of a value that varies over `axes`."""
-        return ArrayType(self.shape, self.dtype, self.weak, tuple(sorted(set(axes))))
+        return ArrayType(self.shape, self.dtype, self.weak, tuple(sorted(set(axes))), self.explicit)
+
+    def with_explicit(self, explicit: ExplicitSharding | None) -> "ArrayType":
+        """Return the type of a value with this sharding along Explicit axes."""
+        return ArrayType(self.shape, self.dtype, self.weak, self.varying, explicit)
 
     def without(self, dims: tuple[int, ...]) -> "ArrayType":
-        return self.with_shape(tuple(size for dim, size in enumerate(self.shape) if dim not in dims))
+        """Return the type without these dims, replicated along the Explicit axes that shard them."""
+        shape = tuple(size for dim, size in enumerate(self.shape) if dim not in dims)
+        return self.with_shape(shape).with_explicit(self.explicit and self.explicit.without_dims(dims))
+
+    def with_dim(self, dim: int, size: int, explicit: ExplicitSharding | None = None) -> "ArrayType":
+        """Return the type with a new dim. `explicit`: the sharding of an array with this dim alone."""
+        typed = self.with_shape((*self.shape[:dim], size, *self.shape[dim:]))
+        if self.explicit is None and explicit is None:
+            return typed
+        mesh = (explicit or self.explicit).mesh  # type: ignore[union-attr]
+        old = self.explicit or ExplicitSharding(mesh, ((),) * self.ndim)
+        axes = explicit.dims[0] if explicit else ()
+        return typed.with_explicit(
+            ExplicitSharding.of(mesh, (*old.dims[:dim], axes, *old.dims[dim:]), old.unreduced, old.reduced)
+        )
+
+    @property
+    def plain(self) -> "ArrayType":
+        """The type without varying axes and without sharding."""
+        return ArrayType(self.shape, self.dtype, self.weak) if self.varying or self.explicit else self
+
+    @property
+    def sharding(self) -> Any:
+        """The sharding along Explicit axes, as a `NamedSharding` on an abstract mesh."""
+        return installed.type_sharding(self)
 
     @property
     def vma(self) -> frozenset[str]:
@@ -87,19 +127,27 @@ class ArrayType:
         """The type of the buffer on devices: for PRNG keys, their words."""
         if not is_key(self.dtype):
             return self
-        return ArrayType((*self.shape, key_words(self.dtype)), np.uint32, False, self.varying)
+        words = self.explicit and replace(self.explicit, dims=(*self.explicit.dims, ()))
+        return ArrayType((*self.shape, key_words(self.dtype)), np.uint32, False, self.varying, words)
 
     def strong(self) -> "ArrayType":
-        return ArrayType(self.shape, self.dtype, False, self.varying) if self.weak else self
+        return ArrayType(self.shape, self.dtype, False, self.varying, self.explicit) if self.weak else self
 
     def __str__(self) -> str:
+        dims = self.explicit.format_dims(self.shape) if self.explicit else ",".join(map(str, self.shape))
         axes = f"{{{','.join(self.varying)}}}" if self.varying else ""
-        return f"{short_name(self.dtype)}[{','.join(map(str, self.shape))}]{'~' if self.weak else ''}{axes}"
+        sums = self.explicit.format_sums() if self.explicit else ""
+        return f"{short_name(self.dtype)}[{dims}]{'~' if self.weak else ''}{axes}{sums}"
 
     __repr__ = __str__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArrayType, (self.shape, self.dtype, self.weak, self.varying)
+        return ArrayType, (self.shape, self.dtype, self.weak, self.varying, self.explicit)
+
+
+# dtype, dims with their Explicit axes, weak type, varying axes, unreduced and reduced axes
+_SIZE = r"\d+(?:@(?:\w+|\([\w,]+\)))?"
+TYPE_PATTERN = rf"([\w<>]+)\[((?:{_SIZE})?(?:,{_SIZE})*)\](~?)(?:\{{([^{{}}:\n]+)\}})?(?:\{{([UR]:[^{{}}\n]+)\}})?"
 
 
 class Typed:
@@ -115,6 +163,11 @@ class Typed:
     @property
     def dtype(self) -> Any:
         return self.type.dtype
+
+    @property
+    def aval(self) -> ArrayType:
+        """The type, under the name that JAX uses."""
+        return self.type
 
     @property
     def weak_type(self) -> bool:
@@ -136,18 +189,32 @@ class Typed:
 _DTYPES = {**SHORT_NAMES, **{dtype.name: dtype for dtype in KEY_DTYPES.values()}}
 
 
-def parse_type(text: str) -> ArrayType:
-    """Return the type that prints as `text`.
+def parse_type(text: str, mesh: AbstractMesh | None = None) -> ArrayType:
+    """Return the type that prints as `text`. Explicit axes in it are those of `mesh`.
 
     Raises:
         ValueError: if there is none.
     """
-    match = re.fullmatch(r"([\w<>]+)\[([\d,]*)\](~?)(?:\{([^{}]+)\})?", text)
+    match = re.fullmatch(TYPE_PATTERN, text)
     dtype = None if match is None else _DTYPES.get(match[1])
     if match is None or dtype is None:
         raise ValueError(f"not a type: {text!r}")
+    dims = [(size, one or several) for size, one, several in re.findall(r"(\d+)(?:@(?:(\w+)|\(([\w,]+)\)))?", match[2])]
     varying = tuple(match[4].split(",")) if match[4] else ()
-    return ArrayType(tuple(int(size) for size in match[2].split(",") if size), dtype, bool(match[3]), varying)
+    type = ArrayType(tuple(int(size) for size, _ in dims), dtype, bool(match[3]), varying)
+    sums = dict(group.split(":") for group in match[5].split(", ")) if match[5] else {}
+    if not sums and not any(axes for _, axes in dims):
+        return type
+    if mesh is None:
+        raise ValueError(f"{text} names Explicit axes, but its mesh is not known")
+    unreduced, reduced = (sums.get(name, "").split(",") for name in ("U", "R"))
+    explicit = ExplicitSharding.of(
+        mesh, [tuple(axes.split(",")) if axes else () for _, axes in dims], unreduced, reduced
+    )
+    parsed = type.with_explicit(explicit)
+    if str(parsed) != text:
+        raise ValueError(f"the mesh {mesh} has not all the Explicit axes of {text}")
+    return parsed
 
 
 def explain_marks(text: str) -> str:

@@ -31,7 +31,7 @@ def verify_plan(sharded: ShardedProgram, plan: LayoutPlan) -> LayoutPlan:
         message = (
             ("" if key in verified else _factor_error(rule, choice, sharded.mesh))
             or _partial_error(equation, rule, choice)
-            or (_pin_error(choice.results[0], equation.op.pin) if isinstance(equation.op, Constrain) else "")
+            or (_constraint_error(choice.results[0], equation.op) if isinstance(equation.op, Constrain) else "")
         )
         if message:
             where = f"{sharded.program.name}, equation {number} ({equation.op.name}, {equation.source})"
@@ -95,6 +95,13 @@ def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
         if set(layout.partial) != reduced | entering:
             return f"the result is {layout}, but is partial over {sorted(reduced | entering, key=str)}"
     return ""
+
+
+def _constraint_error(layout: Layout, op: Constrain) -> str:
+    """Return that a layout differs from a constraint along the axes that it pins; empty if it does not."""
+    pinned = Layout(tuple(tuple(axis for axis in axes if op.pins(axis)) for axes in layout.dims), layout.partial)
+    wanted = Layout(tuple(tuple(axis for axis in axes if op.pins(axis)) for axes in op.dims), op.pin.layout.partial)
+    return _pin_error(pinned, Pin(wanted, op.pin.open_dims))
 
 
 def _pin_error(layout: Layout, pin: Pin) -> str:

@@ -67,7 +67,8 @@ def split_axes(equations: Sequence[Equation], mesh: AbstractMesh, pins: Pins, di
                 for axes in pinned_axes.get(dim_groups.find(values[number], dim), ()):
                     sizes = [rule.sizes[factor] for factor in factors]
                     for axis, size in _axes_across_factors(sizes, axes, mesh).items():
-                        major_sizes.setdefault(axis, size)
+                        if axis not in mesh.explicit_axes:  # types name whole axes
+                            major_sizes.setdefault(axis, size)
     return split_mesh(mesh, major_sizes) if major_sizes else mesh
 
 

@@ -88,11 +88,11 @@ def candidates(
         scales: the operands that hold one finite number other than zero in all elements.
     """
     rule = factor_rule(op, types)
-    if isinstance(op, Constrain):
+    if isinstance(op, Constrain) and op.pins(axis):
         return _pinned(op, axis, factors)
     options = [factor_candidate(rule, factor) for factor in sorted(factors)]
     if not (options and op.is_contraction):  # a product that can be sharded is never replicated to save communication
-        options.insert(0, _replicated(len(types), results))
+        options.insert(0, replicated_candidate(len(types), results))
     for linear in op.linear_in(*types):
         joint = len(linear) > 1  # an add or a select: it does not multiply, and replicated operands can be terms
         # Operands that are not inexact are indices or predicates, which do not multiply either.
@@ -112,14 +112,17 @@ def manual_candidates(op: Op, types: tuple[ArrayType, ...], results: int, axis: 
     """
     if isinstance(op, (Split, Join)) and (dim := op.pin.layout.dim_of(axis)) is not None:
         return (factor_candidate(factor_rule(op, types), op.shard_index_factor(dim)),)
-    return (_replicated(len(types), results),)
+    return (replicated_candidate(len(types), results),)
 
 
-def _replicated(operands: int, results: int) -> Candidate:
+def replicated_candidate(operands: int, results: int) -> Candidate:
+    """Return the candidate in which all operands and results are replicated."""
     return Candidate((REPLICATED,) * operands, (REPLICATED,) * results)
 
 
 def _pinned(op: Constrain, axis: str, factors: frozenset[int]) -> tuple[Candidate, ...]:
+    if axis in op.unreduced:
+        return (Candidate((PARTIAL_SUM,), (PARTIAL_SUM,), replicated_as_partial=True),)
     dim = op.pin.layout.dim_of(axis)
     states: list[State] = [REPLICATED, *sorted(factors & op.pin.open_dims)] if dim is None else [dim]
     return tuple(Candidate((state,), (state,), state if isinstance(state, int) else None) for state in states)

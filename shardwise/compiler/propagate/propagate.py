@@ -4,9 +4,10 @@ The input is a Program without calls, a mesh, and pins for inputs and outputs. T
 which `choose` selects one candidate per equation and axis. Propagation relies on the factor rules of ops.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -17,11 +18,19 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.control.region_boundary import BoundaryOp, Join, Split, Unstack
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.propagate.axis_seeds import Seeds, seed_axes, split_axes
-from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, candidates, manual_candidates
+from shardwise.compiler.propagate.candidates import (
+    PARTIAL_SUM,
+    REPLICATED,
+    Candidate,
+    candidates,
+    manual_candidates,
+)
 from shardwise.compiler.propagate.dim_groups import dim_groups
+from shardwise.compiler.propagate.explicit_axes import keep_typed, typed_factors, typed_output_pins
 from shardwise.compiler.propagate.output_layouts import infer_output_pins
 from shardwise.compiler.propagate.refine import refine_program
 from shardwise.compiler.propagate.unfold import Unfolded, unfold
+from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import refine_pin
@@ -46,6 +55,7 @@ class ShardedProgram:
         requested_out_pins: the pins of the outputs that the user requested; None for an inferred or a chosen layout.
         out_names: the names of the outputs, for messages.
         user_meshes: the meshes of which one must have axes for the layout of each output; empty if any layout will do.
+        shardings: the shardings of values along Explicit axes, from their types.
     """
 
     program: Program
@@ -59,6 +69,7 @@ class ShardedProgram:
     requested_out_pins: tuple[Pin | None, ...] = ()
     out_names: tuple[str, ...] = ()
     user_meshes: tuple[AbstractMesh, ...] = ()
+    shardings: Mapping[Value, ExplicitSharding] = field(default_factory=dict)
 
     def __str__(self) -> str:
         outs = ("free" if pin is None else str(pin) for pin in self.out_pins)
@@ -124,6 +135,7 @@ def propagate(
     out_pins: Sequence[Pin | None],
     out_names: Sequence[str] = (),
     user_meshes: Sequence[AbstractMesh] = (),
+    shardings: Mapping[Value, ExplicitSharding] = MappingProxyType({}),
 ) -> ShardedProgram:
     """Compute the candidates of all equations on all axes.
 
@@ -135,6 +147,7 @@ def propagate(
         out_names: the names of the outputs, for messages; by default `output 0` and so on.
         user_meshes: the meshes that the user named; the layout of each output is expressed on one of them. If empty,
             outputs may be sharded along sub-axes.
+        shardings: the shardings of values along Explicit axes; the other values are replicated along these.
 
     Raises:
         ProgramError: if the number of pins differs from the number of inputs or outputs.
@@ -159,6 +172,9 @@ def propagate(
             out_names=names,
             user_meshes=tuple(user_meshes),
         )
+    explicit = mesh.explicit_axes
+    if explicit:
+        out_pins = typed_output_pins(program, mesh, out_pins, shardings)
     out_pins = infer_output_pins(program, in_pins, out_pins, names)
     unfolded = unfold(program)
     groups = dim_groups(unfolded.equations)
@@ -184,9 +200,10 @@ def propagate(
         requested_out_pins=requested,
         out_names=names,
         user_meshes=tuple(user_meshes),
+        shardings=shardings,
     )
     for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, groups).items():
-        sharded.candidates[axis] = _candidates_on(sharded, axis, seeds, scales)
+        sharded.candidates[axis] = _candidates_on(sharded, axis, seeds, scales, shardings if axis in explicit else None)
     return sharded
 
 
@@ -208,14 +225,21 @@ def _pinned_values(
 
 
 def _candidates_on(
-    sharded: ShardedProgram, axis: str, seeds: Seeds, scales: frozenset[Value]
+    sharded: ShardedProgram,
+    axis: str,
+    seeds: Seeds,
+    scales: frozenset[Value],
+    shardings: Mapping[Value, ExplicitSharding] | None,
 ) -> dict[Equation, tuple[Candidate, ...]]:
-    """Return the candidates of all planned equations on one axis."""
+    """Return the candidates of all planned equations on one axis; on an Explicit axis, those that `shardings` allow."""
     size = sharded.mesh.shape[axis]
     manual = sharded.unfolded.manual
     factors_of = {}  # for each equation, the factors that the axis may shard
     for equation in sharded.planned:
         rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
+        if shardings is not None:
+            factors_of[equation] = typed_factors(equation, rule, axis, shardings)
+            continue
         values = (*equation.inputs, *equation.outputs)
         factors_of[equation] = seeds.minor.get(equation, frozenset()) | frozenset(
             [
@@ -242,6 +266,8 @@ def _candidates_on(
             options = candidates(
                 equation.op, types, count, axis, factors_of[equation], partial_operands, scale_operands
             )
+            if shardings is not None:
+                options = keep_typed(equation, options, axis, shardings)
             candidates_of[equation] = (
                 _keep_pinned(sharded, axis, equation, options) if isinstance(equation.op, Unstack) else options
             )

@@ -25,7 +25,13 @@ def replan_with_pin(sharded: ShardedProgram, value: Value, layout: Layout, chip:
     """Return the local program that results if `value` is pinned to `layout`."""
     program = _constrain_value(sharded.program, value, Constrain(layout.dims, sharded.mesh))
     constrained = propagate(
-        program, sharded.mesh, sharded.in_pins, sharded.out_pins, sharded.out_names, sharded.user_meshes
+        program,
+        sharded.mesh,
+        sharded.in_pins,
+        sharded.out_pins,
+        sharded.out_names,
+        sharded.user_meshes,
+        sharded.shardings,
     )
     return partition(constrained, choose(constrained, chip))
 

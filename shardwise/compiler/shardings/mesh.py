@@ -25,8 +25,7 @@ from shardwise.errors import ShardingError
 class AxisType(Enum):
     """The type of a mesh axis: who decides how values are sharded along it.
 
-    `Auto`: the planner. `Explicit`: the types of the program (accepted, but planned like `Auto`). `Manual`: the program
-    itself, as inside `shard_map`.
+    `Auto`: the planner. `Explicit`: the types of the program. `Manual`: the program itself, as inside `shard_map`.
 
     Example:
         >>> jax.make_mesh((4,), ("rows",)).axis_types
@@ -97,6 +96,28 @@ class AbstractMesh:
     @property
     def shape_tuple(self) -> tuple[tuple[str, int], ...]:
         return tuple(self.shape.items())
+
+    def axes_of_type(self, axis_type: AxisType) -> tuple[str, ...]:
+        """Return the names of the axes of one type, in order."""
+        pairs = zip(self.axis_names, self.axis_types, strict=True)
+        return tuple(name for name, kind in pairs if kind is axis_type)
+
+    @property
+    def explicit_axes(self) -> tuple[str, ...]:
+        return self.axes_of_type(AxisType.Explicit)
+
+    @property
+    def auto_axes(self) -> tuple[str, ...]:
+        return self.axes_of_type(AxisType.Auto)
+
+    @property
+    def manual_axes(self) -> tuple[str, ...]:
+        return self.axes_of_type(AxisType.Manual)
+
+    def update_axis_types(self, axis_types: dict[str, AxisType]) -> "AbstractMesh":
+        """Return the mesh with other types for these axes."""
+        kinds = dict(zip(self.axis_names, self.axis_types, strict=True)) | axis_types
+        return AbstractMesh(self.axis_sizes, self.axis_names, tuple(kinds.values()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AbstractMesh) and self._key == other._key
@@ -248,10 +269,9 @@ class Mesh:
             )
             grid = grid.reshape(sizes)
         self.abstract = AbstractMesh(grid.shape, names, axis_types)
-        if others := {kind.name for kind in self.abstract.axis_types} - {"Auto"}:
+        if manual := self.abstract.manual_axes:
             warnings.warn(
-                f"{self.abstract}: axes of type {', '.join(sorted(others))} are treated as Auto: shardings are not "
-                "part of types yet, and sharding conflicts along Explicit axes are not errors.",
+                f"The Manual axes {', '.join(manual)} of a mesh are planned like Auto axes outside `shard_map`.",
                 stacklevel=2,
             )
         if len(set(map(id, grid.flat))) != grid.size:
@@ -270,6 +290,10 @@ class Mesh:
     @property
     def axis_types(self) -> tuple[AxisType, ...]:
         return self.abstract.axis_types
+
+    def with_auto_axes(self) -> "Mesh":
+        """Return the mesh with Auto axes only."""
+        return self if not self.abstract.explicit_axes else Mesh(self.devices, self.axis_names)
 
     @property
     def abstract_mesh(self) -> AbstractMesh:
@@ -347,4 +371,4 @@ def _even_factors(count: int, parts: int) -> tuple[int, ...]:
 def absent_mesh(mesh: AbstractMesh) -> Mesh:
     """Return a mesh of placeholder devices: programs can be planned and lowered for it, but not run."""
     absent = [AbsentDevice(number) for number in range(mesh.size)]
-    return Mesh(device_grid(absent, mesh.axis_sizes), mesh.axis_names)
+    return Mesh(device_grid(absent, mesh.axis_sizes), mesh.axis_names, mesh.axis_types)

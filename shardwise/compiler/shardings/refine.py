@@ -26,7 +26,8 @@ def common_mesh(meshes: Sequence[Mesh]) -> Mesh | None:
     """Return the coarsest common refinement of meshes: one of them if possible.
 
     Returns:
-        The mesh; None if the meshes have different devices or orders of devices, or their axes do not nest.
+        The mesh; None if the meshes have different devices or orders of devices, if their axes do not nest, or if
+        Explicit axes would have to be split. A mesh with Explicit axes is preferred to one without.
     """
     first = meshes[0]
     if any(mesh.flat_devices != first.flat_devices for mesh in meshes):
@@ -35,9 +36,11 @@ def common_mesh(meshes: Sequence[Mesh]) -> Mesh | None:
     if any(high % low for low, high in pairwise(ends)):
         return None
     refined = list(reversed(list(pairwise(ends))))
-    for mesh in meshes:
+    for mesh in sorted(meshes, key=lambda mesh: not mesh.abstract.explicit_axes):
         if [strides for strides in _strides(mesh.abstract).values() if strides[0] < strides[1]] == refined:
             return mesh
+    if any(mesh.abstract.explicit_axes for mesh in meshes):
+        return None  # types name the axes of one mesh
     names: list[str] = []
     for strides in refined:
         names.append(_axis_name(strides, meshes, names))

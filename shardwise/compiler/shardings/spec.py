@@ -1,5 +1,6 @@
 """PartitionSpec: the mesh axes along which each dim of an array is sharded, as users write them."""
 
+from collections.abc import Iterable
 from typing import Any, final
 
 from shardwise.compiler.shardings.layout import Layout, Pin
@@ -31,10 +32,13 @@ class PartitionSpec(tuple[Any, ...]):
         *entries: one entry per dim: None if the dim is not sharded, an axis name, a tuple of axis names (the first is
             major), or `PartitionSpec.UNCONSTRAINED` to leave the dim to the planner. Dims without an entry are not
             sharded.
+        unreduced: Explicit axes over which the array is a sum of one term per device.
+        reduced: Explicit axes along which the array is replicated, and its cotangent is unreduced.
 
     Raises:
         TypeError: if an entry is something else, or if a class derives from it.
         ValueError: if a tuple contains a tuple.
+        ShardingError: if an axis is both unreduced and reduced, or also shards a dim.
 
     Example:
         >>> P("data", None, ("model", "expert"))
@@ -43,10 +47,13 @@ class PartitionSpec(tuple[Any, ...]):
 
     UNCONSTRAINED = UNCONSTRAINED
 
+    unreduced: frozenset[str]
+    reduced: frozenset[str]
+
     def __init_subclass__(cls, **keywords: Any) -> None:
         raise TypeError(f"PartitionSpec cannot be subclassed, as by {cls.__name__}")
 
-    def __new__(cls, *entries: Any) -> "PartitionSpec":
+    def __new__(cls, *entries: Any, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()) -> "PartitionSpec":
         normalized = []
         for entry in entries:
             names = entry if isinstance(entry, tuple) else (entry,)
@@ -58,13 +65,50 @@ class PartitionSpec(tuple[Any, ...]):
                     f"not {entry!r}"
                 )
             normalized.append(names if len(names) > 1 else names[0] if names else None)
-        return super().__new__(cls, normalized)
+        self = super().__new__(cls, normalized)
+        self.unreduced, self.reduced = _axis_set("unreduced", unreduced), _axis_set("reduced", reduced)
+        sharding = {axis for entry in normalized for axis in (entry if isinstance(entry, tuple) else (entry,))}
+        if twice := sorted((self.unreduced | self.reduced) & sharding or self.unreduced & self.reduced):
+            raise ShardingError(
+                f"{self} uses axis {twice[0]!r} twice: an axis shards a dim, or is unreduced, or reduced."
+            )
+        return self
 
     def __repr__(self) -> str:
-        return f"P({', '.join(map(repr, self))})"
+        sums = [
+            f"{name}={{{', '.join(map(repr, sorted(axes)))}}}"
+            for name, axes in (("unreduced", self.unreduced), ("reduced", self.reduced))
+            if axes
+        ]
+        return f"P({', '.join([*map(repr, self), *sums])})"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, PartitionSpec):
+            return (tuple(self), self.unreduced, self.reduced) == (tuple(other), other.unreduced, other.reduced)
+        return tuple(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return (
+            hash((tuple(self), self.unreduced, self.reduced)) if self.unreduced or self.reduced else hash(tuple(self))
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PartitionSpec, tuple(self)
+        return _spec, (tuple(self), self.unreduced, self.reduced)
+
+
+def _spec(entries: tuple[Any, ...], unreduced: frozenset[str], reduced: frozenset[str]) -> PartitionSpec:
+    """Return a PartitionSpec from its parts, to unpickle it."""
+    return PartitionSpec(*entries, unreduced=unreduced, reduced=reduced)
+
+
+def _axis_set(parameter: str, axes: Iterable[str]) -> frozenset[str]:
+    names = frozenset((axes,) if isinstance(axes, str) else axes)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise TypeError(f"PartitionSpec: {parameter} needs a set of axis names, not {wrong[0]!r}")
+    return names
 
 
 def pin_of(spec: PartitionSpec, shape: tuple[int, ...], mesh: AbstractMesh, reason: str = "") -> Pin:
@@ -98,6 +142,9 @@ def pin_of(spec: PartitionSpec, shape: tuple[int, ...], mesh: AbstractMesh, reas
                     f"{spec} uses axis {axis!r} for dim {seen[axis]} and for dim {dim}: an axis can shard one dim only."
                 )
             seen[axis] = dim
+    for axis in sorted(spec.unreduced | spec.reduced):
+        if axis not in mesh.shape:
+            raise ShardingError(f"{spec}: {mesh.unknown_axis_message(axis)}")
     dims += [()] * (len(shape) - len(dims))
     return Pin(Layout(tuple(dims)), frozenset(open_dims), reason)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
+from shardwise.compiler.ir.dispatch import bound_axes, resolve_shardings, tracked_axes
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verifies_result
@@ -57,7 +57,7 @@ def rewrite(name: str, types: Sequence[ArrayType], body: Callable[..., Sequence[
     from outside that such a rule uses becomes a constant of the program.
     """
     frame = _ClosedFrame(name, stages_all=True, axes=bound_axes(), tracked=tracked_axes())
-    with frame.open(over=()):
+    with frame.open(over=()), resolve_shardings():
         outputs = [frame.lift(x) for x in body(*(frame.input(type) for type in types))]
     return frame.program(outputs)
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.scalars import check_index, check_scalar, check_truth_value
-from shardwise.compiler.ir.dispatch import open_frames, use_frames
-from shardwise.compiler.ir.op import Op, result_types
+from shardwise.compiler.ir.dispatch import open_frames, resolves_shardings, use_frames
+from shardwise.compiler.ir.op import Op, check_shardings, result_types
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import PVary
@@ -27,6 +27,7 @@ from shardwise.compiler.trace.running_call import running_call, shared_numpy_nam
 from shardwise.config import config
 from shardwise.errors import (
     ConcretizationTypeError,
+    ShardingTypeError,
     TracerArrayConversionError,
     TracerBoolConversionError,
     TracerIntegerConversionError,
@@ -102,11 +103,27 @@ class Frame:
                 inputs = self._cast_operands(inputs, op.operand_varying(*types))
                 types = tuple([value.type for value in inputs])
                 break
+        self._check_shardings(op, args, types)
         outputs = [Value(type) for type in result_types(op, types)]
         source = current_source()
         equation = Equation(op, inputs, outputs, source, provenance.reason)
         self.equations.append(equation)
         return self._watched([Tracer(self, value, equation, source) for value in outputs])
+
+    def _check_shardings(self, op: Op, args: Sequence[Any], types: tuple[ArrayType, ...]) -> None:
+        """Raise an error with the lines of the operands if their types conflict along Explicit mesh axes."""
+        for type in types:
+            if type.explicit is not None and not resolves_shardings():
+                try:
+                    check_shardings(op, types)
+                except ShardingTypeError as error:
+                    lines = [
+                        f"\n  operand {number}, {arg.type}, was created at {arg.source}"
+                        for number, arg in enumerate(args)
+                        if isinstance(arg, Tracer)
+                    ]
+                    raise ShardingTypeError(f"{error}{''.join(lines)}") from None
+                break
 
     def _cast_operands(self, inputs: Sequence[Value], varying: Sequence[tuple[str, ...]]) -> list[Value]:
         """Cast replicated operands to varying when they are mixed with varying ones.
@@ -221,6 +238,11 @@ class Tracer(Array):
     def origin(self) -> str:
         """The op that created it, as the end of a sentence; empty for inputs."""
         return f" by {self.made_by.op.name}" if self.made_by is not None else ""
+
+    @property
+    def sharding(self) -> Any:
+        """The sharding along Explicit mesh axes, on an abstract mesh."""
+        return self.type.sharding
 
     def __bool__(self) -> bool:
         check_truth_value(self.type)

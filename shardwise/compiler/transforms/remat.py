@@ -87,7 +87,7 @@ def _split_scan(equation: Equation, op: Scan, policy: Callable[..., bool]) -> tu
     outputs = op.program.outputs
     saving_body, recompute_body = _split(op.program, outputs, outputs, policy)
     saved = saving_body.outputs[len(outputs) :]
-    stacks = [Value(value.type.with_shape((op.length, *value.type.shape))) for value in saved]
+    stacks = [Value(value.type.with_dim(0, op.length)) for value in saved]
     saving = equation.replace(op=op.with_programs([saving_body]), outputs=(*equation.outputs, *stacks))
     recompute = equation.replace(op=op.with_programs([recompute_body]), inputs=(*equation.inputs, *stacks))
     return saving, recompute, stacks

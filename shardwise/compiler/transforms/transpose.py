@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.ir.op import Op, UndefinedPrimal
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
@@ -53,11 +54,12 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
             if isinstance(operand, UndefinedPrimal) and cotangent is not None:
                 cotangent_of[value] = add_tangents(cotangent_of.get(value), match_cotangent_type(cotangent, value.type))
 
-    for_each_equation(program.equations, forward)
-    for value, cotangent in zip(program.outputs, cotangents, strict=True):
-        if cotangent is not None and isinstance(env[value], UndefinedPrimal):
-            cotangent_of[value] = add_tangents(cotangent_of.get(value), match_cotangent_type(cotangent, value.type))
-    for_each_equation(reversed(linear_equations), backward)
+    with resolve_shardings():
+        for_each_equation(program.equations, forward)
+        for value, cotangent in zip(program.outputs, cotangents, strict=True):
+            if cotangent is not None and isinstance(env[value], UndefinedPrimal):
+                cotangent_of[value] = add_tangents(cotangent_of.get(value), match_cotangent_type(cotangent, value.type))
+        for_each_equation(reversed(linear_equations), backward)
     return [cotangent_of.get(value) for value, is_linear in zip(program.inputs, linear, strict=True) if is_linear]
 
 

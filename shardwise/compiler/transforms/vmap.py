@@ -4,17 +4,21 @@ Ops on unbatched values are applied unchanged, except for those that use the nam
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
+from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
+from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame
 from shardwise.compiler.transforms.memoize import memoized
 from shardwise.compiler.transforms.replay import for_each_equation
+from shardwise.errors import ShardingTypeError
 
 
 def vmap(
@@ -39,6 +43,8 @@ def vmap(
             results = equation.op(*operands)
             out_dims = None if equation.op.single else [None] * len(results)
         else:
+            if axis.explicit and equation.op.programs:
+                operands = [_shard_batch_dim(x, dim, axis) for x, dim in zip(operands, in_dims, strict=True)]
             results, out_dims = equation.op.vmap(axis, operands, in_dims)
         if equation.op.single:
             env[equation.outputs[0]] = (results, out_dims)
@@ -57,6 +63,7 @@ def map_function(
 
     Arguments with a dim of None are passed to the function unchanged.
     """
+    axis = replace(axis, explicit=_batch_sharding(args, dims))
     frame = Frame(name, stages_all=False, axes=None if axis.name is None else {axis.name: axis.size})
     with frame.open():
         inputs = [x if dim is None else frame.input(x.type.without((dim,))) for x, dim in zip(args, dims, strict=True)]
@@ -67,6 +74,28 @@ def map_function(
     in_dims: list[int | None] = [dim for _, dim in mapped]
     captured = frame.captured
     return vmap(program, axis, [x for x, _ in mapped] + captured, in_dims + [None] * len(captured))
+
+
+def _batch_sharding(args: Sequence[Any], dims: Sequence[int | None]) -> ExplicitSharding | None:
+    """Return the sharding of the mapped dims along Explicit axes."""
+    shardings = {
+        ExplicitSharding.of(x.type.explicit.mesh, (x.type.explicit.dims[dim],)): str(x.type)
+        for x, dim in zip(args, dims, strict=True)
+        if dim is not None and x.type.explicit
+    }
+    shardings.pop(None, None)
+    if len(shardings) > 1:
+        raise ShardingTypeError(
+            f"vmap: the mapped dims of {' and '.join(shardings.values())} are sharded differently: reshard one of them"
+        )
+    return next(iter(shardings), None)
+
+
+def _shard_batch_dim(x: Any, dim: int | None, axis: BatchAxis) -> Any:
+    """Return `x` with its batch dim sharded like the mapped dims: the programs of an op expect it."""
+    if dim is None:
+        return x
+    return reshard_to(x, x.type.without((dim,)).with_dim(dim, axis.size, axis.explicit).explicit)
 
 
 @memoized(maxsize=4096)
@@ -96,7 +125,7 @@ def vmap_program(
         return outputs
 
     types = [
-        type if dim is None else type.with_shape((*type.shape[:dim], axis.size, *type.shape[dim:]))
+        type if dim is None else type.with_dim(dim, axis.size, axis.explicit)
         for type, dim in zip(program.in_types, dims, strict=True)
     ]
     return rewrite(f"vmap_{program.name}", types, body), out_dims

@@ -86,7 +86,7 @@ def test_a_program_that_an_op_holds_prints_as_a_nested_block():
         (Full((2,), Scalar.of(0.5, np.float32)), "full[shape=(2,), value=f32(0.5), weak=False]"),
         (
             Constrain((("data",), ()), AbstractMesh((4, 2), ("data", "model")), (1,)),
-            "constrain[dims=(('data',), ()), mesh=mesh(data=4, model=2), open_dims=(1,)]",
+            "constrain[dims=(('data',), ()), mesh=mesh(data=4, model=2), open_dims=(1,), axes=None, unreduced=()]",
         ),
     ],
 )

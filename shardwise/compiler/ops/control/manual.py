@@ -50,6 +50,7 @@ class Manual(Control):
         out_dim_axes: for each result, the axes that shard each dim.
         tracked: whether types say over which axes values vary.
         parts: for each of `axes`, its sub-axes in `mesh`, if that is finer than the mesh that the user named.
+        explicit: whether types say how values are sharded along Explicit mesh axes.
     """
 
     name = "manual"
@@ -60,6 +61,7 @@ class Manual(Control):
     out_dim_axes: tuple[DimAxes, ...]
     tracked: bool = True
     parts: tuple[tuple[str, ...], ...] | None = None
+    explicit: bool = True
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -80,19 +82,25 @@ class Manual(Control):
         """Each binding is a group, as each has its own sharding. One more group is for replicated operands."""
         return (
             *(
-                Binding(n, Split(*self._mesh_sharding(dim_axes)), (operand(n),), (entry(n),))
+                Binding(n, Split(*self._mesh_sharding(dim_axes), self._explicit_axes), (operand(n),), (entry(n),))
                 for n, dim_axes in enumerate(self.in_dim_axes)
             ),
             *(
                 Binding(
                     len(self.in_dim_axes) + n,
-                    Join(*self._mesh_sharding(dim_axes)[:2], self.axes),
+                    Join(*self._mesh_sharding(dim_axes)[:2], self.axes, self.mesh if self._explicit_axes else None),
                     (exit_(n),),
                     (result(n),),
                 )
                 for n, dim_axes in enumerate(self.out_dim_axes)
             ),
         )
+
+    @cached_property
+    def _explicit_axes(self) -> tuple[str, ...]:
+        """The Explicit mesh axes that are manual in the region."""
+        explicit = self.mesh.abstract.explicit_axes if self.explicit else ()
+        return tuple(part for parts in self.mesh_axes.values() for part in parts if part in explicit)
 
     def _mesh_sharding(self, dim_axes: DimAxes) -> tuple[DimAxes, tuple[int, ...], tuple[str, ...]]:
         """Return for each dim its mesh axes and its number of shards; and the axes over which shards vary."""

@@ -14,13 +14,16 @@ of a control op is an equation with a boundary op. Its factor rule connects the 
 """
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any, ClassVar, final
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 
 
 class BoundaryOp(Op):
@@ -127,7 +130,7 @@ class Stack(BoundaryOp):
     length: int
 
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
-        return (x.with_shape((self.length, *x.shape)),)
+        return (x.with_dim(0, self.length),)
 
     def factors(self, x: ArrayType) -> FactorRule:
         dims = _single_factor_dims(x.with_shape((self.length, *x.shape)))
@@ -197,17 +200,19 @@ class _ShardBoundary(BoundaryOp):
 @final
 @record
 class Split(_ShardBoundary):
-    """The shard of an operand. `names`: the axes of the region over which the shard varies."""
+    """The shard of an operand. `names`: the axes of the region over which the shard varies; `manual`: all its axes."""
 
     name = "split"
     dims: tuple[tuple[str, ...], ...]
     counts: tuple[int, ...]
     names: tuple[str, ...] = ()
+    manual: tuple[str, ...] = field(default=(), repr=False)
 
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         if len(self.dims) != x.ndim or any(size % count for size, count in zip(x.shape, self.counts, strict=True)):
             raise TypeError(f"{x} does not divide into {self.counts} shards")
         shard = x.with_shape(tuple(size // count for size, count in zip(x.shape, self.counts, strict=True)))
+        shard = shard.with_explicit(x.explicit and x.explicit.without_axes(self.manual))
         return (shard.with_varying((*x.varying, *self.names)),)
 
     def outer_varying(self, varying: tuple[str, ...]) -> tuple[str, ...]:
@@ -221,17 +226,25 @@ class Split(_ShardBoundary):
 @final
 @record
 class Join(_ShardBoundary):
-    """A result, joined from the shards of all devices. `names`: the region's axes, over which it no longer varies."""
+    """A result, joined from the shards of all devices. `names`: the region's axes, over which it no longer varies.
+
+    `mesh`: the mesh of the region, whose Explicit axes the type of the result names.
+    """
 
     name = "join"
     dims: tuple[tuple[str, ...], ...]
     counts: tuple[int, ...]
     names: tuple[str, ...] = ()
+    mesh: Mesh | AbstractMesh | None = field(default=None, repr=False)
 
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         if len(self.dims) != x.ndim:
             raise TypeError(f"{x} does not have {len(self.dims)} dims")
         array = x.with_shape(tuple(size * count for size, count in zip(x.shape, self.counts, strict=True)))
+        if self.mesh is not None:
+            inner = x.explicit.dims if x.explicit else ((),) * x.ndim
+            dims = [(*axes, *more) for axes, more in zip(self.dims, inner, strict=True)]
+            array = array.with_explicit(ExplicitSharding.of(self.mesh, dims))
         return (array.with_varying(axis for axis in x.varying if axis not in self.names),)
 
     def factors(self, x: ArrayType) -> FactorRule:

@@ -5,23 +5,25 @@ from typing import Any
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import NamedSum, PVary
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.placement.reshard import cotangent_sharding, reshard_to
 from shardwise.compiler.ops.shape.constants import full
 
 
 def match_type(x: Any, type: ArrayType) -> Any:
-    """Cast `x` to the dtype, the weak type and the varying axes of `type`, so that rules of ops need not."""
+    """Cast `x` to the dtype, weak type, varying axes and Explicit sharding of `type`, so that rules of ops need not."""
     if x.type is type:
         return x
-    if x.type.with_varying(type.varying) is not type:
+    if x.type.with_varying(type.varying).with_explicit(type.explicit) is not type:
         x = Convert(type.dtype, type.weak)(x)
     more = tuple(axis for axis in type.varying if axis not in x.type.varying)
-    return PVary(more)(x) if more else x
+    return reshard_to(PVary(more)(x) if more else x, type.explicit)
 
 
 def match_cotangent_type(cotangent: Any, type: ArrayType) -> Any:
     """Cast the cotangent of a value of this type. If that is replicated over an axis, sum the cotangent over it."""
     more = tuple(axis for axis in cotangent.type.varying if axis not in type.varying)
-    return match_type(NamedSum(more, invariant=True)(cotangent) if more else cotangent, type)
+    cotangent = NamedSum(more, invariant=True)(cotangent) if more else cotangent
+    return match_type(cotangent, type.with_explicit(cotangent_sharding(type)))
 
 
 def zeros_of(type: ArrayType) -> Any:

@@ -8,6 +8,7 @@ from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op
 from shardwise.compiler.ir.program import Source
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
@@ -19,6 +20,8 @@ from shardwise.errors import ShardingError
 class Constrain(Op):
     """The identity; the result is pinned on `mesh` to the layout `dims`. `open_dims` may be sharded further.
 
+    With `axes`, only these axes are pinned, and the planner decides along the others. Over the axes `unreduced`, the
+    result is a partial sum.
     `requested_by` is the parameter of `jit` that requests the layout, for messages; empty for a constraint.
     """
 
@@ -27,6 +30,8 @@ class Constrain(Op):
     dims: tuple[tuple[str, ...], ...]
     mesh: Mesh | AbstractMesh
     open_dims: tuple[int, ...] = ()
+    axes: tuple[str, ...] | None = None
+    unreduced: tuple[str, ...] = ()
     requested_by: str = field(default="", repr=False)
 
     def describe(self, source: Source) -> str:
@@ -35,7 +40,11 @@ class Constrain(Op):
 
     @property
     def pin(self) -> Pin:
-        return Pin(Layout(self.dims), frozenset(self.open_dims))
+        return Pin(Layout(self.dims, tuple((axis, SUM) for axis in self.unreduced)), frozenset(self.open_dims))
+
+    def pins(self, axis: str) -> bool:
+        """Return whether the layout along this axis is pinned."""
+        return self.axes is None or axis in self.axes
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if len(self.dims) != x.ndim:
@@ -44,6 +53,9 @@ class Constrain(Op):
 
     def factors(self, x: ArrayType) -> FactorRule:
         return FactorRule.pointwise(x.shape, 1)
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return () if self.axes is None else ((0,),)
 
     def padding(self, fills: Sequence[Any]) -> Any:
         return fills[0]

@@ -1,0 +1,242 @@
+"""The result shardings of an op along Explicit mesh axes: one rule for all ops, derived from factor rules.
+
+1. A factor takes the axes of the operand dims that have it. Sharded beside unsharded is sharded; two different
+   shardings are a conflict.
+2. Along a reduced factor, a reduction (sum, max) gives a replicated result. In a contraction, a factor that both
+   operands shard is ambiguous: the result may be replicated, scattered or unreduced.
+3. An axis shards one dim of a result only.
+4. An unreduced operand needs an op that is linear in it.
+
+Inference is total: the first operand decides a conflict, and an ambiguous sum is replicated. Where a user's op needs
+such a decision, it is an error. Derivatives and functions with `out_sharding` rely on it, and reshard the result.
+Nothing is computed here: the planner finds the cheapest way to get a result into the sharding of its type.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.explicit import Axes, ExplicitSharding
+from shardwise.compiler.shardings.factors import Dims, FactorRule
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.errors import ShardingTypeError
+
+LinearSets = tuple[tuple[int, ...], ...]  # as `Op.linear_in` returns them
+
+
+def with_result_shardings(
+    op_name: str,
+    rule: FactorRule,
+    linear_in: LinearSets,
+    types: Sequence[ArrayType],
+    results: Sequence[ArrayType],
+    strict: bool = False,
+) -> tuple[ArrayType, ...]:
+    """Return the result types of an op with their shardings along Explicit axes.
+
+    Args:
+        op_name: the name of the op, for messages.
+        rule: its factor rule.
+        linear_in: the sets of operands in which it is jointly linear.
+        types: the types of its operands; at least one has a sharding.
+        results: the types of its results, without shardings.
+        strict: whether a conflict or an ambiguous sum is an error.
+
+    Raises:
+        ShardingTypeError: if operands are on different meshes. With `strict`, also if they conflict, a sum is
+            ambiguous, a dim cannot stay sharded, or the op is not linear in an unreduced operand.
+    """
+    mesh = _common_mesh(op_name, types)
+    factor_axes = _axes_of_factors(op_name, rule, types, mesh.abstract.shape, strict)
+    unreduced = _unreduced_axes(op_name, linear_in, types, strict)
+    reduced = _reduced_axes(types)
+    typed = []
+    for dims, type in zip(rule.results, results, strict=True):
+        axes = _axes_of_dims(op_name, dims, factor_axes, types, strict)
+        used = {axis for of_dim in axes for axis in of_dim}
+        sharding = ExplicitSharding.of(mesh, axes, unreduced, [axis for axis in reduced if axis not in used])
+        typed.append(type.with_explicit(sharding))
+    return tuple(typed)
+
+
+def _common_mesh(op_name: str, types: Sequence[ArrayType]) -> Mesh | AbstractMesh:
+    """Return the mesh of the operands; the one with devices, if others are abstract."""
+    meshes = list(dict.fromkeys(type.explicit.mesh for type in types if type.explicit))
+    concrete = [mesh for mesh in meshes if isinstance(mesh, Mesh)]
+    if len({mesh.abstract for mesh in meshes}) > 1 or len(concrete) > 1:
+        raise ShardingTypeError(
+            f"{op_name}: the operands {_listed(types)} are on different meshes: {' and '.join(map(str, meshes))}. "
+            "Move one of them with `device_put`."
+        )
+    return (concrete or meshes)[0]
+
+
+def _axes_of_factors(
+    op_name: str, rule: FactorRule, types: Sequence[ArrayType], extents: Mapping[str, int], strict: bool
+) -> dict[int, Axes]:
+    """Return the axes of each factor that remains sharded in the results."""
+    of_operand: dict[int, dict[int, Axes]] = {}  # for each factor, the axes in each operand that has it
+    for number, (dims, type) in enumerate(zip(rule.operands, types, strict=True)):
+        for dim, factors in enumerate(dims):
+            axes = type.explicit.dims[dim] if type.explicit else ()
+            for factor, of_factor in zip(
+                factors, _divide(op_name, rule, factors, axes, type, dim, extents, strict), strict=True
+            ):
+                of_operand.setdefault(factor, {})[number] = of_factor
+    factor_axes: dict[int, Axes] = {}
+    for factor, by_operand in of_operand.items():
+        named = list(dict.fromkeys(axes for axes in by_operand.values() if axes))
+        if not named:
+            continue
+        if len(named) > 1 and strict:
+            raise ShardingTypeError(_conflict_message(op_name, rule, factor, by_operand, types))
+        if factor not in rule.reduce:
+            factor_axes[factor] = named[0]
+        elif len(by_operand) > 1 and all(by_operand.values()) and strict:
+            raise ShardingTypeError(_ambiguous_message(op_name, named[0], types))
+    return factor_axes
+
+
+def _divide(
+    op_name: str,
+    rule: FactorRule,
+    factors: tuple[int, ...],
+    axes: Axes,
+    type: ArrayType,
+    dim: int,
+    extents: Mapping[str, int],
+    strict: bool,
+) -> list[Axes]:
+    """Return which of the axes that shard a dim shard each of its factors."""
+    none: list[Axes] = [()] * len(factors)
+    if not axes:
+        return none
+    if not rule.need_replication.isdisjoint(factors):
+        if not strict:
+            return none
+        raise ShardingTypeError(
+            f"{op_name}: dim {dim} of {type} is sharded along {_and(axes)}, and the result cannot keep that. Reshard "
+            f"the operand first, `reshard(x, P(...))` with no axis for dim {dim}, or pass `out_sharding=` if the "
+            "function has it."
+        )
+    divided = rule.assign_axes(factors, axes, extents)
+    counts = {factor: _extent(of_factor, extents) for factor, of_factor in zip(factors, divided, strict=True)}
+    if rule.allows_sharding({factor: count for factor, count in counts.items() if count > 1}):
+        return divided
+    if not strict:
+        return none
+    raise ShardingTypeError(
+        f"{op_name}: dim {dim} of {type} is sharded along {_and(axes)}, and its shards are not contiguous in the "
+        "result. Pass `out_sharding=`, or reshard the operand first."
+    )
+
+
+def _axes_of_dims(
+    op_name: str, dims: Dims, factor_axes: Mapping[int, Axes], types: Sequence[ArrayType], strict: bool
+) -> list[Axes]:
+    """Return the axes of each dim of a result."""
+    used: dict[str, int] = {}
+    result: list[Axes] = []
+    for dim, factors in enumerate(dims):
+        axes = [axis for factor in factors for axis in factor_axes.get(factor, ())]
+        if (twice := [axis for axis in axes if axis in used]) and strict:
+            raise ShardingTypeError(
+                f"{op_name}: axis {twice[0]!r} would shard dims {used[twice[0]]} and {dim} of the result of "
+                f"{_listed(types)}. Reshard one operand, or pass `out_sharding=`."
+            )
+        axes = [axis for axis in axes if axis not in used]
+        used.update(dict.fromkeys(axes, dim))
+        result.append(tuple(axes))
+    return result
+
+
+def _unreduced_axes(op_name: str, linear_in: LinearSets, types: Sequence[ArrayType], strict: bool) -> tuple[str, ...]:
+    """Return the axes over which the results are unreduced."""
+    terms = {
+        number: type.explicit.unreduced
+        for number, type in enumerate(types)
+        if type.explicit and type.explicit.unreduced
+    }
+    if not terms:
+        return ()
+    axes = tuple(dict.fromkeys(axis for of_operand in terms.values() for axis in of_operand))
+    for linear in linear_in:
+        if set(linear) == set(terms) and len(set(terms.values())) == 1:
+            return axes
+    if not strict:
+        return ()
+    number = next(iter(terms))
+    raise ShardingTypeError(
+        f"{op_name}: operand {number} of type {types[number]} is unreduced over {_and(terms[number])}, and "
+        + (
+            f"the other operands are not: {_listed(types)}"
+            if any(number in linear for linear in linear_in)
+            else "the op is not linear in it"
+        )
+        + f". Reduce it first: `reshard(x, {_spec_text(types[number])})`."
+    )
+
+
+def _reduced_axes(types: Sequence[ArrayType]) -> tuple[str, ...]:
+    """Return the axes along which an operand is reduced and none is sharded: the results are reduced along them."""
+    shardings = [type.explicit for type in types if type.explicit]
+    sharded = {axis for sharding in shardings for axes in sharding.dims for axis in axes}
+    reduced = dict.fromkeys(axis for sharding in shardings for axis in sharding.reduced)
+    return tuple(axis for axis in reduced if axis not in sharded)
+
+
+def _conflict_message(
+    op_name: str, rule: FactorRule, factor: int, by_operand: Mapping[int, Axes], types: Sequence[ArrayType]
+) -> str:
+    sharded = [(number, axes) for number, axes in by_operand.items() if axes]
+    parts = [
+        f"dim {_dim_with(rule.operands[number], factor)} of operand {number}, {types[number]}, along {_and(axes)}"
+        for number, axes in sharded
+    ]
+    number, _ = sharded[-1]
+    dims = _with_axes(types[number], _dim_with(rule.operands[number], factor), sharded[0][1])
+    return (
+        f"{op_name}: operands are sharded differently along the same dim: {' and '.join(parts)}. Reshard one of them, "
+        f"for example operand {number}: `reshard(x, {dims})`."
+    )
+
+
+def _ambiguous_message(op_name: str, axes: Axes, types: Sequence[ArrayType]) -> str:
+    return (
+        f"{op_name}: both operands, {_listed(types)}, shard the contracted dim along {_and(axes)}, so the sharding of "
+        "the result is ambiguous. Pass `out_sharding=`: with these axes nowhere, the result is replicated along them "
+        "(one all-reduce); with them on a dim, it is scattered (one reduce-scatter); with "
+        f"`P(..., unreduced={{{', '.join(map(repr, axes))}}})`, it stays unreduced."
+    )
+
+
+def _dim_with(dims: Dims, factor: int) -> int:
+    return next(dim for dim, factors in enumerate(dims) if factor in factors)
+
+
+def _extent(axes: Axes, extents: Mapping[str, int]) -> int:
+    size = 1
+    for axis in axes:
+        size *= extents[axis]
+    return size
+
+
+def _with_axes(type: ArrayType, dim: int, axes: Axes) -> str:
+    dims = list(type.explicit.dims if type.explicit else [()] * type.ndim)
+    dims[dim] = axes
+    return _spec(dims)
+
+
+def _spec_text(type: ArrayType) -> str:
+    return _spec(type.explicit.dims if type.explicit else [()] * type.ndim)
+
+
+def _spec(dims: Sequence[Axes]) -> str:
+    return f"P({', '.join('None' if not a else repr(a[0]) if len(a) == 1 else repr(a) for a in dims)})"
+
+
+def _and(axes: Axes) -> str:
+    return " and ".join(map(repr, axes))
+
+
+def _listed(types: Sequence[ArrayType]) -> str:
+    return " and ".join(map(str, types))

@@ -1,0 +1,81 @@
+"""reshard: change the sharding of a value along Explicit mesh axes."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.explicit import Axes, ExplicitSharding
+from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+
+
+@final
+@record
+class Reshard(Op):
+    """The identity; the result has this sharding along the Explicit axes of `mesh`.
+
+    The cotangent has the cotangent sharding of the operand: a cast to `reduced` costs nothing here, and its transpose
+    leaves the cotangent unreduced.
+    """
+
+    name = "reshard"
+    accepts_keys = infers_sharding = True
+    dims: tuple[Axes, ...]
+    mesh: Mesh | AbstractMesh
+    unreduced: Axes = ()
+    reduced: Axes = ()
+
+    @staticmethod
+    def to(sharding: ExplicitSharding | None, ndim: int, mesh: Mesh | AbstractMesh) -> "Reshard":
+        """Return the op that gives an array of this rank a sharding; None replicates it along the Explicit axes."""
+        if sharding is None:
+            return Reshard(((),) * ndim, mesh)
+        return Reshard(sharding.dims, sharding.mesh, sharding.unreduced, sharding.reduced)
+
+    @property
+    def sharding(self) -> ExplicitSharding | None:
+        return ExplicitSharding.of(self.mesh, self.dims, self.unreduced, self.reduced)
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        if len(self.dims) != x.ndim:
+            raise TypeError(f"reshard: the sharding has {len(self.dims)} dims, but {x} has {x.ndim}")
+        return x.with_explicit(self.sharding)
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        return FactorRule.pointwise(x.shape, 1)
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def padding(self, fills: Sequence[Any]) -> Any:
+        return fills[0]
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), self(*tangents)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return (reshard_to(cotangent, cotangent_sharding(operands[0].type)),)
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (dim,) = dims
+        assert dim is not None
+        op = Reshard((*self.dims[:dim], axis.spmd, *self.dims[dim:]), self.mesh, self.unreduced, self.reduced)
+        return op(*operands), dim
+
+    def reference(self, x: NumpyArray) -> NumpyArray:
+        return x
+
+
+def reshard_to(x: Any, sharding: ExplicitSharding | None) -> Any:
+    """Return `x` with this sharding along Explicit axes; `x` itself if it has it already."""
+    source = x.type.explicit
+    if source == sharding:
+        return x
+    return Reshard.to(sharding, x.type.ndim, (sharding or source).mesh)(x)
+
+
+def cotangent_sharding(primal: ArrayType) -> ExplicitSharding | None:
+    """Return the sharding of the cotangent of a value: a function of the primal's type alone."""
+    return primal.explicit.cotangent if primal.explicit else None

@@ -1,0 +1,77 @@
+"""Candidates along Explicit mesh axes: the types of values decide.
+
+The input are the shardings that types had before they were erased. A value without one is replicated along the Explicit
+axes. The planner still chooses how an equation gets to the sharding of its type: it may compute partial sums, and
+reduce them where they are used.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, State, replicated_candidate
+from shardwise.compiler.reduction import Reduction
+from shardwise.compiler.shardings.explicit import ExplicitSharding
+from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.errors import ShardingTypeError
+
+
+def typed_output_pins(
+    program: Program, mesh: AbstractMesh, out_pins: Sequence[Pin | None], shardings: Mapping[Value, ExplicitSharding]
+) -> list[Pin]:
+    """Return the pins of the outputs: those that the user gave, and the shardings of types in place of None."""
+    has_auto = len(mesh.explicit_axes) < len(mesh.axis_names)
+    pins = []
+    for number, (value, pin) in enumerate(zip(program.outputs, out_pins, strict=True)):
+        sharding = shardings.get(value)
+        if sharding is not None and sharding.unreduced:
+            raise ShardingTypeError(
+                f"result {number} of `{program.name}` has type {value.type.with_explicit(sharding)}: an unreduced "
+                "value cannot leave a compiled function yet. Reduce it first, `reshard(x, P(...))`."
+            )
+        dims = sharding.dims if sharding else ((),) * value.type.ndim
+        open_dims = frozenset(range(value.type.ndim)) if has_auto else frozenset()
+        pins.append(pin if pin is not None else Pin(Layout(dims), open_dims, "the type of the result"))
+    return pins
+
+
+def typed_factors(
+    equation: Equation, rule: FactorRule, axis: str, shardings: Mapping[Value, ExplicitSharding]
+) -> frozenset[int]:
+    """Return the leading factors of the dims that types shard along an Explicit axis."""
+    factors = set()
+    for value, dims in zip((*equation.inputs, *equation.outputs), (*rule.operands, *rule.results), strict=True):
+        sharding = shardings.get(value)
+        if sharding is not None:
+            factors |= {of_dim[0] for of_dim, axes in zip(dims, sharding.dims, strict=True) if axis in axes and of_dim}
+    return frozenset(factors) & rule.leading
+
+
+def keep_typed(
+    equation: Equation, options: tuple[Candidate, ...], axis: str, shardings: Mapping[Value, ExplicitSharding]
+) -> tuple[Candidate, ...]:
+    """Return the candidates whose results are sharded along an Explicit axis as their types say.
+
+    A result may also be partial: it is reduced where it is used. An unreduced one stays partial.
+    """
+
+    def matches(value: Value, state: State) -> bool:
+        sharding = shardings.get(value)
+        if sharding is None:
+            return state == REPLICATED or isinstance(state, Reduction)
+        if axis in sharding.unreduced:
+            return state is PARTIAL_SUM
+        dim = next((dim for dim, axes in enumerate(sharding.dims) if axis in axes), REPLICATED)
+        return state == dim or isinstance(state, Reduction)
+
+    kept = tuple(
+        [
+            candidate
+            for candidate in options
+            if all(matches(value, state) for value, state in zip(equation.outputs, candidate.results, strict=True))
+        ]
+    )
+    if kept:
+        return kept
+    return (replicated_candidate(len(equation.inputs), len(equation.outputs)),)

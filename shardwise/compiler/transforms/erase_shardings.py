@@ -1,0 +1,57 @@
+"""erase_shardings: move the Explicit shardings of a program from its types into a table, and reshards into constraints.
+
+Types carry shardings while a program is traced and differentiated. The planner reads them from the table: along an
+Explicit axis, a value is sharded as its type says, or a partial sum that is reduced later.
+"""
+
+from dataclasses import replace
+
+from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ir.program import Program, Value
+from shardwise.compiler.ir.verify import verifies_result
+from shardwise.compiler.ops.control.manual import Manual
+from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.placement.reshard import Reshard
+from shardwise.compiler.shardings.explicit import ExplicitSharding
+from shardwise.compiler.shardings.mesh import AbstractMesh
+
+ValueShardings = dict[Value, ExplicitSharding]
+
+
+@verifies_result
+def erase_shardings(program: Program, mesh: AbstractMesh) -> tuple[Program, ValueShardings]:
+    """Return the program with plain types, and the sharding of each value that is not replicated along Explicit axes.
+
+    Args:
+        program: a program without calls.
+        mesh: the mesh that it runs on.
+    """
+    shardings: ValueShardings = {}
+    if not mesh.explicit_axes:
+        return program, shardings
+    return _erase_program(program, shardings), shardings
+
+
+def _erase_program(program: Program, shardings: ValueShardings) -> Program:
+    new_values: dict[Value, Value] = {}
+
+    def erase_value(value: Value) -> Value:
+        erased = new_values[value] = Value(value.type.with_explicit(None))
+        if value.type.explicit is not None:
+            shardings[erased] = value.type.explicit
+        return erased
+
+    inputs = tuple(erase_value(value) for value in program.inputs)
+    equations = []
+    for equation in program.equations:
+        operands = [new_values[value] for value in equation.inputs]
+        results = [erase_value(value) for value in equation.outputs]
+        equations.append(equation.replace(op=_erase_op(equation.op, shardings), inputs=operands, outputs=results))
+    return Program(inputs, tuple(equations), tuple(new_values[value] for value in program.outputs), program.name)
+
+
+def _erase_op(op: Op, shardings: ValueShardings) -> Op:
+    if isinstance(op, Reshard):
+        return Constrain(op.dims, op.mesh, (), op.mesh.abstract.explicit_axes, op.unreduced)
+    op = op.map_programs(lambda program: _erase_program(program, shardings))
+    return replace(op, explicit=False) if isinstance(op, Manual) else op
