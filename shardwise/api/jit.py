@@ -334,8 +334,7 @@ class Jitted(Generic[_P, _R]):
         return positional + (None,) * (len(types) - count)
 
     def _out_shardings(self, traced: TracedFunction) -> tuple[Sharding | None, ...]:
-        count = len(traced.program.outputs)
-        outputs = traced.structure.unflatten(list(range(count)))
+        outputs = hide_float0(traced.structure.unflatten(list(range(len(traced.program.outputs)))))
         names = _output_names(traced)
         return broadcast_shardings(
             self.options.out_shardings, outputs, "out_shardings", self.function, traced.program.out_types, names
@@ -483,7 +482,7 @@ def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequen
 
 def _output_names(traced: TracedFunction) -> list[str]:
     """Return the path of each output in the result: `output['loss']`."""
-    outputs = traced.structure.unflatten(list(range(len(traced.program.outputs))))
+    outputs = hide_float0(traced.structure.unflatten(list(range(len(traced.program.outputs)))))
     return [f"`{name}`" for name in tree.leaf_names(outputs, "output")]
 
 

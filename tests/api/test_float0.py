@@ -72,3 +72,10 @@ def test_argument_names_skip_float0():
             return y
 
         f(ZERO, "text")
+
+
+def test_out_shardings_apply_to_the_other_results(mesh):
+    rows = sw.NamedSharding(mesh, sw.P("data"))
+    zero, x = sw.jit(lambda x: (ZERO, x), out_shardings=rows)(np.arange(8))
+    assert zero.dtype == float0
+    assert x.sharding == rows
