@@ -80,6 +80,7 @@ from shardwise.api.placement import (
     device_get as device_get,
     device_put as device_put,
     make_mesh as make_mesh,
+    reshard as reshard,
     set_mesh as set_mesh,
 )
 from shardwise.api.pmap import pmap as pmap

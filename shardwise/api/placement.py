@@ -315,7 +315,7 @@ def reshard(x: Any, out_shardings: Any) -> Any:
 
     Example:
         >>> mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
-        >>> jax.typeof(jax.reshard(jnp.arange(8), jax.NamedSharding(mesh, jax.P("x"))))
+        >>> jax.typeof(jax.sharding.reshard(jnp.arange(8), jax.NamedSharding(mesh, jax.P("x"))))
         i32[8@x]
     """
     name = "reshard"
