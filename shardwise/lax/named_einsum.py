@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ops.collective.named_dot import NamedDot
 from shardwise.compiler.ops.contract.dot import Dot
@@ -23,7 +24,7 @@ def pdot(
     pos_contract: Any = ((), ()),
     pos_batch: Any = ((), ()),
     precision: Any = None,
-) -> Any:
+) -> Array:
     """Multiply two arrays, and sum over contracting dims and over all members of named axes.
 
     It is `psum(dot_general(x, y, ...), axis_name)`. Under `vmap` and `xmap` the named axes are contracted like dims, so
@@ -59,7 +60,7 @@ def pdot(
     return psum(product, names[True]) if True in names else product
 
 
-def xeinsum(spec: str, *operands: Any) -> Any:
+def xeinsum(spec: str, *operands: Any) -> Array:
     """Evaluate an einsum over dims and named axes.
 
     Args:
