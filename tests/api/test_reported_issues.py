@@ -31,8 +31,15 @@ class TestGradientAccumulationReshape:
 
     def test_the_reshape_itself_moves_nothing(self, line):
         (x,) = placed(line, (numbers(32, 3), P("data")))
-        plan = sw.explain(lambda x: x.reshape(4, 8, 3) * 2)(x)
+        plan = sw.explain(lambda x: jnp.tanh(x.reshape(4, 8, 3) * 2).reshape(32, 3))(x)
         assert plan.collectives == []
+
+    def test_microbatches_that_are_returned_move_less_than_two_shards(self, line):
+        """The result is resharded: each microbatch is on two devices, and no spec on the user's mesh says that."""
+        (x,) = placed(line, (numbers(512, 64), P("data")))
+        plan = sw.explain(lambda x: x.reshape(4, 128, 64) * 2)(x)
+        assert sum(row.sent for row in plan.collectives) <= 2 * x.nbytes / 8
+        assert sw.jit(lambda x: x.reshape(4, 128, 64) * 2)(x).sharding.spec == P(None, "data")
 
     def test_microbatches_over_all_devices_move_two_shards(self, line):
         (x,) = placed(line, (numbers(4096, 64), P("data")))
