@@ -32,6 +32,7 @@ from shardwise.runtime.sharding import (
     Sharding,
     SingleDeviceSharding,
     explicit_sharding,
+    on_current_mesh,
     sharding_in_force,
 )
 from shardwise.runtime.transfer_guard import check_transfer
@@ -271,7 +272,7 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
     leaves, structure = tree.flatten(x)
     out = []
     for leaf, target in zip(leaves, _broadcast_prefix(name, "shardings", shardings, x), strict=True):
-        sharding = sharding_in_force(target, name) if isinstance(target, PartitionSpec) else target
+        sharding = sharding_in_force(target, name) if isinstance(target, PartitionSpec) else on_current_mesh(target)
         if not isinstance(sharding, Sharding):
             raise TypeError(f"{name} needs shardings, such as NamedSharding(mesh, spec), not {sharding!r}")
         _check_rank(name, leaf, sharding)
@@ -322,7 +323,7 @@ def reshard(x: Any, out_shardings: Any) -> Any:
     leaves, structure = tree.flatten(x)
     out = []
     for leaf, target in zip(leaves, _broadcast_prefix(name, "out_shardings", out_shardings, x), strict=True):
-        sharding = sharding_in_force(target, name) if isinstance(target, PartitionSpec) else target
+        sharding = sharding_in_force(target, name) if isinstance(target, PartitionSpec) else on_current_mesh(target)
         if not isinstance(sharding, NamedSharding):
             raise TypeError(f"{name} needs a PartitionSpec or a NamedSharding, not {sharding!r}")
         if not sharding.mesh_shape.explicit_axes:
@@ -355,7 +356,7 @@ def _broadcast_prefix(name: str, parameter: str, prefix: Any, x: Any) -> list[An
 
 def _as_sharding(name: str, target: Any) -> Sharding | None:
     if target is None or isinstance(target, Sharding):
-        return target
+        return on_current_mesh(target)
     if isinstance(target, Device):
         return SingleDeviceSharding(target)
     if isinstance(target, PartitionSpec):

@@ -189,6 +189,12 @@ class NamedSharding(Sharding):
         self.devices = self.grid.flat_devices
         self.nondefault_memory = _nondefault_memory("NamedSharding", memory_kind, self.devices)
         pin_of(spec, (1,) * len(spec), self.mesh_shape)  # raises an error for an unknown or repeated axis
+        for parameter, axes in (("unreduced", spec.unreduced), ("reduced", spec.reduced)):
+            if wrong := sorted(axes - set(self.mesh_shape.explicit_axes)):
+                raise ShardingError(
+                    f"{spec}: {parameter} needs Explicit axes, and {', '.join(map(repr, wrong))} of the mesh "
+                    f"{self.mesh_shape} is not: pass `axis_types` to `make_mesh`"
+                )
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
         return pin_of(self.spec, shape, self.mesh_shape, reason)
@@ -517,6 +523,14 @@ def sharding_in_force(spec: PartitionSpec, what: str) -> NamedSharding:
             "`with mesh:` or `set_mesh(mesh)`"
         )
     return NamedSharding(mesh_context.mesh, spec)
+
+
+def on_current_mesh(sharding: Any) -> Any:
+    """Return a sharding on an abstract mesh as one on the current mesh, if that has the same axes; else unchanged."""
+    current = mesh_context.mesh
+    if current is None or not isinstance(sharding, NamedSharding) or isinstance(sharding.mesh, Mesh):
+        return sharding
+    return sharding.update(mesh=current) if current.abstract == sharding.mesh else sharding
 
 
 def type_sharding(type: ArrayType) -> NamedSharding:

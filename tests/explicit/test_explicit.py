@@ -1,5 +1,7 @@
 """Explicit axes: reshard, `out_sharding`, conflicts, derivatives, loops, unreduced and reduced values."""
 
+import operator
+
 import numpy as np
 import pytest
 
@@ -389,3 +391,30 @@ def test_explicit_and_auto_axes_in_one_mesh():
         assert pinned.sharding.spec == P("X", "Y")
         split = sw.jit(lambda x: x.reshape(8, 2, 2) * 2)(put(X, "X", "Y"))
         np.testing.assert_array_equal(split, 2 * X.reshape(8, 2, 2))
+
+
+def test_a_sharding_on_the_abstract_mesh_refers_to_the_current_mesh(mesh):
+    abstract = NamedSharding(mesh.abstract, P("X"))
+    for array in (
+        jnp.ones((8, 4), out_sharding=abstract),
+        sw.jit(lambda x: jnp.ones(x.shape, out_sharding=x.sharding))(put(X, "X")),
+        reshard(X, abstract),
+        sw.device_put(X, abstract),
+    ):
+        assert type_text(array) == "f32[8@X,4]" and array.sharding.mesh == mesh
+
+
+def test_reshard_to_an_abstract_mesh_needs_devices():
+    abstract = AbstractMesh((4, 2), ("X", "Y"), axis_types=(AxisType.Explicit,) * 2)
+    with pytest.raises(ShardingError, match=r"reshard at test_explicit.py:\d+: AbstractMesh\(.*set_mesh"):
+        sw.jit(lambda x: reshard(x, NamedSharding(abstract, P("X"))))(X)
+
+
+def test_sums_of_specs(mesh):
+    assert P("X", unreduced={"Y"}) + P("Z", reduced={"W"}) == P("X", "Z", unreduced={"Y"}, reduced={"W"})
+    assert operator.add(P("X"), (None, "Y")) == P("X", None, "Y")
+    assert operator.add((None,), P("X")) == P(None, "X")
+    with pytest.raises(TypeError, match="add a PartitionSpec to it and not a tuple"):
+        operator.add(P("X", unreduced={"Y"}), (None,))
+    with pytest.raises(ShardingError, match="unreduced needs Explicit axes, and 'b' of the mesh a=4, b=2 is not"):
+        NamedSharding(sw.make_mesh((4, 2), ("a", "b")), P("a", unreduced={"b"}))

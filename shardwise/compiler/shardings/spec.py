@@ -82,6 +82,21 @@ class PartitionSpec(tuple[Any, ...]):
         ]
         return f"P({', '.join([*map(repr, self), *sums])})"
 
+    def __add__(self, other: Any) -> "PartitionSpec":
+        if isinstance(other, PartitionSpec):
+            sums = {"unreduced": self.unreduced | other.unreduced, "reduced": self.reduced | other.reduced}
+            return PartitionSpec(*self, *other, **sums)
+        return self._joined((*self, *other))
+
+    def __radd__(self, other: Any) -> "PartitionSpec":
+        return self._joined((*other, *self))
+
+    def _joined(self, entries: tuple[Any, ...]) -> "PartitionSpec":
+        """Return the spec with these entries; the axes of a tuple's missing sums would be unclear."""
+        if self.unreduced or self.reduced:
+            raise TypeError(f"{self} has unreduced or reduced axes: add a PartitionSpec to it and not a tuple")
+        return PartitionSpec(*entries)
+
     def __eq__(self, other: object) -> bool:
         if isinstance(other, PartitionSpec):
             return (tuple(self), self.unreduced, self.reduced) == (tuple(other), other.unreduced, other.reduced)

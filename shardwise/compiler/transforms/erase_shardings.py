@@ -14,6 +14,7 @@ from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.errors import ShardingError
 
 ValueShardings = dict[Value, ExplicitSharding]
 
@@ -28,6 +29,13 @@ def erase_shardings(program: Program, mesh: AbstractMesh) -> tuple[Program, Valu
     """
     shardings: ValueShardings = {}
     if not mesh.explicit_axes:
+        for equation in program.walk():
+            if isinstance(equation.op, Reshard):
+                raise ShardingError(
+                    f"reshard at {equation.source}: {equation.op.mesh!r} has Explicit axes, but `{program.name}` runs "
+                    "where none of its arguments is on such a mesh. Put an argument on a mesh with devices, or set the "
+                    "current mesh with `set_mesh`."
+                )
         return program, shardings
     return _erase_program(program, shardings), shardings
 
