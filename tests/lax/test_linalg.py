@@ -162,7 +162,7 @@ def test_factors_reconstruct_the_matrix():
         (
             lambda x: lax.linalg.svd(x, algorithm=lax.linalg.SvdAlgorithm.JACOBI),
             NotImplementedError,
-            "svd: only the divide-and-conquer algorithm is supported",
+            "svd: SvdAlgorithm.JACOBI is not supported; use DIVIDE_AND_CONQUER, the default, or QR",
         ),
         (
             lambda x: lax.linalg.eigh(x, implementation=lax.linalg.EighImplementation.QDWH),

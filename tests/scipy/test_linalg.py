@@ -244,7 +244,10 @@ def test_funm_error_estimate_is_one_for_equal_eigenvalues():
     ("call", "text"),
     [
         (lambda: own.linalg.funm(real(2, 3), jnp.exp), "funm: A must be one square matrix, not f32.2,3."),
-        (lambda: own.linalg.rsf2csf(real(2, 2), real(3, 3)), "rsf2csf: T and Z must be square matrices of equal shape"),
+        (
+            lambda: own.linalg.rsf2csf(real(2, 2), real(3, 3)),
+            "rsf2csf: T and Z must be square matrices of equal size, not f32",
+        ),
         (
             lambda: own.linalg.qr_multiply(real(4, 3), real(4, 3)),
             "qr_multiply: c of f32.4,3. cannot be multiplied by Q",

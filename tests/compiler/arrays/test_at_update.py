@@ -164,8 +164,7 @@ def test_apply():
     result = sw.jit(lambda x, i: x.at[i].apply(lambda v: v + 7, unique_indices=True))(x, np.array([4, 9]))
     assert result.tolist() == [0, 1, 2, 3, 11]
     np.testing.assert_array_equal(sw.grad(lambda x: x.at[index[1:]].apply(jnp.square).sum())(x), [0, 1, 4, 1, 1])
-    with pytest.raises(NotImplementedError, match="pass `unique_indices=True` if none repeats"):
-        sw.jit(lambda x, i: x.at[i].apply(jnp.square))(x, index)
+    assert sw.jit(lambda x, i: x.at[i].apply(lambda v: 2 * v + 1))(x, index).tolist() == [3, 1, 5, 3, 4]
     # Concrete indices are counted in arrays and under jit, also if several arrays index an element.
     assert x.at[jnp.asarray(index)].apply(lambda v: 2 * v + 1).tolist() == [3, 1, 5, 3, 4]
     assert sw.jit(lambda x: x.at[index].apply(lambda v: 2 * v + 1))(x).tolist() == [3, 1, 5, 3, 4]

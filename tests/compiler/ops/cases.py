@@ -85,6 +85,7 @@ from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.memory_space import InMemory
+from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.ops.random.distributions import RandomGamma
 from shardwise.compiler.ops.random.poisson_binomial import CountSampler, RejectionSampler, WaitingTimeSampler
 from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys
@@ -128,7 +129,7 @@ from shardwise.compiler.ops.special.gamma_erf import (
 from shardwise.compiler.ops.special.hypergeometric import Hyp1f1, Hyp1f1GradParameter, Hyp2f1, Hyp2f1GradParameter
 from shardwise.compiler.ops.special.incomplete import Betainc, Expn, Igamma, Igammac, IgammaGradA, RandomGammaGrad
 from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM
-from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType
 from shardwise.compiler.trace.build import rewrite
 
 
@@ -1043,6 +1044,17 @@ def solve_cases() -> list[Case]:
 MESH = AbstractMesh((2, 3), ("a", "b"))
 
 
+def reshard_cases() -> list[Case]:
+    mesh = AbstractMesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
+    return [
+        case(Reshard((("a",), ()), mesh), "f32[4,5]"),
+        case(Reshard((("b", "a"), ()), mesh), "bf16[7,2]"),
+        case(Reshard(((), ("b",)), mesh, (), ("a",)), "f32[3,4]"),
+        case(Reshard(((),), mesh, ("a", "b")), "c64[5]"),
+        case(Reshard((), mesh), "f32[]"),
+    ]
+
+
 def constrain_cases() -> list[Case]:
     return [
         case(Constrain(((), ()), MESH), "f32[3,4]"),
@@ -1355,6 +1367,7 @@ def op_cases() -> tuple[Case, ...]:
         *window_cases(),
         *random_cases(),
         *constrain_cases(),
+        *reshard_cases(),
         *solve_cases(),
         *call_cases(),
         *cond_cases(),

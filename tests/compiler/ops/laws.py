@@ -53,6 +53,7 @@ from shardwise.compiler.ops.linalg.householder import HouseholderOp
 from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
 from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.ops.random.distributions import RandomGamma
 from shardwise.compiler.ops.random.poisson_binomial import CountSampler
 from shardwise.compiler.ops.random.sampler import Sampler
@@ -336,8 +337,8 @@ def has_rule(case: Case) -> bool:
 
 
 def is_shardable(case: Case) -> bool:
-    """Return whether the op can be sharded along a factor; a constraint prescribes its own sharding."""
-    return has_rule(case) and not isinstance(case.op, Constrain) and any(sharding_cases(case))
+    """Return whether the op can be sharded along a factor; constrain and reshard prescribe their own sharding."""
+    return has_rule(case) and not isinstance(case.op, (Constrain, Reshard)) and any(sharding_cases(case))
 
 
 def states_padding(case: Case) -> bool:
@@ -372,7 +373,7 @@ def has_free_phase(case: Case) -> bool:
 
 
 LAWS: dict[Callable[[Case], None], Callable[[Case], bool]] = {
-    lowers_like_numpy: lambda case: not isinstance(case.op, Constrain),
+    lowers_like_numpy: lambda case: not isinstance(case.op, (Constrain, Reshard)),
     folds_like_numpy: lambda case: (
         (case.special or isinstance(case.op, (Dot, Reduce, MovementOp))) and all(type.size for type in case.types)
     ),

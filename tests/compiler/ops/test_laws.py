@@ -86,7 +86,7 @@ ATTENTION = {"fused_attention", "fused_attention_grad"}
 
 # For each law, the ops that it does not apply to.
 EXCEPTIONS = {
-    lowers_like_numpy: {"constrain"},  # needs a mesh: placement/test_constrain.py
+    lowers_like_numpy: {"constrain", "reshard"},  # need a mesh: placement/test_constrain.py, tests/explicit
     # no operands, or nothing to fold
     folds_like_numpy: {
         *(
@@ -94,6 +94,7 @@ EXCEPTIONS = {
             "iota",
             "call",
             "constrain",
+            "reshard",
             *CONTROL,
             *WINDOWS - {"reduce_window"},
             *FACTORS,
@@ -138,7 +139,7 @@ EXCEPTIONS = {
     },
     vmap_like_loop: {"full", "iota"},  # no operands
     # inlined or unfolded before planning; constrain: placement/test_constrain.py
-    factors_like_shards: {"call", "constrain", *CONTROL, *LINEAR_SOLVE},
+    factors_like_shards: {"call", "constrain", "reshard", *CONTROL, *LINEAR_SOLVE},
     # not linear, or pinned
     sums_pass_through: {
         *(*BITWISE, *FUNCTIONS, *POSITIONS, *ORDERED, *REDUCTIONS - {"sum"}, *CUSTOM_DERIVATIVE - {"stop_gradient"}),
