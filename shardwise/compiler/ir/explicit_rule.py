@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.explicit import Axes, ExplicitSharding
 from shardwise.compiler.shardings.factors import Dims, FactorRule
+from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.errors import ShardingTypeError
 
@@ -46,7 +47,7 @@ def with_result_shardings(
             ambiguous, a dim cannot stay sharded, or the op is not linear in an unreduced operand.
     """
     mesh = _common_mesh(op_name, types)
-    factor_axes = _axes_of_factors(op_name, rule, types, mesh.abstract.shape, strict)
+    factor_axes = _axes_of_factors(op_name, rule, types, mesh.abstract, strict)
     unreduced = _unreduced_axes(op_name, linear_in, types, strict)
     reduced = _reduced_axes(types)
     typed = []
@@ -71,7 +72,7 @@ def _common_mesh(op_name: str, types: Sequence[ArrayType]) -> Mesh | AbstractMes
 
 
 def _axes_of_factors(
-    op_name: str, rule: FactorRule, types: Sequence[ArrayType], extents: Mapping[str, int], strict: bool
+    op_name: str, rule: FactorRule, types: Sequence[ArrayType], mesh: AbstractMesh, strict: bool
 ) -> dict[int, Axes]:
     """Return the axes of each factor that remains sharded in the results."""
     of_operand: dict[int, dict[int, Axes]] = {}  # for each factor, the axes in each operand that has it
@@ -79,7 +80,7 @@ def _axes_of_factors(
         for dim, factors in enumerate(dims):
             axes = type.explicit.dims[dim] if type.explicit else ()
             for factor, of_factor in zip(
-                factors, _divide(op_name, rule, factors, axes, type, dim, extents, strict), strict=True
+                factors, _divide(op_name, rule, factors, axes, type, dim, mesh, strict), strict=True
             ):
                 of_operand.setdefault(factor, {})[number] = of_factor
     factor_axes: dict[int, Axes] = {}
@@ -103,7 +104,7 @@ def _divide(
     axes: Axes,
     type: ArrayType,
     dim: int,
-    extents: Mapping[str, int],
+    mesh: AbstractMesh,
     strict: bool,
 ) -> list[Axes]:
     """Return which of the axes that shard a dim shard each of its factors."""
@@ -118,8 +119,8 @@ def _divide(
             f"the operand first, `reshard(x, P(...))` with no axis for dim {dim}, or pass `out_sharding=` if the "
             "function has it."
         )
-    divided = rule.assign_axes(factors, axes, extents)
-    counts = {factor: _extent(of_factor, extents) for factor, of_factor in zip(factors, divided, strict=True)}
+    divided = rule.assign_axes(factors, axes, mesh.shape)
+    counts = {factor: mesh.extent(of_factor) for factor, of_factor in zip(factors, divided, strict=True)}
     if rule.allows_sharding({factor: count for factor, count in counts.items() if count > 1}):
         return divided
     if not strict:
@@ -213,25 +214,14 @@ def _dim_with(dims: Dims, factor: int) -> int:
     return next(dim for dim, factors in enumerate(dims) if factor in factors)
 
 
-def _extent(axes: Axes, extents: Mapping[str, int]) -> int:
-    size = 1
-    for axis in axes:
-        size *= extents[axis]
-    return size
-
-
 def _with_axes(type: ArrayType, dim: int, axes: Axes) -> str:
     dims = list(type.explicit.dims if type.explicit else [()] * type.ndim)
     dims[dim] = axes
-    return _spec(dims)
+    return str(Layout(tuple(dims)))
 
 
 def _spec_text(type: ArrayType) -> str:
-    return _spec(type.explicit.dims if type.explicit else [()] * type.ndim)
-
-
-def _spec(dims: Sequence[Axes]) -> str:
-    return f"P({', '.join('None' if not a else repr(a[0]) if len(a) == 1 else repr(a) for a in dims)})"
+    return str(Layout(type.explicit.dims if type.explicit else ((),) * type.ndim))
 
 
 def _and(axes: Axes) -> str:
