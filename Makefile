@@ -6,8 +6,8 @@ CASES ?= 1000
 SEED ?= 0
 WORKERS ?= 2
 
-# What does not depend on what else is installed runs once: op laws, fuzz cases, tables of functions, plans, trees, what is
-# built on the public API. Where jax is not installed, test_examples.py calls every public function.
+# The tests of what users reach. Those that do not compare with jax run in the environment without it, and all other tests
+# beside it. test_examples.py calls every public function.
 USERS := tests/api tests/runtime tests/compiler/test_pipeline.py tests/compiler/lower tests/test_config.py \
 	tests/test_docs.py tests/test_examples.py tests/test_jaxlib.py tests/test_package.py tests/test_profiler.py \
 	tests/test_seeds.py
@@ -27,7 +27,8 @@ test: .venv/.checks-installed .venv-nojax/.checks-installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(USERS:%=--ignore=%)
+	$(BIN)/pytest -n $(WORKERS) -m "jax and not slow" $(USERS)
 	@echo "What users reach, where jax is not installed:"
 	$(NOJAX)/python -c 'from importlib.util import find_spec; assert not find_spec("jax"), "jax is importable here"'
 	$(NOJAX)/pytest -n $(WORKERS) -m "not jax and not slow" $(USERS)

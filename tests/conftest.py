@@ -27,11 +27,7 @@ def mesh():
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
 def pytest_collection_modifyitems(items):
-    """Mark the cases of a table after the first `default` ones as slow, and run the op of docs/own-ops.md first.
-
-    In a process that has run many other tests, that op was once planned differently; the cause is not known.
-    """
-    items.sort(key=lambda item: "test_own_op.py" not in item.nodeid)
+    """Mark the cases of a table after the first `default` ones as slow."""
     seen = Counter()
     for item in items:
         if (table := item.get_closest_marker("table")) is None:

@@ -30,7 +30,7 @@ UNREGISTERED = {
     "compiler/arrays/operands.py": {"_staged"},
     "compiler/ops/special/approximations.py": {"_fit"},
     "compiler/ops/special/incomplete.py": {"_temme"},
-    "runtime/array.py": {"array_signature"},
+    "runtime/array.py": {"_interned_signature"},
     "runtime/compilation_cache.py": {"_processor", "_folder"},
 }
 

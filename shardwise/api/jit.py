@@ -50,6 +50,7 @@ from shardwise.compiler.transforms.replay import replay
 from shardwise.config import all_threads, config
 from shardwise.execute.executor import Launch, as_argument, as_array, compile_request
 from shardwise.execute.executor import compiler_options as checked_options
+from shardwise.execute.launch_cache import LaunchCache
 from shardwise.execute.lru import LruCache
 from shardwise.execute.request import Request
 from shardwise.execute.traceback_filter import filter_traceback
@@ -118,7 +119,7 @@ class Jitted(Generic[_P, _R]):
         self.options = options
         self._has_static = bool(options.static)
         self._programs: LruCache  # → TracedFunction
-        self._launches: LruCache  # → (Launch, structure of the results or None for a single array)
+        self._launches: LaunchCache  # → (Launch, structure of the results or None for a single array)
         self._programs, self._launches = _caches(function, options)
         _jitted.add(self)
         update_wrapper(self, function, updated=())
@@ -162,7 +163,7 @@ class Jitted(Generic[_P, _R]):
             if any(isinstance(x, Tracer) for x in self._captured(arguments)):
                 return self._stage(arguments)  # the function closes over a tracer
             self._explain_miss(key, arguments)
-            entry = launches.insert(key, self._compile(arguments))
+            entry = launches.add(key, self._compile(arguments))
         launch, out_tree = entry
         outputs = launch.run(leaves)
         return outputs[0] if out_tree is None else out_tree.unflatten(outputs)
@@ -352,7 +353,7 @@ class Jitted(Generic[_P, _R]):
         elif key[1:4] != last[1:4]:
             reasons.append(f"current mesh, settings and static arguments are {key[1:4]}, before {last[1:4]}")
         for name, signature, last_signature in zip(self._names(arguments), key[4:], last[4:], strict=False):
-            if signature is not last_signature:
+            if signature.canonical is not last_signature.canonical:
                 now, before = (f"{s.type} with {s.sharding}" for s in (signature, last_signature))
                 committed = f" (committed: {signature.committed}, before {last_signature.committed})"
                 reasons.append(f"{name} is {now}, before {before}{committed if now == before else ''}")
@@ -486,7 +487,7 @@ def _output_names(traced: TracedFunction) -> list[str]:
     return [f"`{name}`" for name in tree.leaf_names(outputs, "output")]
 
 
-_shared: WeakKeyDictionary[Any, dict[JitOptions, tuple[LruCache, LruCache]]] = WeakKeyDictionary()
+_shared: WeakKeyDictionary[Any, dict[JitOptions, tuple[LruCache, LaunchCache]]] = WeakKeyDictionary()
 _jitted: WeakSet[Jitted[..., Any]] = WeakSet()
 
 
@@ -498,9 +499,9 @@ def _clear_function_caches() -> None:
     _shared.clear()
 
 
-def _caches(function: Callable[..., Any], options: JitOptions) -> tuple[LruCache, LruCache]:
+def _caches(function: Callable[..., Any], options: JitOptions) -> tuple[LruCache, LaunchCache]:
     """Return the caches of traced and compiled programs; all `jit`s of a function with equal options share them."""
-    caches = LruCache(MAX_PROGRAMS), LruCache(MAX_PROGRAMS)
+    caches = LruCache(MAX_PROGRAMS), LaunchCache(MAX_PROGRAMS)
     try:
         return _shared.setdefault(function, {}).setdefault(options, caches)
     except TypeError:  # options or callable are not hashable, or the callable has no weak references

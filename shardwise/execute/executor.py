@@ -37,9 +37,9 @@ from shardwise.config import all_threads, config
 from shardwise.errors import UnexpectedTracerError
 from shardwise.execute.inspect_sharding import report_shardings
 from shardwise.execute.key_reuse import check_key_reuse
+from shardwise.execute.launch_cache import LaunchCache
 from shardwise.execute.launch_hooks import launch_hooks
 from shardwise.execute.load import load
-from shardwise.execute.lru import LruCache
 from shardwise.execute.nan_check import check_nans
 from shardwise.execute.request import Request, Target, default_device, lift_held_arrays, partition_request
 from shardwise.execute.traceback_filter import filter_traceback
@@ -368,7 +368,7 @@ class _Executor:
     """Runs ops and functions on concrete arrays, outside every frame. Compiled programs are cached."""
 
     def __init__(self) -> None:
-        self._launches = LruCache(4096)
+        self._launches = LaunchCache(4096)
         register(self._launches.clear)
 
     def place(self, value: Any, beside: Any = None) -> ArrayImpl:
@@ -399,7 +399,7 @@ class _Executor:
                 check_shardings(op, types)
             outputs = [Value(type) for type in result_types(op, types)]
             program = Program(tuple(inputs), (Equation(op, inputs, outputs, user_source()),), tuple(outputs), op.name)
-            launch = self._launches.insert(key, compile_request(_request(program, args)))
+            launch = self._launches.add(key, compile_request(_request(program, args)))
         return tuple(launch.run(args))
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> ArrayImpl:
@@ -428,7 +428,7 @@ class _Executor:
 
             program, captured = build(returns_list, [x.type for x in arrays], function.__name__)
             assert not captured, f"{function.__name__} closes over arrays"
-            launch = self._launches.insert(key, compile_request(_request(program, arrays)))
+            launch = self._launches.add(key, compile_request(_request(program, arrays)))
         return launch.run(arrays)  # type: ignore[no-any-return]
 
 

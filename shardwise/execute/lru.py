@@ -1,9 +1,8 @@
 """LruCache: a two-generation LRU cache whose hits are plain dict lookups."""
 
-from typing import Any, final
+from typing import Any
 
 
-@final
 class LruCache(dict[Any, Any]):
     """Holds at most `bound` entries, among them the `bound / 2` that were used last.
 

@@ -24,11 +24,18 @@ from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.shape.slicing import Slice
+from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.config import config
 from shardwise.runtime.array_repr import Span, array_html, array_repr, array_str
 from shardwise.runtime.client import local_devices
 from shardwise.runtime.out_of_memory import check_memory
-from shardwise.runtime.sharding import PositionalSharding, Sharding, SingleDeviceSharding, explicit_sharding
+from shardwise.runtime.sharding import (
+    NamedSharding,
+    PositionalSharding,
+    Sharding,
+    SingleDeviceSharding,
+    explicit_sharding,
+)
 from shardwise.runtime.transfer_guard import check_transfer
 
 DLPACK_DEVICES = {"cpu": 1, "gpu": 2, "cuda": 2, "rocm": 10}  # DLPack's device types
@@ -39,19 +46,30 @@ class ArraySignature:
     """Type, sharding and commitment of an array, interned by `array_signature` so that cache keys compare identities.
 
     A `committed` array was placed by the user. An uncommitted one may be moved to where a program needs it.
+    `canonical` is the signature whose spec has no trailing Nones: one program serves `P("x")` and `P("x", None)`.
     """
 
-    __slots__ = ("committed", "sharding", "type")
+    __slots__ = ("canonical", "committed", "sharding", "type")
 
     def __init__(self, type: ArrayType, sharding: Sharding, committed: bool):
         self.type = type
         self.sharding = sharding
         self.committed = committed
+        shortest = sharding.without_trailing_nones
+        self.canonical = self if shortest is sharding else array_signature(type, shortest, committed)
+
+
+def array_signature(type: ArrayType, sharding: Sharding, committed: bool) -> ArraySignature:
+    """Return the interned signature. The type gets the sharding along Explicit mesh axes."""
+    spec = sharding.spec if isinstance(sharding, NamedSharding) else None
+    return _interned_signature(type, sharding, spec, committed)
 
 
 @lru_cache(maxsize=65536)
-def array_signature(type: ArrayType, sharding: Sharding, committed: bool) -> ArraySignature:
-    """Return the interned signature. The type gets the sharding along Explicit mesh axes."""
+def _interned_signature(
+    type: ArrayType, sharding: Sharding, spec: PartitionSpec | None, committed: bool
+) -> ArraySignature:
+    """Return the signature. Shardings of the same layout are equal, so the key has the spec as the user wrote it."""
     return ArraySignature(type.with_explicit(explicit_sharding(sharding, type.shape)), sharding, committed)
 
 

@@ -128,6 +128,11 @@ class Sharding:
         raise NotImplementedError
 
     @property
+    def without_trailing_nones(self) -> "Sharding":
+        """This sharding with the shortest spec that means the same; the object itself if it has that already."""
+        return self
+
+    @property
     def in_default_memory(self) -> "Sharding":
         """This sharding in the default memory of its devices, in which they compute."""
         return self if self.nondefault_memory is None else self.with_memory_kind(None)
@@ -226,6 +231,13 @@ class NamedSharding(Sharding):
             self.spec if spec is None else spec,
             memory_kind=memory_kind or self.nondefault_memory,
         )
+
+    @property
+    def without_trailing_nones(self) -> "NamedSharding":
+        entries = self._key[1]
+        if len(entries) == len(self.spec):
+            return self
+        return self.update(spec=PartitionSpec(*entries, unreduced=self.spec.unreduced, reduced=self.spec.reduced))
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:

@@ -175,3 +175,21 @@ def test_aval_is_the_type(mesh):
     x = sw.device_put(np.ones((8, 2), np.float32), NamedSharding(mesh, P("data")))
     assert (str(x.aval), x.aval.shape) == ("f32[8,2]", (8, 2))
     assert sw.jit(lambda x: x * x.aval.shape[0])(x)[0, 0] == 8
+
+
+def test_arrays_keep_the_spec_that_they_were_put_with(mesh):
+    """`P("data")` and `P("data", None)` are the same layout: each array shows its own, and one program serves both."""
+    value = np.ones((8, 3), np.float32)
+    specs = [P("data", None), P("data"), P("data", None)]
+    arrays = [sw.device_put(value, NamedSharding(mesh, spec)) for spec in specs]
+    assert [x.sharding.spec for x in arrays] == specs
+    traced = []
+
+    @sw.jit
+    def double(x):
+        traced.append(x)
+        return 2 * x
+
+    results = [double(x) for x in (*arrays, *arrays)]
+    assert {y.sharding.spec for y in results} == {P("data")} and len(traced) == 1
+    assert len({id(launch) for launch, _ in double._launches.values()}) == 1 and len(double._launches) == 2
