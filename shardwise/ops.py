@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.api.out_sharding import constrain_sharding, decided_by
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.indexing import clip_indices, index_mode
 from shardwise.compiler.arrays.methods import Array
@@ -18,7 +19,6 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.errors import ConcretizationTypeError
-from shardwise.lax.shape import constrain_sharding
 from shardwise.lazy import set_public_names
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
@@ -215,9 +215,10 @@ def _segment_reduce(
         if count < 0:
             raise ValueError(f"{name}: num_segments cannot be negative: {count}")
     clips = index_mode(name, mode, "drop") == "clip"
-    result = _scatter_reduce(
-        data, segment_ids, reduction=reduction, count=count, sorted=is_sorted, unique=unique, clips=clips
-    )
+    with decided_by(out_sharding):
+        result = _scatter_reduce(
+            data, segment_ids, reduction=reduction, count=count, sorted=is_sorted, unique=unique, clips=clips
+        )
     return constrain_sharding(result, out_sharding)
 
 

@@ -14,9 +14,12 @@ from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.float0 import flatten_hiding_float0, float0
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_inexact, is_key
+from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.compiler.ops.control.custom_derivatives import CustomJvp, CustomVjp
+from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
+from shardwise.compiler.ops.placement.reshard import cotangent_type
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.trace.build import build
 
@@ -176,7 +179,8 @@ class _JvpRule:
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         dense = [_rule_operand(x.type, t, self.symbolic) for x, t in zip(primals, tangents, strict=True)]
         structure = self.call.structure
-        pair = self.rule(*self.call.nondiff_args, structure.unflatten(list(primals)), structure.unflatten(dense))
+        with resolve_shardings(False):
+            pair = self.rule(*self.call.nondiff_args, structure.unflatten(list(primals)), structure.unflatten(dense))
         if not (isinstance(pair, tuple) and len(pair) == 2):
             raise TypeError(
                 f"the jvp rule of {describe_function(self.call.function)} must return (result, tangent), not {pair!r}"
@@ -219,7 +223,7 @@ class custom_vjp(_CustomDerivative[_P, _R]):
         self.bwd: Function | None = None
         self.symbolic_zeros = False
 
-    def defvjp(self, fwd: Function, bwd: Function, symbolic_zeros: bool = False) -> None:
+    def defvjp(self, fwd: Function, bwd: Function, symbolic_zeros: bool = False, optimize_remat: bool = False) -> None:
         """Set the rules.
 
         `fwd(*args)` returns the result and the residuals. `bwd(*nondiff_args, residuals, cotangent)` returns a tuple of
@@ -227,6 +231,8 @@ class custom_vjp(_CustomDerivative[_P, _R]):
 
         With `symbolic_zeros`, `fwd` receives each array as a `CustomVJPPrimal`, which tells whether it is
         differentiated, and `bwd` receives a cotangent that is known to be zero as a `SymbolicZero`.
+
+        `optimize_remat` has no effect: `checkpoint` always recomputes only the parts of `fwd` that are needed.
         """
         self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 
@@ -266,7 +272,8 @@ class _VjpRule:
         leaves: Sequence[Any] = primals
         if self.symbolic:
             leaves = [CustomVJPPrimal(x, perturbed) for x, perturbed in zip(primals, active, strict=True)]
-        pair = self.fwd(*self.call.arguments(leaves))
+        with resolve_shardings(False):
+            pair = self.fwd(*self.call.arguments(leaves))
         if not (isinstance(pair, tuple) and len(pair) == 2):
             raise TypeError(
                 f"the fwd rule of {describe_function(self.call.function)} must return (result, residuals), not {pair!r}"
@@ -276,9 +283,11 @@ class _VjpRule:
         return out, [as_operand(x) for x in residuals]
 
     def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-        dense = [_rule_operand(type, ct, self.symbolic) for type, ct in zip(self.types, cotangents, strict=True)]
+        types = map(cotangent_type, self.types)
+        dense = [_rule_operand(type, ct, self.symbolic) for type, ct in zip(types, cotangents, strict=True)]
         residual = self.residual_tree.unflatten(list(residuals))
-        in_cotangents = self.bwd(*self.call.nondiff_args, residual, self.out_tree.unflatten(dense))
+        with resolve_shardings(False):
+            in_cotangents = self.bwd(*self.call.nondiff_args, residual, self.out_tree.unflatten(dense))
         arguments = self.call.structure.children()
         if not isinstance(in_cotangents, (tuple, list)) or len(in_cotangents) != len(arguments):
             raise TypeError(
@@ -286,9 +295,9 @@ class _VjpRule:
                 f"cotangents, one per differentiable argument, not {in_cotangents!r}"
             )
         out: list[Any] = []
-        types = iter(self.in_types)
+        in_types = iter(self.in_types)
         for number, (argument, cotangent) in enumerate(zip(arguments, in_cotangents, strict=True)):
-            leaf_types = [next(types) for _ in range(argument.num_leaves)]
+            leaf_types = [next(in_types) for _ in range(argument.num_leaves)]
             if cotangent is None:
                 out += [_zero_cotangent(type) for type in leaf_types]
                 continue
@@ -333,7 +342,7 @@ def _rule_operand(type: ArrayType, derivative: Any, symbolic: bool) -> Any:
     if not is_inexact(type.dtype):
         return SymbolicZero(type) if symbolic else np.zeros(type.shape, float0)
     if derivative is None:
-        return SymbolicZero(type) if symbolic else full(type.shape, 0, type.dtype)
+        return SymbolicZero(type) if symbolic else zeros_of(type.strong())
     return derivative
 
 
@@ -379,4 +388,4 @@ def _check_cotangent(type: ArrayType, leaf: Any, function: Function) -> Any:
 
 def _zero_cotangent(type: ArrayType) -> Any:
     """Return zeros; None for PRNG keys, which have no numbers."""
-    return None if is_key(type.dtype) else full(type.shape, 0, type.dtype)
+    return None if is_key(type.dtype) else zeros_of(cotangent_type(type).strong())

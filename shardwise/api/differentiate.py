@@ -19,9 +19,10 @@ from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import insert_none
-from shardwise.compiler.ops.control.retype import match_type
+from shardwise.compiler.ops.control.retype import match_type, zeros_of
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare
+from shardwise.compiler.ops.placement.reshard import cotangent_type
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.trace.build import build
@@ -147,13 +148,14 @@ class _Pullback:
     in_types: tuple[ArrayType, ...]
 
     def __call__(self, residuals: Sequence[Any], cotangent: Any) -> tuple[Any, ...]:
-        out_cotangents = _check_leaves("vjp", "cotangent", cotangent, self.out_tree, self.out_types, self.function)
+        expected = list(map(cotangent_type, self.out_types))
+        out_cotangents = _check_leaves("vjp", "cotangent", cotangent, self.out_tree, expected, self.function)
         aux_cotangents = [None] * (len(self.nonzero) - len(out_cotangents))
         in_cotangents = _transpose_linearized(
             self.program, self.nonzero, residuals, [*out_cotangents, *aux_cotangents], len(self.in_types)
         )
         return self.primals.unflatten(
-            [_instantiate(type, ct) for type, ct in zip(self.in_types, in_cotangents, strict=True)]
+            [_instantiate(cotangent_type(type), ct) for type, ct in zip(self.in_types, in_cotangents, strict=True)]
         )
 
 
@@ -299,14 +301,15 @@ class _LinearTranspose:
     in_types: tuple[ArrayType, ...]
 
     def __call__(self, captured: Sequence[Any], cotangent: Any) -> tuple[Any, ...]:
+        expected = list(map(cotangent_type, self.program.out_types))
         out_cotangents = _check_leaves(
-            "linear_transpose", "cotangent", cotangent, self.out_tree, self.program.out_types, self.function
+            "linear_transpose", "cotangent", cotangent, self.out_tree, expected, self.function
         )
         is_linear = (True,) * len(self.in_types) + (False,) * len(captured)
         in_cotangents = transpose(self.program, is_linear, captured, out_cotangents)
         return self.primals.unflatten(
             [
-                full(type.shape, 0, type.dtype) if ct is None else ct
+                zeros_of(cotangent_type(type).strong()) if ct is None else ct
                 for type, ct in zip(self.in_types, in_cotangents, strict=True)
             ]
         )
@@ -361,7 +364,7 @@ def value_and_grad(
             linear.program, linear.nonzero, linear.residuals, cotangents, len(operands)
         )
         grads = flat.primals.unflatten(
-            [_instantiate(x.type, ct) for x, ct in zip(operands, in_cotangents, strict=True)]
+            [_instantiate(cotangent_type(x.type), ct) for x, ct in zip(operands, in_cotangents, strict=True)]
         )
         gradient = grads[0] if isinstance(argnums, int) else tuple(grads)
         return (flat.with_aux((value,), linear.outputs) if has_aux else value), gradient
@@ -592,7 +595,7 @@ def _instantiate(type: ArrayType, derivative: Any) -> Any:
     """Return a tangent or cotangent as users see it: an array of zeros for None, float0 for integers."""
     if not is_inexact(type.dtype):
         return np.zeros(type.shape, float0)
-    return full(type.shape, 0, type.dtype) if derivative is None else derivative
+    return zeros_of(type.strong()) if derivative is None else derivative
 
 
 def _check_no_reduce_axes(name: str, reduce_axes: Sequence[Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from shardwise.api.out_sharding import constrain_sharding, decided_by
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
@@ -17,7 +18,6 @@ from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Reverse
 from shardwise.lax.padding import integers, padding_pairs
 from shardwise.lax.precision import precisions
-from shardwise.lax.shape import constrain_sharding
 
 
 @final
@@ -160,9 +160,9 @@ def conv_general_dilated(
     left, right, out = map("".join, names)
     low, high = (tuple(pair[i] for pair in pads) for i in range(2))
     op = Conv(left, right, out, strides, low, high, base_dilation, dilation, dtype, precisions(name, precision))
-    return constrain_sharding(
-        _convolve(lhs, rhs, op=op, names=names, groups=feature_groups * batch_groups), out_sharding
-    )
+    with decided_by(out_sharding):
+        result = _convolve(lhs, rhs, op=op, names=names, groups=feature_groups * batch_groups)
+    return constrain_sharding(result, out_sharding)
 
 
 def _dim_letters(spec: Sequence[int], letters: Sequence[str]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.api.out_sharding import constrain_sharding
 from shardwise.api.placement import create_on_device
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, compiled_function, type_of
@@ -14,7 +15,7 @@ from shardwise.compiler.dtypes import is_inexact, is_integer
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.lax.shape import constrain_sharding, sizes_of
+from shardwise.lax.shape import sizes_of
 from shardwise.runtime.array import ArrayImpl
 
 

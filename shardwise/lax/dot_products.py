@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 
+from shardwise.api.out_sharding import constrain_sharding, decided_by
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, requested_dtype
@@ -19,7 +20,6 @@ from shardwise.compiler.ops.collective.named_dot import NamedDot
 from shardwise.compiler.ops.contract.dot import Dot, sums_in
 from shardwise.compiler.ops.elementwise.bitwise import bit_width
 from shardwise.lax.precision import precisions
-from shardwise.lax.shape import constrain_sharding, decided_by
 
 DotDimensionNumbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwise import tree
+from shardwise.api.out_sharding import constrain_sharding, decided_by
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
@@ -17,7 +18,6 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.trace.build import build
-from shardwise.lax.shape import constrain_sharding
 
 _REDUCTIONS: dict[type[Any], type[Reduce]] = {
     Add: Sum,
@@ -77,10 +77,11 @@ def reduce(
             raise TypeError(f"reduce: the init value of {x.type} must be a scalar of its dtype, not {init.type}")
     dims = canonical_axes("reduce", tuple(dimensions), arrays[0].type)
     combine = _Computation(structure, computation, arrays)
-    reduced = combine.reduce_by_op(arrays, dims) or combine.reduce_by_halving(arrays, dims)
-    shape = arrays[0].type.without(dims).shape
-    inits = [Broadcast(shape, ())(init) if shape else init for init in init_scalars]
-    totals = inits if reduced is None else combine(inits, reduced)
+    with decided_by(out_sharding):
+        reduced = combine.reduce_by_op(arrays, dims) or combine.reduce_by_halving(arrays, dims)
+        shape = arrays[0].type.without(dims).shape
+        inits = [Broadcast(shape, ())(init) if shape else init for init in init_scalars]
+        totals = inits if reduced is None else combine(inits, reduced)
     return structure.unflatten([constrain_sharding(total, out_sharding) for total in totals])
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from shardwise.api.out_sharding import constrain_sharding, decided_by
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
@@ -25,7 +26,6 @@ from shardwise.compiler.ops.shape.movement import permute
 from shardwise.compiler.reduction import SUM
 from shardwise.lax.dot_products import DotDimensionNumbers, mixed_dtype_dot
 from shardwise.lax.precision import precisions
-from shardwise.lax.shape import constrain_sharding
 
 
 @final
@@ -158,17 +158,18 @@ def ragged_dot_general(
             f"{name}: rhs {y} has {y.shape[groups[0]]} groups, but group_sizes {sizes} has {sizes.shape[-1]}"
         )
     dtype = None if preferred_element_type is None else requested_dtype(name, preferred_element_type)
-    result = _ragged_dot(
-        lhs,
-        rhs,
-        group_sizes,
-        contract=(left, right),
-        batch=(left_batch, right_batch),
-        ragged=ragged[0],
-        groups=groups,
-        precision=precisions(name, precision),
-        dtype=dtype,
-    )
+    with decided_by(out_sharding):
+        result = _ragged_dot(
+            lhs,
+            rhs,
+            group_sizes,
+            contract=(left, right),
+            batch=(left_batch, right_batch),
+            ragged=ragged[0],
+            groups=groups,
+            precision=precisions(name, precision),
+            dtype=dtype,
+        )
     return constrain_sharding(result, out_sharding)
 
 

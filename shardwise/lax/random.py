@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.api.out_sharding import constrain_sharding
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ops.random.rng_bit_generator import ALGORITHMS, RngBitGenerator, RngUniform
-from shardwise.lax.shape import constrain_sharding
 
 
 class RandomAlgorithm(enum.IntEnum):

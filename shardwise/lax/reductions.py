@@ -4,6 +4,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.api.out_sharding import constrain_sharding
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.arrays.promotion import requested_dtype
@@ -11,7 +12,6 @@ from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin
 from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceXor
 from shardwise.compiler.ops.reduce.sum import Sum
-from shardwise.lax.shape import constrain_sharding
 
 
 def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Array:

@@ -6,45 +6,24 @@ Shapes must be static: a traced size is an error. `out_sharding` pins the shardi
 import math
 import operator
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-from shardwise.api.placement import reshard, with_sharding_constraint
+from shardwise.api.out_sharding import constrain_sharding, decided_by
 from shardwise.compiler.arrays import methods, operands
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, requested_dtype
 from shardwise.compiler.dtypes import is_key
-from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
-from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.runtime.sharding import NamedSharding, sharding_in_force
 
 MAX_CONCATENATED_COPIES = 8  # `tile` broadcasts more copies than these
-
-
-def constrain_sharding(x: Any, out_sharding: Any) -> Any:
-    """Pin `x` to `out_sharding`, if it is given; along Explicit axes, reshard it."""
-    if out_sharding is None:
-        return x
-    target = (
-        sharding_in_force(out_sharding, "out_sharding") if isinstance(out_sharding, PartitionSpec) else out_sharding
-    )
-    if isinstance(target, NamedSharding) and target.mesh_shape.explicit_axes:
-        return reshard(x, target)
-    return with_sharding_constraint(x, target)
-
-
-def decided_by(out_sharding: Any) -> AbstractContextManager[None]:
-    """Return a context in which types may conflict along Explicit axes, if `out_sharding` decides the result's."""
-    return nullcontext() if out_sharding is None else resolve_shardings()
 
 
 def sizes_of(name: str, shape: Any) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import tree
+from shardwise.api.out_sharding import constrain_sharding
 from shardwise.api.placement import create_on_device, device_put
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.methods import Array
@@ -17,7 +18,6 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
 from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.lax.shape import constrain_sharding
 from shardwise.numpy.joining import stack
 from shardwise.runtime.array import ArrayImpl
 

@@ -13,6 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.api.out_sharding import constrain_sharding, decided_by
 from shardwise.caches import registered_cache
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, reject_out, type_of
@@ -31,7 +32,6 @@ from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.lax.dot_products import dot_general, mixed_dtype_dot
 from shardwise.lax.named_einsum import xeinsum
 from shardwise.lax.precision import precisions
-from shardwise.lax.shape import constrain_sharding, decided_by
 from shardwise.lazy import lazy_module
 
 opt_einsum = lazy_module("opt_einsum")

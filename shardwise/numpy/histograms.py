@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.api.out_sharding import constrain_sharding, decided_by
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import add, divide, multiply, subtract
 from shardwise.compiler.arrays.methods import Array
@@ -36,7 +37,6 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_along
 from shardwise.compiler.reduction import SUM
 from shardwise.errors import ConcretizationTypeError
-from shardwise.lax.shape import constrain_sharding
 from shardwise.numpy.ordering import searchsorted
 
 _INDEX_DTYPE = np.dtype(np.int32)
@@ -87,7 +87,9 @@ def bincount(
             ) from None
         length = max(operator.index(minlength), largest + 1)
     optional_weights = () if weights is None else (weights,)
-    return constrain_sharding(_bincount(x, *optional_weights, length=operator.index(length)), out_sharding)
+    with decided_by(out_sharding):
+        counts = _bincount(x, *optional_weights, length=operator.index(length))
+    return constrain_sharding(counts, out_sharding)
 
 
 @compiled_function

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.control import fori_loop
+from shardwise.api.out_sharding import constrain_sharding, decided_by
 from shardwise.compiler.arrays import methods, sorting
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -43,7 +44,6 @@ from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.reduction import PROD, SUM, Reduction
 from shardwise.lax.gradient import stop_gradient
-from shardwise.lax.shape import constrain_sharding
 from shardwise.numpy.elementwise import replace_nan
 
 
@@ -556,7 +556,9 @@ def percentile(
         >>> jnp.percentile(jnp.array([1.0, 2.0, 4.0]), 75)
         Array(3., dtype=float32)
     """
-    return constrain_sharding(quantile_along("percentile", a, q, axis, out, method, keepdims, weights), out_sharding)
+    with decided_by(out_sharding):
+        percentiles = quantile_along("percentile", a, q, axis, out, method, keepdims, weights)
+    return constrain_sharding(percentiles, out_sharding)
 
 
 def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:

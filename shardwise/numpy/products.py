@@ -3,6 +3,7 @@
 import operator
 from typing import Any
 
+from shardwise.api.out_sharding import constrain_sharding, decided_by
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import conjugate, multiply
 from shardwise.compiler.arrays.indexing import canonical_axis
@@ -22,7 +23,6 @@ from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.lax.precision import precisions
-from shardwise.lax.shape import constrain_sharding, decided_by
 from shardwise.numpy.einsum import Names, contract
 
 _PAIR_PATH = ((0, 1),)  # the contraction path of two operands

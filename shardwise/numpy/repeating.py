@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.api.out_sharding import constrain_sharding, decided_by
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import minimum, remainder
 from shardwise.compiler.arrays.indexing import canonical_axis
@@ -23,7 +24,6 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.roll import Roll
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.lax import shape as lax_shape
-from shardwise.lax.shape import constrain_sharding
 from shardwise.numpy.indexing import take
 from shardwise.numpy.joining import flip
 from shardwise.numpy.ordering import cumsum, searchsorted
@@ -251,12 +251,16 @@ def repeat(
         )
     if total_repeat_length is None:
         unknown = "the shape of the result is unknown. Pass it: `repeat(a, repeats, total_repeat_length=...)`"
-        return constrain_sharding(_repeat_static(x, dim, concrete_value("repeat", repeats, unknown)), out_sharding)
+        with decided_by(out_sharding):
+            repeated = _repeat_static(x, dim, concrete_value("repeat", repeats, unknown))
+        return constrain_sharding(repeated, out_sharding)
     if not size:
         return constrain_sharding(x, out_sharding)
     counts = methods.broadcast_to(repeats, shape=(size,))
     length = operator.index(total_repeat_length)
-    return constrain_sharding(take(x, _source_indices(counts, size=size, length=length), dim), out_sharding)
+    with decided_by(out_sharding):
+        repeated = take(x, _source_indices(counts, size=size, length=length), dim)
+    return constrain_sharding(repeated, out_sharding)
 
 
 def _repeat_static(x: Any, dim: int, counts: Any) -> Any:

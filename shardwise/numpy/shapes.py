@@ -5,6 +5,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any, overload
 
+from shardwise.api.out_sharding import constrain_sharding, decided_by
 from shardwise.api.placement import device_put
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.indexing import canonical_axis
@@ -19,7 +20,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.ops.shape.movement import permute
 from shardwise.lax import shape as lax_shape
-from shardwise.lax.shape import constrain_sharding, decided_by, sizes_of
+from shardwise.lax.shape import sizes_of
 from shardwise.lax.slicing import slice_in_dim
 from shardwise.numpy.creation import array, full
 

@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from shardwise.api.out_sharding import constrain_sharding
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -17,7 +18,6 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer
-from shardwise.lax.shape import constrain_sharding
 
 Shape = tuple[int, ...]
 

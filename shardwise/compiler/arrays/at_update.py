@@ -31,6 +31,7 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import integer_range, is_integer
+from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.control.while_loop import while_capturing
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And
@@ -79,6 +80,7 @@ class IndexUpdateRef:
       and "clip" for `get`.
     * `wrap_negative_indices`: whether negative indices count from the end. If not, they are out of bounds.
     * `unique_indices` and `indices_are_sorted` are promises that the compiler may use.
+    * `out_sharding` is the sharding of the result. It decides where operands conflict along Explicit mesh axes.
     """
 
     array: Any
@@ -91,6 +93,7 @@ class IndexUpdateRef:
         unique_indices: bool = False,
         mode: Any = None,
         fill_value: Any = None,
+        out_sharding: Any = None,
         wrap_negative_indices: bool = True,
     ) -> "Array":
         """Return `x[index]`."""
@@ -100,9 +103,11 @@ class IndexUpdateRef:
             self.index, self.array.type, not fills, wrap_negative_indices, check_bounds=check_bounds
         )
         fill = out_of_bounds_fill(fill_value, self.array.type.dtype) if fills else None
-        return gather_by_index(
-            self.array, *arrays, indexer=indexer, fill=fill, sorted=indices_are_sorted, unique=unique_indices
-        )
+        with installed.decided_by(out_sharding):
+            result = gather_by_index(
+                self.array, *arrays, indexer=indexer, fill=fill, sorted=indices_are_sorted, unique=unique_indices
+            )
+        return installed.constrain_sharding(result, out_sharding)
 
     def set(
         self,
@@ -111,10 +116,13 @@ class IndexUpdateRef:
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
         mode: Any = None,
+        out_sharding: Any = None,
         wrap_negative_indices: bool = True,
     ) -> "Array":
         """Set the elements to `values`. If indices repeat, it is undefined which value is used."""
-        return self._update("set", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return self._update(
+            "set", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
 
     def add(
         self,
@@ -123,10 +131,13 @@ class IndexUpdateRef:
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
         mode: Any = None,
+        out_sharding: Any = None,
         wrap_negative_indices: bool = True,
     ) -> "Array":
         """Add `values` to the elements. If indices repeat, all values are added."""
-        return self._update("add", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return self._update(
+            "add", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
 
     def subtract(
         self,
@@ -135,10 +146,13 @@ class IndexUpdateRef:
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
         mode: Any = None,
+        out_sharding: Any = None,
         wrap_negative_indices: bool = True,
     ) -> "Array":
         """Subtract `values` from the elements."""
-        return self._update("add", negative(values), indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return self._update(
+            "add", negative(values), indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
 
     def multiply(
         self,
@@ -147,10 +161,13 @@ class IndexUpdateRef:
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
         mode: Any = None,
+        out_sharding: Any = None,
         wrap_negative_indices: bool = True,
     ) -> "Array":
         """Multiply the elements by `values`."""
-        return self._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return self._update(
+            "mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
 
     mul = multiply
 
@@ -161,11 +178,16 @@ class IndexUpdateRef:
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
         mode: Any = None,
+        out_sharding: Any = None,
         wrap_negative_indices: bool = True,
     ) -> "Array":
         """Divide the elements by `values`, and all others by 1."""
-        operand = self._ones()._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
-        return divide(self.array, operand)
+        operand = self._ones()._update(
+            "mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
+        with installed.decided_by(out_sharding):
+            result = divide(self.array, operand)
+        return installed.constrain_sharding(result, out_sharding)
 
     def power(
         self,
@@ -174,11 +196,16 @@ class IndexUpdateRef:
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
         mode: Any = None,
+        out_sharding: Any = None,
         wrap_negative_indices: bool = True,
     ) -> "Array":
         """Raise the elements to the power `values`, and all others to the power 1."""
-        operand = self._ones()._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
-        return power(self.array, operand)
+        operand = self._ones()._update(
+            "mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
+        with installed.decided_by(out_sharding):
+            result = power(self.array, operand)
+        return installed.constrain_sharding(result, out_sharding)
 
     def min(
         self,
@@ -187,10 +214,13 @@ class IndexUpdateRef:
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
         mode: Any = None,
+        out_sharding: Any = None,
         wrap_negative_indices: bool = True,
     ) -> "Array":
         """Replace the elements by their minimum with `values`."""
-        return self._update("min", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return self._update(
+            "min", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
 
     def max(
         self,
@@ -199,10 +229,13 @@ class IndexUpdateRef:
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
         mode: Any = None,
+        out_sharding: Any = None,
         wrap_negative_indices: bool = True,
     ) -> "Array":
         """Replace the elements by their maximum with `values`."""
-        return self._update("max", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return self._update(
+            "max", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
 
     def apply(
         self,
@@ -233,7 +266,16 @@ class IndexUpdateRef:
     def _ones(self) -> "IndexUpdateRef":
         return IndexUpdateRef(full(self.array.type.shape, 1, self.array.type.dtype, self.array.type.weak), self.index)
 
-    def _update(self, name: str, values: Any, is_sorted: bool, unique: bool, mode: Any, wrap_negative: bool) -> "Array":
+    def _update(
+        self,
+        name: str,
+        values: Any,
+        is_sorted: bool,
+        unique: bool,
+        mode: Any,
+        wrap_negative: bool,
+        out_sharding: Any,
+    ) -> "Array":
         clip = index_mode(f"at.{name}", mode, "drop") == "clip"
         indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative, reads=False)
         if type(values) is int and is_integer(self.array.type.dtype):
@@ -253,21 +295,23 @@ class IndexUpdateRef:
                 "indexed elements"
             )
         if not self.array.type.size:
-            return self.array
+            return installed.constrain_sharding(self.array, out_sharding)
         if indexer.slice_ops and all(isinstance(array, int) for array in arrays):
             if any(index == indexer.type.shape[dim] for index, dim in zip(arrays, indexer.dims, strict=True)):
-                return self.array
+                return installed.constrain_sharding(self.array, out_sharding)
             indexer, arrays = indexer.with_static_indices(arrays), []
-        return update_at_index(
-            self.array,
-            values,
-            *arrays,
-            indexer=indexer,
-            combine=_REDUCTIONS[name],
-            clip=clip,
-            sorted=is_sorted,
-            unique=unique,
-        )
+        with installed.decided_by(out_sharding):
+            result = update_at_index(
+                self.array,
+                values,
+                *arrays,
+                indexer=indexer,
+                combine=_REDUCTIONS[name],
+                clip=clip,
+                sorted=is_sorted,
+                unique=unique,
+            )
+        return installed.constrain_sharding(result, out_sharding)
 
 
 def _max_index_count(indexer: Indexer, arrays: list[Any], clip: bool) -> int | None:

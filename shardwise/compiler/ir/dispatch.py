@@ -6,7 +6,8 @@ axis name that the frame binds (vmap).
 
 Higher layers install what lower layers call: `executor` runs an op on concrete arrays, `transforms` rewrites the
 programs that ops hold, `namespace` is the module of array functions, some of which are also methods of arrays,
-`type_sharding` returns the sharding of a type as users see it.
+`type_sharding` returns the sharding of a type as users see it, `constrain_sharding` and `decided_by` apply the
+parameter `out_sharding` of methods of arrays.
 """
 
 import threading
@@ -99,6 +100,8 @@ class _Installed:
     transforms: Transforms
     namespace: Any
     type_sharding: "Callable[[ArrayType], Any]"
+    constrain_sharding: Callable[[Any, Any], Any]
+    decided_by: Callable[[Any], AbstractContextManager[None]]
 
 
 _stack = _Stack()
@@ -161,12 +164,13 @@ def recording_frame(args: Sequence[Any], axis_names: frozenset[Any] = frozenset(
 
 
 @contextmanager
-def resolve_shardings() -> Iterator[None]:
+def resolve_shardings(resolves: bool = True) -> Iterator[None]:
     """Resolve conflicts between types along Explicit mesh axes in a `with` block, instead of raising errors.
 
-    For derivatives and functions with `out_sharding`, which reshard the results.
+    For derivatives and functions with `out_sharding`, which reshard the results. With `resolves=False`, conflicts are
+    errors again: a transformation calls a function of the user.
     """
-    before, _stack.resolves = _stack.resolves, True
+    before, _stack.resolves = _stack.resolves, resolves
     try:
         yield
     finally:

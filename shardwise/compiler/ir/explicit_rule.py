@@ -30,6 +30,7 @@ def with_result_shardings(
     linear_in: LinearSets,
     types: Sequence[ArrayType],
     results: Sequence[ArrayType],
+    is_contraction: bool = False,
     strict: bool = False,
 ) -> tuple[ArrayType, ...]:
     """Return the result types of an op with their shardings along Explicit axes.
@@ -40,6 +41,7 @@ def with_result_shardings(
         linear_in: the sets of operands in which it is jointly linear.
         types: the types of its operands; at least one has a sharding.
         results: the types of its results, without shardings.
+        is_contraction: whether the op sums products of its operands.
         strict: whether a conflict or an ambiguous sum is an error.
 
     Raises:
@@ -47,7 +49,7 @@ def with_result_shardings(
             ambiguous, a dim cannot stay sharded, or the op is not linear in an unreduced operand.
     """
     mesh = _common_mesh(op_name, types)
-    factor_axes = _axes_of_factors(op_name, rule, types, mesh.abstract, strict)
+    factor_axes = _axes_of_factors(op_name, rule, types, mesh.abstract, is_contraction, strict)
     unreduced = _unreduced_axes(op_name, linear_in, types, strict)
     reduced = _reduced_axes(types)
     typed = []
@@ -72,17 +74,20 @@ def _common_mesh(op_name: str, types: Sequence[ArrayType]) -> Mesh | AbstractMes
 
 
 def _axes_of_factors(
-    op_name: str, rule: FactorRule, types: Sequence[ArrayType], mesh: AbstractMesh, strict: bool
+    op_name: str,
+    rule: FactorRule,
+    types: Sequence[ArrayType],
+    mesh: AbstractMesh,
+    is_contraction: bool,
+    strict: bool,
 ) -> dict[int, Axes]:
     """Return the axes of each factor that remains sharded in the results."""
     of_operand: dict[int, dict[int, Axes]] = {}  # for each factor, the axes in each operand that has it
     for number, (dims, type) in enumerate(zip(rule.operands, types, strict=True)):
-        for dim, factors in enumerate(dims):
-            axes = type.explicit.dims[dim] if type.explicit else ()
-            for factor, of_factor in zip(
-                factors, _divide(op_name, rule, factors, axes, type, dim, mesh, strict), strict=True
-            ):
-                of_operand.setdefault(factor, {})[number] = of_factor
+        divided = _divide_dims(op_name, rule, dims, type, mesh, strict)
+        for factors, of_factors in zip(dims, divided, strict=True):
+            for factor, axes in zip(factors, of_factors, strict=True):
+                of_operand.setdefault(factor, {})[number] = axes
     factor_axes: dict[int, Axes] = {}
     for factor, by_operand in of_operand.items():
         named = list(dict.fromkeys(axes for axes in by_operand.values() if axes))
@@ -92,9 +97,44 @@ def _axes_of_factors(
             raise ShardingTypeError(_conflict_message(op_name, rule, factor, by_operand, types))
         if factor not in rule.reduce:
             factor_axes[factor] = named[0]
-        elif len(by_operand) > 1 and all(by_operand.values()) and strict:
+        elif is_contraction and len(by_operand) > 1 and all(by_operand.values()) and strict:
             raise ShardingTypeError(_ambiguous_message(op_name, named[0], types))
+    for factor, source in rule.typed_as.items():
+        sharded = [axes for axes in of_operand.get(source, {}).values() if axes]
+        if sharded:
+            factor_axes[factor] = sharded[0]
     return factor_axes
+
+
+def _divide_dims(
+    op_name: str, rule: FactorRule, dims: Dims, type: ArrayType, mesh: AbstractMesh, strict: bool
+) -> list[list[Axes]]:
+    """Return for each dim of an operand, which of the axes that shard it shard each of its factors."""
+    if type.explicit is None:
+        return [[()] * len(factors) for factors in dims]
+    divided = [
+        _divide(op_name, rule, factors, axes, type, dim, mesh, strict)
+        for dim, (factors, axes) in enumerate(zip(dims, type.explicit.dims, strict=True))
+    ]
+    counts = {
+        factor: mesh.extent(axes)
+        for factors, of_factors in zip(dims, divided, strict=True)
+        for factor, axes in zip(factors, of_factors, strict=True)
+        if axes
+    }
+    if rule.allows_sharding(counts):
+        return divided
+    # The shards of compound dims are not contiguous: all factors of these dims are replicated.
+    compound = [dim for dim, factors in enumerate(dims) if not rule.compound.isdisjoint(factors) and any(divided[dim])]
+    if strict:
+        dim = compound[-1]
+        axes = type.explicit.dims[dim]
+        raise ShardingTypeError(
+            f"{op_name}: dim {dim} of {type} is sharded along {_and(axes)}, and its shards are not contiguous in the "
+            f"result. Say how the result is sharded, `out_sharding=P(...)`, or reshard the operand first: "
+            f"`reshard(x, {_with_axes(type, dim, ())})`."
+        )
+    return [[()] * len(factors) if dim in compound else divided[dim] for dim, factors in enumerate(dims)]
 
 
 def _divide(
@@ -108,27 +148,17 @@ def _divide(
     strict: bool,
 ) -> list[Axes]:
     """Return which of the axes that shard a dim shard each of its factors."""
-    none: list[Axes] = [()] * len(factors)
-    if not axes:
-        return none
-    if not rule.need_replication.isdisjoint(factors):
-        if not strict:
-            return none
+    if not axes or not factors:  # a dim of size 1 may have no factor
+        return [()] * len(factors)
+    if rule.need_replication.isdisjoint(factors):
+        return rule.assign_axes(factors, axes, mesh.shape)
+    if strict and rule.replicated_in_results:
         raise ShardingTypeError(
             f"{op_name}: dim {dim} of {type} is sharded along {_and(axes)}, and the result cannot keep that. Reshard "
-            f"the operand first, `reshard(x, P(...))` with no axis for dim {dim}, or pass `out_sharding=` if the "
-            "function has it."
+            f"the operand first, `reshard(x, {_with_axes(type, dim, ())})`, or pass `out_sharding=` if the function "
+            "has it."
         )
-    divided = rule.assign_axes(factors, axes, mesh.shape)
-    counts = {factor: mesh.extent(of_factor) for factor, of_factor in zip(factors, divided, strict=True)}
-    if rule.allows_sharding({factor: count for factor, count in counts.items() if count > 1}):
-        return divided
-    if not strict:
-        return none
-    raise ShardingTypeError(
-        f"{op_name}: dim {dim} of {type} is sharded along {_and(axes)}, and its shards are not contiguous in the "
-        "result. Pass `out_sharding=`, or reshard the operand first."
-    )
+    return [()] * len(factors)
 
 
 def _axes_of_dims(

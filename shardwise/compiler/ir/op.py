@@ -348,7 +348,9 @@ def _with_shardings(
     op: Op, types: tuple[ArrayType, ...], results: tuple[ArrayType, ...], strict: bool = False
 ) -> tuple[ArrayType, ...]:
     plain = tuple([type.plain for type in types])
-    return with_result_shardings(op.name, factor_rule(op, plain), op.linear_in(*plain), types, results, strict)
+    return with_result_shardings(
+        op.name, factor_rule(op, plain), op.linear_in(*plain), types, results, op.is_contraction, strict
+    )
 
 
 def varying(types: Sequence[ArrayType]) -> tuple[str, ...]:

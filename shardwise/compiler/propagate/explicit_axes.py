@@ -39,13 +39,20 @@ def typed_output_pins(
 def typed_factors(
     equation: Equation, rule: FactorRule, axis: str, shardings: Mapping[Value, ExplicitSharding]
 ) -> frozenset[int]:
-    """Return the leading factors of the dims that types shard along an Explicit axis."""
+    """Return the factors of the dims that types shard along an Explicit axis.
+
+    Of a compound dim, it is a minor factor if other axes fully shard the factors before it.
+    """
     factors = set()
     for value, dims in zip((*equation.inputs, *equation.outputs), (*rule.operands, *rule.results), strict=True):
         sharding = shardings.get(value)
-        if sharding is not None:
-            factors |= {of_dim[0] for of_dim, axes in zip(dims, sharding.dims, strict=True) if axis in axes and of_dim}
-    return frozenset(factors) & rule.leading
+        if sharding is None:
+            continue
+        for of_dim, axes in zip(dims, sharding.dims, strict=True):
+            if axis in axes and of_dim:
+                assigned = rule.assign_axes(of_dim, axes, sharding.mesh.shape)
+                factors |= {factor for factor, of_factor in zip(of_dim, assigned, strict=True) if axis in of_factor}
+    return frozenset(factors) - rule.need_replication
 
 
 def keep_typed(

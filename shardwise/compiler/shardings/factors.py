@@ -35,6 +35,8 @@ class FactorRule:
         exchange: the factors across whose shards the op communicates.
         addends: operands that are added to the sums over reduction factors (scatter-add). If a reduction factor that
             they do not have is sharded, they are partial too.
+        typed_as: for factors of a result that need replication, the factor of an operand whose axes their dims have in
+            types along Explicit mesh axes (a slice at a traced index).
     """
 
     operands: tuple[Dims, ...]
@@ -44,6 +46,7 @@ class FactorRule:
     need_replication: frozenset[int] = frozenset()
     exchange: frozenset[int] = frozenset()
     addends: frozenset[int] = frozenset()
+    typed_as: Mapping[int, int] = field(default_factory=dict, hash=False)
 
     @staticmethod
     def parse(text: str, sizes: Mapping[str, int], reduce: Mapping[str, str] | None = None) -> "FactorRule":
@@ -159,6 +162,12 @@ class FactorRule:
     def compound(self) -> frozenset[int]:
         """The factors that share a dim with another factor in some operand or result."""
         return frozenset(factor for dim in self.compound_dims for factor in dim)
+
+    @cached_property
+    def replicated_in_results(self) -> frozenset[int]:
+        """The factors of results that need replication, and that types along Explicit axes do not shard either."""
+        of_results = {factor for dims in self.results for dim in dims for factor in dim}
+        return (self.need_replication & of_results) - self.typed_as.keys()
 
     @cached_property
     def dims_by_leading_factor(self) -> FactorDims:

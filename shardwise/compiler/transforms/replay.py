@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.trace.provenance import provenance
 
@@ -19,8 +20,11 @@ def restore_source() -> Iterator[None]:
 
 
 def for_each_equation(equations: Iterable[Equation], emit: Callable[[Equation], None]) -> None:
-    """Call `emit` on every equation. Equations that it emits get the source line of that equation."""
-    with restore_source():
+    """Call `emit` on every equation. Equations that it emits get the source line of that equation.
+
+    Conflicts along Explicit mesh axes were errors when the equations were recorded, and are none here.
+    """
+    with restore_source(), resolve_shardings():
         for equation in equations:
             provenance.source = equation.source
             emit(equation)

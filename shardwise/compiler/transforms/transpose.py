@@ -10,6 +10,7 @@ from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.call import drop_none, insert_none, present_mask
 from shardwise.compiler.ops.control.retype import match_cotangent_type
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
+from shardwise.compiler.ops.placement.reshard import cotangent_type
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.jvp import instantiate_zeros
 from shardwise.compiler.transforms.memoize import memoized
@@ -97,7 +98,7 @@ def transpose_program(
     """
     nonzero: tuple[bool, ...] = ()
     count = linear.count(False)
-    linear_types = [t for t, is_linear in zip(program.in_types, linear, strict=True) if is_linear]
+    linear_types = [cotangent_type(t) for t, is_linear in zip(program.in_types, linear, strict=True) if is_linear]
 
     def body(*args: Any) -> list[Any]:
         nonlocal nonzero
@@ -107,5 +108,7 @@ def transpose_program(
         return drop_none(in_cotangents)
 
     known_types = [type for type, is_linear in zip(program.in_types, linear, strict=True) if not is_linear]
-    cotangent_types = [type for type, is_nonzero in zip(program.out_types, cotangents, strict=True) if is_nonzero]
+    cotangent_types = [
+        cotangent_type(type) for type, is_nonzero in zip(program.out_types, cotangents, strict=True) if is_nonzero
+    ]
     return rewrite(f"transpose_{program.name}", [*known_types, *cotangent_types], body), nonzero

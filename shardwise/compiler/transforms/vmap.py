@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.ir.op import BatchAxis
+from shardwise.compiler.ir.dispatch import resolve_shardings
+from shardwise.compiler.ir.op import BatchAxis, check_shardings
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.placement.reshard import reshard_to
@@ -45,7 +46,8 @@ def vmap(
         else:
             if axis.explicit and equation.op.programs:
                 operands = [_shard_batch_dim(x, dim, axis) for x, dim in zip(operands, in_dims, strict=True)]
-            results, out_dims = equation.op.vmap(axis, operands, in_dims)
+            with resolve_shardings(axis.explicit is None or _was_resolved(equation)):
+                results, out_dims = equation.op.vmap(axis, operands, in_dims)
         if equation.op.single:
             env[equation.outputs[0]] = (results, out_dims)
         else:
@@ -63,7 +65,7 @@ def map_function(
 
     Arguments with a dim of None are passed to the function unchanged.
     """
-    axis = replace(axis, explicit=_batch_sharding(args, dims))
+    axis = replace(axis, explicit=_batch_sharding(args, dims, axis.spmd))
     frame = Frame(name, stages_all=False, axes=None if axis.name is None else {axis.name: axis.size})
     with frame.open():
         inputs = [x if dim is None else frame.input(x.type.without((dim,))) for x, dim in zip(args, dims, strict=True)]
@@ -76,8 +78,17 @@ def map_function(
     return vmap(program, axis, [x for x, _ in mapped] + captured, in_dims + [None] * len(captured))
 
 
-def _batch_sharding(args: Sequence[Any], dims: Sequence[int | None]) -> ExplicitSharding | None:
-    """Return the sharding of the mapped dims along Explicit axes."""
+def _was_resolved(equation: Equation) -> bool:
+    """Return whether an equation was recorded although its operands conflict: `out_sharding` decides its result."""
+    try:
+        check_shardings(equation.op, tuple([value.type for value in equation.inputs]))
+    except ShardingTypeError:
+        return True
+    return False
+
+
+def _batch_sharding(args: Sequence[Any], dims: Sequence[int | None], spmd: tuple[str, ...]) -> ExplicitSharding | None:
+    """Return the sharding of the mapped dims along Explicit axes. `spmd`: the axes of `spmd_axis_name`."""
     shardings = {
         ExplicitSharding.of(x.type.explicit.mesh, (x.type.explicit.dims[dim],)): str(x.type)
         for x, dim in zip(args, dims, strict=True)
@@ -86,8 +97,15 @@ def _batch_sharding(args: Sequence[Any], dims: Sequence[int | None]) -> Explicit
     shardings.pop(None, None)
     if len(shardings) > 1:
         raise ShardingTypeError(
-            f"vmap: the mapped dims of {' and '.join(shardings.values())} are sharded differently: reshard one of them"
+            f"vmap: the mapped dims of {' and '.join(shardings.values())} are sharded differently: reshard one of "
+            "them, `reshard(x, P(...))`, so that both have the same axes"
         )
+    for sharding, text in shardings.items():
+        if spmd and sharding is not None and sharding.dims[0] != spmd:
+            raise ShardingTypeError(
+                f"vmap: spmd_axis_name is {spmd}, but the mapped dim of {text} is sharded along {sharding.dims[0]}. "
+                "Leave out spmd_axis_name: the mapped dim keeps the sharding of its type."
+            )
     return next(iter(shardings), None)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import NamedSum, PVary
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.placement.reshard import cotangent_sharding, reshard_to
+from shardwise.compiler.ops.placement.reshard import cotangent_type, reshard_to
 from shardwise.compiler.ops.shape.constants import full
 
 
@@ -23,7 +23,7 @@ def match_cotangent_type(cotangent: Any, type: ArrayType) -> Any:
     """Cast the cotangent of a value of this type. If that is replicated over an axis, sum the cotangent over it."""
     more = tuple(axis for axis in cotangent.type.varying if axis not in type.varying)
     cotangent = NamedSum(more, invariant=True)(cotangent) if more else cotangent
-    return match_type(cotangent, type.with_explicit(cotangent_sharding(type)))
+    return match_type(cotangent, cotangent_type(type))
 
 
 def zeros_of(type: ArrayType) -> Any:

@@ -18,6 +18,7 @@ from shardwise.compiler.ops.control.region_boundary import Carry, Enter, Stack, 
 from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.select import lower_compare
+from shardwise.compiler.ops.placement.reshard import cotangent_type
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.shape.movement import i64_array_attribute
 
@@ -235,11 +236,13 @@ class Scan(Control):
         consts, carry, sliced = self.split_operands(operands)
         nonzero = (*[True] * self.carried, *present_mask(cotangent[self.carried :]))
         backward, nonzero_consts, nonzero_slices = self._backward_program(linear, nonzero)
-        const_types = [x.type for x in consts if isinstance(x, UndefinedPrimal)]
+        const_types = [cotangent_type(x.type) for x in consts if isinstance(x, UndefinedPrimal)]
         sum_types = [type for type, is_nonzero in zip(const_types, nonzero_consts, strict=True) if is_nonzero]
         known_consts = [x for x in consts if not isinstance(x, UndefinedPrimal)]
         known_slices = [x for x in sliced if not isinstance(x, UndefinedPrimal)]
-        final = [zeros_of(x.type) if ct is None else ct for x, ct in zip(carry, cotangent, strict=False)]
+        final = [
+            zeros_of(cotangent_type(x.type)) if ct is None else ct for x, ct in zip(carry, cotangent, strict=False)
+        ]
         first, after = len(sum_types), len(sum_types) + self.carried
         loop = Scan(backward, self.length, len(known_consts), after, not self.reverse, self.unroll)
         sums = map(zeros_of, sum_types)
@@ -317,10 +320,11 @@ class Scan(Control):
         nonzero_slices = out_nonzero[linear_consts + self.carried :]
         const_types, carry_types, slice_types = self.split_operands(self.program.in_types)
         known_consts = [t for t, is_linear in zip(const_types, const_linear, strict=True) if not is_linear]
-        linear_types = [t for t, is_linear in zip(const_types, const_linear, strict=True) if is_linear]
+        linear_types = [cotangent_type(t) for t, is_linear in zip(const_types, const_linear, strict=True) if is_linear]
         sums = [t for t, is_nonzero in zip(linear_types, nonzero_consts, strict=True) if is_nonzero]
         known_slices = [t for t, is_linear in zip(slice_types, slice_linear, strict=True) if not is_linear]
-        stacked_types = self.program.out_types[self.carried :]
+        carry_types = list(map(cotangent_type, carry_types))
+        stacked_types = list(map(cotangent_type, self.program.out_types[self.carried :]))
         arriving = [t for t, is_nonzero in zip(stacked_types, nonzero[self.carried :], strict=True) if is_nonzero]
 
         def body(*args: Any) -> list[Any]:

@@ -55,7 +55,9 @@ class DynamicSlice(Op):
         inner, sizes, whole = _slice_factors(self.sizes, x.shape)
         operand = tuple((dim,) for dim in range(x.ndim))
         summed = {dim: SUM for dim in range(x.ndim) if inner[dim] != dim}
-        return FactorRule((operand, *((),) * len(starts)), (tuple((f,) for f in inner),), sizes, summed, whole)
+        result = tuple((factor,) for factor in inner)
+        typed_as = {factor: dim for dim, factor in enumerate(inner) if factor in whole and self.sizes[dim] > 1}
+        return FactorRule((operand, *((),) * len(starts)), (result,), sizes, summed, whole, typed_as=typed_as)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)

@@ -8,7 +8,9 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.explicit import Axes, ExplicitSharding
 from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.errors import ShardingTypeError
 
 
 @final
@@ -56,13 +58,21 @@ class Reshard(Op):
         return self(*primals), self(*tangents)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        return (reshard_to(cotangent, cotangent_sharding(operands[0].type)),)
+        return (reshard_to(cotangent, cotangent_type(operands[0].type).explicit),)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        (dim,) = dims
+        (x,), (dim,) = operands, dims
         assert dim is not None
-        op = Reshard((*self.dims[:dim], axis.spmd, *self.dims[dim:]), self.mesh, self.unreduced, self.reduced)
-        return op(*operands), dim
+        batch_axes = axis.spmd or (x.type.explicit.dims[dim] if x.type.explicit else ())
+        used = {*self.unreduced, *self.reduced, *(name for axes in self.dims for name in axes)}
+        if twice := [name for name in batch_axes if name in used]:
+            raise ShardingTypeError(
+                f"reshard: {Layout(self.dims)} uses axis {twice[0]!r}, which shards the mapped dim of a vmap. Use "
+                f"other axes here, or map over a dim that is not sharded along {twice[0]!r}: reshard the argument of "
+                "the vmapped function."
+            )
+        op = Reshard((*self.dims[:dim], batch_axes, *self.dims[dim:]), self.mesh, self.unreduced, self.reduced)
+        return op(x), dim
 
     def reference(self, x: NumpyArray) -> NumpyArray:
         return x
@@ -76,6 +86,6 @@ def reshard_to(x: Any, sharding: ExplicitSharding | None) -> Any:
     return Reshard.to(sharding, x.type.ndim, (sharding or source).mesh)(x)
 
 
-def cotangent_sharding(primal: ArrayType) -> ExplicitSharding | None:
-    """Return the sharding of the cotangent of a value: a function of the primal's type alone."""
-    return primal.explicit.cotangent if primal.explicit else None
+def cotangent_type(primal: ArrayType) -> ArrayType:
+    """Return the type of the cotangent of a value: unreduced where the primal is reduced, and the other way round."""
+    return primal.with_explicit(primal.explicit.cotangent) if primal.explicit else primal

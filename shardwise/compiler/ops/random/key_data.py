@@ -9,6 +9,7 @@ from shardwise.compiler.ir.op import BatchAxis, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
+from shardwise.compiler.shardings.factors import FactorRule
 
 
 @final
@@ -27,6 +28,11 @@ class KeyData(Op):
         if not is_key(key.dtype):
             raise TypeError(f"key_data: needs typed keys, not {key}")
         return key.physical
+
+    def factors(self, key: ArrayType) -> FactorRule:
+        words = key.physical.shape
+        dims = tuple((dim,) for dim in range(len(words)))
+        return FactorRule((dims[:-1],), (dims,), words, need_replication=frozenset([key.ndim]))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self(*operands), dims[0]
@@ -48,6 +54,10 @@ class WrapKeyData(Op):
                 f"u32[…,{key_words(keys.dtype)}], not {words}"
             )
         return keys
+
+    def factors(self, words: ArrayType) -> FactorRule:
+        dims = tuple((dim,) for dim in range(words.ndim))
+        return FactorRule((dims,), (dims[:-1],), words.shape, need_replication=frozenset([words.ndim - 1]))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self(batch_dim_at(operands[0], dims[0], 0, axis.size)), 0

@@ -1,0 +1,40 @@
+"""The parameter `out_sharding` of array functions: the sharding of the result, decided by the user."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from shardwise.api.placement import reshard, with_sharding_constraint
+from shardwise.compiler.ir.dispatch import installed, resolve_shardings
+from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.errors import ShardingError
+from shardwise.runtime.sharding import NamedSharding, sharding_in_force
+
+
+def constrain_sharding(x: Any, out_sharding: Any) -> Any:
+    """Pin `x` to `out_sharding`, if it is given; along Explicit axes, reshard it.
+
+    Raises:
+        ShardingError: if `out_sharding` names a memory kind, or does not fit the shape of `x` or its mesh.
+    """
+    if out_sharding is None:
+        return x
+    target = (
+        sharding_in_force(out_sharding, "out_sharding") if isinstance(out_sharding, PartitionSpec) else out_sharding
+    )
+    if isinstance(target, NamedSharding) and target.mesh_shape.explicit_axes:
+        if target.nondefault_memory is not None:
+            raise ShardingError(
+                f"out_sharding: {target} names a memory, and only a sharding can be asked for here. Move the result: "
+                "`device_put(x, sharding)`."
+            )
+        return reshard(x, target)
+    return with_sharding_constraint(x, target)
+
+
+def decided_by(out_sharding: Any) -> AbstractContextManager[None]:
+    """Return a context in which types may conflict along Explicit axes, if `out_sharding` decides the result's."""
+    return nullcontext() if out_sharding is None else resolve_shardings()
+
+
+installed.constrain_sharding = constrain_sharding
+installed.decided_by = decided_by
