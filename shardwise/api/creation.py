@@ -55,6 +55,11 @@ def make_array_from_callback(
     name = "make_array_from_callback"
     sizes = tuple(int(size) for size in shape)
     checked_sharding = _check_sharding(name, sharding, sizes)
+    if any(checked_sharding.terms.values()):
+        raise ShardingError(
+            f"{name}: {checked_sharding} is unreduced, and the callback does not know which term to return. Pass one "
+            "term per device to `make_array_from_single_device_arrays`, or `reshard` the array afterwards."
+        )
     type: ArrayType | None = None if dtype is None else ArrayType(sizes, canonical_dtype(dtype))
     data_by_span: dict[tuple[Span, ...], NumpyArray] = {}
     shards = []

@@ -383,11 +383,6 @@ def _put(leaf: Any, sharding: Sharding | None) -> Any:
     _check_rank("device_put", leaf, sharding)
     if isinstance(leaf, Tracer):
         return constrain(leaf, sharding)
-    if isinstance(sharding, NamedSharding) and sharding.spec.unreduced:
-        raise ShardingError(
-            f"device_put: {sharding.spec} is unreduced, and only values inside a compiled function can be: use the "
-            "spec in `reshard` or `out_sharding` there"
-        )
     if _is_unconstrained(sharding):
         raise ShardingError(
             f"device_put: {sharding} has UNCONSTRAINED dims, which only the planner of a compiled function can decide: "

@@ -260,7 +260,8 @@ class LoweredRequest:
         outputs = zip(self.request.out_shardings, layouts, types, strict=True)
         shardings = [
             with_reduced_axes(
-                _out_sharding(requested, Layout(layout.dims[: type.ndim]), self.target),  # without the dim of key data
+                # Without the dim of key data.
+                _out_sharding(requested, Layout(layout.dims[: type.ndim], layout.partial), self.target),
                 type,
             )
             for requested, layout, type in outputs

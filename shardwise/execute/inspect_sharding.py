@@ -2,7 +2,7 @@
 
 from shardwise.compiler.ops.placement.inspect_sharding import Inspect
 from shardwise.compiler.pipeline import Stages
-from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.layout import Layout, partial_sums
 from shardwise.execute.request import Target
 
 
@@ -27,4 +27,6 @@ def report_shardings(compiled: Stages, target: Target) -> None:
         (value,) = equation.inputs
         pin = sharded.pinned.get(value)
         layout = pin.layout if pin else out_layouts.get(value, Layout.replicated(value.type.ndim))
-        equation.op.callback(target.sharding(Layout(layout.dims)))  # type: ignore[attr-defined]
+        typed = sharded.shardings.get(value)
+        unreduced = typed.unreduced if typed else ()
+        equation.op.callback(target.sharding(Layout(layout.dims, partial_sums(unreduced))))  # type: ignore[attr-defined]

@@ -26,10 +26,10 @@ def check_nans(program: Program, args: Sequence[ArrayImpl], results: Sequence[Ar
         is_bad = _has_nan if name == "nan" else _has_inf
         if not any(is_bad(_local_elements(result)) for result in results):
             continue
-        readable = all(_is_readable(array) for array in args)
+        readable = all(array.is_readable for array in args)
         culprit = _find_culprit(program, args, is_bad) if readable else None
         if culprit is None:
-            if readable and any(is_bad(array.numpy()) for array in args):
+            if any(is_bad(_local_elements(array)) for array in args if not array.is_deleted()):
                 continue  # an argument had it already
             raise FloatingPointError(f"{name} in a result of `{program.name}`")
         equation, operands = culprit
@@ -49,14 +49,10 @@ def _find_culprit(program: Program, args: Sequence[ArrayImpl], is_bad: Callable[
 
 
 def _local_elements(array: ArrayImpl) -> np.ndarray[Any, Any]:
-    """Return the elements that this process can read."""
-    if array.is_fully_addressable or array.is_fully_replicated:
+    """Return the elements that this process can read; of an unreduced array, those of its terms."""
+    if array.is_readable:
         return array.numpy()
     return np.concatenate([shard.numpy().ravel() for shard in array.distinct_shards()])
-
-
-def _is_readable(array: ArrayImpl) -> bool:
-    return (array.is_fully_addressable or array.is_fully_replicated) and not array.is_deleted()
 
 
 def _has_nan(x: np.ndarray[Any, Any]) -> bool:

@@ -16,6 +16,7 @@ from shardwise.caches import registered_cache
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_dims
 from shardwise.compiler.shardings.mesh import Mesh, device_grid
@@ -23,7 +24,7 @@ from shardwise.compiler.shardings.refine import common_mesh
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.runtime.array import ArrayImpl, array_signature, key_data_sharding, place, single_device_array
 from shardwise.runtime.array_repr import Span
-from shardwise.runtime.sharding import NamedSharding, Sharding, mesh_of
+from shardwise.runtime.sharding import NamedSharding, Sharding, explicit_sharding, mesh_of
 
 Box = tuple[Span, ...]  # a rectangular block: its span along each dim
 
@@ -38,6 +39,8 @@ def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
         )
     if array.sharding.nondefault_memory or sharding.nondefault_memory:
         return _transfer_between_memories(array, sharding)
+    if array.is_unreduced or _is_unreduced(sharding):
+        return _transfer_terms(array, sharding)
     shape = array.type.shape
     source_mesh, target_mesh = mesh_of(array.sharding), mesh_of(sharding)
     if array.sharding.devices == sharding.devices:
@@ -57,6 +60,36 @@ def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
             resharded = transfer(array, NamedSharding(mesh, spec_of(sharding.pin(shape).layout)))
             return _copy_shards(resharded, sharding)
     return _redistributed(array, sharding)
+
+
+def _is_unreduced(sharding: Sharding) -> bool:
+    return isinstance(sharding, NamedSharding) and bool(sharding.spec.unreduced)
+
+
+def _transfer_terms(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
+    """Transfer an array from or to an unreduced sharding.
+
+    On one mesh it is one reshard. Otherwise the terms are summed where they are, and the sum is transferred.
+    """
+    source = array.sharding
+    if isinstance(source, NamedSharding) and isinstance(sharding, NamedSharding):
+        explicit = sharding.mesh_shape.explicit_axes == sharding.mesh_shape.axis_names
+        if explicit and source.mesh == sharding.mesh:
+            return _reshard(array, sharding)
+    if _is_unreduced(source):
+        assert isinstance(source, NamedSharding)
+        array = _reshard(array, source.with_sums)
+    if not _is_unreduced(sharding):
+        return transfer(array, sharding)
+    assert isinstance(sharding, NamedSharding)
+    return _reshard(transfer(array, sharding.with_sums), sharding)
+
+
+def _reshard(array: ArrayImpl, sharding: NamedSharding) -> ArrayImpl:
+    """Return the array with another sharding along the Explicit axes of its mesh."""
+    op = Reshard.to(explicit_sharding(sharding, array.type.shape), array.type.ndim, sharding.grid)
+    (resharded,) = installed.executor.run(op, (array,))
+    return ArrayImpl.of(resharded.buffers, array_signature(array.type, sharding, True))
 
 
 def _on_auto_axes(array: ArrayImpl) -> ArrayImpl:

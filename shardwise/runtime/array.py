@@ -23,9 +23,12 @@ from shardwise.compiler.arrays.scalars import check_index, check_scalar, check_t
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective.collectives import zero_term
 from shardwise.compiler.ops.shape.slicing import Slice
+from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.config import config
+from shardwise.errors import ShardingTypeError
 from shardwise.runtime.array_repr import Span, array_html, array_repr, array_str
 from shardwise.runtime.client import local_devices
 from shardwise.runtime.out_of_memory import check_memory
@@ -207,6 +210,7 @@ class ArrayImpl(Array):
         """The shards on all devices. Those of other processes have no data here."""
         shards = []
         replicas: dict[Any, int] = {}
+        terms = self.sharding.terms
         addressable = self.sharding.addressable_devices
         placement = self.sharding.placement(self.type)
         shard_type = self.type.with_shape(placement.shard_shape(self.sharding.mesh_shape))
@@ -215,14 +219,15 @@ class ArrayImpl(Array):
         indices = self.sharding.devices_indices_map(shape).items()
         for (device, index), bounds in zip(indices, self.sharding.shard_indices(shape), strict=True):
             spans = _spans(bounds)
-            replicas[spans] = replica = replicas.get(spans, -1) + 1
+            key = spans, terms[device]
+            replicas[key] = replica = replicas.get(key, -1) + 1
             buffers = next(local_buffers) if device in addressable else None
             shards.append(Shard(device, index, spans, replica, shard_type, buffers, memory_kind))
         return shards
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """The shards on the devices of this process."""
+        """The shards on the devices of this process; of an unreduced array, the terms."""
         addressable = self.sharding.addressable_devices
         return [shard for shard in self.global_shards if shard.device in addressable]
 
@@ -233,8 +238,33 @@ class ArrayImpl(Array):
         return data
 
     def distinct_shards(self) -> list[Shard]:
-        """Return the shards of this process, one replica of each."""
-        return list({shard.spans: shard for shard in reversed(self.addressable_shards)}.values())
+        """Return the shards of this process, one replica of each; of an unreduced array, every term."""
+        terms = self.sharding.terms
+        shards = reversed(self.addressable_shards)
+        return list({(shard.spans, terms[shard.device]): shard for shard in shards}.values())
+
+    @property
+    def is_unreduced(self) -> bool:
+        """Whether each device holds a term of a sum."""
+        return self.type.explicit is not None and bool(self.type.explicit.unreduced)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether this process can read all elements without a collective."""
+        if self.is_unreduced or self.is_deleted():
+            return False
+        return self.is_fully_addressable or self.is_fully_replicated
+
+    def _check_reduced(self) -> None:
+        """Raise an error if the elements are sums whose terms are on several devices."""
+        explicit = self.type.explicit
+        if explicit is not None and explicit.unreduced:
+            axes = " and ".join(map(repr, explicit.unreduced))
+            raise ShardingTypeError(
+                f"this {self.type} is unreduced over {axes}: each device holds a term of a sum, and no device holds "
+                f"the elements. Sum the terms first, `reshard(x, {Layout(explicit.dims)})`; `x.addressable_shards` "
+                "are the terms."
+            )
 
     def _alive(self) -> "ArrayImpl":
         if self.is_deleted():
@@ -256,6 +286,7 @@ class ArrayImpl(Array):
             raise TypeError(
                 f"numpy has no arrays of keys, such as this {self.type}; `random.key_data` returns their words"
             )
+        self._check_reduced()
         if self.is_fully_replicated:
             return to_numpy(split(self._alive().buffers)[0])
         if not self.is_fully_addressable:
@@ -296,6 +327,8 @@ class ArrayImpl(Array):
         return array_from_words, (np.array(self.words.numpy()), self.type)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ArrayImpl":
+        if self.is_unreduced:
+            return self.copy()  # type: ignore[return-value]
         words = self.words
         copy = place(words.numpy(), words.type, words.sharding, self.committed)
         return ArrayImpl.of(copy.buffers, self.signature)
@@ -350,6 +383,7 @@ class ArrayImpl(Array):
 
     def _only_device(self, purpose: str = "a DLPack capsule is") -> Any:
         """Return the device of an array that is on one device. `purpose` needs it, for the error."""
+        self._check_reduced()
         devices = self.sharding.devices
         if len(devices) > 1:
             raise BufferError(
@@ -400,13 +434,15 @@ class ArrayImpl(Array):
         return self._read().__index__()
 
     def __format__(self, spec: str) -> str:
-        if is_key(self.type.dtype):
+        if is_key(self.type.dtype) or self.is_unreduced:
             return format(str(self), spec)
         return format(self._read()[()] if not self.type.ndim else self._read(), spec)
 
     def __repr__(self) -> str:
         if self.is_deleted():
             return f"Array({self.type}, deleted)"
+        if self.is_unreduced:
+            return f"Array({self.type}, {self.sharding}, unreduced)"
         if not (self.is_fully_addressable or self.is_fully_replicated):
             return f"Array({self.type}, {self.sharding}, shards on other processes)"
         if is_key(self.type.dtype):
@@ -414,7 +450,7 @@ class ArrayImpl(Array):
         return array_repr(self)
 
     def __str__(self) -> str:
-        if self.is_deleted() or not (self.is_fully_addressable or self.is_fully_replicated):
+        if not self.is_readable:
             return repr(self)
         return repr(self) if is_key(self.type.dtype) else array_str(self)
 
@@ -521,6 +557,13 @@ def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, comm
         return ArrayImpl.of(buffers, array_signature(type, sharding, committed))
     shape, indices = _local_shards(sharding, type.shape)
     shards = [padded(host[index], shape) for index in indices]
+    terms = sharding.terms
+    if any(terms.values()):  # the first device along the unreduced axes holds the value, the others zeros
+        zero = zero_term(type.dtype)
+        shards = [
+            np.full_like(shard, zero) if terms[device] else shard
+            for shard, device in zip(shards, sharding.local_devices, strict=True)
+        ]
     buffers = put(shards, sharding.devices, sharding.local_devices, sharding.nondefault_memory)
     return ArrayImpl.of(buffers, array_signature(type, sharding, committed))
 

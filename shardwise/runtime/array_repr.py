@@ -27,6 +27,8 @@ class Readable(Protocol):
 
     @property
     def sharding(self) -> Sharding: ...
+    @property
+    def is_readable(self) -> bool: ...
     def numpy(self) -> NumpyArray: ...
     def distinct_shards(self) -> "Sequence[ReadableShard]": ...
 
@@ -63,8 +65,7 @@ def array_html(array: Readable) -> str:
         "sharding": repr(array.sharding),
     }
     rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in properties.items())
-    readable = array.sharding.is_fully_addressable or array.sharding.is_fully_replicated
-    values = array_str(array) if readable else "shards on other processes"
+    values = array_str(array) if array.is_readable else repr(array)
     layout = _html_layout(array.type.shape, array.sharding)
     return f"<table>{rows}<tr><th>layout</th><td>{layout}</td></tr></table><pre>{html.escape(values)}</pre>"
 

@@ -95,6 +95,11 @@ class Sharding:
         indices = zip(self.devices, self.shard_indices(shape), strict=True)
         return {device: index for device, index in indices if device in here}
 
+    @cached_property
+    def terms(self) -> dict[Any, int]:
+        """For each device, the number of its term among those of an unreduced array; 0 for any other array."""
+        return dict.fromkeys(self.devices, 0)
+
     def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a shard; along an uneven dim, the size of the largest shard."""
         shape = tuple(global_shape)
@@ -110,7 +115,7 @@ class Sharding:
         if self.device_set != other.device_set or self.nondefault_memory != other.nondefault_memory:
             return False
         probe = (self.num_devices,) * ndim  # large enough that any two layouts differ
-        return self.devices_indices_map(probe) == other.devices_indices_map(probe)
+        return self.devices_indices_map(probe) == other.devices_indices_map(probe) and self.terms == other.terms
 
     @property
     def memory_kind(self) -> str | None:
@@ -256,8 +261,22 @@ class NamedSharding(Sharding):
     def __hash__(self) -> int:
         return self._hash
 
+    @cached_property
+    def terms(self) -> dict[Any, int]:
+        axes = tuple(axis for axis in self.mesh_shape.axis_names if axis in self.spec.unreduced)
+        return dict(zip(self.devices, map(int, self.mesh_shape.coordinates(axes)), strict=True))
+
+    @property
+    def with_sums(self) -> "NamedSharding":
+        """The sharding of the sum of an unreduced array's terms: the same one, replicated along these axes."""
+        if not self.spec.unreduced:
+            return self
+        return self.with_spec(PartitionSpec(*self.spec, reduced=self.spec.reduced))
+
     @property
     def is_fully_replicated(self) -> bool:
+        if self.spec.unreduced:
+            return False
         return all(size == 1 for size in self.mesh_shape.axis_sizes) or not any(self.spec)
 
     def __repr__(self) -> str:
@@ -563,7 +582,8 @@ def with_reduced_axes(sharding: Sharding, type: ArrayType) -> Sharding:
     """Return the sharding of a result with the reduced axes of its type."""
     if type.explicit is None or not type.explicit.reduced or not isinstance(sharding, NamedSharding):
         return sharding
-    return sharding.with_spec(PartitionSpec(*sharding.spec, reduced=type.explicit.reduced))
+    spec = PartitionSpec(*sharding.spec, unreduced=sharding.spec.unreduced, reduced=type.explicit.reduced)
+    return sharding.with_spec(spec)
 
 
 def explicit_sharding(sharding: Sharding, shape: tuple[int, ...]) -> ExplicitSharding | None:

@@ -354,14 +354,6 @@ def test_lowering_for_an_abstract_mesh():
     assert [row.kind for row in lowered.plan.collectives] == ["all_reduce"]
 
 
-def test_unreduced_values_stay_inside_compiled_functions(mesh):
-    x, w = put(X, "X", "Y"), put(X.T.copy(), "Y", None)
-    with pytest.raises(ShardingTypeError, match=r"result 0 of `dot` has type f32\[8@X,8\]\{U:Y\}.*reshard"):
-        sw.jit(jnp.dot, static_argnames="out_sharding")(x, w, out_sharding=P("X", None, unreduced={"Y"}))
-    with pytest.raises(ShardingError, match="only values inside a compiled function"):
-        sw.device_put(X, P("X", None, unreduced={"Y"}))
-
-
 def test_reduced_arrays_keep_their_type(mesh):
     x = put(X, "X", None)
     for array in (reshard(x, P("X", None, reduced={"Y"})), sw.jit(lambda x: reshard(x, P("X", reduced={"Y"})) * 2)(x)):

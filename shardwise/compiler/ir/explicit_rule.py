@@ -7,9 +7,10 @@
 3. An axis shards one dim of a result only.
 4. An unreduced operand needs an op that is linear in it.
 
-Inference is total: the first operand decides a conflict, and an ambiguous sum is replicated. Where a user's op needs
-such a decision, it is an error. Derivatives and functions with `out_sharding` rely on it, and reshard the result.
-Nothing is computed here: the planner finds the cheapest way to get a result into the sharding of its type.
+Inference is total: the first operand decides a conflict, an ambiguous sum is replicated, and a replicated operand
+beside an unreduced one is one of its terms. Where a user's op needs such a decision, it is an error. Derivatives and
+functions with `out_sharding` rely on it, and reshard the result. Nothing is computed here: the planner finds the
+cheapest way to get a result into the sharding of its type.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +52,7 @@ def with_result_shardings(
     mesh = _common_mesh(op_name, types)
     factor_axes = _axes_of_factors(op_name, rule, types, mesh.abstract, is_contraction, strict)
     unreduced = _unreduced_axes(op_name, linear_in, types, strict)
-    reduced = _reduced_axes(types)
+    reduced = [axis for axis in _reduced_axes(types) if axis not in unreduced]
     typed = []
     for dims, type in zip(rule.results, results, strict=True):
         axes = _axes_of_dims(op_name, dims, factor_axes, types, strict)
@@ -190,20 +191,23 @@ def _unreduced_axes(op_name: str, linear_in: LinearSets, types: Sequence[ArrayTy
     if not terms:
         return ()
     axes = tuple(dict.fromkeys(axis for of_operand in terms.values() for axis in of_operand))
+    sharding = [axis for type in types if type.explicit for dim in type.explicit.dims for axis in dim if axis in axes]
     for linear in linear_in:
-        if set(linear) == set(terms) and len(set(terms.values())) == 1:
+        agree = set(linear) == set(terms) if strict else set(linear) >= set(terms)
+        if agree and len(set(terms.values())) == 1 and not sharding:
             return axes
     if not strict:
         return ()
     number = next(iter(terms))
+    if not any(number in linear for linear in linear_in):
+        reason = "the op is not linear in it"
+    elif sharding:
+        reason = f"{sharding[0]!r} shards another operand: {_listed(types)}"
+    else:
+        reason = f"the other operands are not: {_listed(types)}"
     raise ShardingTypeError(
-        f"{op_name}: operand {number} of type {types[number]} is unreduced over {_and(terms[number])}, and "
-        + (
-            f"the other operands are not: {_listed(types)}"
-            if any(number in linear for linear in linear_in)
-            else "the op is not linear in it"
-        )
-        + f". Reduce it first: `reshard(x, {_spec_text(types[number])})`."
+        f"{op_name}: operand {number} of type {types[number]} is unreduced over {_and(terms[number])}, and {reason}. "
+        f"Reduce it first: `reshard(x, {_spec_text(types[number])})`."
     )
 
 

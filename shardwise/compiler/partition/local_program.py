@@ -13,6 +13,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.control.control import Control
+from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ProgramError
@@ -96,9 +97,11 @@ def verify_local(local: LocalProgram) -> LocalProgram:
     """Return `local` after checking its program and the shapes of its inputs and outputs.
 
     Raises:
-        ProgramError: if the program is not well-formed, or an input or output is not a shard of its global array.
+        ProgramError: if the program is not well-formed, or an input or output is not a shard of its global array, or
+            is partial other than as an unreduced sum over Explicit axes.
     """
     verify(local.program)
+    explicit = local.mesh.explicit_axes
     for role, values, placements in (
         ("input", local.program.inputs, local.inputs),
         ("output", local.program.outputs, local.outputs),
@@ -119,6 +122,6 @@ def verify_local(local: LocalProgram) -> LocalProgram:
                     f"{local.program.name}: {role} {number} is {value.type}, but a shard of {placement.type} in "
                     f"{placement.layout} has shape {placement.shard_shape(local.mesh)}"
                 )
-            if placement.layout.partial:
+            if any(axis not in explicit or reduction is not SUM for axis, reduction in placement.layout.partial):
                 raise ProgramError(f"{local.program.name}: {role} {number} is unreduced: {placement.layout}")
     return local

@@ -8,9 +8,11 @@ import numpy as np
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.program import Program, Value
-from shardwise.compiler.ops.collective.collectives import Collective
+from shardwise.compiler.ops.collective.collectives import Collective, zero_term
 from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
+from shardwise.compiler.reduction import SUM
+from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ProgramError
 
@@ -48,30 +50,54 @@ def _run(program: Program, mesh: AbstractMesh, args: Sequence[list[NumpyArray]])
 
 
 def split_into_shards(placement: Placement, array: NumpyArray, mesh: AbstractMesh) -> list[NumpyArray]:
-    """Return the shards of a global array, one per device, padded with garbage."""
+    """Return the shards of a global array, or of its terms, one per device, padded with garbage."""
     dtype = placement.type.dtype
     garbage = np.nan if is_inexact(dtype) else np.True_ if dtype == np.bool_ else 77
+    terms = _terms(array, mesh.extent([axis for axis, _ in placement.layout.partial]))
     shards = []
-    for index in placement.layout.shard_indices(placement.type.shape, mesh):
+    indices = placement.layout.shard_indices(placement.type.shape, mesh)
+    for index, number in zip(indices, _term_numbers(placement.layout, mesh), strict=True):
         shard = np.full(placement.shard_shape(mesh), garbage, dtype)
-        inside = array[index]
+        inside = terms[number][index]
         shard[tuple(slice(0, size) for size in inside.shape)] = inside
         shards.append(shard)
     return shards
 
 
+def _term_numbers(layout: Layout, mesh: AbstractMesh) -> list[int]:
+    """Return for each device the number of its term, if the layout is partial."""
+    return mesh.coordinates([axis for axis, _ in layout.partial]).tolist()  # type: ignore[no-any-return]
+
+
+def _terms(array: NumpyArray, count: int) -> list[NumpyArray]:
+    """Return terms whose sum is exactly `array`: two of them and zeros, so that reading one term changes results."""
+    zero = np.full_like(array, zero_term(array.dtype))
+    if count == 1:
+        return [array]
+    if array.dtype == np.bool_:
+        return [array, *[zero] * (count - 1)]
+    with np.errstate(all="ignore"):
+        double = (array + array).astype(array.dtype)
+        exact = np.isfinite(double) if is_inexact(array.dtype) else np.ones_like(array, np.bool_)
+        first, last = np.where(exact, double, array), np.where(exact, np.negative(array), zero)
+    return [first.astype(array.dtype), *[zero] * (count - 2), last.astype(array.dtype)]
+
+
 def assemble_shards(placement: Placement, shards: Sequence[NumpyArray], mesh: AbstractMesh) -> NumpyArray:
-    """Return the global array.
+    """Return the global array; of a partial layout, the sum of the terms.
 
     Raises:
-        ProgramError: if devices that hold the same part of the array do not agree bit by bit.
+        ProgramError: if devices that hold the same part of the array, or of a term, do not agree bit by bit.
     """
-    array = np.zeros(placement.type.shape, placement.type.dtype)
+    array = np.full(placement.type.shape, zero_term(placement.type.dtype), placement.type.dtype)
     seen: dict[tuple[Any, ...], NumpyArray] = {}
-    for shard, index in zip(shards, placement.layout.shard_indices(placement.type.shape, mesh), strict=True):
+    indices = placement.layout.shard_indices(placement.type.shape, mesh)
+    for shard, index, term in zip(shards, indices, _term_numbers(placement.layout, mesh), strict=True):
         inside = shard[tuple(slice(0, part.stop - part.start) for part in index)]
         key = tuple((part.start, part.stop) for part in index)
-        if seen.setdefault(key, inside).tobytes() != inside.tobytes():
+        first = seen.setdefault((term, key), inside)
+        if first.tobytes() != inside.tobytes():
             raise ProgramError(f"devices disagree on part {key} of {placement.type} in {placement.layout}")
-        array[index] = inside
+        if first is inside:
+            array[index] = SUM.ufunc(array[index], inside) if placement.layout.partial else inside
     return array

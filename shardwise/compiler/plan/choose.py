@@ -23,7 +23,7 @@ from shardwise.compiler.plan.eliminate import IdentityCache, Table, eliminate
 from shardwise.compiler.plan.hardware import CPU, Chip
 from shardwise.compiler.plan.output_layout import output_layout
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
-from shardwise.compiler.propagate.candidates import REPLICATED, Candidate, State
+from shardwise.compiler.propagate.candidates import REPLICATED, Candidate, State, state_along
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.layout import Layout, Pin
@@ -198,8 +198,7 @@ class _AxisProblem:
         produced: tuple[Produced, ...]
         source: tuple[int, ...] = ()
         if uses.producer is None:
-            dim = self.sharded.pinned[uses.value].layout.dim_of(self.axis)
-            produced = (REPLICATED if dim is None else dim,)
+            produced = (state_along(self.sharded.pinned[uses.value].layout, self.axis),)
         else:
             produced = tuple([candidate.results[uses.number] for candidate in self.options[uses.producer]])
             source = (self.number[uses.producer],)
@@ -207,10 +206,10 @@ class _AxisProblem:
         if len(uses.consumers) + len(uses.outputs) > 1:
             source, produced = self._add_shared_copy(uses, source, produced, weight)
         for pin in uses.outputs:
-            pinned_dim = None if pin is None else pin.layout.dim_of(self.axis)
+            pinned = REPLICATED if pin is None else state_along(pin.layout, self.axis)
             open_dims = None if pin is None else pin.open_dims
-            out_key = ("output", produced, pinned_dim, open_dims, *weight)
-            costs = self._array(out_key, partial(self._output_costs, produced, pinned_dim, open_dims, weight))
+            out_key = ("output", produced, pinned, open_dims, *weight)
+            costs = self._array(out_key, partial(self._output_costs, produced, pinned, open_dims, weight))
             self._add_table(source, (), costs)
         for equation, number in uses.consumers:
             options = self.options[equation]
@@ -268,18 +267,16 @@ class _AxisProblem:
     def _output_costs(
         self,
         produced: tuple[Produced, ...],
-        pinned_dim: int | None,
+        pinned: State,
         open_dims: frozenset[int] | None,
         weight: tuple[float, int],
     ) -> list[list[float]]:
         """Return the costs of resharding an output: to its pin, or to any state that is not partial."""
 
         def cost(copy: State) -> float:
-            if pinned_dim is not None:
-                return self._reshard(copy, pinned_dim, weight, False)
-            if isinstance(copy, int) and (open_dims is None or copy in open_dims):
+            if pinned == REPLICATED and isinstance(copy, int) and (open_dims is None or copy in open_dims):
                 return 0.0
-            return self._reshard(copy, REPLICATED, weight, False)
+            return self._reshard(copy, pinned, weight, replicated_as_partial=True)
 
         return [[min(map(cost, _copies(state)))] for state in produced]
 

@@ -1,8 +1,9 @@
 """The layout of an output, given the layout in which it is produced.
 
-Pinned dims are as pinned, open dims have the axes that the producer added, and nothing is partial. Inside a program a
-dim may be sharded along a sub-axis; an output may not, because users name the axes of their own mesh. Its sub-axes are
-replaced by the axis that they are part of: on the dim that it divides and that is cheapest to reshard to, or on none.
+Pinned dims are as pinned, open dims have the axes that the producer added, and only a pin makes it partial. Inside a
+program a dim may be sharded along a sub-axis; an output may not, because users name the axes of their own mesh. Its
+sub-axes are replaced by the axis that they are part of: on the dim that it divides and that is cheapest to reshard to,
+or on none.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +40,7 @@ def output_layout(
 
 
 def _unpinned_layout(produced: Layout, pin: Pin | None) -> Layout:
-    """Return pinned dims as pinned, and open dims with the produced axes added; never partial."""
+    """Return pinned dims as pinned, and open dims with the produced axes added; partial only as pinned."""
     if pin is None:
         return Layout(produced.dims)
     pinned_axes = set(pin.layout.axes)
@@ -47,7 +48,8 @@ def _unpinned_layout(produced: Layout, pin: Pin | None) -> Layout:
         tuple(
             (*axes, *(axis for axis in produced.dims[dim] if axis not in pinned_axes)) if dim in pin.open_dims else axes
             for dim, axes in enumerate(pin.layout.dims)
-        )
+        ),
+        pin.layout.partial,
     )
 
 
@@ -69,7 +71,7 @@ def _without_sub_axes(
                 dims[dim] = (*dims[dim], *sub_axes[axis])
         changed = {dim for dim in targets if dim is not None}
         if not any(type.shape[dim] % fine.extent(dims[dim]) for dim in changed):
-            yield Layout(tuple(dims))
+            yield Layout(tuple(dims), layout.partial)
 
 
 def _contains(dim: tuple[str, ...], parts: tuple[str, ...]) -> bool:

@@ -38,7 +38,8 @@ def verify_plan(sharded: ShardedProgram, plan: LayoutPlan) -> LayoutPlan:
             raise ProgramError(f"{where}: {message}")
         verified[key] = rule
     for number, (layout, pin) in enumerate(zip(plan.outputs, sharded.out_pins, strict=True)):
-        message = f"is partial: {layout}" if layout.partial else _pin_error(layout, pin) if pin else ""
+        pinned_terms = pin.layout.partial if pin else ()
+        message = f"is partial: {layout}" if layout.partial != pinned_terms else _pin_error(layout, pin) if pin else ""
         if message:
             raise ProgramError(f"{sharded.program.name}, output {number}: {message}")
     return plan

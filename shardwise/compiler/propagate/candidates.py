@@ -22,10 +22,17 @@ from shardwise.compiler.ops.control.region_boundary import Join, Split
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.reduction import SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.shardings.layout import Layout
 
 State = int | str | Reduction  # the dim that is sharded; or REPLICATED; or the reduction that a partial value awaits
 REPLICATED = "replicated"
 PARTIAL_SUM = SUM
+
+
+def state_along(layout: Layout, axis: str) -> State:
+    """Return the state of a value with this layout along an axis."""
+    dim = layout.dim_of(axis)
+    return dict(layout.partial).get(axis, REPLICATED) if dim is None else dim
 
 
 @final

@@ -12,9 +12,8 @@ from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Can
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.factors import FactorRule
-from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.layout import Layout, Pin, partial_sums
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.errors import ShardingTypeError
 
 
 def typed_output_pins(
@@ -23,16 +22,13 @@ def typed_output_pins(
     """Return the pins of the outputs: those that the user gave, and the shardings of types in place of None."""
     has_auto = len(mesh.explicit_axes) < len(mesh.axis_names)
     pins = []
-    for number, (value, pin) in enumerate(zip(program.outputs, out_pins, strict=True)):
+    for value, pin in zip(program.outputs, out_pins, strict=True):
         sharding = shardings.get(value)
-        if sharding is not None and sharding.unreduced:
-            raise ShardingTypeError(
-                f"result {number} of `{program.name}` has type {value.type.with_explicit(sharding)}: an unreduced "
-                "value cannot leave a compiled function yet. Reduce it first, `reshard(x, P(...))`."
-            )
-        dims = sharding.dims if sharding else ((),) * value.type.ndim
+        layout = Layout.replicated(value.type.ndim)
+        if sharding is not None:
+            layout = Layout(sharding.dims, partial_sums(sharding.unreduced))
         open_dims = frozenset(range(value.type.ndim)) if has_auto else frozenset()
-        pins.append(pin if pin is not None else Pin(Layout(dims), open_dims, "the type of the result"))
+        pins.append(pin if pin is not None else Pin(layout, open_dims, "the type of the result"))
     return pins
 
 
@@ -53,6 +49,12 @@ def typed_factors(
                 assigned = rule.assign_axes(of_dim, axes, sharding.mesh.shape)
                 factors |= {factor for factor, of_factor in zip(of_dim, assigned, strict=True) if axis in of_factor}
     return frozenset(factors) - rule.need_replication
+
+
+def has_unreduced_type(values: Sequence[Value], axis: str, shardings: Mapping[Value, ExplicitSharding] | None) -> bool:
+    """Return whether a value is unreduced over an Explicit axis by its type; without shardings of types, False."""
+    typed = [shardings[value] for value in values if value in shardings] if shardings else []
+    return any(axis in sharding.unreduced for sharding in typed)
 
 
 def keep_typed(

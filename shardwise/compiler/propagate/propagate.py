@@ -20,13 +20,13 @@ from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.propagate.axis_seeds import Seeds, seed_axes, split_axes
 from shardwise.compiler.propagate.candidates import (
     PARTIAL_SUM,
-    REPLICATED,
     Candidate,
     candidates,
     manual_candidates,
+    state_along,
 )
 from shardwise.compiler.propagate.dim_groups import dim_groups
-from shardwise.compiler.propagate.explicit_axes import keep_typed, typed_factors, typed_output_pins
+from shardwise.compiler.propagate.explicit_axes import has_unreduced_type, keep_typed, typed_factors, typed_output_pins
 from shardwise.compiler.propagate.output_layouts import infer_output_pins
 from shardwise.compiler.propagate.refine import refine_program
 from shardwise.compiler.propagate.unfold import Unfolded, unfold
@@ -252,7 +252,7 @@ def _candidates_on(
         if isinstance(equation.op, (Split, Join)):
             factors_of[equation] -= equation.op.shard_index_factors
     candidates_of: dict[Equation, tuple[Candidate, ...]] = {}
-    partial: set[Value] = set()
+    partial = {value for value, pin in sharded.pinned.items() if pin.layout.is_partial(axis)}
     while True:  # a carry reads a value that is defined later, so this is repeated until no value becomes partial
         before = len(partial)
         for equation in sharded.planned:
@@ -260,6 +260,10 @@ def _candidates_on(
             partial_operands = frozenset([n for n, value in enumerate(equation.inputs) if value in partial])
             scale_operands = frozenset([n for n, value in enumerate(equation.inputs) if value in scales])
             count = len(equation.outputs)
+            if has_unreduced_type(equation.outputs, axis, shardings):  # the user's types allow any factor
+                scale_operands = frozenset(range(len(types)))
+            elif isinstance(equation.op, BoundaryOp) and equation.op.reads:
+                partial_operands = frozenset()
             if axis in manual.get(equation, ()):
                 candidates_of[equation] = manual_candidates(equation.op, types, count, axis)
                 continue
@@ -288,8 +292,8 @@ def _keep_pinned(
     pin = sharded.pinned.get(boundary.inputs[0])
     if pin is None:
         return options
-    dim = pin.layout.dim_of(axis)
-    kept = tuple([c for c in options if c.operands[0] == (REPLICATED if dim is None else dim)])
+    pinned = state_along(pin.layout, axis)
+    kept = tuple([c for c in options if c.operands[0] == pinned])
     return kept or options
 
 

@@ -8,11 +8,11 @@ A value is replicated along the axes that its layout does not name. The axes of 
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from shardwise.compiler.reduction import Reduction, reduction_named
+from shardwise.compiler.reduction import SUM, Reduction, reduction_named
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 
@@ -71,6 +71,11 @@ class Layout:
         dims = ", ".join("None" if not a else repr(a[0]) if len(a) == 1 else repr(a) for a in self.dims)
         partial = "".join(f" + {reduction} over {axis!r}" for axis, reduction in self.partial)
         return f"P({dims}){partial}"
+
+
+def partial_sums(axes: Iterable[str]) -> tuple[tuple[str, Reduction], ...]:
+    """Return the `partial` of a layout that is a sum of one term per device along each of these axes."""
+    return tuple((axis, SUM) for axis in sorted(axes))
 
 
 def parse_layout(text: str) -> Layout:

@@ -75,11 +75,14 @@ def refine_pin(pin: Pin, coarse: AbstractMesh, fine: AbstractMesh) -> Pin:
         return pin
     sub_axes = sub_axes_of(coarse, fine)
     dims = tuple(tuple(sub_axis for axis in dim for sub_axis in sub_axes[axis]) for dim in pin.layout.dims)
-    return Pin(Layout(dims), pin.open_dims, pin.reason)
+    partial = ((part, reduction) for axis, reduction in pin.layout.partial for part in sub_axes[axis])
+    return Pin(Layout(dims, tuple(sorted(partial))), pin.open_dims, pin.reason)
 
 
 def coarsen_layout(layout: Layout, coarse: AbstractMesh, fine: AbstractMesh) -> Layout | None:
     """Express a layout of a fine mesh on a coarser mesh; return None if it splits an axis of the coarser mesh."""
+    if coarse == fine:
+        return layout
     by_first = {sub_axes[0]: (axis, sub_axes) for axis, sub_axes in sub_axes_of(coarse, fine).items() if sub_axes}
     dims = []
     for dim in layout.dims:
@@ -91,7 +94,14 @@ def coarsen_layout(layout: Layout, coarse: AbstractMesh, fine: AbstractMesh) -> 
             axes.append(axis)
             rest = rest[len(sub_axes) :]
         dims.append(tuple(axes))
-    return Layout(tuple(dims))
+    terms = dict(layout.partial)
+    partial = []
+    for axis, sub_axes in by_first.values():
+        reductions = {terms.pop(part, None) for part in sub_axes}
+        if len(reductions) > 1:
+            return None
+        partial += [(axis, reduction) for reduction in reductions if reduction is not None]
+    return None if terms else Layout(tuple(dims), tuple(sorted(partial)))
 
 
 def coarsen_to_first(layout: Layout, meshes: Sequence[AbstractMesh], fine: AbstractMesh) -> Layout | None:

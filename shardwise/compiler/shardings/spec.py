@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, final
 
-from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.layout import Layout, Pin, partial_sums
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ShardingError
 
@@ -161,12 +161,12 @@ def pin_of(spec: PartitionSpec, shape: tuple[int, ...], mesh: AbstractMesh, reas
         if axis not in mesh.shape:
             raise ShardingError(f"{spec}: {mesh.unknown_axis_message(axis)}")
     dims += [()] * (len(shape) - len(dims))
-    return Pin(Layout(tuple(dims)), frozenset(open_dims), reason)
+    return Pin(Layout(tuple(dims), partial_sums(spec.unreduced)), frozenset(open_dims), reason)
 
 
 def spec_of(layout: Layout) -> PartitionSpec:
-    """Return the spec of a layout, without trailing Nones."""
+    """Return the spec of a layout, without trailing Nones. It is unreduced over the axes of partial sums."""
     entries: list[Any] = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in layout.dims]
     while entries and entries[-1] is None:
         entries.pop()
-    return PartitionSpec(*entries)
+    return PartitionSpec(*entries, unreduced=[axis for axis, _ in layout.partial])

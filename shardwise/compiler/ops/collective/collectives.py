@@ -380,7 +380,7 @@ class ToPartial(Collective):
 
     def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
         positions = mesh.coordinates(self.axes)
-        zero = _negative_zero(shards[0].dtype)
+        zero = zero_term(shards[0].dtype)
         return [
             np.full_like(shard, zero) if position else shard for shard, position in zip(shards, positions, strict=True)
         ]
@@ -390,12 +390,12 @@ class ToPartial(Collective):
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         is_first = lower_compare(hlo, "EQ", hlo.device_index(self.axes), hlo.constant(0, ArrayType((), np.int32)))
-        zeros = hlo.constant(_negative_zero(x.type.dtype), x.type.strong())
+        zeros = hlo.constant(zero_term(x.type.dtype), x.type.strong())
         return hlo.op("stablehlo.select", (is_first, x, zeros), x.type)
 
 
-def _negative_zero(dtype: DType) -> Any:
-    """Return -0.0; for integers and booleans, which have no signed zeros, 0."""
+def zero_term(dtype: DType) -> Any:
+    """Return the term that adds nothing: -0.0; for integers and booleans, which have no signed zeros, 0."""
     if not is_inexact(dtype):
         return 0
     return complex(-0.0, -0.0) if dtype.kind == "c" else -0.0

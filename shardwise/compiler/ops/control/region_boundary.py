@@ -27,10 +27,17 @@ from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 
 
 class BoundaryOp(Op):
-    """The base class. `leading`: the number of leading dims that values outside have and values inside lack."""
+    """The base class.
+
+    Attributes:
+        leading: the number of leading dims that values outside have and values inside lack.
+        reads: whether programs only read the operand. Then it is partial only if its type is unreduced: a program in a
+            loop would reduce a partial sum in every iteration.
+    """
 
     single = False
     leading: ClassVar[int] = 0
+    reads: ClassVar[bool] = False
 
     def outer_varying(self, varying: tuple[str, ...]) -> tuple[str, ...]:
         """Return the axes over which an operand varies if the program's input varies over `varying`."""
@@ -58,7 +65,11 @@ class Enter(_SameType):
     """An operand that `results` programs read."""
 
     name = "enter"
+    reads = True
     results: int
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
 
     def padding(self, fills: Sequence[Any]) -> Any:
         return fills[0]
@@ -102,7 +113,11 @@ class Unstack(BoundaryOp):
 
     name = "unstack"
     leading = 1
+    reads = True
     length: int
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
 
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         if not x.ndim or x.shape[0] != self.length:

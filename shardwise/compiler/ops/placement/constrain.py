@@ -8,9 +8,8 @@ from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op
 from shardwise.compiler.ir.program import Source
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
-from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.layout import Layout, Pin, partial_sums
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.errors import ShardingError
 
@@ -40,7 +39,7 @@ class Constrain(Op):
 
     @property
     def pin(self) -> Pin:
-        return Pin(Layout(self.dims, tuple((axis, SUM) for axis in self.unreduced)), frozenset(self.open_dims))
+        return Pin(Layout(self.dims, partial_sums(self.unreduced)), frozenset(self.open_dims))
 
     def pins(self, axis: str) -> bool:
         """Return whether the layout along this axis is pinned."""
