@@ -11,6 +11,7 @@ __all__ = [
     "JaxRuntimeError",
     "KeyReuseError",
     "MissingRuleError",
+    "NoMeshError",
     "NonConcreteBooleanIndexError",
     "OutOfMemoryError",
     "ProgramError",
@@ -51,8 +52,12 @@ class ShardingTypeError(ShardingError, TypeError):
     """The types of operands conflict along Explicit mesh axes, or leave the sharding of a result ambiguous."""
 
 
-class DeviceMismatchError(ValueError):
-    """The operands of one computation are on different devices."""
+class DeviceMismatchError(ValueError, RuntimeError):
+    """The operands of one computation are on different devices, or a program has none to run on."""
+
+
+class NoMeshError(TypeError, ValueError, RuntimeError):
+    """A bare PartitionSpec is passed, and no mesh is set that it could refer to."""
 
 
 class TypePromotionError(TypeError, ValueError):

@@ -8,6 +8,7 @@ Arguments are arrays, or `ShapeDtypeStruct`s with optional shardings.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
@@ -16,8 +17,9 @@ from shardwise._jaxlib import CompilerOptions, hlo_text, parse_module
 from shardwise.api.shape_dtype_struct import struct
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType, Typed
-from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh
 from shardwise.compiler.trace.tracer import Tracer
+from shardwise.errors import DeviceMismatchError
 from shardwise.execute.executor import Launch, LoweredRequest, as_array, lower_for_compile
 from shardwise.execute.executor import compiler_options as checked_options
 from shardwise.execute.request import Request
@@ -146,10 +148,21 @@ class Traced(_Stage):
         return str(self._request.program)
 
     @filter_traceback
-    def lower(self) -> "Lowered":
-        """Plan and partition the program, and lower it to StableHLO."""
-        prepared = lower_for_compile(self._request, [as_array(x) for x in self._captured])
-        return Lowered(self._request, prepared, self.in_tree, self.out_tree, self._options)
+    def lower(self, *, lowering_platforms: Sequence[str] | None = None) -> "Lowered":
+        """Plan and partition the program, and lower it to StableHLO.
+
+        `lowering_platforms` has one name: the platform to lower for, if it is not that of the devices. A program is
+        compiled only for platforms that have devices.
+        """
+        request = self._request
+        if lowering_platforms is not None:
+            names = tuple(lowering_platforms)
+            if len(names) != 1 or not isinstance(names[0], str):
+                raise ValueError(f"lower: lowering_platforms must be a tuple of one name, not {lowering_platforms!r}")
+            request = replace(request, platform=names[0])
+        captured = [as_array(x) for x in self._captured]
+        prepared = lower_for_compile(request, captured)
+        return Lowered(request, prepared, captured, self.in_tree, self.out_tree, self._options)
 
 
 class _PlannedStage(_Stage):
@@ -185,11 +198,13 @@ class Lowered(_PlannedStage):
         self,
         request: Request,
         prepared: LoweredRequest,
+        captured: Sequence[ArrayImpl],
         in_tree: tree.Structure,
         out_tree: tree.Structure,
         options: CompilerOptions,
     ) -> None:
         super().__init__(request, prepared, in_tree, out_tree)
+        self._captured = captured
         self._options = options
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
@@ -224,14 +239,34 @@ class Lowered(_PlannedStage):
         return self._prepared.stages.local.counts()
 
     @filter_traceback
-    def compile(self, compiler_options: dict[str, Any] | None = None) -> "Compiled":
+    def compile(
+        self, compiler_options: dict[str, Any] | None = None, *, device_assignment: Sequence[Any] | None = None
+    ) -> "Compiled":
         """Compile with XLA for the devices of the arguments.
 
-        `compiler_options` are XLA's compiler options by name; they override those of `jit`.
+        `compiler_options` are XLA's compiler options by name; they override those of `jit`. `device_assignment` are
+        the devices for a program that was lowered for an AbstractMesh; for any other, they must be those of its
+        arguments.
         """
         options = {**dict(self._options), **dict(checked_options(compiler_options, "compile"))}
-        launch = self._prepared.compile(tuple(sorted(options.items())))
-        return Compiled(self._request, self._prepared, launch, self.in_tree, self.out_tree)
+        request, prepared = self._request, self._prepared
+        if device_assignment is not None:
+            request, prepared = self._assigned(tuple(device_assignment))
+        launch = prepared.compile(tuple(sorted(options.items())))
+        return Compiled(request, prepared, launch, self.in_tree, self.out_tree)
+
+    def _assigned(self, devices: tuple[Any, ...]) -> tuple[Request, LoweredRequest]:
+        """Return the program on these devices."""
+        expected = self._prepared.target.devices
+        if devices == expected:
+            return self._request, self._prepared
+        if not isinstance(expected[0], AbsentDevice):
+            raise DeviceMismatchError(
+                f"compile: device_assignment is {list(devices)}, but the arguments of `{self._request.program.name}` "
+                f"are on {list(expected)}. Leave it out, or lower for ShapeDtypeStructs on an AbstractMesh."
+            )
+        request = self._request.on_devices(devices)
+        return request, lower_for_compile(request, self._captured)
 
 
 @final

@@ -42,6 +42,8 @@ class _HostFunction:
         if self.out_tree is None:
             return ()
         leaves, structure = tree.flatten(result)
+        if result is None and not self.types:
+            return ()  # a callback without results may return nothing
         if structure != self.out_tree:
             expected = self.out_tree.unflatten(list(self.types))
             difference = tree.first_difference(self.out_tree, expected, result) or structure

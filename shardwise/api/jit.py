@@ -48,6 +48,7 @@ from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
 from shardwise.config import all_threads, config
+from shardwise.errors import ShardingTypeError
 from shardwise.execute.executor import Launch, as_argument, as_array, compile_request
 from shardwise.execute.executor import compiler_options as checked_options
 from shardwise.execute.launch_cache import LaunchCache
@@ -327,7 +328,7 @@ class Jitted(Generic[_P, _R]):
         if isinstance(shardings, list):
             shardings = tuple(shardings)
         if shardings is not None and len(types) > count:
-            raise TypeError(
+            raise ShardingTypeError(
                 f"jit of {describe_function(self.function)}: in_shardings applies to positional arguments only, but "
                 f"{names[count]} was passed by keyword"
             )

@@ -274,7 +274,7 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
     for leaf, target in zip(leaves, _broadcast_prefix(name, "shardings", shardings, x), strict=True):
         sharding = sharding_in_force(target, name) if isinstance(target, PartitionSpec) else on_current_mesh(target)
         if not isinstance(sharding, Sharding):
-            raise TypeError(f"{name} needs shardings, such as NamedSharding(mesh, spec), not {sharding!r}")
+            raise ShardingTypeError(f"{name} needs shardings, such as NamedSharding(mesh, spec), not {sharding!r}")
         _check_rank(name, leaf, sharding)
         operand = as_operand(leaf)
         _check_explicit(name, operand, sharding)

@@ -34,7 +34,7 @@ from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.config import all_threads, config
-from shardwise.errors import UnexpectedTracerError
+from shardwise.errors import DeviceMismatchError, UnexpectedTracerError
 from shardwise.execute.inspect_sharding import report_shardings
 from shardwise.execute.key_reuse import check_key_reuse
 from shardwise.execute.launch_cache import LaunchCache
@@ -182,9 +182,10 @@ class LoweredRequest:
     def compile(self, options: CompilerOptions = ()) -> Launch:
         """Compile the program with XLA. `options` are XLA's compiler options."""
         if isinstance(self.target.devices[0], AbsentDevice):
-            raise ValueError(
+            raise DeviceMismatchError(
                 f"`{self.request.program.name}` was lowered for the mesh {self.stages.sharded.mesh}, which has no "
-                "devices, so it cannot be compiled. Use shardings on a Mesh."
+                "devices, so it cannot be compiled. Pass the devices to `compile(device_assignment=...)`, or use "
+                "shardings on a Mesh."
             )
         for number, is_donated in enumerate(self.request.donated):
             if is_donated and number not in self.stages.module.aliases:

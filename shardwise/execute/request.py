@@ -27,7 +27,7 @@ from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lift_constants import lift_constants
 from shardwise.config import config
 from shardwise.errors import DeviceMismatchError, ShardingError
-from shardwise.runtime.array import ArrayImpl, ArraySignature
+from shardwise.runtime.array import ArrayImpl, ArraySignature, array_signature
 from shardwise.runtime.client import local_devices, platform_of
 from shardwise.runtime.sharding import (
     ONE_DEVICE,
@@ -106,6 +106,7 @@ class Request:
         device: the device to run on, wherever the inputs are; None if the inputs and shardings decide.
         out_names: the paths of the outputs in the result, for messages.
         jit_source: the line of the `jit` that has the requested shardings; None if the user requested none.
+        platform: the platform to lower for; None for that of the devices.
     """
 
     program: Program
@@ -119,6 +120,7 @@ class Request:
     device: Any = None
     out_names: tuple[str, ...] = ()
     jit_source: Source | None = None
+    platform: str | None = None
 
     def without_unused_inputs(self) -> "Request":
         """Return this request without the inputs that its program does not use, unless `keep_unused`."""
@@ -143,6 +145,32 @@ class Request:
             device=self.device,
             out_names=self.out_names,
             jit_source=self.jit_source,
+            platform=self.platform,
+        )
+
+    def on_devices(self, devices: Sequence[Any]) -> "Request":
+        """Return this request with its shardings on AbstractMeshes moved to a Mesh of these devices.
+
+        Raises:
+            DeviceMismatchError: if an AbstractMesh has another size.
+        """
+
+        def move(sharding: Sharding | None) -> Any:
+            if not isinstance(sharding, NamedSharding) or isinstance(sharding.mesh, Mesh):
+                return sharding
+            mesh = sharding.mesh
+            if mesh.size != len(devices):
+                raise DeviceMismatchError(
+                    f"compile: device_assignment has {len(devices)} devices, but `{self.program.name}` was lowered for "
+                    f"{mesh!r}, which has {mesh.size}"
+                )
+            grid = Mesh(device_grid(devices, mesh.axis_sizes), mesh.axis_names, mesh.axis_types)
+            return sharding.update(mesh=grid)
+
+        signatures = [array_signature(s.type, move(s.sharding), s.committed) for s in self.signatures]
+        out_shardings, in_shardings = (tuple(map(move, given)) for given in (self.out_shardings, self.in_shardings))
+        return replace(
+            self, signatures=tuple(signatures), out_shardings=out_shardings, in_shardings=in_shardings, platform=None
         )
 
     def output_name(self, number: int) -> str:
@@ -300,7 +328,7 @@ def partition_request(request: Request, target: Target, chip: Chip | None = None
         pins,
         out_pins,
         request.donated,
-        platform_of(device),
+        request.platform or platform_of(device),
         chip or chip_of(device.device_kind),
         _memory_limit(chip or chip_of(device.device_kind)),
         request.out_names,

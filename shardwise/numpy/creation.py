@@ -9,12 +9,14 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.out_sharding import constrain_sharding
 from shardwise.api.placement import create_on_device, device_put
+from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, compiled_function, resolve_array, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, requested_dtype
 from shardwise.compiler.dtypes import integer_range, is_integer, is_key
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
 from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
@@ -261,8 +263,8 @@ def full_like(
     """Create an array filled with one value, with the shape and dtype of another array.
 
     Args:
-        a: the prototype array. If it is committed, the result has its sharding, unless `shape` or
-            `device` is given.
+        a: the prototype, an array or a `ShapeDtypeStruct`. The result has the sharding of a committed array, of a
+            struct, and of a type along Explicit mesh axes, unless `shape`, `device` or `out_sharding` is given.
         fill_value: the value, or an array that is broadcast to the shape.
         dtype: the dtype; that of `a` if None.
         shape: the shape; that of `a` if None.
@@ -281,18 +283,26 @@ def full_like(
         Array([7, 7], dtype=int32)
     """
     a_type = type_of(a, "full_like")
-    if device is None and shape is None and isinstance(a, ArrayImpl) and a.committed:
-        device = a.sharding
+    is_placed = (isinstance(a, ArrayImpl) and a.committed) or isinstance(a, ShapeDtypeStruct)
+    like_a = device is None and shape is None and out_sharding is None
     out_shape = a_type.shape if shape is None else shape
-    return _full(out_shape, fill_value, dtype or a_type.dtype, a_type.weak and dtype is None, device, out_sharding)
+    result = _full(
+        out_shape,
+        fill_value,
+        dtype or a_type.dtype,
+        a_type.weak and dtype is None,
+        a.sharding if like_a and is_placed else device,
+        out_sharding,
+    )
+    return reshard_to(result, a_type.explicit) if like_a and not is_placed else result
 
 
 def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of zeros with the shape and dtype of another array.
 
     Args:
-        a: the prototype array. If it is committed, the result has its sharding, unless `shape` or
-            `device` is given.
+        a: the prototype, an array or a `ShapeDtypeStruct`. The result has the sharding of a committed array, of a
+            struct, and of a type along Explicit mesh axes, unless `shape`, `device` or `out_sharding` is given.
         dtype: the dtype; that of `a` if None.
         shape: the shape; that of `a` if None.
         device: the device or sharding on which the array is created; each device creates only its own shard.
@@ -316,8 +326,8 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = Non
     """Create an array of ones with the shape and dtype of another array.
 
     Args:
-        a: the prototype array. If it is committed, the result has its sharding, unless `shape` or
-            `device` is given.
+        a: the prototype, an array or a `ShapeDtypeStruct`. The result has the sharding of a committed array, of a
+            struct, and of a type along Explicit mesh axes, unless `shape`, `device` or `out_sharding` is given.
         dtype: the dtype; that of `a` if None.
         shape: the shape; that of `a` if None.
         device: the device or sharding on which the array is created; each device creates only its own shard.

@@ -14,7 +14,7 @@ from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, absent_mesh, device_grid, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
-from shardwise.errors import ShardingError
+from shardwise.errors import NoMeshError, ShardingError
 
 _MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
 ONE_DEVICE = AbstractMesh((), ())
@@ -549,7 +549,7 @@ def mesh_of(where: Sharding | Mesh | None) -> Mesh | None:
 def sharding_in_force(spec: PartitionSpec, what: str) -> NamedSharding:
     """Return the sharding of a bare spec on the current mesh. `what` names the argument for the error."""
     if mesh_context.mesh is None:
-        raise TypeError(
+        raise NoMeshError(
             f"{what}: a bare {spec} needs a mesh: write NamedSharding(mesh, {spec}), or set the current mesh with "
             "`with mesh:` or `set_mesh(mesh)`"
         )

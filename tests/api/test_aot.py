@@ -10,7 +10,8 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
+from shardwise.errors import DeviceMismatchError
+from shardwise.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from shardwise.sharding import PartitionSpec as P
 
 
@@ -399,3 +400,25 @@ def test_reprs_of_stages_show_types_and_the_mesh(mesh):
         repr(sw.jit(scale).lower(1.0, {"a": 2.0}))
         == "<Lowered scale(f32[]~, f32[]~) -> (f32[]~, f32[]~) on one device>"
     )
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_a_program_for_an_abstract_mesh_is_compiled_for_a_device_assignment(axis_type):
+    mesh = sw.make_mesh((4, 2), ("x", "y"), axis_types=(axis_type,) * 2)
+    bias = jnp.arange(4.0)
+    struct = sw.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh.abstract, P("x")))
+    lowered = sw.jit(lambda x: x * 2 + bias).trace(struct).lower(lowering_platforms=("tpu",))
+    with pytest.raises(RuntimeError, match=r"has no devices.*device_assignment"):
+        lowered.compile()
+    x = sw.device_put(X, NamedSharding(mesh, P("x")))
+    result = lowered.compile(device_assignment=tuple(mesh.devices.flat))(x)
+    assert result.sharding == NamedSharding(mesh, P("x"))
+    np.testing.assert_allclose(result, 2 * X + np.arange(4), rtol=1e-6)
+    with pytest.raises(DeviceMismatchError, match=r"device_assignment has 1 devices.*which has 8"):
+        lowered.compile(device_assignment=sw.devices()[:1])
+    concrete = layer.lower(sw.device_put(X, NamedSharding(mesh, P("x"))), W)
+    concrete.compile(device_assignment=mesh.devices.flat)
+    with pytest.raises(DeviceMismatchError, match=r"the arguments of `layer` are on"):
+        concrete.compile(device_assignment=sw.devices()[:1])
+    with pytest.raises(ValueError, match="lowering_platforms must be a tuple of one name"):
+        layer.trace(X, W).lower(lowering_platforms=("cpu", "tpu"))

@@ -10,6 +10,7 @@ import shardwise.numpy as jnp
 from shardwise.compiler.ir.types import explain_marks
 from shardwise.errors import (
     DeviceMismatchError,
+    NoMeshError,
     ShardingError,
     TracerArrayConversionError,
     TracerBoolConversionError,
@@ -119,7 +120,7 @@ def test_devices_must_be_a_tree_prefix(mesh):
 
 def test_bare_spec_needs_a_mesh():
     step = sw.jit(train_step, in_shardings=P("data"))
-    assert message_of(TypeError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}) == (
+    assert message_of(NoMeshError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}) == (
         "in_shardings: a bare P('data') needs a mesh: write NamedSharding(mesh, P('data')), or set the current mesh "
         "with `with mesh:` or `set_mesh(mesh)`"
     )

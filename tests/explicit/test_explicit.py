@@ -410,3 +410,10 @@ def test_sums_of_specs(mesh):
         operator.add(P("X", unreduced={"Y"}), (None,))
     with pytest.raises(ShardingError, match="unreduced needs Explicit axes, and 'b' of the mesh a=4, b=2 is not"):
         NamedSharding(sw.make_mesh((4, 2), ("a", "b")), P("a", unreduced={"b"}))
+
+
+def test_like_functions_keep_the_sharding_of_their_argument(mesh):
+    struct = sw.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, P("X")))
+    assert type_text(jnp.zeros_like(struct)) == "f32[8@X,4]"
+    assert type_text(sw.jit(jnp.ones_like)(put(X, "X", "Y"))) == "f32[8@X,4@Y]"
+    assert type_text(sw.jit(lambda x: jnp.full_like(x, 2, shape=(3,)))(put(X, "X"))) == "f32[3]"

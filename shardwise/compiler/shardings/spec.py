@@ -56,7 +56,7 @@ class PartitionSpec(tuple[Any, ...]):
     def __new__(cls, *entries: Any, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()) -> "PartitionSpec":
         normalized = []
         for entry in entries:
-            names = entry if isinstance(entry, tuple) else (entry,)
+            names = tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)
             if any(isinstance(name, tuple) for name in names):
                 raise ValueError(f"PartitionSpec: a tuple of axis names cannot contain another tuple, as in {entry!r}")
             if entry is not None and entry is not UNCONSTRAINED and not all(isinstance(name, str) for name in names):

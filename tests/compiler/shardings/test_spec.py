@@ -83,13 +83,18 @@ def test_a_spec_that_does_not_match_the_array_raises(spec, shape, message):
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("entry", [3, ("data", 1), ["data"], 2.5])
+@pytest.mark.parametrize("entry", [3, ("data", 1), ["data", 1], 2.5])
 def test_invalid_entries_raise(entry):
     with pytest.raises(TypeError) as caught:
         P(entry)
     assert str(caught.value) == (
         f"PartitionSpec accepts None, an axis name, a tuple of names or UNCONSTRAINED for each dim, not {entry!r}"
     )
+
+
+def test_a_list_of_axes_is_a_tuple_of_axes():
+    assert P(["data"]) == P("data")
+    assert P(["data", "model"], None) == P(("data", "model"), None)
 
 
 @pytest.mark.parametrize(
