@@ -8,13 +8,20 @@ from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.errors import ShardingError
-from shardwise.runtime.sharding import Sharding, explicit_sharding, mesh_of
+from shardwise.runtime.sharding import Sharding, check_argument_type, explicit_sharding, mesh_of
 
 
 def constrain_all(
     values: Sequence[Any], shardings: Sequence[Sharding | None], parameter: str, names: Sequence[str]
 ) -> list[Any]:
-    """Pin values to the shardings that a parameter of `jit` requests."""
+    """Pin values to the shardings that a parameter of `jit` requests.
+
+    Raises:
+        ShardingTypeError: if an argument has another sharding along Explicit axes than its `in_shardings`.
+    """
+    for x, sharding, name in zip(values, shardings, names, strict=True):
+        if parameter == "in_shardings" and sharding is not None and x.type.explicit is not None:
+            check_argument_type(name, x.type, sharding)
     return [
         x if sharding is None else constrain(x, sharding, f"{parameter} for {name}")
         for x, sharding, name in zip(values, shardings, names, strict=True)

@@ -22,7 +22,7 @@ from shardwise.compiler.dtypes import integer_range, is_integer
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import varying
 from shardwise.compiler.ir.program import Program, Value
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.types import ArrayType, spec_text
 from shardwise.compiler.ops.collective.named import Named, NamedIndex
 from shardwise.compiler.ops.control.cond import Cond
 from shardwise.compiler.ops.control.retype import match_type
@@ -33,7 +33,7 @@ from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.make_varying import cast_to_varying, make_varying
 from shardwise.config import config
-from shardwise.errors import ConcretizationTypeError
+from shardwise.errors import ConcretizationTypeError, ShardingTypeError
 from shardwise.execute.traceback_filter import filter_traceback
 
 Function = Callable[..., Any]
@@ -257,7 +257,20 @@ def _check_same_results(name: str, first_branch: tuple[str, _TracedBody], branch
         if not _compatible(a, b)
     ]
     if wrong:
-        raise TypeError(f"{name}: all branches must return the same types:{''.join(wrong)}")
+        text = f"{name}: all branches must return the same types:{''.join(wrong)}"
+        pairs = zip(tree.leaves(first.returned), tree.leaves(other.returned), strict=True)
+        mismatch = next((a, b) for a, b in pairs if not _compatible(a, b))
+        if _differ_in_sharding(*mismatch):
+            raise ShardingTypeError(
+                f"{text}\n  Reshard one of the results, `reshard(result, {spec_text(mismatch[0])})` in "
+                f"{describe_function(other.function)}."
+            )
+        raise TypeError(text)
+
+
+def _differ_in_sharding(a: ArrayType, b: ArrayType) -> bool:
+    """Return whether two types differ along Explicit mesh axes alone."""
+    return a is not b and _compatible(a, b.with_explicit(a.explicit))
 
 
 def _shortened(text: str, length: int = 300) -> str:
@@ -526,6 +539,13 @@ def _scan(
         return _scan_in_python(
             f, init, [tree.structure(xs).unflatten([x[i] for x in arrays]) for i in range(steps)], reverse
         )
+    for x, leaf in zip(arrays, tree.leaf_names(xs, "xs"), strict=True):
+        if x.type.explicit is not None and x.type.explicit.dims[0]:
+            replicated = x.type.with_explicit(x.type.explicit.replicating(0))
+            raise ShardingTypeError(
+                f"{name}: dim 0 of {leaf}, {x.type}, is sharded, and every device needs every slice along it. Reshard "
+                f"it first: `reshard({leaf}, {spec_text(replicated)})`."
+            )
     slice_types = [x.type.without((0,)) for x in arrays]
     slices = tree.structure(xs).unflatten(slice_types)
 
@@ -645,9 +665,17 @@ def _trace_body(
             if not _compatible(before, now)
         ]
         if wrong:
+            text = f"{name}: {describe_function(function)} must return a carry of the types that it accepts:"
+            pairs = zip(types, next_types, strict=True)
+            mismatch = next((before, now) for before, now in pairs if not _compatible(before, now))
+            if _differ_in_sharding(*mismatch):
+                returned, started = (spec_text(type) for type in mismatch)
+                raise ShardingTypeError(
+                    f"{text}{''.join(wrong)}\n  Reshard the returned carry, `reshard(carry, {returned})`, or start "
+                    f"with `reshard(init, {started})`."
+                )
             raise TypeError(
-                f"{name}: {describe_function(function)} must return a carry of the types that it accepts:"
-                f"{''.join(wrong)}\n  Convert or reshape the returned carry, or start with a carry of that type."
+                f"{text}{''.join(wrong)}\n  Convert or reshape the returned carry, or start with a carry of that type."
             )
         return [match_type(x, type) for x, type in zip(arrays, types, strict=True)], types, traced
 

@@ -277,12 +277,28 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
             raise ShardingTypeError(f"{name} needs shardings, such as NamedSharding(mesh, spec), not {sharding!r}")
         _check_rank(name, leaf, sharding)
         operand = as_operand(leaf)
+        sharding = _with_typed_axes(operand, sharding)
         _check_explicit(name, operand, sharding)
         if isinstance(operand, ArrayImpl) and not (operand.committed or is_staging() or _is_unconstrained(sharding)):
             out.append(_put(operand, sharding))  # a compiled constraint would first replicate it on all devices
         else:
             out.append(constrain(operand, sharding))
     return structure.unflatten(out)
+
+
+def _with_typed_axes(operand: Any, sharding: Sharding) -> Sharding:
+    """Return a sharding that names Auto axes alone with the Explicit axes of the operand's type before them."""
+    if not isinstance(sharding, NamedSharding) or operand.type.explicit is None:
+        return sharding
+    pin = sharding.pin(operand.type.shape)
+    if not pin.layout.axes or not set(pin.layout.axes) <= set(sharding.mesh_shape.auto_axes):
+        return sharding
+    entries: list[Any] = [
+        PartitionSpec.UNCONSTRAINED if dim in pin.open_dims and not typed else (*typed, *auto)
+        for dim, (typed, auto) in enumerate(zip(operand.type.explicit.dims, pin.layout.dims, strict=True))
+    ]
+    explicit = operand.type.explicit
+    return sharding.update(spec=PartitionSpec(*entries, unreduced=explicit.unreduced, reduced=explicit.reduced))
 
 
 def _check_explicit(name: str, operand: Any, sharding: Sharding) -> None:
@@ -326,6 +342,7 @@ def reshard(x: Any, out_shardings: Any) -> Any:
         sharding = sharding_in_force(target, name) if isinstance(target, PartitionSpec) else on_current_mesh(target)
         if not isinstance(sharding, NamedSharding):
             raise TypeError(f"{name} needs a PartitionSpec or a NamedSharding, not {sharding!r}")
+        _reject_auto_axes(name, sharding)
         if not sharding.mesh_shape.explicit_axes:
             raise ShardingError(
                 f"{name}: the mesh {sharding.mesh_shape} has no Explicit axes. Use `with_sharding_constraint` in "
@@ -338,6 +355,18 @@ def reshard(x: Any, out_shardings: Any) -> Any:
         else:
             out.append(constrain(operand, sharding))
     return structure.unflatten(out)
+
+
+def _reject_auto_axes(name: str, sharding: NamedSharding) -> None:
+    """Raise an error if a spec for types names an Auto axis of a mesh that has Explicit ones too."""
+    mesh = sharding.mesh_shape
+    axes = sharding.pin((1,) * len(sharding.spec)).layout.axes
+    if mesh.explicit_axes and (auto := [axis for axis in axes if axis in mesh.auto_axes]):
+        raise ShardingTypeError(
+            f"{name}: {sharding.spec} names {', '.join(map(repr, auto))}, an Auto axis of the mesh {mesh}, and types "
+            f"have Explicit axes only. Name Explicit axes here, and constrain the sharding along Auto axes with "
+            f"`with_sharding_constraint(x, {sharding.spec})`."
+        )
 
 
 def _broadcast_prefix(name: str, parameter: str, prefix: Any, x: Any) -> list[Any]:

@@ -35,6 +35,7 @@ from shardwise.runtime.sharding import (
     PositionalSharding,
     Sharding,
     SingleDeviceSharding,
+    check_argument_type,
     explicit_sharding,
     mesh_of,
 )
@@ -198,6 +199,11 @@ class Request:
         Raises:
             ShardingError: with the name of the argument and both shardings.
         """
+        for number in self.resharded_arguments():
+            signature, requested = self.signatures[number], self.in_shardings[number]
+            assert requested is not None
+            if signature.sharding.mesh_shape.explicit_axes:
+                check_argument_type(f"{self.names[number]} of `{self.program.name}`", signature.type, requested)
         if config.in_shardings_mismatch != "raise":
             return
         for number in self.resharded_arguments():

@@ -14,7 +14,7 @@ from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, absent_mesh, device_grid, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
-from shardwise.errors import NoMeshError, ShardingError
+from shardwise.errors import NoMeshError, ShardingError, ShardingTypeError
 
 _MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
 ONE_DEVICE = AbstractMesh((), ())
@@ -584,6 +584,21 @@ def with_reduced_axes(sharding: Sharding, type: ArrayType) -> Sharding:
         return sharding
     spec = PartitionSpec(*sharding.spec, unreduced=sharding.spec.unreduced, reduced=type.explicit.reduced)
     return sharding.with_spec(spec)
+
+
+def check_argument_type(name: str, type: ArrayType, sharding: Sharding) -> None:
+    """Raise an error if an argument has another sharding along Explicit axes than its `in_shardings` say.
+
+    Raises:
+        ShardingTypeError: with both types.
+    """
+    wanted = type.with_explicit(explicit_sharding(sharding, type.shape))
+    if isinstance(sharding, NamedSharding) and sharding.mesh_shape.explicit_axes and str(type) != str(wanted):
+        raise ShardingTypeError(
+            f"argument {name} has type {type}, but in_shardings has {sharding.spec}, which means {wanted}. Reshard it "
+            f"before the call, `reshard(x, {sharding.spec})`, or leave out in_shardings: along Explicit axes, types "
+            "decide."
+        )
 
 
 def explicit_sharding(sharding: Sharding, shape: tuple[int, ...]) -> ExplicitSharding | None:

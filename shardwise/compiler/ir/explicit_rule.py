@@ -99,7 +99,8 @@ def _axes_of_factors(
         if factor not in rule.reduce:
             factor_axes[factor] = named[0]
         elif is_contraction and len(by_operand) > 1 and all(by_operand.values()) and strict:
-            raise ShardingTypeError(_ambiguous_message(op_name, named[0], types))
+            loose = _axes_of_factors(op_name, rule, types, mesh, is_contraction, strict=False)
+            raise ShardingTypeError(_ambiguous_message(op_name, rule, named[0], types, loose))
     for factor, source in rule.typed_as.items():
         sharded = [axes for axes in of_operand.get(source, {}).values() if axes]
         if sharded:
@@ -173,7 +174,8 @@ def _axes_of_dims(
         if (twice := [axis for axis in axes if axis in used]) and strict:
             raise ShardingTypeError(
                 f"{op_name}: axis {twice[0]!r} would shard dims {used[twice[0]]} and {dim} of the result of "
-                f"{_listed(types)}. Reshard one operand, or pass `out_sharding=`."
+                f"{_listed(types)}. Reshard one operand, {_without_axis(types, twice[0])}, or pass "
+                "`out_sharding=P(...)` if the function has it."
             )
         axes = [axis for axis in axes if axis not in used]
         used.update(dict.fromkeys(axes, dim))
@@ -235,13 +237,33 @@ def _conflict_message(
     )
 
 
-def _ambiguous_message(op_name: str, axes: Axes, types: Sequence[ArrayType]) -> str:
+def _ambiguous_message(
+    op_name: str, rule: FactorRule, axes: Axes, types: Sequence[ArrayType], factor_axes: Mapping[int, Axes]
+) -> str:
+    dims = _axes_of_dims(op_name, rule.results[0], factor_axes, types, strict=False)
+    choices = [f"`out_sharding={Layout(tuple(dims))}` replicates it along {_and(axes)} (one all-reduce)"]
+    free = next((dim for dim, of_dim in enumerate(dims) if not of_dim), None)
+    if free is not None:
+        scattered = (*dims[:free], axes, *dims[free + 1 :])
+        choices.append(f"`out_sharding={Layout(scattered)}` scatters it (one reduce-scatter)")
+    entries = "".join(f"{entry}, " for entry in str(Layout(tuple(dims)))[2:-1].split(", ") if entry)
+    unreduced = f"P({entries}unreduced={{{', '.join(map(repr, axes))}}})"
+    choices.append(f"`out_sharding={unreduced}` leaves it unreduced")
     return (
         f"{op_name}: both operands, {_listed(types)}, shard the contracted dim along {_and(axes)}, so the sharding of "
-        "the result is ambiguous. Pass `out_sharding=`: with these axes nowhere, the result is replicated along them "
-        "(one all-reduce); with them on a dim, it is scattered (one reduce-scatter); with "
-        f"`P(..., unreduced={{{', '.join(map(repr, axes))}}})`, it stays unreduced."
+        f"the result is ambiguous. Pass `out_sharding=`:\n  " + ";\n  ".join(choices) + "."
     )
+
+
+def _without_axis(types: Sequence[ArrayType], axis: str) -> str:
+    """Return the call that replicates the last operand that an axis shards along that axis."""
+    number, sharding = next(
+        (number, type.explicit)
+        for number, type in reversed(list(enumerate(types)))
+        if type.explicit and any(axis in axes for axes in type.explicit.dims)
+    )
+    dims = tuple(tuple(name for name in axes if name != axis) for axes in sharding.dims)
+    return f"for example operand {number}: `reshard(x, {Layout(dims)})`"
 
 
 def _dim_with(dims: Dims, factor: int) -> int:

@@ -145,6 +145,11 @@ class ArrayType:
         return ArrayType, (self.shape, self.dtype, self.weak, self.varying, self.explicit)
 
 
+def spec_text(type: ArrayType) -> str:
+    """Return the PartitionSpec of a type along Explicit axes as a user writes it: `P('x', None)`."""
+    return str(installed.type_sharding(type).spec)
+
+
 # dtype, dims with their Explicit axes, weak type, varying axes, unreduced and reduced axes
 _SIZE = r"\d+(?:@(?:\w+|\([\w,]+\)))?"
 TYPE_PATTERN = rf"([\w<>]+)\[((?:{_SIZE})?(?:,{_SIZE})*)\](~?)(?:\{{([^{{}}:\n]+)\}})?(?:\{{([UR]:[^{{}}\n]+)\}})?"

@@ -60,6 +60,11 @@ class ExplicitSharding:
         kept = tuple(axes for dim, axes in enumerate(self.dims) if dim not in dims)
         return ExplicitSharding.of(self.mesh, kept, self.unreduced, self.reduced)
 
+    def replicating(self, dim: int) -> "ExplicitSharding | None":
+        """Return the sharding of the same value with one dim replicated."""
+        dims = (*self.dims[:dim], (), *self.dims[dim + 1 :])
+        return ExplicitSharding.of(self.mesh, dims, self.unreduced, self.reduced)
+
     def format_dims(self, shape: Sequence[int]) -> str:
         """Return the dims of a type as text: `8@X,4`."""
         return ",".join(f"{size}{_suffix(axes)}" for size, axes in zip(shape, self.dims, strict=True))
