@@ -242,9 +242,7 @@ class _Pushforward:
 
     def __call__(self, residuals: Sequence[Any], *tangents: Any) -> Any:
         leaves = _check_leaves("linearize", "tangent", tangents, self.primals, self.in_types, self.function)
-        dense = [
-            full(type.shape, 0, type.dtype) if t is None else t for type, t in zip(self.in_types, leaves, strict=True)
-        ]
+        dense = [zeros_of(type.strong()) if t is None else t for type, t in zip(self.in_types, leaves, strict=True)]
         out_tangents = insert_none(replay(self.program, [*residuals, *dense]), self.nonzero)
         return self.out_tree.unflatten(
             [_instantiate(*pair) for pair in zip(self.out_types, out_tangents, strict=False)]
@@ -657,7 +655,7 @@ def _check_leaves(
             raise TangentMismatchError(
                 f"{name} of {describe_function(function)}: {role} {number} is {x.type}, expected {type.strong()}"
             )
-        out.append(match_type(x, type))
+        out.append(match_type(x, cotangent_type(type) if role == "cotangent" else type))
     return out
 
 

@@ -338,8 +338,12 @@ def result_types(op: Op, types: tuple[ArrayType, ...]) -> tuple[ArrayType, ...]:
     return tuple([type.with_varying(op.result_varying(axes)) for type in results]) if axes else results
 
 
+@registered_cache(maxsize=65536)
 def check_shardings(op: Op, types: tuple[ArrayType, ...]) -> None:
-    """Raise ShardingTypeError if operand types conflict along Explicit axes, or leave the result's sharding open."""
+    """Raise ShardingTypeError if operand types conflict along Explicit axes, or leave the result's sharding open.
+
+    Cached: operands without a conflict are checked once.
+    """
     if any([type.explicit is not None for type in types]) and not (op.infers_sharding or op.infers_varying):
         _with_shardings(op, types, op.out_types(*[type.plain for type in types]), strict=True)
 

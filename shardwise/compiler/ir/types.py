@@ -96,16 +96,21 @@ class ArrayType:
         return self.with_shape(shape).with_explicit(self.explicit and self.explicit.without_dims(dims))
 
     def with_dim(self, dim: int, size: int, explicit: ExplicitSharding | None = None) -> "ArrayType":
-        """Return the type with a new dim. `explicit`: the sharding of an array with this dim alone."""
+        """Return the type with a new dim. `explicit`: the sharding of an array with this dim alone.
+
+        Along the axes that shard the new dim, the other dims are replicated.
+        """
         typed = self.with_shape((*self.shape[:dim], size, *self.shape[dim:]))
         if self.explicit is None and explicit is None:
             return typed
         mesh = (explicit or self.explicit).mesh  # type: ignore[union-attr]
         old = self.explicit or ExplicitSharding(mesh, ((),) * self.ndim)
         axes = explicit.dims[0] if explicit else ()
-        return typed.with_explicit(
-            ExplicitSharding.of(mesh, (*old.dims[:dim], axes, *old.dims[dim:]), old.unreduced, old.reduced)
-        )
+        dims, unreduced, reduced = old.dims, old.unreduced, old.reduced
+        if axes:
+            dims = tuple([tuple([axis for axis in of_dim if axis not in axes]) for of_dim in dims])
+            unreduced, reduced = (tuple([a for a in of if a not in axes]) for of in (unreduced, reduced))
+        return typed.with_explicit(ExplicitSharding.of(mesh, (*dims[:dim], axes, *dims[dim:]), unreduced, reduced))
 
     @property
     def plain(self) -> "ArrayType":

@@ -396,18 +396,29 @@ def _order(
     """Return all axes in the order in which they shard the dims of an equation.
 
     The order is that of a constraint's pin, else that of an operand, else that of a result that is a pinned output.
+    A pin of some axes only leaves the place of the others open.
     """
     known = [layouts[value] for value in equation.inputs if value in layouts]
     known += [out_layouts[value] for value in equation.outputs if value in out_layouts]
     pin = getattr(equation.op, "pin", None)
-    orders = [dim for layout in ([pin.layout] if pin else []) + known for dim in layout.dims]
+    pinned: tuple[tuple[str, ...], ...] = pin.layout.dims if pin else ()
+    orders = [*pinned, *(dim for layout in known for dim in layout.dims if _in_order(dim, pinned))]
+    pinned_axes = [axis for dim in pinned for axis in dim]
     ordered: list[str] = []
     # The first factor of a compound dim is major, so its axes come first.
     for factor in sorted({-1 if candidate.factor is None else candidate.factor for candidate in picked.values()}):
         factor_axes = [axis for axis in axes if picked[axis].factor == (None if factor < 0 else factor)]
-        order = next((dim for dim in orders if set(factor_axes) <= set(dim)), factor_axes)
+        by_pin = sorted(factor_axes, key=lambda axis: pinned_axes.index(axis) if axis in pinned_axes else len(axes))
+        order = next((dim for dim in orders if set(factor_axes) <= set(dim)), by_pin)
         ordered += [axis for axis in order if axis in factor_axes]
     return tuple(ordered)
+
+
+def _in_order(axes: tuple[str, ...], pinned: tuple[tuple[str, ...], ...]) -> bool:
+    """Return whether the pinned axes among `axes` have the order of the pins."""
+    return all(
+        [axis for axis in axes if axis in dim] == [axis for axis in dim if axis in axes] for dim in pinned if dim
+    )
 
 
 @registered_cache(maxsize=65536)

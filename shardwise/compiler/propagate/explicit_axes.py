@@ -11,7 +11,7 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, State, replicated_candidate
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.explicit import ExplicitSharding
-from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin, partial_sums
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -58,28 +58,32 @@ def has_unreduced_type(values: Sequence[Value], axis: str, shardings: Mapping[Va
 
 
 def keep_typed(
-    equation: Equation, options: tuple[Candidate, ...], axis: str, shardings: Mapping[Value, ExplicitSharding]
+    equation: Equation,
+    rule: FactorRule,
+    options: tuple[Candidate, ...],
+    axis: str,
+    shardings: Mapping[Value, ExplicitSharding],
 ) -> tuple[Candidate, ...]:
     """Return the candidates whose results are sharded along an Explicit axis as their types say.
 
-    A result may also be partial: it is reduced where it is used. An unreduced one stays partial.
+    A result may also be partial: it is reduced where it is used. An unreduced one stays partial. An op that would
+    communicate across the shards of a result may compute it on all devices instead: every device then slices it.
     """
 
-    def matches(value: Value, state: State) -> bool:
+    def matches(value: Value, dims: Dims, state: State) -> bool:
         sharding = shardings.get(value)
         if sharding is None:
             return state == REPLICATED or isinstance(state, Reduction)
         if axis in sharding.unreduced:
             return state is PARTIAL_SUM
-        dim = next((dim for dim, axes in enumerate(sharding.dims) if axis in axes), REPLICATED)
-        return state == dim or isinstance(state, Reduction)
+        dim = next((dim for dim, axes in enumerate(sharding.dims) if axis in axes), None)
+        if dim is None:
+            return state == REPLICATED or isinstance(state, Reduction)
+        can_slice = state == REPLICATED and not rule.exchange.isdisjoint(dims[dim])
+        return state == dim or isinstance(state, Reduction) or can_slice
 
     kept = tuple(
-        [
-            candidate
-            for candidate in options
-            if all(matches(value, state) for value, state in zip(equation.outputs, candidate.results, strict=True))
-        ]
+        [candidate for candidate in options if all(map(matches, equation.outputs, rule.results, candidate.results))]
     )
     if kept:
         return kept

@@ -271,7 +271,7 @@ def _candidates_on(
                 equation.op, types, count, axis, factors_of[equation], partial_operands, scale_operands
             )
             if shardings is not None:
-                options = keep_typed(equation, options, axis, shardings)
+                options = keep_typed(equation, factor_rule(equation.op, types), options, axis, shardings)
             candidates_of[equation] = (
                 _keep_pinned(sharded, axis, equation, options) if isinstance(equation.op, Unstack) else options
             )

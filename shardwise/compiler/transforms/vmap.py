@@ -12,7 +12,7 @@ from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.ir.op import BatchAxis, check_shardings
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.placement.reshard import reshard_to
+from shardwise.compiler.ops.placement.reshard import reshard_to, shard_batch_dim
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.trace.build import rewrite
@@ -45,7 +45,11 @@ def vmap(
             out_dims = None if equation.op.single else [None] * len(results)
         else:
             if axis.explicit and equation.op.programs:
-                operands = [_shard_batch_dim(x, dim, axis) for x, dim in zip(operands, in_dims, strict=True)]
+                # the programs of the op expect it
+                operands = [
+                    x if dim is None else shard_batch_dim(x, dim, axis)
+                    for x, dim in zip(operands, in_dims, strict=True)
+                ]
             with resolve_shardings(axis.explicit is None or _was_resolved(equation)):
                 results, out_dims = equation.op.vmap(axis, operands, in_dims)
         if equation.op.single:
@@ -109,13 +113,6 @@ def _batch_sharding(args: Sequence[Any], dims: Sequence[int | None], spmd: tuple
     return next(iter(shardings), None)
 
 
-def _shard_batch_dim(x: Any, dim: int | None, axis: BatchAxis) -> Any:
-    """Return `x` with its batch dim sharded like the mapped dims: the programs of an op expect it."""
-    if dim is None:
-        return x
-    return reshard_to(x, x.type.without((dim,)).with_dim(dim, axis.size, axis.explicit).explicit)
-
-
 @memoized(maxsize=4096)
 @verifies_result
 def vmap_program(
@@ -140,7 +137,12 @@ def vmap_program(
                 outputs[number] = batch_dim_at(outputs[number], dims_now[number], 0, axis.size)
                 dims_now[number] = 0
         out_dims = tuple(dims_now)
-        return outputs
+        if axis.explicit is None:
+            return outputs
+        return [
+            x if dim is None else reshard_to(x, type.with_dim(dim, axis.size, axis.explicit).explicit)
+            for x, dim, type in zip(outputs, dims_now, program.out_types, strict=True)
+        ]
 
     types = [
         type if dim is None else type.with_dim(dim, axis.size, axis.explicit)

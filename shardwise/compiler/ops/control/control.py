@@ -17,6 +17,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import insert_none, present_mask
 from shardwise.compiler.ops.control.region_boundary import BoundaryOp
 from shardwise.compiler.ops.control.retype import zeros_of
+from shardwise.compiler.ops.placement.reshard import shard_batch_dim
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.errors import ProgramError
 
@@ -309,7 +310,8 @@ class Control(Op):
         batched_operands = list(operands)
         for end, leading, is_batched in batch_places:
             if end.kind == "operand" and is_batched:
-                batched_operands[end.number] = batch_dim_at(operands[end.number], dims[end.number], leading, axis.size)
+                batched_operand = batch_dim_at(operands[end.number], dims[end.number], leading, axis.size)
+                batched_operands[end.number] = shard_batch_dim(batched_operand, leading, axis)
         out_dims = {
             end.number: leading if is_batched else None
             for end, leading, is_batched in batch_places

@@ -26,6 +26,7 @@ from shardwise.compiler.ops.control.region_boundary import Carry, Enter, Predica
 from shardwise.compiler.ops.control.scan import vmap_by_scan
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.placement.reshard import shard_batch_dim
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.reduce.reductions import ReduceOr
 from shardwise.compiler.ops.reduce.sum import Sum
@@ -144,7 +145,10 @@ class While(DataDependentControl):
             len(cond_consts),
             len(cond_consts) + len(body_consts),
         )
-        start = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(carry, carry_dims, strict=True)]
+        start = [
+            shard_batch_dim(batch_dim_at(x, dim, 0, axis.size), 0, axis)
+            for x, dim in zip(carry, carry_dims, strict=True)
+        ]
         return loop(*cond_consts, *cond_consts, *body_consts, *start), [0] * len(start)
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:

@@ -86,6 +86,13 @@ def reshard_to(x: Any, sharding: ExplicitSharding | None) -> Any:
     return Reshard.to(sharding, x.type.ndim, (sharding or source).mesh)(x)
 
 
+def shard_batch_dim(x: Any, dim: int, axis: BatchAxis) -> Any:
+    """Return `x`, which has a batch dim, with that dim sharded like the mapped dims of vmap along Explicit axes."""
+    if axis.explicit is None:
+        return x
+    return reshard_to(x, x.type.without((dim,)).with_dim(dim, axis.size, axis.explicit).explicit)
+
+
 def cotangent_type(primal: ArrayType) -> ArrayType:
     """Return the type of the cotangent of a value: unreduced where the primal is reduced, and the other way round."""
     return primal.with_explicit(primal.explicit.cotangent) if primal.explicit else primal
