@@ -51,6 +51,7 @@ coverage: .venv/.checks-installed
 
 fuzz: .venv/.checks-installed
 	$(BIN)/python -m tests.fuzz.run --cases $(CASES) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.explicit --cases $(CASES) --seed $(SEED)
 
 bench: .venv/.checks-installed
 	$(BIN)/python -m benchmarks.run

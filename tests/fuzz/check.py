@@ -46,7 +46,7 @@ from shardwise.execute.executor import as_array
 from shardwise.runtime.array import ArrayImpl, array_signature
 from shardwise.runtime.executable import Executable
 from shardwise.sharding import NamedSharding
-from tests.fuzz.control import function_of, has_no_forward_mode, has_no_reverse_mode, random_recipe
+from tests.fuzz.control import UNTYPED, Typing, function_of, has_no_forward_mode, has_no_reverse_mode, random_recipe
 from tests.fuzz.layouts import Spec, abstract, partition_spec, random_mesh, random_spec, spec_text
 from tests.fuzz.recipe import Recipe, has_narrow_floats, random_array
 
@@ -81,9 +81,11 @@ class Case:
         head = f"seed {self.seed}: {self.kind}{mapped}{special} on mesh {self.mesh}"
         return f"{head}\n  in: {ins}\n  out: {outs}\n{self.recipe}"
 
-    def function(self, constrain: Callable[[Any, Spec], Any]) -> Callable[..., tuple[Any, ...]]:
+    def function(
+        self, constrain: Callable[[Any, Spec], Any], typing: Typing = UNTYPED
+    ) -> Callable[..., tuple[Any, ...]]:
         """Return the transformed function, which is jitted."""
-        body = function_of(self.recipe, constrain)
+        body = function_of(self.recipe, constrain, typing)
         if self.kind == "plain":
             return body
         if self.kind == "vmap":
@@ -115,12 +117,12 @@ class Case:
 
             primals = [args[number] for number in active]
             results, tangents_out = shardwise.jvp(of_active_inputs, primals, [x + 1 for x in primals])
-            return *results, *(tangents_out[number] for number in self._float_outputs)
+            return *results, *(tangents_out[number] for number in self.float_outputs)
 
         return value_and_tangents
 
     @property
-    def _float_outputs(self) -> list[int]:
+    def float_outputs(self) -> list[int]:
         types = self.recipe.types
         return [place for place, number in enumerate(self.recipe.outputs) if is_float(types[number].dtype)]
 
@@ -176,7 +178,7 @@ class Case:
         """Whether each output must be equal bit by bit."""
         if self.kind == "grad":
             return tuple(not is_float(type.dtype) for type in self.traced[0].out_types)
-        tangents = (False,) * len(self._float_outputs) if self.kind == "jvp" else ()
+        tangents = (False,) * len(self.float_outputs) if self.kind == "jvp" else ()
         return self.recipe.exact + tangents
 
 
@@ -214,7 +216,7 @@ def check(case: Case, on_devices: bool = False) -> None:
 def _check(case: Case, on_devices: bool) -> None:
     program, captured = case.traced
     args = [*case.args, *(np.asarray(array) for array in captured)]
-    judge = _Judge(case, program, args)
+    judge = Judge(case, program, args)
     if case.kind == "vmap":
         judge("single calls", single_calls(case), None)
     if case.kind == "grad" and not has_no_forward_mode(case.recipe) and not case.specials:
@@ -250,7 +252,7 @@ def _check(case: Case, on_devices: bool) -> None:
         judge("jit", run_jit(case), stages.local)
 
 
-class _Judge:
+class Judge:
     """Compares the outputs of a stage with those of `evaluate`."""
 
     def __init__(self, case: Case, program: Program, args: Sequence[np.ndarray]):
@@ -298,7 +300,7 @@ def single_calls(case: Case) -> list[np.ndarray]:
     return [np.stack(parts) for parts in zip(*slices, strict=True)]
 
 
-def check_adjoint(case: Case, judge: _Judge) -> None:
+def check_adjoint(case: Case, judge: Judge) -> None:
     """Check that the gradient times a tangent equals the jvp of that tangent."""
     program, captured = replace(case, kind="jvp").traced
     tangents_out = evaluate(without_keys(program), [*case.args, *(np.asarray(array) for array in captured)])[

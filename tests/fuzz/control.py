@@ -304,21 +304,39 @@ def has_no_forward_mode(recipe: Recipe) -> bool:
     return any(step.kind == "custom_vjp" for step in recipe.all_steps)
 
 
-def function_of(recipe: Recipe, constrain: Constrain) -> Callable[..., tuple[Any, ...]]:
+class Typing:
+    """What a recipe does for the types of its values: nothing. `explicit.py` has the one for Explicit mesh axes."""
+
+    def apply(self, step: Step, xs: list[Any], constrain: Constrain) -> Any:
+        """Return the result of a step without nested recipes."""
+        return apply_step(step, xs, constrain)
+
+    def like(self, results: Sequence[Any], examples: Sequence[Any]) -> list[Any]:
+        """Return results with the types of the examples: a loop's carry has one type."""
+        return list(results)
+
+
+UNTYPED = Typing()
+
+
+def function_of(recipe: Recipe, constrain: Constrain, typing: Typing = UNTYPED) -> Callable[..., tuple[Any, ...]]:
     """Return the recipe as a Python function of arrays."""
 
     def program(*args: Any) -> tuple[Any, ...]:
         values = list(args)
         for step in recipe.steps:
             xs = [values[number] for number in step.args]
-            values += _apply_control(step, xs, constrain) if step.inner else [apply_step(step, xs, constrain)]
+            if step.inner:
+                values += _apply_control(step, xs, constrain, typing)
+            else:
+                values.append(typing.apply(step, xs, constrain))
         return tuple(values[number] for number in recipe.outputs)
 
     return program
 
 
-def _apply_control(step: Step, xs: list[Any], constrain: Constrain) -> list[Any]:
-    functions = [function_of(inner, constrain) for inner in step.inner]
+def _apply_control(step: Step, xs: list[Any], constrain: Constrain, typing: Typing) -> list[Any]:
+    functions = [function_of(inner, constrain, typing) for inner in step.inner]
     body = functions[-1]
     results: Any
     match step.kind, step.params:
@@ -338,24 +356,26 @@ def _apply_control(step: Step, xs: list[Any], constrain: Constrain) -> list[Any]
             function.defvjp(lambda *args: (body(*args), args), lambda args, ct: shardwise.vjp(body, *args)[1](ct))
             results = function(*xs)
         case "cond", (operands, *_):
-            false_fun, true_fun = (_close_over(f, xs[1 + operands :]) for f in functions)
+            false_fun, true_fun = (_close_over(_replicating(f, typing), xs[1 + operands :]) for f in functions)
             results = lax.cond(xs[0], true_fun, false_fun, *xs[1 : 1 + operands])
         case "switch", (operands, *_):
-            branches = [_close_over(f, xs[1 + operands :]) for f in functions]
+            branches = [_close_over(_replicating(f, typing), xs[1 + operands :]) for f in functions]
             results = lax.switch(xs[0], branches, *xs[1 : 1 + operands])
         case "scan", (consts, carried, length, reverse, unroll, _):
-            results = _scan_step(body, xs, consts, carried, length, reverse, unroll)
+            results = _scan_step(body, xs, consts, carried, length, reverse, unroll, typing)
         case "accumulate", (consts, rows, lengths, stacked, reverse, _):
             operands = xs[:consts], xs[consts : consts + rows], xs[consts + rows :]
             zeros = [jnp.zeros(type.shape, type.dtype) for type in step.results]
-            results = _accumulate_step(body, *operands, zeros, lengths, stacked, reverse)
+            results = _accumulate_step(body, *operands, zeros, lengths, stacked, reverse, typing)
         case "fori", (until, consts, _):
             if until is None:
                 stop, *xs = xs
                 until = jnp.clip(stop, 0, MAX_ITERATIONS)
-            results = lax.fori_loop(0, until, lambda i, carry: body(i, *xs[:consts], *carry), tuple(xs[consts:]))
+            results = lax.fori_loop(
+                0, until, lambda i, carry: tuple(typing.like(body(i, *xs[:consts], *carry), carry)), tuple(xs[consts:])
+            )
         case "while", (consts, *_):
-            results = _while_loop(*functions, xs[:consts], xs[consts:])
+            results = _while_loop(*functions, xs[:consts], xs[consts:], typing)
         case _:
             raise AssertionError(step.kind)
     return list(results)
@@ -366,12 +386,24 @@ def _close_over(function: Callable[..., Any], closed: Sequence[Any]) -> Callable
     return lambda *args: function(*args, *closed)
 
 
+def _replicating(function: Callable[..., Any], typing: Typing) -> Callable[..., Any]:
+    """Return the function with replicated results: the branches of a cond return the same types."""
+    return lambda *args: tuple(typing.like(results := function(*args), [None] * len(results)))
+
+
 def _scan_step(
-    body: Callable[..., Any], xs: list[Any], consts: int, carried: int, length: int, reverse: bool, unroll: int | bool
+    body: Callable[..., Any],
+    xs: list[Any],
+    consts: int,
+    carried: int,
+    length: int,
+    reverse: bool,
+    unroll: int | bool,
+    typing: Typing,
 ) -> list[Any]:
     def iteration(carry: Any, rows: Any) -> Any:
         results = body(*xs[:consts], *carry, *rows)
-        return results[:carried], results[carried:]
+        return tuple(typing.like(results[:carried], carry)), results[carried:]
 
     starts, slices = tuple(xs[consts : consts + carried]), tuple(xs[consts + carried :])
     ends, stacks = lax.scan(iteration, starts, slices, length=length, reverse=reverse, unroll=unroll)
@@ -387,6 +419,7 @@ def _accumulate_step(
     lengths: tuple[int, int],
     stacked: Sequence[bool],
     reverse: bool,
+    typing: Typing,
 ) -> Any:
     """Add up the results of `body` over the slices of `rows`, and over those of `slices` unless they are stacked."""
 
@@ -395,20 +428,20 @@ def _accumulate_step(
             terms = body(*consts, *row, *layer)
             added = [x for x, is_stacked in zip(terms, stacked, strict=True) if not is_stacked]
             kept = [x for x, is_stacked in zip(terms, stacked, strict=True) if is_stacked]
-            return [total + x for total, x in zip(totals, added, strict=True)], kept
+            return typing.like([total + x for total, x in zip(totals, added, strict=True)], totals), kept
 
         starts = [zero for zero, is_stacked in zip(zeros, stacked, strict=True) if not is_stacked]
         totals, stacks = map(iter, lax.scan(iteration, starts, slices, length=lengths[1], reverse=reverse))
         return [next(stacks if is_stacked else totals) for is_stacked in stacked]
 
     def iteration(totals: Any, row: Any) -> Any:
-        return [total + x for total, x in zip(totals, inner_loop(row), strict=True)], None
+        return typing.like([total + x for total, x in zip(totals, inner_loop(row), strict=True)], totals), None
 
     return lax.scan(iteration, list(zeros), rows, length=lengths[0])[0]
 
 
 def _while_loop(
-    test: Callable[..., Any], body: Callable[..., Any], consts: Sequence[Any], starts: Sequence[Any]
+    test: Callable[..., Any], body: Callable[..., Any], consts: Sequence[Any], starts: Sequence[Any], typing: Typing
 ) -> Any:
     def keep_going(state: Any) -> Any:
         iteration, carry = state
@@ -416,6 +449,6 @@ def _while_loop(
 
     def step(state: Any) -> Any:
         iteration, carry = state
-        return iteration + 1, body(*consts, *carry)
+        return iteration + 1, tuple(typing.like(body(*consts, *carry), carry))
 
     return lax.while_loop(keep_going, step, (jnp.asarray(np.int32(0)), tuple(starts)))[1]
