@@ -1,4 +1,5 @@
 from shardwise import (
+    core as core,
     debug as debug,
     distributed as distributed,
     dlpack as dlpack,

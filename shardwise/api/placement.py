@@ -17,7 +17,7 @@ from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed, is_staging
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, device_grid, mesh_context
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, device_grid, mesh_context, mesh_of_types
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError, ShardingTypeError
@@ -154,16 +154,8 @@ def get_abstract_mesh() -> AbstractMesh:
         ...     print(jax.sharding.get_abstract_mesh().axis_names)
         ('rows',)
     """
-    if mesh_context.mesh is None:
-        return ONE_DEVICE
-    mesh = mesh_context.mesh.abstract
-    if not mesh_context.manual_axes:
-        return mesh
-    axis_types = [
-        AxisType.Manual if axis in mesh_context.manual_axes else axis_type
-        for axis, axis_type in zip(mesh.axis_names, mesh.axis_types, strict=True)
-    ]
-    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types)
+    mesh = mesh_context.region_mesh or mesh_context.mesh
+    return ONE_DEVICE if mesh is None else mesh_of_types(mesh).abstract
 
 
 def get_mesh() -> Mesh:

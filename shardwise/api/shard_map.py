@@ -4,8 +4,7 @@ A call traces the function on the types of the shards and applies one `Manual` o
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack, final, overload
@@ -27,18 +26,19 @@ from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames, use_frames
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.named import AssertReplicated, PVary
-from shardwise.compiler.ops.control.manual import DimAxes, Manual
+from shardwise.compiler.ops.collective.named import AssertReplicated, PUnreduced, PVary
+from shardwise.compiler.ops.control.manual import Manual
+from shardwise.compiler.ops.control.region_boundary import ShardSpec
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.shardings.layout import Layout
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context, mesh_of_types
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of, spec_of
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Frame, Tracer
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.drop_effects import without_effects
 from shardwise.compiler.transforms.may_differ import may_differ
-from shardwise.errors import ConcretizationTypeError, DeviceMismatchError, ShardingError
+from shardwise.errors import ConcretizationTypeError, DeviceMismatchError, ShardingError, ShardingTypeError
 from shardwise.execute.executor import as_array
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import ArrayImpl
@@ -176,7 +176,7 @@ class _Region:
         """Determine the mesh and the manual axes of a call."""
         label = f"{options.name} of {describe_function(f)}"
         mesh = _region_mesh(label, options)
-        return _Region(f, options, mesh, _manual_axes(label, options, mesh.abstract))
+        return _Region(f, options, mesh_of_types(mesh), _manual_axes(label, options, mesh.abstract))
 
     def call(self, args: tuple[Any, ...]) -> Any:
         """Trace the function on shards, and apply the manual region to the arguments."""
@@ -184,20 +184,20 @@ class _Region:
         leaves, in_tree = array_leaves(self.f, args, {})
         names = argument_names(self.f, args, {})
         specs = self.in_specs(args, leaves, names)
-        in_dims = [
-            self.dim_axes(spec, as_operand(leaf).type, f"{name} of {describe_function(self.f)}", "in_specs")
+        in_specs = [
+            self.shard_spec(spec, as_operand(leaf).type, f"{name} of {describe_function(self.f)}", "in_specs")
             for spec, leaf, name in zip(specs, leaves, names, strict=True)
         ]
         operands = self.place(leaves, specs, names)
         shard_types = [
-            self.shard_type(x.type, dims, name) for x, dims, name in zip(operands, in_dims, names, strict=True)
+            self.shard_type(x.type, spec, name) for x, spec, name in zip(operands, in_specs, names, strict=True)
         ]
         body = _ShardFunction(self, in_tree)
-        with self.entered():
+        with mesh_context.in_region(self.mesh, self.axes):
             program, captured = build(
-                body, shard_types, function_name(self.f), self.sizes, self.tracked, self._frame_type(operands, in_dims)
+                body, shard_types, function_name(self.f), self.sizes, self.tracked, self._frame_type(operands, in_specs)
             )
-        op = self.manual(program, in_dims, captured, body.out_dims)
+        op = self.manual(program, in_specs, captured, body.out_specs)
         return body.out_tree.unflatten(list(op(*operands, *captured)))
 
     def check_argument_count(self, args: tuple[Any, ...]) -> None:
@@ -220,17 +220,17 @@ class _Region:
             )
 
     def manual(
-        self, program: Program, in_dims: Sequence[DimAxes], captured: Sequence[Any], out_dims: Sequence[DimAxes]
+        self, program: Program, in_specs: Sequence[ShardSpec], captured: Sequence[Any], out_specs: Sequence[ShardSpec]
     ) -> Manual:
         """Return the op that runs a program on shards; the captured values are its last, replicated operands."""
-        replicated: list[DimAxes] = [((),) * x.type.ndim for x in captured]
-        return Manual(program, self.mesh, self.axes, (*in_dims, *replicated), tuple(out_dims), self.options.check)
+        replicated = [ShardSpec(((),) * x.type.ndim) for x in captured]
+        return Manual.of(program, self.mesh, self.axes, (*in_specs, *replicated), out_specs, self.options.check)
 
-    def _frame_type(self, operands: Sequence[Any], in_dims: Sequence[DimAxes]) -> Callable[..., Frame]:
+    def _frame_type(self, operands: Sequence[Any], in_specs: Sequence[ShardSpec]) -> Callable[..., Frame]:
         """Return the type of frame in which the function is traced: outside any trace, one that computes values."""
         if open_frames() or not isinstance(self.mesh, Mesh):
             return Frame
-        return partial(_EagerFrame, self, operands, in_dims)
+        return partial(_EagerFrame, self, operands, in_specs)
 
     @property
     def label(self) -> str:
@@ -248,17 +248,6 @@ class _Region:
     def tracked(self) -> frozenset[str]:
         """The axes for which types inside the region track varying values."""
         return frozenset(self.axes) if self.options.check else frozenset()
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Make the region's mesh the current mesh and its axes manual, while the function is traced."""
-        before = mesh_context.mesh, mesh_context.manual_axes
-        mesh_context.mesh = self.mesh if isinstance(self.mesh, Mesh) else mesh_context.mesh
-        mesh_context.manual_axes = before[1] | frozenset(self.axes)
-        try:
-            yield
-        finally:
-            mesh_context.mesh, mesh_context.manual_axes = before
 
     def in_specs(self, args: tuple[Any, ...], leaves: Sequence[Any], names: Sequence[str]) -> list[PartitionSpec]:
         """Return the spec of each leaf of the arguments."""
@@ -281,11 +270,14 @@ class _Region:
                 f"{self.label}: in_specs cannot be inferred, because {name} has no NamedSharding on the mesh "
                 f"{self.abstract}. Pass in_specs."
             )
+        spec = sharding.spec
         return PartitionSpec(
             *(
                 tuple(a for a in (e if isinstance(e, tuple) else () if e is None else (e,)) if a in self.axes)
-                for e in sharding.spec
-            )
+                for e in spec
+            ),
+            unreduced=spec.unreduced & set(self.axes),
+            reduced=spec.reduced & set(self.axes),
         )
 
     def out_specs(self, out_tree: tree.Structure) -> list[PartitionSpec]:
@@ -299,8 +291,8 @@ class _Region:
                 text = f"{text.partition(': None is')[0]}. Use P() for a result that is replicated."
             raise ValueError(f"{self.label}: {text}") from None
 
-    def dim_axes(self, spec: PartitionSpec, type: ArrayType, name: str, parameter: str) -> DimAxes:
-        """Return the axes along which `spec` shards each dim of an array of this type.
+    def shard_spec(self, spec: PartitionSpec, type: ArrayType, name: str, parameter: str) -> ShardSpec:
+        """Return the axes along which `spec` shards each dim of an array of this type, is unreduced and is reduced.
 
         `parameter` is "in_specs" or "out_specs"; `name` is the argument or result, for messages.
         """
@@ -322,19 +314,21 @@ class _Region:
                 "known here: name the mesh axes of the dim, or use None."
             )
         layout = pin.layout
-        for axis in layout.axes:
+        for axis in (*layout.axes, *spec.unreduced, *spec.reduced):
             if axis not in self.axes:
                 raise ShardingError(
                     f"{self.options.name}: {parameter} for {name} uses {axis!r}, which is not a manual axis; the "
                     f"manual axes are {', '.join(map(repr, self.axes))}. Remove it from the spec, as the planner "
                     "shards arrays along the other axes; or add it to axis_names."
                 )
-        return layout.dims
+        unreduced, reduced = (tuple(axis for axis in self.axes if axis in of) for of in (spec.unreduced, spec.reduced))
+        return ShardSpec(layout.dims, unreduced, reduced)
 
-    def shard_type(self, type: ArrayType, dim_axes: DimAxes, name: str) -> ArrayType:
+    def shard_type(self, type: ArrayType, spec: ShardSpec, name: str) -> ArrayType:
         """Return the type of one device's shard of argument `name`."""
+        self._check_sums(type, spec, name)
         shape = []
-        for dim, (size, axes) in enumerate(zip(type.shape, dim_axes, strict=True)):
+        for dim, (size, axes) in enumerate(zip(type.shape, spec.dims, strict=True)):
             count = self.abstract.extent(axes)
             if size % count:
                 sizes = " × ".join(f"{axis}={self.mesh.shape[axis]}" for axis in axes)
@@ -347,9 +341,21 @@ class _Region:
                     "supports uneven sharding."
                 )
             shape.append(size // count)
-        varying = {axis for axes in dim_axes for axis in axes} if self.options.check else set()
-        shard = type.with_shape(tuple(shape)).with_explicit(type.explicit and type.explicit.without_axes(self.axes))
-        return shard.with_varying((*type.varying, *varying))
+        shard = type.with_shape(tuple(shape))
+        if type.explicit is not None:
+            shard = shard.with_explicit(type.explicit.inside_region(self.axes, self.options.check))
+        return shard.with_varying((*type.varying, *(spec.sharding_axes if self.options.check else ())))
+
+    def _check_sums(self, type: ArrayType, spec: ShardSpec, name: str) -> None:
+        """Check that an argument is unreduced and reduced along the axes that its spec names."""
+        sums = (type.explicit.unreduced, type.explicit.reduced) if type.explicit else ((), ())
+        own = [frozenset(axis for axis in of if axis in self.axes) for of in sums]
+        if own != [frozenset(spec.unreduced), frozenset(spec.reduced)]:
+            expected = _spec_text(ShardSpec(spec.dims, *map(tuple, map(sorted, own))))
+            raise ShardingTypeError(
+                f"{self.label}: {name} has type {type}, but in_specs has {_spec_text(spec)}. The unreduced and reduced "
+                f"axes must agree: write {expected}, or reshard the argument first, `reshard(x, {_spec_text(spec)})`."
+            )
 
     def place(self, leaves: Sequence[Any], specs: Sequence[PartitionSpec], names: Sequence[str]) -> list[Any]:
         """Return the arguments as operands; outside any trace, put uncommitted arrays on the mesh as `specs` say."""
@@ -368,28 +374,49 @@ class _Region:
             operands.append(array if is_on_mesh else device_put(array, NamedSharding(self.mesh, spec)))
         return operands
 
-    def check_output(self, x: Any, dim_axes: DimAxes, name: str) -> Any:
-        """Return a result as a value that varies over exactly the axes that its spec uses."""
+    def check_output(self, x: Any, spec: ShardSpec, name: str) -> Any:
+        """Return a result as a value that varies, is unreduced and is reduced along exactly the axes of its spec."""
         if not self.options.check:
             return x
-        spec_axes = {axis for axes in dim_axes for axis in axes}
-        unused = tuple(axis for axis in self.axes if axis in x.type.varying and axis not in spec_axes)
+        terms, copies = (of & set(self.axes) for of in (x.type.mat.unreduced, x.type.mat.reduced))
+        casts = tuple(axis for axis in spec.unreduced if axis in x.type.varying)
+        if terms | set(casts) != set(spec.unreduced) or copies != set(spec.reduced):
+            raise self._sums_error(x, spec, name)
+        x = PUnreduced(casts, mesh_of_types(self.mesh).abstract)(x) if casts else x
+        unused = tuple(axis for axis in self.axes if axis in x.type.varying and axis not in spec.sharding_axes)
         if unused:
             differing = [axis for axis in unused if axis in may_differ(x) and self.mesh.shape[axis] > 1]
             if differing:
-                raise self._replication_error(x, dim_axes, name, differing)
+                raise self._replication_error(x, spec, name, differing)
             x = AssertReplicated(unused)(x)
-        missing = tuple(axis for axis in self.axes if axis in spec_axes and axis not in x.type.varying)
+        missing = tuple(axis for axis in self.axes if axis in spec.sharding_axes and axis not in x.type.varying)
         return PVary(missing)(x) if missing else x
 
-    def _replication_error(self, x: Any, dim_axes: DimAxes, name: str, axes: Sequence[str]) -> ShardingError:
+    def _sums_error(self, x: Any, spec: ShardSpec, name: str) -> ShardingTypeError:
+        mat = x.type.mat
+        fixes = []
+        if terms := mat.unreduced - set(spec.unreduced):
+            axis = sorted(terms)[0]
+            fixes.append(f"reduce it with `lax.psum(x, {axis!r})`, or name {axis!r} in `P(..., unreduced=...)`")
+        if copies := mat.reduced - set(spec.reduced):
+            fixes.append(f"name {sorted(copies)[0]!r} in `P(..., reduced=...)`")
+        if terms := set(spec.unreduced) - mat.unreduced - mat.varying:
+            fixes.append(f"only a value that varies along {sorted(terms)[0]!r} can become unreduced along it")
+        if copies := set(spec.reduced) - mat.reduced:
+            fixes.append(f"cast a replicated result with `lax.pcast(x, {sorted(copies)[0]!r}, to='reduced')`")
+        return ShardingTypeError(
+            f"{self.label}: out_specs={_spec_text(spec)} does not agree with result {name}, which has type {x.type}, "
+            f"computed at {x.source}: {'; '.join(fixes)}."
+        )
+
+    def _replication_error(self, x: Any, spec: ShardSpec, name: str, axes: Sequence[str]) -> ShardingError:
         axis_argument = repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
         fixes = [f"reduce it, for example with `lax.psum(…, {axis_argument})`"]
         if x.type.ndim:
-            longer = spec_of(Layout(((*dim_axes[0], *axes), *dim_axes[1:])))
+            longer = spec_of(Layout(((*spec.dims[0], *axes), *spec.dims[1:])))
             fixes.append(f"or concatenate the shards with out_specs={longer}")
         return ShardingError(
-            f"{self.label}: out_specs={spec_of(Layout(dim_axes))} requires result {name} to be replicated along "
+            f"{self.label}: out_specs={spec_of(Layout(spec.dims))} requires result {name} to be replicated along "
             f"{', '.join(map(repr, axes))}, but it may vary there: it is {x.type}, computed at {x.source}.\n"
             f"  To fix it, {', '.join(fixes)}. If the result is replicated although this cannot be inferred, "
             "check_vma=False turns the check off."
@@ -404,12 +431,12 @@ class _EagerFrame(Frame):
     """
 
     def __init__(
-        self, region: _Region, operands: Sequence[Any], in_dims: Sequence[DimAxes], name: str, **keywords: Any
+        self, region: _Region, operands: Sequence[Any], in_specs: Sequence[ShardSpec], name: str, **keywords: Any
     ):
         super().__init__(name, **keywords)
         self._region = region
         self._operands = operands
-        self._in_dims = in_dims
+        self._in_specs = in_specs
 
     def concrete(
         self, tracer: Tracer, error: type[ConcretizationTypeError], use: str, advice: Callable[[], str]
@@ -426,8 +453,8 @@ class _EagerFrame(Frame):
         if self.tracked:
             (row,) = self.bind(PVary(self._region.axes), [row])
         program = dce(self.program([row.value]))
-        out_dims = [(self._region.axes, *[()] * tracer.type.ndim)]
-        op = without_effects(self._region.manual(program, self._in_dims, self.captured, out_dims))
+        out_specs = [ShardSpec((self._region.axes, *[()] * tracer.type.ndim))]
+        op = without_effects(self._region.manual(program, self._in_specs, self.captured, out_specs))
         with use_frames([]):
             (stacked,) = op(*self._operands, *self.captured)
         values = np.asarray(stacked)
@@ -442,22 +469,24 @@ class _EagerFrame(Frame):
 
 @final
 class _ShardFunction(FlatFunction):
-    """The mapped function on flat shards; a call stores the axes that shard each dim of the results as `out_dims`."""
+    """The mapped function on flat shards; a call stores the specs of the results as `out_specs`."""
 
     def __init__(self, region: _Region, in_tree: tree.Structure):
         super().__init__(region.f, in_tree)
         self.region = region
-        self.out_dims: list[DimAxes] = []
+        self.out_specs: list[ShardSpec] = []
 
     def __call__(self, *leaves: Any) -> list[Any]:
         region = self.region
         outputs = [as_operand(x) for x in super().__call__(*leaves)]
         specs, names = region.out_specs(self.out_tree), _result_names(self.out_tree)
-        self.out_dims = [
-            region.dim_axes(spec, x.type, f"result {name} of {describe_function(self.function)}", "out_specs")
+        self.out_specs = [
+            region.shard_spec(spec, x.type, f"result {name} of {describe_function(self.function)}", "out_specs")
             for spec, x, name in zip(specs, outputs, names, strict=True)
         ]
-        return [region.check_output(x, dims, name) for x, dims, name in zip(outputs, self.out_dims, names, strict=True)]
+        return [
+            region.check_output(x, spec, name) for x, spec, name in zip(outputs, self.out_specs, names, strict=True)
+        ]
 
 
 def _region_mesh(label: str, options: ShardMapOptions) -> Mesh | AbstractMesh:
@@ -485,6 +514,12 @@ def _manual_axes(label: str, options: ShardMapOptions, mesh: AbstractMesh) -> tu
     if not axes:
         raise ShardingError(f"{label}: all axes of the mesh {mesh} are already manual in an enclosing shard_map")
     return axes
+
+
+def _spec_text(spec: ShardSpec) -> str:
+    """Return a spec as text, for messages."""
+    entries = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in spec.dims]
+    return str(PartitionSpec(*entries, unreduced=spec.unreduced, reduced=spec.reduced))
 
 
 def _count(number: int, singular: str, plural: str = "") -> str:

@@ -23,7 +23,6 @@ from shardwise.lax.collectives import (
     axis_index as axis_index,
     axis_size as axis_size,
     pbroadcast as pbroadcast,
-    pcast as pcast,
     pmax as pmax,
     pmean as pmean,
     pmin as pmin,
@@ -32,7 +31,6 @@ from shardwise.lax.collectives import (
     psum as psum,
     psum_scatter as psum_scatter,
     pswapaxes as pswapaxes,
-    pvary as pvary,
 )
 from shardwise.lax.conv_shapes import (
     ConvGeneralDilatedDimensionNumbers as ConvGeneralDilatedDimensionNumbers,
@@ -170,6 +168,7 @@ from shardwise.lax.indexing import (
     scatter_mul as scatter_mul,
     scatter_sub as scatter_sub,
 )
+from shardwise.lax.manual_axes import pcast as pcast, pvary as pvary
 from shardwise.lax.named_einsum import pdot as pdot, xeinsum as xeinsum
 from shardwise.lax.parallel_scan import associative_scan as associative_scan
 from shardwise.lax.precision import (

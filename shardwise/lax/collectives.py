@@ -7,7 +7,6 @@ shard_map, types track whether a value varies; the collectives make their operan
 
 import math
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from operator import index
 from typing import Any, TypeVar
 
@@ -16,9 +15,14 @@ import numpy as np
 from shardwise import tree
 from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, broadcast_to_shape
-from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
+from shardwise.compiler.ir.dispatch import tracked_axes
 from shardwise.compiler.ops.collective.collectives import Groups
-from shardwise.compiler.ops.collective.named import AssertReplicated, NamedMinMax, NamedSum, PVary, flat_axis_index
+from shardwise.compiler.ops.collective.named import (
+    AssertReplicated,
+    NamedMinMax,
+    NamedSum,
+    flat_axis_index,
+)
 from shardwise.compiler.ops.collective.named_exchange import (
     NamedAllGather,
     NamedAllToAll,
@@ -32,7 +36,14 @@ from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceMin
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.reduction import MAX, MIN, Reduction
-from shardwise.errors import UnboundAxisError
+from shardwise.lax.manual_axes import (
+    axis_label,
+    bound_axis_sizes,
+    check_no_sums,
+    make_varying,
+    types_mesh,
+    unreduced_axes,
+)
 
 _T = TypeVar("_T")
 
@@ -70,10 +81,12 @@ def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
         operand = as_operand(leaf, "psum")
         if operand.type.dtype == np.bool_:
             operand = Convert(np.dtype(np.int32))(operand)
+        terms = unreduced_axes("psum", operand, axes, groups)
         if groups and len(axes) > 1:
             return Sum((0,))(_apply_collective(NamedAllGather, operand, axes, groups, 0))
         for names, invariant in split_by_tracking(axes):
-            operand = NamedSum(names, invariant and not groups, groups)(_make_varying(operand, names))
+            varying = make_varying(operand, [name for name in names if name not in terms])
+            operand = NamedSum(names, invariant and not groups, groups)(varying)
         return operand
 
     return tree.map(total, x)
@@ -175,8 +188,8 @@ def all_gather(
             collective works within each group.
         axis: the dim of the result along which the values are stacked or concatenated.
         tiled: concatenate the values along the existing dim `axis`, rather than stack them along a new one.
-        to: the type of the result along the axes of shard_map: "varying", or "invarying" for replicated. The cotangent
-            of a replicated result is sliced, not summed.
+        to: the type of the result along the axes of shard_map: "varying"; "invarying" for replicated, whose cotangent
+            is sliced and not summed; or "reduced", whose cotangent is unreduced, so that it is reduce-scattered.
 
     Returns:
         A pytree like `x`, with the values of all members.
@@ -185,7 +198,7 @@ def all_gather(
         UnboundAxisError: if an axis name is not bound.
         ValueError: if `axis` does not exist, `to` is unknown, or the axis names or groups are invalid.
         TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
-        NotImplementedError: if `to` is "reduced", or "invarying" with groups.
+        NotImplementedError: if `to` is not "varying", with groups or with some axes that are not those of shard_map.
 
     Example:
         >>> jax.vmap(lambda x: lax.all_gather(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
@@ -197,19 +210,22 @@ def all_gather(
         raise ValueError(f"all_gather: to must be 'varying', 'invarying' or 'reduced', not {to!r}")
     axes = bound_axis_sizes("all_gather", axis_name)
     groups = _check_groups("all_gather", axes, axis_index_groups)
-    if to == "reduced" or (groups and to == "invarying"):
-        raise NotImplementedError(
-            f"all_gather: to={to!r}{' with axis_index_groups' * (groups is not None)} is not supported"
-        )
     invariant_axes = () if to == "varying" else tuple(axis for axis in axes if axis in tracked_axes())
+    mixed = to == "reduced" and 0 < len(invariant_axes) < len(axes)
+    if (groups and to != "varying") or mixed:
+        where = "over axes of which only some are those of shard_map" if mixed else "with axis_index_groups"
+        raise NotImplementedError(f"all_gather: to={to!r} {where} is not supported")
+    reduced = types_mesh() if to == "reduced" and invariant_axes else None
 
     def gather(leaf: Any) -> Any:
         operand = as_operand(leaf, "all_gather")
+        check_no_sums("all_gather", operand, axes)
         dim = _normalize_dim("all_gather", "axis", axis, operand, new=not tiled)
         if not invariant_axes:
             gathered = _apply_collective(NamedAllGather, operand, axes, groups, dim)
         elif len(invariant_axes) == len(axes):
-            gathered = NamedAllGather(tuple(axes), tuple(axes.values()), dim, None, True)(_make_varying(operand, axes))
+            gather = NamedAllGather(tuple(axes), tuple(axes.values()), dim, None, not reduced, reduced)
+            gathered = gather(make_varying(operand, axes))
         else:  # some names are a vmap's
             gathered = AssertReplicated(invariant_axes)(_apply_collective(NamedAllGather, operand, axes, None, dim))
         return _merge_dims(gathered, dim, 1 + tiled)
@@ -248,8 +264,11 @@ def psum_scatter(
 
     def scatter(leaf: Any) -> Any:
         operand = as_operand(leaf, "psum_scatter")
+        terms = unreduced_axes("psum_scatter", operand, axes, groups)
         dim = _normalize_dim("psum_scatter", "scatter_dimension", scatter_dimension, operand)
         operand = _split_dim("psum_scatter", operand, dim, _member_count(axes, groups), tiled)
+        if terms:
+            return NamedReduceScatter(tuple(axes), tuple(axes.values()), dim, None, True)(operand)
         return _apply_collective(NamedReduceScatter, operand, axes, groups, dim)
 
     return tree.map(scatter, x)
@@ -352,7 +371,7 @@ def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
     pairs = _as_tuples("ppermute: perm", perm, 2)
     if any(not 0 <= member < size for pair in pairs for member in pair):
         raise ValueError(
-            f"ppermute: perm {list(pairs)} must contain only the members 0 to {size - 1} of {_axis_names(axes)}"
+            f"ppermute: perm {list(pairs)} must contain only the members 0 to {size - 1} of {axis_label(axes)}"
         )
     for role, members in (("source", [a for a, _ in pairs]), ("destination", [b for _, b in pairs])):
         if len(set(members)) != len(members):
@@ -384,7 +403,7 @@ def pshuffle(x: _T, axis_name: Any, perm: Sequence[int]) -> _T:
     axes = bound_axis_sizes("pshuffle", axis_name)
     if sorted(perm) != list(range(_member_count(axes))):
         raise ValueError(
-            f"pshuffle: {list(perm)} is not a permutation of the {_member_count(axes)} members of {_axis_names(axes)}"
+            f"pshuffle: {list(perm)} is not a permutation of the {_member_count(axes)} members of {axis_label(axes)}"
         )
     return ppermute(x, axis_name, [(sender, receiver) for receiver, sender in enumerate(perm)])
 
@@ -457,7 +476,7 @@ def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
     size = _member_count(axes)
     if not 0 <= source < size:
         raise ValueError(
-            f"pbroadcast: source must be one of the members 0 to {size - 1} of {_axis_names(axes)}, not {source}"
+            f"pbroadcast: source must be one of the members 0 to {size - 1} of {axis_label(axes)}, not {source}"
         )
 
     def broadcast(leaf: Any) -> Any:
@@ -468,71 +487,18 @@ def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
     return tree.map(broadcast, x)
 
 
-def pcast(x: _T, axis_name: Any, *, to: str) -> _T:
-    """Cast a replicated value to a varying one along axes of shard_map.
-
-    The value does not change. Along axes of `vmap`, whose types do not track variance, the cast does nothing.
-
-    Args:
-        x: a pytree of arrays.
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
-        to: the type of the result. Only "varying" is supported.
-
-    Returns:
-        A pytree like `x`.
-
-    Raises:
-        UnboundAxisError: if an axis name is not bound.
-        ValueError: if `to` is unknown.
-        NotImplementedError: if `to` is "reduced" or "unreduced".
-        TypeError: if a leaf is not an array or a number.
-
-    Example:
-        >>> jax.vmap(lambda x: lax.pcast(x, "i", to="varying"), axis_name="i")(jnp.array([5, 6]))
-        Array([5, 6], dtype=int32)
-    """
-    if to not in ("varying", "reduced", "unreduced"):
-        raise ValueError(f"pcast: to must be 'varying', 'reduced' or 'unreduced', not {to!r}")
-    axes = bound_axis_sizes("pcast", axis_name)
-    if to != "varying":
-        raise NotImplementedError(f"pcast: to={to!r} is not supported; only 'varying' is")
-    return tree.map(lambda leaf: _make_varying(as_operand(leaf, "pcast"), axes), x)
-
-
-def pvary(x: _T, axis_name: Any) -> _T:
-    """Cast a replicated value to a varying one: the older name of `pcast(x, axis_name, to="varying")`.
-
-    Args:
-        x: a pytree of arrays.
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
-
-    Returns:
-        A pytree like `x`.
-
-    Raises:
-        UnboundAxisError: if an axis name is not bound.
-        TypeError: if a leaf is not an array or a number.
-
-    Example:
-        >>> jax.vmap(lambda x: lax.pvary(x, "i"), axis_name="i")(jnp.array([5, 6]))
-        Array([5, 6], dtype=int32)
-    """
-    return pcast(x, axis_name, to="varying")
-
-
 def _reduce_extremum(function: str, reduction: Reduction, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
     axes = bound_axis_sizes(function, axis_name)
     groups = _check_groups(function, axes, axis_index_groups, allow_uneven=True)
 
     def reduce_leaf(leaf: Any) -> Any:
         operand = as_operand(leaf, function)
+        check_no_sums(function, operand, axes)
         if groups and len(axes) > 1:
             reduce_op = {MAX: ReduceMax, MIN: ReduceMin}[reduction]
             return reduce_op((0,))(_apply_collective(NamedAllGather, operand, axes, groups, 0))
         for names, invariant in split_by_tracking(axes):
-            operand = NamedMinMax(names, invariant and not groups, reduction, groups)(_make_varying(operand, names))
+            operand = NamedMinMax(names, invariant and not groups, reduction, groups)(make_varying(operand, names))
         return operand
 
     return tree.map(lambda leaf: reduce_leaf(leaf) if axes else leaf, x)
@@ -543,7 +509,7 @@ def _apply_collective(
 ) -> Any:
     """Apply a collective op to `x`. Over no axes there is one member, and the op is resolved locally."""
     op = op_type(tuple(axes), tuple(axes.values()), *parameters, *([groups] if groups else ()))
-    return op(_make_varying(x, axes)) if axes else op.along_dim(x, None)[0]
+    return op(make_varying(x, axes)) if axes else op.along_dim(x, None)[0]
 
 
 def split_by_tracking(names: Iterable[Any]) -> list[tuple[tuple[Any, ...], bool]]:
@@ -553,32 +519,6 @@ def split_by_tracking(names: Iterable[Any]) -> list[tuple[tuple[Any, ...], bool]
         (tuple(name for name in names if (name in tracked) is is_tracked), is_tracked) for is_tracked in (False, True)
     ]
     return [(group, is_tracked) for group, is_tracked in split if group]
-
-
-def _make_varying(x: Any, names: Iterable[Any]) -> Any:
-    """Cast `x` to varying along the named axes whose variance types track."""
-    tracked = tracked_axes()
-    missing = tuple(name for name in names if name in tracked and name not in x.type.varying)
-    return PVary(missing)(x) if missing else x
-
-
-def bound_axis_sizes(function: str, axis_name: Any) -> dict[Any, int]:
-    """Return the sizes of the named axes, in the given order."""
-    names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
-    bound = bound_axes()
-    for name in names:
-        if name not in bound:
-            listed = f"The bound names are: {', '.join(map(repr, bound))}." if bound else "No axis name is bound."
-            if near := get_close_matches(str(name), [other for other in bound if isinstance(other, str)], 1):
-                listed = f"Did you mean {near[0]!r}? {listed}"
-            raise UnboundAxisError(
-                f"unbound axis name {name!r}. {listed} `vmap(fun, axis_name={name!r})` binds a name in `fun`, and "
-                "shard_map binds the axes of its mesh.",
-                name,
-            )
-    if len(set(names)) != len(names):
-        raise ValueError(f"{function}: an axis name repeats in {names}")
-    return {name: bound[name] for name in names}
 
 
 def _check_groups(function: str, axes: dict[Any, int], groups: Any, allow_uneven: bool = False) -> Groups | None:
@@ -591,13 +531,13 @@ def _check_groups(function: str, axes: dict[Any, int], groups: Any, allow_uneven
     size = math.prod(axes.values())
     if wrong := [member for member in members if not 0 <= member < size]:
         raise ValueError(
-            f"{function}: axis_index_groups {listed} contain {wrong[0]}, but the members of {_axis_names(axes)} are "
+            f"{function}: axis_index_groups {listed} contain {wrong[0]}, but the members of {axis_label(axes)} are "
             f"0 to {size - 1}"
         )
     for member in range(size):
         if (count := members.count(member)) != 1:
             raise ValueError(
-                f"{function}: axis_index_groups {listed} contain member {member} of {_axis_names(axes)} {count} times; "
+                f"{function}: axis_index_groups {listed} contain member {member} of {axis_label(axes)} {count} times; "
                 "each member must be in exactly one group"
             )
     if len({len(group) for group in checked}) != 1:
@@ -629,12 +569,7 @@ def _member_count(axes: dict[Any, int], groups: Groups | None = None) -> Any:
     if len({len(group) for group in groups}) == 1:
         return len(groups[0])
     (name,) = axes
-    return NamedSum((name,), False, groups)(_make_varying(full((), 1, np.int32), axes))
-
-
-def _axis_names(axes: dict[Any, int]) -> str:
-    """Format the axis names for error messages."""
-    return repr(next(iter(axes))) if len(axes) == 1 else repr(tuple(axes))
+    return NamedSum((name,), False, groups)(make_varying(full((), 1, np.int32), axes))
 
 
 def _normalize_dim(function: str, argument: str, axis: int, x: Any, new: bool = False) -> int:

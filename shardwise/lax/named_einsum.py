@@ -12,8 +12,9 @@ from shardwise.compiler.ops.collective.named_dot import NamedDot
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.movement import permute
-from shardwise.lax.collectives import bound_axis_sizes, psum, split_by_tracking
+from shardwise.lax.collectives import psum, split_by_tracking
 from shardwise.lax.dot_products import mixed_dtype_dot
+from shardwise.lax.manual_axes import bound_axis_sizes
 from shardwise.lax.precision import precisions
 
 

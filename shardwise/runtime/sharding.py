@@ -12,7 +12,15 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.local_program import Placement
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, absent_mesh, device_grid, mesh_context
+from shardwise.compiler.shardings.mesh import (
+    AbsentDevice,
+    AbstractMesh,
+    Mesh,
+    absent_mesh,
+    device_grid,
+    mesh_context,
+    mesh_of_types,
+)
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.errors import NoMeshError, ShardingError, ShardingTypeError
 
@@ -568,11 +576,13 @@ def type_sharding(type: ArrayType) -> NamedSharding:
     """Return the sharding that a type says: along the Explicit axes of its mesh, or of the current mesh."""
     explicit = type.explicit
     if explicit is None:
-        mesh = ONE_DEVICE if mesh_context.mesh is None else mesh_context.mesh.abstract
+        current = mesh_context.region_mesh or mesh_context.mesh
+        mesh = ONE_DEVICE if current is None else mesh_of_types(current).abstract
         return NamedSharding(mesh, PartitionSpec(*[None] * type.ndim))
     entries = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in explicit.dims]
-    spec = PartitionSpec(*entries, unreduced=explicit.unreduced, reduced=explicit.reduced)
-    return NamedSharding(explicit.mesh.abstract, spec)
+    axes = explicit.mesh.abstract.explicit_axes
+    unreduced, reduced = ([axis for axis in of if axis in axes] for of in (explicit.unreduced, explicit.reduced))
+    return NamedSharding(explicit.mesh.abstract, PartitionSpec(*entries, unreduced=unreduced, reduced=reduced))
 
 
 installed.type_sharding = type_sharding
@@ -606,4 +616,8 @@ def explicit_sharding(sharding: Sharding, shape: tuple[int, ...]) -> ExplicitSha
     if not isinstance(sharding, NamedSharding) or not sharding.mesh_shape.explicit_axes:
         return None
     spec = sharding.spec
-    return ExplicitSharding.of(sharding.mesh, sharding.pin(shape).layout.dims, spec.unreduced, spec.reduced)
+    mesh = mesh_of_types(sharding.mesh)
+    return ExplicitSharding.of(mesh, sharding.pin(shape).layout.dims, spec.unreduced, spec.reduced)
+
+
+installed.explicit_sharding = explicit_sharding

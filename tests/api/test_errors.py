@@ -256,9 +256,9 @@ def test_marks_of_types_are_explained(mesh):
         return jnp.dot(x, jnp.ones(3))
 
     text = text_of(TypeError, sw.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data")), jnp.ones(8))
-    assert "f32[2]{data}" in text
+    assert "f32[2]{V:data}" in text
     assert text.endswith(
-        "\n  `{data}` marks a value that varies over the mesh axis 'data': it differs between devices."
+        "\n  `V:data` marks a value that varies over the mesh axis 'data': it differs between devices."
     )
     assert "marks" not in text_of(TypeError, sw.jit(lambda x: x + jnp.ones(4)), jnp.ones(3))
 

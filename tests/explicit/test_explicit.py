@@ -309,7 +309,7 @@ def test_a_partly_manual_region_keeps_the_other_axes_in_types(mesh):
 
     region = sw.shard_map(body, in_specs=P("X"), out_specs=P("X"), axis_names={"X"})
     result = sw.jit(lambda x: region(x) + 1)(put(X, "X", "Y"))
-    assert seen == ["f32[2,4@Y]{X}"] and type_text(result) == "f32[8@X,4@Y]"
+    assert seen == ["f32[2,4@Y]{V:X}"] and type_text(result) == "f32[8@X,4@Y]"
     np.testing.assert_allclose(result, X * np.repeat(np.arange(4), 2)[:, None] + 1, rtol=1e-6)
 
 

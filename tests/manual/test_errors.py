@@ -24,7 +24,7 @@ def mesh():
 def message_of(error, f, in_specs, out_specs, *args, **options):
     """Return the error message of `shard_map(f)`, with LINE for the file and line.
 
-    The explanation of types such as `f32[2,4]{x}` at its end is checked and removed.
+    The explanation of types such as `f32[2,4]{V:x}` at its end is checked and removed.
     """
     with pytest.raises(error) as caught:
         sw.shard_map(f, in_specs=in_specs, out_specs=out_specs, **options)(*(args or (X,)))
@@ -113,7 +113,7 @@ def test_specs_that_do_not_fit_their_arrays(mesh):
         "name the mesh axes of the dim, or use None."
     )
     assert message_of(ShardingError, lambda t: t["a"], P("x"), P("xy"), {"a": X}, mesh=mesh) == (
-        "shard_map: out_specs for result 0 of `<lambda>` (LINE), f32[2,4]{x}: P('xy'): the mesh x=4, y=2 has no axis "
+        "shard_map: out_specs for result 0 of `<lambda>` (LINE), f32[2,4]{V:x}: P('xy'): the mesh x=4, y=2 has no axis "
         "'xy'. Did you mean 'y'?"
     )
 
@@ -125,7 +125,7 @@ def test_trailing_nones_of_a_spec_are_ignored(mesh):
 
 def test_out_specs_for_a_dim_that_results_do_not_have(mesh):
     assert message_of(ShardingError, lambda x: {"loss": x.sum()}, P("x"), P("x"), mesh=mesh) == (
-        "shard_map: out_specs for result ['loss'] of `<lambda>` (LINE), f32[]{x}: P('x') concatenates the "
+        "shard_map: out_specs for result ['loss'] of `<lambda>` (LINE), f32[]{V:x}: P('x') concatenates the "
         "shards along dim 0, but they have rank 0. Add that dim, for example with `numpy.expand_dims(…, 0)`; or reduce "
         "the result, for example with `lax.psum`, and use P()."
     )
@@ -268,7 +268,7 @@ def test_arguments_and_results_that_are_not_arrays(mesh):
 def test_leaked_shard(mesh):
     kept = []
     sw.shard_map(lambda x: kept.append(x) or x, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(X)
-    with pytest.raises(UnexpectedTracerError, match=r"a traced f32\[2,4\]\{x\} of `<lambda>` is used after"):
+    with pytest.raises(UnexpectedTracerError, match=r"a traced f32\[2,4\]\{V:x\} of `<lambda>` is used after"):
         kept[0] + 1
 
 
@@ -287,7 +287,7 @@ def test_wrong_examples_of_the_documentation(mesh):
     for f, out_specs in ((sharded_fn, P("x", None)), (local_reduce, P("x"))):
         assert message_of(ShardingError, f, P("x", "y"), out_specs, mesh=mesh) == (
             f"shard_map of `{f.__name__}` (LINE): out_specs=P('x') requires result 0 to be replicated along 'y', "
-            "but it may vary there: it is f32[2]{x,y}, computed at LINE.\n"
+            "but it may vary there: it is f32[2]{V:(x,y)}, computed at LINE.\n"
             "  To fix it, reduce it, for example with `lax.psum(…, 'y')`, or concatenate the shards with "
             "out_specs=P(('x', 'y')). If the result is replicated although this cannot be inferred, check_vma=False "
             "turns the check off."
@@ -389,15 +389,15 @@ WRONG = {
     ),
     "no such dim": (
         lambda x: lax.all_gather(x, "x", axis=5),
-        "all_gather: axis 5 does not exist in f32[2,4]{x} with one more dim",
+        "all_gather: axis 5 does not exist in f32[2,4]{V:x} with one more dim",
     ),
     "a dim of the wrong size": (
         lambda x: lax.psum_scatter(x, "x"),
-        "psum_scatter: the size of dim 0 of f32[2,4]{x} must be 4, the number of members",
+        "psum_scatter: the size of dim 0 of f32[2,4]{V:x} must be 4, the number of members",
     ),
     "a dim that does not divide": (
         lambda x: lax.all_to_all(x, "x", 0, 1, tiled=True),
-        "all_to_all: the size of dim 0 of f32[2,4]{x} must be a multiple of 4, the number of members",
+        "all_to_all: the size of dim 0 of f32[2,4]{V:x} must be a multiple of 4, the number of members",
     ),
     "unknown cast": (
         lambda x: lax.pcast(x, "x", to="same"),

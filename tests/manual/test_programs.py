@@ -481,4 +481,4 @@ def test_types_have_the_varying_axes(mesh_4x2):
         return total
 
     sw.eval_shape(sw.shard_map(body, mesh=mesh_4x2, in_specs=P("x"), out_specs=P()), normal(8))
-    assert seen == [{"x"}, frozenset(), {"x", "y"}, "f32[2]{x}"]
+    assert seen == [{"x"}, frozenset(), {"x", "y"}, "f32[2]{V:x}"]

@@ -6,8 +6,8 @@ axis name that the frame binds (vmap).
 
 Higher layers install what lower layers call: `executor` runs an op on concrete arrays, `transforms` rewrites the
 programs that ops hold, `namespace` is the module of array functions, some of which are also methods of arrays,
-`type_sharding` returns the sharding of a type as users see it, `constrain_sharding` and `decided_by` apply the
-parameter `out_sharding` of methods of arrays.
+`type_sharding` returns the sharding of a type as users see it, and `explicit_sharding` the part of it in types;
+`constrain_sharding` and `decided_by` apply the parameter `out_sharding` of methods of arrays.
 """
 
 import threading
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shardwise.compiler.ir.op import BatchAxis, Op
     from shardwise.compiler.ir.program import Program
     from shardwise.compiler.ir.types import ArrayType
+    from shardwise.compiler.shardings.explicit import ExplicitSharding
 
 
 class Frame(Protocol):
@@ -102,6 +103,7 @@ class _Installed:
     type_sharding: "Callable[[ArrayType], Any]"
     constrain_sharding: Callable[[Any, Any], Any]
     decided_by: Callable[[Any], AbstractContextManager[None]]
+    explicit_sharding: "Callable[[Any, tuple[int, ...]], ExplicitSharding | None]"
 
 
 _stack = _Stack()

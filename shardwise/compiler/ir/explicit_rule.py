@@ -209,8 +209,16 @@ def _unreduced_axes(op_name: str, linear_in: LinearSets, types: Sequence[ArrayTy
         reason = f"the other operands are not: {_listed(types)}"
     raise ShardingTypeError(
         f"{op_name}: operand {number} of type {types[number]} is unreduced over {_and(terms[number])}, and {reason}. "
-        f"Reduce it first: `reshard(x, {_spec_text(types[number])})`."
+        f"Reduce it first: `{_reducing_call(types[number], terms[number])}`."
     )
+
+
+def _reducing_call(type: ArrayType, axes: Axes) -> str:
+    """Return the call that reduces an unreduced value, for messages."""
+    manual = tuple(axis for axis in axes if axis in type.mat.unreduced)
+    if manual:
+        return f"lax.psum(x, {manual[0]!r})" if len(manual) == 1 else f"lax.psum(x, {manual})"
+    return f"reshard(x, {_spec_text(type)})"
 
 
 def _reduced_axes(types: Sequence[ArrayType]) -> tuple[str, ...]:

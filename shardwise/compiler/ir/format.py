@@ -13,6 +13,7 @@ line, and the compiler's reason) are not read back.
 import re
 from collections.abc import Iterable
 from dataclasses import fields
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def format_program(program: "Program", indent: str = "") -> str:
     """Return the text of a program, with one equation per line."""
     names = Names()
     inputs = ", ".join(f"{names[value]}: {value.type}" for value in program.inputs)
-    mesh = "" if indent else _explicit_mesh(program)
+    mesh = _types_mesh(program, nested=bool(indent))
     lines = [f"program {identifier(program.name)}{mesh}({inputs}) {{"]
     lines += [f"  {format_equation(equation, names, indent + '  ')}" for equation in program.equations]
     lines.append(f"  return {', '.join(names[value] for value in program.outputs)}")
@@ -49,11 +50,15 @@ def format_program(program: "Program", indent: str = "") -> str:
     return ("\n" + indent).join(lines)
 
 
-def _explicit_mesh(program: "Program") -> str:
-    """Return the mesh to which the Explicit axes in the types of a program refer; empty if there are none."""
-    values = (*program.inputs, *(value for equation in program.walk() for value in equation.outputs))
-    mesh = next((value.type.explicit.mesh for value in values if value.type.explicit), None)
-    return "" if mesh is None else f" on {_format_field(mesh, '')}"
+def _types_mesh(program: "Program", nested: bool) -> str:
+    """Return the mesh to which axes in the types of a program refer; empty if there are none.
+
+    A nested program has that of the program around it, except in a manual region, where axes are Manual.
+    """
+    own = (*program.inputs, *(value for equation in program.equations for value in equation.outputs))
+    inner = () if nested else (value for equation in program.walk() for value in equation.outputs)
+    mesh = next((value.type.explicit.mesh for value in chain(own, inner) if value.type.explicit), None)
+    return "" if mesh is None or (nested and not mesh.abstract.manual_axes) else f" on {_format_field(mesh, '')}"
 
 
 def format_equation(equation: "Equation", names: Names | None = None, indent: str = "") -> str:

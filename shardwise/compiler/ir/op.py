@@ -181,6 +181,7 @@ class Op:
         opaque: of a call, whether transformations use its own rules and do not inline it.
         infers_varying: whether `out_types` computes the axes over which results vary; else `result_varying` does.
         infers_sharding: whether `out_types` computes the shardings along Explicit axes; else the factor rule does.
+        casts_sums: whether `result_sums` changes the Manual axes along which the results are unreduced or reduced.
         irreversible: why the op has no transpose, and what to use instead; empty if the usual error says enough.
         registry: all op classes by name.
     """
@@ -194,6 +195,7 @@ class Op:
     opaque: ClassVar[bool] = False
     infers_varying: ClassVar[bool] = False
     infers_sharding: ClassVar[bool] = False
+    casts_sums: ClassVar[bool] = False
     irreversible: ClassVar[str] = ""
     registry: ClassVar[dict[str, type["Op"]]] = {}
 
@@ -255,6 +257,13 @@ class Op:
     def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """Return the axes of manual regions over which the results vary if the operands vary over `axes`."""
         return axes
+
+    def result_sums(self, result: ArrayType) -> ArrayType:
+        """Return the type of a result with the Manual axes along which it is unreduced or reduced.
+
+        `result` is the type that the factor rule infers, with the unreduced and reduced axes of the operands.
+        """
+        raise self.missing_rule("result_sums")
 
     def factors(self, *types: Any, **_: Any) -> FactorRule:
         raise self.missing_rule("factors")
@@ -329,12 +338,14 @@ def result_types(op: Op, types: tuple[ArrayType, ...]) -> tuple[ArrayType, ...]:
         )
     axes = varying(types)
     is_sharded = any([type.explicit is not None for type in types])
-    if not (axes or is_sharded) or op.infers_varying:
+    if not (axes or is_sharded or op.casts_sums) or op.infers_varying:
         return op.out_types(*types)
     if not is_sharded or op.infers_sharding:
         results = op.out_types(*[type.with_varying(()) for type in types])
     else:
         results = _with_shardings(op, types, op.out_types(*[type.plain for type in types]))
+    if op.casts_sums:
+        results = tuple([op.result_sums(type) for type in results])
     return tuple([type.with_varying(op.result_varying(axes)) for type in results]) if axes else results
 
 

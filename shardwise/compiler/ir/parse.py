@@ -179,7 +179,10 @@ def _op(tokens: _Tokens) -> Op:
 
 def _field_value(tokens: _Tokens) -> Any:
     if tokens.next == "program":
-        return _program(tokens, tokens.mesh)
+        outer = tokens.mesh
+        program = _program(tokens, outer)
+        tokens.mesh = outer
+        return program
     start, kind, text = tokens.at, tokens.kind, tokens.take()
     if text == "(":
         items = []

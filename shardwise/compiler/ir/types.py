@@ -21,7 +21,27 @@ from shardwise.compiler.dtypes import (
 )
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.shardings.explicit import ExplicitSharding
-from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+
+
+@final
+@dataclass(frozen=True)
+class ManualAxisType:
+    """The state of a value along the Manual axes of a mesh, inside `shard_map`: replicated along those not named.
+
+    Attributes:
+        varying: the axes along which each device has its own value.
+        unreduced: the axes over which the value is the sum of the devices' terms.
+        reduced: the axes along which the value is replicated, and its cotangent is unreduced.
+    """
+
+    varying: frozenset[str] = frozenset()
+    unreduced: frozenset[str] = frozenset()
+    reduced: frozenset[str] = frozenset()
+
+    def invarying(self, mesh: Mesh | AbstractMesh) -> frozenset[str]:
+        """Return the Manual axes of `mesh` along which the value is replicated."""
+        return frozenset(mesh.abstract.manual_axes) - self.varying - self.unreduced - self.reduced
 
 
 @final
@@ -32,7 +52,7 @@ class ArrayType:
         shape: the sizes of the dims.
         dtype: the element type.
         weak: whether the type is weak, as that of a Python scalar is: other types win in promotion (`f32[]~`).
-        varying: the names of the manual axes over which the value varies, sorted (`f32[30,16]{data}`). JAX: vma.
+        varying: the names of the manual axes over which the value varies, sorted (`f32[30,16]{V:data}`). JAX: vma.
         explicit: the sharding along Explicit mesh axes (`f32[30@data,16]`); None if the value is replicated along them.
         ndim, size, nbytes: derived from the shape and the dtype.
     """
@@ -128,6 +148,22 @@ class ArrayType:
         return frozenset(self.varying)
 
     @property
+    def mat(self) -> ManualAxisType:
+        """The Manual axes over which the value varies, is unreduced, or is reduced."""
+        if self.explicit is None:
+            return ManualAxisType(self.vma)
+        manual = self.explicit.mesh.abstract.manual_axes
+        unreduced, reduced = (
+            frozenset(manual).intersection(a) for a in (self.explicit.unreduced, self.explicit.reduced)
+        )
+        return ManualAxisType(self.vma, unreduced, reduced)
+
+    @property
+    def weak_type(self) -> bool:
+        """Whether the type is weak, under the name that JAX uses."""
+        return self.weak
+
+    @property
     def physical(self) -> "ArrayType":
         """The type of the buffer on devices: for PRNG keys, their words."""
         if not is_key(self.dtype):
@@ -138,11 +174,40 @@ class ArrayType:
     def strong(self) -> "ArrayType":
         return ArrayType(self.shape, self.dtype, False, self.varying, self.explicit) if self.weak else self
 
-    def __str__(self) -> str:
+    def update(
+        self,
+        shape: tuple[int, ...] | None = None,
+        dtype: Any = None,
+        weak_type: bool | None = None,
+        sharding: Any = None,
+    ) -> "ArrayType":
+        """Return the type with another shape, dtype, weak type or sharding; with another rank, it is replicated."""
+        shape = self.shape if shape is None else tuple(shape)
+        explicit = self.explicit if len(shape) == self.ndim else None
+        return ArrayType(
+            shape,
+            self.dtype if dtype is None else dtype,
+            self.weak if weak_type is None else weak_type,
+            self.varying,
+            explicit if sharding is None else installed.explicit_sharding(sharding, shape),
+        )
+
+    def str_short(self, short_dtypes: bool = False) -> str:
+        """Return the type as text, without the mark of a weak type: `float32[8,4]`, or `f32[8,4]` with short dtypes."""
+        return self._format(short_name(self.dtype) if short_dtypes else self.dtype.name, "")
+
+    def _format(self, dtype: str, mark: str) -> str:
         dims = self.explicit.format_dims(self.shape) if self.explicit else ",".join(map(str, self.shape))
-        axes = f"{{{','.join(self.varying)}}}" if self.varying else ""
-        sums = self.explicit.format_sums() if self.explicit else ""
-        return f"{short_name(self.dtype)}[{dims}]{'~' if self.weak else ''}{axes}{sums}"
+        sums = (self.explicit.unreduced, self.explicit.reduced) if self.explicit else ((), ())
+        groups = [
+            f"{name}:{axes[0] if len(axes) == 1 else '(' + ','.join(axes) + ')'}"
+            for name, axes in zip("VUR", (self.varying, *sums), strict=True)
+            if axes
+        ]
+        return f"{dtype}[{dims}]{mark}{'{' + ', '.join(groups) + '}' if groups else ''}"
+
+    def __str__(self) -> str:
+        return self._format(short_name(self.dtype), "~" if self.weak else "")
 
     __repr__ = __str__
 
@@ -155,9 +220,10 @@ def spec_text(type: ArrayType) -> str:
     return str(installed.type_sharding(type).spec)
 
 
-# dtype, dims with their Explicit axes, weak type, varying axes, unreduced and reduced axes
+# dtype, dims with their Explicit axes, weak type; varying, unreduced and reduced axes
 _SIZE = r"\d+(?:@(?:\w+|\([\w,]+\)))?"
-TYPE_PATTERN = rf"([\w<>]+)\[((?:{_SIZE})?(?:,{_SIZE})*)\](~?)(?:\{{([^{{}}:\n]+)\}})?(?:\{{([UR]:[^{{}}\n]+)\}})?"
+_GROUP = r"[VUR]:(?:\([^(){}\n]+\)|[^(){},\n]+)"
+TYPE_PATTERN = rf"([\w<>]+)\[((?:{_SIZE})?(?:,{_SIZE})*)\](~?)(?:\{{({_GROUP}(?:, {_GROUP})*)\}})?"
 
 
 class Typed:
@@ -210,16 +276,20 @@ def parse_type(text: str, mesh: AbstractMesh | None = None) -> ArrayType:
     if match is None or dtype is None:
         raise ValueError(f"not a type: {text!r}")
     dims = [(size, one or several) for size, one, several in re.findall(r"(\d+)(?:@(?:(\w+)|\(([\w,]+)\)))?", match[2])]
-    varying = tuple(match[4].split(",")) if match[4] else ()
-    type = ArrayType(tuple(int(size) for size, _ in dims), dtype, bool(match[3]), varying)
-    sums = dict(group.split(":") for group in match[5].split(", ")) if match[5] else {}
-    if not sums and not any(axes for _, axes in dims):
+    groups = {
+        name: tuple((several or one).split(","))
+        for name, several, one in re.findall(r"([VUR]):(?:\(([^()]+)\)|([^,]+))", match[4] or "")
+    }
+    type = ArrayType(tuple(int(size) for size, _ in dims), dtype, bool(match[3]), groups.pop("V", ()))
+    if not groups and not any(axes for _, axes in dims):
         return type
     if mesh is None:
         raise ValueError(f"{text} names Explicit axes, but its mesh is not known")
-    unreduced, reduced = (sums.get(name, "").split(",") for name in ("U", "R"))
     explicit = ExplicitSharding.of(
-        mesh, [tuple(axes.split(",")) if axes else () for _, axes in dims], unreduced, reduced
+        mesh,
+        [tuple(axes.split(",")) if axes else () for _, axes in dims],
+        groups.get("U", ()),
+        groups.get("R", ()),
     )
     parsed = type.with_explicit(explicit)
     if str(parsed) != text:
@@ -228,15 +298,16 @@ def parse_type(text: str, mesh: AbstractMesh | None = None) -> ArrayType:
 
 
 def explain_marks(text: str) -> str:
-    """Return sentences that explain the marks of the types in `text`: `f32[]~` and `f32[4]{data}`; "" without marks."""
-    axis = r"[^\W\d]\w*"  # not a number: XLA prints the layout of an array in the same way
-    marks = re.findall(rf"\[[\d,]*\](~?)(?:\{{({axis}(?:,{axis})*)\}})?", text)
+    """Return sentences that explain the marks of types in `text`: `f32[]~` and `f32[4]{V:data}`; "" without marks."""
+    marks = re.findall(rf"\[(?:{_SIZE})?(?:,{_SIZE})*\](~?)(?:\{{V:(?:\(([^(){{}}\n]+)\)|([^(){{}},\n]+)))?", text)
     lines = []
-    if any(weak for weak, _ in marks):
+    if any(weak for weak, _, _ in marks):
         lines.append("`~` marks a weak type, that of a Python number: in promotion, the dtype of an array wins.")
-    for axes in dict.fromkeys(axes for _, axes in marks if axes):
-        names = " and ".join(map(repr, axes.split(",")))
-        lines.append(f"`{{{axes}}}` marks a value that varies over the mesh axis {names}: it differs between devices.")
+    for axes in dict.fromkeys(several or one for _, several, one in marks if several or one):
+        names = axes.split(",")
+        group = axes if len(names) == 1 else f"({axes})"
+        quoted = " and ".join(map(repr, names))
+        lines.append(f"`V:{group}` marks a value that varies over the mesh axis {quoted}: it differs between devices.")
     return "".join(f"\n  {line}" for line in lines)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation
+from shardwise.compiler.ops.control.region_boundary import Join, Split
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM
@@ -85,6 +86,10 @@ def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
         if factors[0] in rule.reduce
     }
     entering = {term for layout in choice.operands for term in layout.partial}
+    if isinstance(equation.op, Split):  # terms of an unreduced operand are the shards inside
+        entering -= set(equation.op.pin.layout.partial)
+    if isinstance(equation.op, Join):
+        reduced |= set(equation.op.pin.layout.partial)
     for axis, reduction in sorted(entering, key=str):
         numbers = {n for n, layout in enumerate(choice.operands) if (axis, reduction) in layout.partial}
         are_addends = (axis, reduction) in reduced and numbers <= rule.addends

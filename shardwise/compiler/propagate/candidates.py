@@ -119,6 +119,10 @@ def manual_candidates(op: Op, types: tuple[ArrayType, ...], results: int, axis: 
     """
     if isinstance(op, (Split, Join)) and (dim := op.pin.layout.dim_of(axis)) is not None:
         return (factor_candidate(factor_rule(op, types), op.shard_index_factor(dim)),)
+    if isinstance(op, Split) and axis in op.unreduced:
+        return (Candidate((PARTIAL_SUM,), (REPLICATED,), replicated_as_partial=True),)
+    if isinstance(op, Join) and axis in op.unreduced:
+        return (Candidate((REPLICATED,), (PARTIAL_SUM,)),)
     return (replicated_candidate(len(types), results),)
 
 

@@ -239,16 +239,16 @@ def _candidates_on(
         rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
         if shardings is not None:
             factors_of[equation] = typed_factors(equation, rule, axis, shardings)
-            continue
-        values = (*equation.inputs, *equation.outputs)
-        factors_of[equation] = seeds.minor.get(equation, frozenset()) | frozenset(
-            [
-                factor
-                for factor, ((number, dim), *_) in rule.dims_by_leading_factor
-                if seeds.has(values[number], dim)
-                and (factor not in rule.compound or rule.allows_sharding({factor: size}))
-            ]
-        )
+        else:
+            values = (*equation.inputs, *equation.outputs)
+            factors_of[equation] = seeds.minor.get(equation, frozenset()) | frozenset(
+                [
+                    factor
+                    for factor, ((number, dim), *_) in rule.dims_by_leading_factor
+                    if seeds.has(values[number], dim)
+                    and (factor not in rule.compound or rule.allows_sharding({factor: size}))
+                ]
+            )
         if isinstance(equation.op, (Split, Join)):
             factors_of[equation] -= equation.op.shard_index_factors
     candidates_of: dict[Equation, tuple[Candidate, ...]] = {}
@@ -266,6 +266,8 @@ def _candidates_on(
                 partial_operands = frozenset()
             if axis in manual.get(equation, ()):
                 candidates_of[equation] = manual_candidates(equation.op, types, count, axis)
+                if isinstance(equation.op, Join) and axis in equation.op.unreduced:
+                    partial.update(equation.outputs)
                 continue
             options = candidates(
                 equation.op, types, count, axis, factors_of[equation], partial_operands, scale_operands

@@ -5,14 +5,22 @@
     f32[2,2]{U:X}       unreduced: each device along X holds a term of the sum
     f32[2,2]{R:X}       reduced: replicated along X, and the cotangent is unreduced
 
-Only Explicit axes occur in types. The planner decides along Auto axes, the program itself along Manual ones.
+Only Explicit axes shard dims in types. The planner decides along Auto axes, the program itself along Manual ones. In
+a manual region, a value may also be unreduced or reduced along the Manual axes of the region:
+
+| outside, along an Explicit axis X | inside a region over X | cotangent |
+|---|---|---|
+| sharded `8@X` | varying `{V:X}` | the same |
+| replicated | replicated | the same |
+| reduced `{R:X}` | reduced `{R:X}` | unreduced `{U:X}` |
+| unreduced `{U:X}` | unreduced `{U:X}` | reduced `{R:X}` |
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
 
 Axes = tuple[str, ...]
 
@@ -23,7 +31,7 @@ class ExplicitSharding:
     """The sharding of a value along the Explicit axes of a mesh. A type has None where the value is replicated.
 
     Attributes:
-        mesh: the mesh.
+        mesh: the mesh. Inside a manual region it is abstract, and the axes of the region are Manual.
         dims: the axes that shard each dim, major first.
         unreduced: the axes over which the value is the sum of the devices' terms, in the order of the mesh.
         reduced: the axes along which the value is replicated and its cotangent is unreduced.
@@ -38,10 +46,17 @@ class ExplicitSharding:
     def of(
         mesh: Mesh | AbstractMesh, dims: Sequence[Axes], unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
     ) -> "ExplicitSharding | None":
-        """Return the sharding with only the Explicit axes of these; None if it is replicated along all of them."""
-        explicit = mesh.abstract.explicit_axes
+        """Return the sharding along these axes; None if it is replicated.
+
+        Only Explicit axes shard dims. Unreduced and reduced values exist along Explicit and Manual axes.
+        """
+        abstract = mesh.abstract
+        explicit, auto = abstract.explicit_axes, abstract.auto_axes
         kept = tuple(tuple(axis for axis in axes if axis in explicit) for axes in dims)
-        sums, copies = (tuple(axis for axis in explicit if axis in set(axes)) for axes in (unreduced, reduced))
+        sums, copies = (
+            tuple(axis for axis in abstract.axis_names if axis in set(axes) and axis not in auto)
+            for axes in (unreduced, reduced)
+        )
         return ExplicitSharding(mesh, kept, sums, copies) if any(kept) or sums or copies else None
 
     @property
@@ -49,11 +64,27 @@ class ExplicitSharding:
         """The sharding of the cotangent: unreduced where the primal is reduced, and the other way round."""
         return ExplicitSharding(self.mesh, self.dims, self.reduced, self.unreduced)
 
-    def without_axes(self, axes: Collection[str]) -> "ExplicitSharding | None":
-        """Return the sharding along the other axes: that of a shard in a manual region over `axes`."""
-        dims = tuple(tuple(axis for axis in of_dim if axis not in axes) for of_dim in self.dims)
-        sums, copies = ([axis for axis in of if axis not in axes] for of in (self.unreduced, self.reduced))
-        return ExplicitSharding.of(self.mesh, dims, sums, copies)
+    def inside_region(self, axes: Collection[str], tracked: bool) -> "ExplicitSharding | None":
+        """Return the sharding of a shard in a manual region over `axes`; they are Manual there.
+
+        `tracked`: whether types in the region say along which of its axes a value is unreduced or reduced.
+        """
+        mesh = self.mesh.abstract.update_axis_types(dict.fromkeys(axes, AxisType.Manual))
+        sums, copies = ([axis for axis in of if tracked or axis not in axes] for of in (self.unreduced, self.reduced))
+        return ExplicitSharding.of(mesh, self.dims, sums, copies)
+
+    @property
+    def manual_sums(self) -> tuple[Axes, Axes]:
+        """The Manual axes along which the value is unreduced, and those along which it is reduced."""
+        manual = self.mesh.abstract.manual_axes
+        unreduced, reduced = (tuple(axis for axis in of if axis in manual) for of in (self.unreduced, self.reduced))
+        return unreduced, reduced
+
+    def with_manual_sums(self, unreduced: Iterable[str], reduced: Iterable[str]) -> "ExplicitSharding | None":
+        """Return the sharding with other unreduced and reduced Manual axes, and the same along Explicit axes."""
+        explicit = self.mesh.abstract.explicit_axes
+        sums, copies = ([axis for axis in of if axis in explicit] for of in (self.unreduced, self.reduced))
+        return ExplicitSharding.of(self.mesh, self.dims, (*sums, *unreduced), (*copies, *reduced))
 
     def without_dims(self, dims: Collection[int]) -> "ExplicitSharding | None":
         """Return the sharding of a value that lacks these dims."""
@@ -68,11 +99,6 @@ class ExplicitSharding:
     def format_dims(self, shape: Sequence[int]) -> str:
         """Return the dims of a type as text: `8@X,4`."""
         return ",".join(f"{size}{_suffix(axes)}" for size, axes in zip(shape, self.dims, strict=True))
-
-    def format_sums(self) -> str:
-        """Return the unreduced and reduced axes of a type as text: `{U:X}`."""
-        groups = [f"{name}:{','.join(axes)}" for name, axes in (("U", self.unreduced), ("R", self.reduced)) if axes]
-        return f"{{{', '.join(groups)}}}" if groups else ""
 
 
 def _suffix(axes: Axes) -> str:

@@ -8,7 +8,8 @@ refer.
 import math
 import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -114,9 +115,27 @@ class AbstractMesh:
     def manual_axes(self) -> tuple[str, ...]:
         return self.axes_of_type(AxisType.Manual)
 
-    def update_axis_types(self, axis_types: dict[str, AxisType]) -> "AbstractMesh":
+    @property
+    def are_all_axes_auto(self) -> bool:
+        """Whether the mesh has axes, all of them Auto."""
+        return self._has_only(AxisType.Auto)
+
+    @property
+    def are_all_axes_explicit(self) -> bool:
+        """Whether the mesh has axes, all of them Explicit."""
+        return self._has_only(AxisType.Explicit)
+
+    @property
+    def are_all_axes_manual(self) -> bool:
+        """Whether the mesh has axes, all of them Manual."""
+        return self._has_only(AxisType.Manual)
+
+    def _has_only(self, axis_type: AxisType) -> bool:
+        return not self.empty and all(kind is axis_type for kind in self.axis_types)
+
+    def update_axis_types(self, axis_types: Mapping[str, AxisType]) -> "AbstractMesh":
         """Return the mesh with other types for these axes."""
-        kinds = dict(zip(self.axis_names, self.axis_types, strict=True)) | axis_types
+        kinds = {**dict(zip(self.axis_names, self.axis_types, strict=True)), **axis_types}
         return AbstractMesh(self.axis_sizes, self.axis_names, tuple(kinds.values()))
 
     def __eq__(self, other: object) -> bool:
@@ -224,11 +243,29 @@ class _MeshContext(threading.local):
 
     def __init__(self) -> None:
         self.mesh: Mesh | None = None
+        self.region_mesh: Mesh | AbstractMesh | None = None  # the mesh of the innermost manual region
         self.manual_axes: frozenset[str] = frozenset()
         self.outer_meshes: list[Mesh | None] = []  # those that the exits of `with mesh:` blocks restore
 
+    @contextmanager
+    def in_region(self, mesh: "Mesh | AbstractMesh", axes: Iterable[str]) -> Iterator[None]:
+        """Trace or rewrite the program of a manual region over `axes` in a `with` block."""
+        before = self.mesh, self.region_mesh, self.manual_axes
+        self.mesh = mesh if isinstance(mesh, Mesh) else self.mesh
+        self.region_mesh, self.manual_axes = mesh, self.manual_axes | frozenset(axes)
+        try:
+            yield
+        finally:
+            self.mesh, self.region_mesh, self.manual_axes = before
+
 
 mesh_context = _MeshContext()
+
+
+def mesh_of_types(mesh: "Mesh | AbstractMesh") -> "Mesh | AbstractMesh":
+    """Return the mesh as types name it here: in a manual region it is abstract, and the region's axes are Manual."""
+    manual = {axis: AxisType.Manual for axis in mesh.axis_names if axis in mesh_context.manual_axes}
+    return mesh.abstract.update_axis_types(manual) if manual else mesh
 
 
 @final
@@ -269,7 +306,7 @@ class Mesh:
             )
             grid = grid.reshape(sizes)
         self.abstract = AbstractMesh(grid.shape, names, axis_types)
-        if manual := self.abstract.manual_axes:
+        if (manual := self.abstract.manual_axes) and not isinstance(grid.flat[0], AbsentDevice):
             warnings.warn(
                 f"The Manual axes {', '.join(manual)} of a mesh are planned like Auto axes outside `shard_map`.",
                 stacklevel=2,

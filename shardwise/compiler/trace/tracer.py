@@ -21,6 +21,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import PVary
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
+from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.trace.provenance import current_source, provenance
 from shardwise.compiler.trace.referrers import describe_referrers
 from shardwise.compiler.trace.running_call import running_call, shared_numpy_name
@@ -169,7 +170,7 @@ class Frame:
 
     def capture(self, x: Any) -> Value:
         """Return a new input for an outer value."""
-        return Value(x.type)
+        return Value(_type_in_region(x.type))
 
     @property
     def captured(self) -> list[Any]:
@@ -287,6 +288,22 @@ class Tracer(Array):
 
     def __repr__(self) -> str:
         return f"Traced<{self.type} in {self.frame.name}>"
+
+
+def _type_in_region(type: ArrayType) -> ArrayType:
+    """Return the type of an outer value inside the manual regions that are being traced."""
+    explicit = type.explicit
+    if explicit is None or not mesh_context.manual_axes:
+        return type
+    outer = [axis for axis in explicit.mesh.axis_names if axis not in explicit.mesh.abstract.manual_axes]
+    axes = [axis for axis in outer if axis in mesh_context.manual_axes]
+    used = {*explicit.unreduced, *explicit.reduced, *(axis for of_dim in explicit.dims for axis in of_dim)}
+    if sharded := [axis for axis in axes if axis in used]:
+        raise ShardingTypeError(
+            f"shard_map: the function closes over a value of type {type}, whose sharding names {sharded[0]!r}, a "
+            "Manual axis inside. Pass the value as an argument, so that in_specs says how it is split."
+        )
+    return type.with_explicit(explicit.inside_region(axes, tracked=True)) if axes else type
 
 
 _STATIC = "make the argument static (`static_argnums` or `static_argnames` of jit)"

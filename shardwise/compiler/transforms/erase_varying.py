@@ -1,39 +1,53 @@
-"""erase_varying: remove the varying axes of manual regions from the types of a program.
+"""erase_varying: remove the Manual axes of regions from the types of a program: varying, unreduced and reduced ones.
 
-Derivatives and error messages need varying axes. Devices compute the same without them, so they are erased before
-layouts are chosen.
+Derivatives and error messages need them. Devices compute the same without them, so they are erased before layouts are
+chosen.
 """
 
 from dataclasses import replace
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.collective.named import AssertReplicated, NamedIndex, NamedReduction, PVary
+from shardwise.compiler.ops.collective.named import (
+    AssertReplicated,
+    NamedIndex,
+    NamedReduction,
+    PReduced,
+    PUnreduced,
+    PVary,
+)
+from shardwise.compiler.ops.collective.named_exchange import NamedAllGather, NamedReduceScatter
 from shardwise.compiler.ops.control.manual import Manual
 
 
 @verifies_result
 def erase_varying(program: Program) -> Program:
-    """Return the program without varying axes; `program` itself if it has no manual region."""
-    if not any(isinstance(equation.op, (Manual, PVary)) or _has_varying(equation) for equation in program.walk()):
+    """Return the program without Manual axes in types; `program` itself if it has no manual region."""
+    if not any(isinstance(equation.op, (Manual, PVary)) or _has_manual_axes(equation) for equation in program.walk()):
         return program
     return _erase_program(program)
 
 
-def _has_varying(equation: Equation) -> bool:
-    return any(value.type.varying for value in (*equation.inputs, *equation.outputs))
+def _has_manual_axes(equation: Equation) -> bool:
+    return any(_erase_type(value.type) is not value.type for value in (*equation.inputs, *equation.outputs))
+
+
+def _erase_type(type: ArrayType) -> ArrayType:
+    explicit = type.explicit and type.explicit.with_manual_sums((), ())
+    return type.with_varying(()).with_explicit(explicit) if type.varying or explicit != type.explicit else type
 
 
 def _erase_program(program: Program) -> Program:
-    new_values: dict[Value, Value] = {value: Value(value.type.with_varying(())) for value in program.inputs}
+    new_values: dict[Value, Value] = {value: Value(_erase_type(value.type)) for value in program.inputs}
     equations = []
     for equation in program.equations:
         inputs = [new_values[value] for value in equation.inputs]
-        if isinstance(equation.op, (PVary, AssertReplicated)):
+        if isinstance(equation.op, (PVary, PReduced, PUnreduced, AssertReplicated)):
             new_values[equation.outputs[0]] = inputs[0]
             continue
-        outputs = [Value(value.type.with_varying(())) for value in equation.outputs]
+        outputs = [Value(_erase_type(value.type)) for value in equation.outputs]
         new_values.update(zip(equation.outputs, outputs, strict=True))
         equations.append(equation.replace(op=_erase_op(equation.op), inputs=inputs, outputs=outputs))
     inputs = [new_values[value] for value in program.inputs]
@@ -50,5 +64,9 @@ def _erase_op(op: Op) -> Op:
             return replace(op, invariant=False)
         case NamedIndex():
             return replace(op, tracked=False)
+        case NamedAllGather():
+            return replace(op, invariant=False, reduced=None)
+        case NamedReduceScatter():
+            return replace(op, unreduced=False)
         case _:
             return op

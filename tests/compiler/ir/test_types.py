@@ -159,7 +159,7 @@ def test_marks_of_types_are_explained():
     weak = "\n  `~` marks a weak type, that of a Python number: in promotion, the dtype of an array wins."
     assert explain_marks("f32[]~ and i32[2]~") == weak
     varying = "marks a value that varies over the mesh axis"
-    assert explain_marks("f32[2]{data} and f32[]~{data,model}") == (
-        f"{weak}\n  `{{data}}` {varying} 'data': it differs between devices."
-        f"\n  `{{data,model}}` {varying} 'data' and 'model': it differs between devices."
+    assert explain_marks("f32[2]{V:data} and f32[]~{V:(data,model)}") == (
+        f"{weak}\n  `V:data` {varying} 'data': it differs between devices."
+        f"\n  `V:(data,model)` {varying} 'data' and 'model': it differs between devices."
     )

@@ -6,8 +6,16 @@ collectives are collectives.
 
 - If a vmap binds the name, members are indexed by its batch dim, and the op becomes ordinary ops along that dim.
 - If a manual region binds the name, the members are devices, and the op becomes a collective between them (`localize`).
-  Types then say over which axes a value varies. The sum over such an axis is replicated (`invariant`). Its transpose is
-  `pvary`, which communicates nothing, and the transpose of `pvary` is the sum.
+  Types then say over which axes a value varies, is unreduced or is reduced. The sum over such an axis is replicated
+  (`invariant`). Casts between these states communicate nothing:
+
+    op          operand             result      transpose
+    pvary       replicated          varying     named_sum of a varying value
+    pvary       reduced             varying     punreduced
+    preduced    replicated          reduced     named_sum of an unreduced value
+    punreduced  varying             unreduced   pvary of a reduced value
+    named_sum   varying             replicated  pvary of a replicated value
+    named_sum   unreduced           replicated  preduced
 
 Members along several axes are numbered with the first axis major. `groups` (JAX: axis_index_groups) restrict the op to
 groups of members, in which members are numbered by their position in the group. Only reductions accept groups of
@@ -16,7 +24,9 @@ different sizes.
     named_sum           the sum over all members
     named_min_max       the maximum or minimum over all members
     named_index         the index of the member
-    pvary               cast a replicated value to varying
+    pvary               cast a replicated or reduced value to varying
+    preduced            cast a replicated value to reduced
+    punreduced          cast a varying value to unreduced
     assert_replicated   assert that a varying value is in fact replicated
 
 `named_exchange` has the ops that move values between members.
@@ -46,7 +56,10 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.reduction import MAX, MIN, SUM, Reduction
+from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.errors import ShardingTypeError
 
 
 class Named(Op):
@@ -76,6 +89,7 @@ class NamedReduction(Named):
     With `groups` there is only one axis.
     """
 
+    casts_sums = True
     axes: tuple[Any, ...]
     invariant: bool = False
 
@@ -92,6 +106,9 @@ class NamedReduction(Named):
 
     def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(axis for axis in axes if axis not in self.axes) if self.invariant else axes
+
+    def result_sums(self, result: ArrayType) -> ArrayType:
+        return without_sums(result, self.axes) if self.invariant else result
 
     def all_reduce(self, context: LocalContext, reduction: Reduction, x: Any) -> Any:
         """Reduce over the devices along the axes."""
@@ -139,7 +156,13 @@ class NamedSum(NamedReduction):
         return self(*primals), self(*tangents)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        return (PVary(self.axes)(cotangent) if self.invariant else self(cotangent),)
+        if not self.invariant:
+            return (self(cotangent),)
+        explicit = operands[0].type.explicit
+        terms = tuple(axis for axis in self.axes if explicit and axis in explicit.unreduced)
+        rest = tuple(axis for axis in self.axes if axis not in terms)
+        cotangent = PReduced(terms, explicit.mesh)(cotangent) if terms else cotangent
+        return (PVary(rest)(cotangent) if rest else cotangent,)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         return self.all_reduce(context, SUM, *operands)
@@ -215,8 +238,8 @@ class NamedIndex(Named):
         return self(), None
 
 
-class _VaryingCast(Elementwise):
-    """The base class of casts that change only over which axes the type varies."""
+class _ManualCast(Elementwise):
+    """The base class of casts that change only the state of a type along Manual axes."""
 
     arity = 1
     accepts_keys = True
@@ -239,10 +262,11 @@ class _VaryingCast(Elementwise):
 
 @final
 @record
-class PVary(_VaryingCast):
-    """Mark a replicated value as varying over `axes`. JAX: pvary."""
+class PVary(_ManualCast):
+    """Mark a replicated or reduced value as varying over `axes`. JAX: pvary, reduced_vary_cast."""
 
     name = "pvary"
+    casts_sums = True
     axes: tuple[str, ...]
 
     def out_type(self, x: ArrayType) -> ArrayType:  # type: ignore[override]
@@ -251,13 +275,63 @@ class PVary(_VaryingCast):
     def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return (*axes, *self.axes)
 
+    def result_sums(self, result: ArrayType) -> ArrayType:
+        if terms := [axis for axis in self.axes if result.explicit and axis in result.explicit.unreduced]:
+            axis = repr(terms[0])
+            raise ShardingTypeError(
+                f"a value of type {result} is unreduced over {axis}, and meets values that vary over it. Reduce it "
+                f"first: `lax.psum(x, {axis})`, or `lax.psum_scatter(x, {axis})`."
+            )
+        return without_sums(result, self.axes)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        explicit = operands[0].type.explicit
+        reduced = tuple(axis for axis in self.axes if explicit and axis in explicit.reduced)
+        rest = tuple(axis for axis in self.axes if axis not in reduced)
+        cotangent = NamedSum(rest, invariant=True)(cotangent) if rest else cotangent
+        return (PUnreduced(reduced, explicit.mesh)(cotangent) if reduced else cotangent,)
+
+
+@final
+@record
+class PReduced(_ManualCast):
+    """Mark a replicated value as reduced along `axes`: its cotangent is unreduced. JAX: preduced."""
+
+    name = "preduced"
+    casts_sums = True
+    axes: tuple[str, ...]
+    mesh: AbstractMesh
+
+    def result_sums(self, result: ArrayType) -> ArrayType:
+        return with_sums(result, self.mesh, reduced=self.axes)
+
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (NamedSum(self.axes, invariant=True)(cotangent),)
 
 
 @final
 @record
-class AssertReplicated(_VaryingCast):
+class PUnreduced(_ManualCast):
+    """Mark a varying value as unreduced over `axes`: as the terms of a sum. JAX: vary_unreduced_cast."""
+
+    name = "punreduced"
+    casts_sums = True
+    axes: tuple[str, ...]
+    mesh: AbstractMesh
+
+    def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(axis for axis in axes if axis not in self.axes)
+
+    def result_sums(self, result: ArrayType) -> ArrayType:
+        return with_sums(result, self.mesh, unreduced=self.axes)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return (PVary(self.axes)(cotangent),)
+
+
+@final
+@record
+class AssertReplicated(_ManualCast):
     """Assert that a varying value is in fact replicated over `axes`. The first device along them gets the cotangent."""
 
     name = "assert_replicated"
@@ -267,11 +341,33 @@ class AssertReplicated(_VaryingCast):
         return tuple(axis for axis in axes if axis not in self.axes)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        varying = PVary(self.axes)(cotangent)
-        for axis in self.axes:
-            is_first = Compare("EQ")(NamedIndex(axis, tracked=True)(), full((), 0, np.int32))
-            varying = Select()(Broadcast(varying.type.shape, ())(is_first), varying, zeros_like(varying))
-        return (varying,)
+        return (first_device_only(cotangent, self.axes),)
+
+
+def first_device_only(x: Any, axes: Sequence[str]) -> Any:
+    """Return `x` on the first device along `axes`, and zeros on the others: terms whose sum is the replicated `x`."""
+    varying = PVary(tuple(axes))(x)
+    for axis in axes:
+        is_first = Compare("EQ")(NamedIndex(axis, tracked=True)(), full((), 0, np.int32))
+        varying = Select()(Broadcast(varying.type.shape, ())(is_first), varying, zeros_like(varying))
+    return varying
+
+
+def with_sums(
+    type: ArrayType, mesh: AbstractMesh, unreduced: Sequence[str] = (), reduced: Sequence[str] = ()
+) -> ArrayType:
+    """Return the type of a value that is also unreduced or reduced along these Manual axes of `mesh`."""
+    old = type.explicit or ExplicitSharding(mesh, ((),) * type.ndim)
+    sums, copies = old.manual_sums
+    return type.with_explicit(old.with_manual_sums((*sums, *unreduced), (*copies, *reduced)))
+
+
+def without_sums(type: ArrayType, axes: Sequence[str]) -> ArrayType:
+    """Return the type of a value that is neither unreduced nor reduced along these Manual axes."""
+    if type.explicit is None:
+        return type
+    sums, copies = ([axis for axis in of if axis not in axes] for of in type.explicit.manual_sums)
+    return type.with_explicit(type.explicit.with_manual_sums(sums, copies))
 
 
 def flat_axis_index(axes: Sequence[Any], sizes: Sequence[int], tracked: frozenset[Any] = frozenset()) -> Any:

@@ -28,6 +28,8 @@ from shardwise.compiler.ops.collective.named import (
     split_groups,
     sum_of_copies,
     take_slices,
+    with_sums,
+    without_sums,
 )
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
@@ -36,6 +38,7 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape, move_dim
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import Dims, FactorRule
+from shardwise.compiler.shardings.mesh import AbstractMesh
 
 
 @record
@@ -116,13 +119,16 @@ class NamedExchangeOp(Named):
 class NamedAllGather(NamedExchangeOp):
     """The values of all members, stacked along a new dim `dim`.
 
-    `invariant`: the result is replicated, and its type says so. The cotangent of a member is then its slice.
+    `invariant`: the result is replicated, and its type says so. The cotangent of a member is then its slice. `reduced`:
+    the mesh, if the result is reduced. Its cotangent is then unreduced, and scattered.
     """
 
     name = "named_all_gather"
+    casts_sums = True
     dim: int
     groups: Groups | None = field(default=None, repr=False)
     invariant: bool = field(default=False, repr=False)
+    reduced: AbstractMesh | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if not 0 <= self.dim <= x.ndim:
@@ -130,7 +136,10 @@ class NamedAllGather(NamedExchangeOp):
         return x.with_shape((*x.shape[: self.dim], self.count, *x.shape[self.dim :]))
 
     def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(axis for axis in axes if axis not in self.axes) if self.invariant else axes
+        return tuple(axis for axis in axes if axis not in self.axes) if self.invariant or self.reduced else axes
+
+    def result_sums(self, result: ArrayType) -> ArrayType:
+        return with_sums(result, self.reduced, reduced=self.axes) if self.reduced else result
 
     def factors(self, x: ArrayType) -> FactorRule:  # type: ignore[override]
         return _member_dim_rule(x, (), (self.dim,), self.count)
@@ -144,7 +153,8 @@ class NamedAllGather(NamedExchangeOp):
         if self.invariant:
             number = flat_axis_index(self.axes, self.sizes, self.axis_names)
             return (_slice_at(PVary(self.axes)(cotangent), self.dim, number),)
-        return (NamedReduceScatter(self.axes, self.sizes, self.dim, self.groups)(cotangent),)
+        unreduced = self.reduced is not None
+        return (NamedReduceScatter(self.axes, self.sizes, self.dim, self.groups, unreduced)(cotangent),)
 
     def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         return batch_dim_at(x, dim, self.dim, self.count), None
@@ -163,16 +173,29 @@ class NamedAllGather(NamedExchangeOp):
 @final
 @record
 class NamedReduceScatter(NamedExchangeOp):
-    """Member k gets slice k, along `dim`, of the sum over all members. The result lacks `dim`."""
+    """Member k gets slice k, along `dim`, of the sum over all members. The result lacks `dim`.
+
+    `unreduced`: the type of the operand is unreduced, and that of the result varying. The cotangent is then reduced.
+    """
 
     name = "named_reduce_scatter"
+    casts_sums = True
     dim: int
     groups: Groups | None = field(default=None, repr=False)
+    unreduced: bool = field(default=False, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if not 0 <= self.dim < x.ndim or x.shape[self.dim] != self.count:
             raise TypeError(f"named_reduce_scatter: {x} needs {self.count} slices along dim {self.dim}, one per member")
         return x.without((self.dim,))
+
+    def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        return (*axes, *self.axes) if self.unreduced else axes
+
+    def result_sums(self, result: ArrayType) -> ArrayType:
+        if not self.unreduced:
+            return result
+        return without_sums(result, self.axes).with_varying((*result.varying, *self.axes))
 
     def factors(self, x: ArrayType) -> FactorRule:  # type: ignore[override]
         return _member_dim_rule(x, (self.dim,), (), self.count)
@@ -183,7 +206,8 @@ class NamedReduceScatter(NamedExchangeOp):
         return _drop_dim(scatter(x), self.dim)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        return (NamedAllGather(self.axes, self.sizes, self.dim, self.groups)(cotangent),)
+        mesh = operands[0].type.explicit.mesh if self.unreduced else None
+        return (NamedAllGather(self.axes, self.sizes, self.dim, self.groups, reduced=mesh)(cotangent),)
 
     def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         return sum_of_copies(x, self.count) if dim is None else Sum((dim,))(x), self.dim

@@ -4,14 +4,15 @@ A manual region has some axes of the mesh. Its program is the work of one device
 names in it run along these axes. The other axes are planned, inside the region as outside. Values get in and out by
 `split` and `join`.
 
-`tracked` (JAX: check_vma): types inside the region say over which of its axes a value varies. Replication of results is
-then proved, sums over an axis are replicated, and derivatives communicate only where needed. Without it, a result that
-is not sharded along an axis is taken from any device along the axis, and derivatives assume that all devices agree.
+`tracked` (JAX: check_vma): types inside the region say over which of its axes a value varies, is unreduced or reduced.
+Replication of results is then proved, sums over an axis are replicated, and derivatives communicate only where needed.
+Without it, a result that is not sharded along an axis is taken from any device along the axis, and derivatives assume
+that all devices agree.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -19,22 +20,25 @@ import numpy as np
 
 from shardwise.compiler.ir.dispatch import bind_axis_names, installed
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, UndefinedPrimal
-from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, UndefinedPrimal
+from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import NamedSum
 from shardwise.compiler.ops.control.call import Call, drop_none, insert_none, present_mask
 from shardwise.compiler.ops.control.control import Binding, Control, entry, exit_, operand, result
-from shardwise.compiler.ops.control.region_boundary import Join, Split
+from shardwise.compiler.ops.control.region_boundary import Join, ShardSpec, Split
+from shardwise.compiler.ops.control.region_residuals import Residual, linear_program
 from shardwise.compiler.ops.elementwise.arithmetic import Div
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.ops.placement.reshard import reshard_to
+from shardwise.compiler.shardings.explicit import Axes, ExplicitSharding
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, mesh_context
 from shardwise.errors import ShardingError
 
-DimAxes = tuple[tuple[str, ...], ...]  # for each dim, the axes of the region that shard it
+DimAxes = tuple[Axes, ...]  # for each dim, the axes of the region that shard it
+Sums = tuple[Axes, Axes]  # the axes of the region along which an array is unreduced, and those where it is reduced
 
 
 @final
@@ -51,6 +55,8 @@ class Manual(Control):
         tracked: whether types say over which axes values vary.
         parts: for each of `axes`, its sub-axes in `mesh`, if that is finer than the mesh that the user named.
         explicit: whether types say how values are sharded along Explicit mesh axes.
+        in_sums: for each operand, the axes along which it is unreduced and reduced; empty if none is.
+        out_sums: the same for the results.
     """
 
     name = "manual"
@@ -62,6 +68,31 @@ class Manual(Control):
     tracked: bool = True
     parts: tuple[tuple[str, ...], ...] | None = None
     explicit: bool = True
+    in_sums: tuple[Sums, ...] = field(default=(), repr=False)
+    out_sums: tuple[Sums, ...] = field(default=(), repr=False)
+
+    @staticmethod
+    def of(
+        program: Program,
+        mesh: Mesh | AbstractMesh,
+        axes: Axes,
+        in_specs: Sequence[ShardSpec],
+        out_specs: Sequence[ShardSpec],
+        tracked: bool,
+    ) -> "Manual":
+        """Return the region with these specs of its operands and results."""
+        region = Manual(program, mesh, axes, (), (), tracked)
+        return region.with_program(program, in_specs, out_specs)
+
+    @cached_property
+    def in_specs(self) -> tuple[ShardSpec, ...]:
+        """The spec of each operand."""
+        return _specs(self.in_dim_axes, self.in_sums)
+
+    @cached_property
+    def out_specs(self) -> tuple[ShardSpec, ...]:
+        """The spec of each result."""
+        return _specs(self.out_dim_axes, self.out_sums)
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -81,32 +112,30 @@ class Manual(Control):
     def bindings(self) -> tuple[Binding, ...]:
         """Each binding is a group, as each has its own sharding. One more group is for replicated operands."""
         return (
+            *(Binding(n, self._split(spec), (operand(n),), (entry(n),)) for n, spec in enumerate(self.in_specs)),
             *(
-                Binding(n, Split(*self._mesh_sharding(dim_axes), self._explicit_axes), (operand(n),), (entry(n),))
-                for n, dim_axes in enumerate(self.in_dim_axes)
-            ),
-            *(
-                Binding(
-                    len(self.in_dim_axes) + n,
-                    Join(*self._mesh_sharding(dim_axes)[:2], self.axes, self.mesh if self._explicit_axes else None),
-                    (exit_(n),),
-                    (result(n),),
-                )
-                for n, dim_axes in enumerate(self.out_dim_axes)
+                Binding(len(self.in_specs) + n, self._join(spec), (exit_(n),), (result(n),))
+                for n, spec in enumerate(self.out_specs)
             ),
         )
 
-    @cached_property
-    def _explicit_axes(self) -> tuple[str, ...]:
-        """The Explicit mesh axes that are manual in the region."""
-        explicit = self.mesh.abstract.explicit_axes if self.explicit else ()
-        return tuple(part for parts in self.mesh_axes.values() for part in parts if part in explicit)
+    def _split(self, spec: ShardSpec) -> Split:
+        dims, counts = self._mesh_sharding(spec)
+        varying = spec.sharding_axes if self.tracked else ()
+        manual = self.axes if self.explicit else ()
+        return Split(dims, counts, varying, manual, self._parts(spec.unreduced), spec.reduced, self.tracked)
 
-    def _mesh_sharding(self, dim_axes: DimAxes) -> tuple[DimAxes, tuple[int, ...], tuple[str, ...]]:
-        """Return for each dim its mesh axes and its number of shards; and the axes over which shards vary."""
-        varying = tuple(axis for axes in dim_axes for axis in axes) if self.tracked else ()
-        dims = tuple(tuple(part for axis in axes for part in self.mesh_axes[axis]) for axes in dim_axes)
-        return dims, tuple(self._extent(axes) for axes in dim_axes), varying
+    def _join(self, spec: ShardSpec) -> Join:
+        mesh = self.mesh if self.explicit else None
+        return Join(*self._mesh_sharding(spec), self.axes, mesh, self._parts(spec.unreduced), spec.reduced)
+
+    def _mesh_sharding(self, spec: ShardSpec) -> tuple[DimAxes, tuple[int, ...]]:
+        """Return for each dim its mesh axes and its number of shards."""
+        return tuple(map(self._parts, spec.dims)), tuple(map(self._extent, spec.dims))
+
+    def _parts(self, axes: Axes) -> Axes:
+        """Return the mesh axes that axes of the region consist of."""
+        return tuple(part for axis in axes for part in self.mesh_axes[axis])
 
     def _extent(self, axes: Sequence[str]) -> int:
         """Return the number of devices along axes of the region."""
@@ -115,32 +144,33 @@ class Manual(Control):
 
     @property
     def const_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        return ((len(self.in_dim_axes) + len(self.out_dim_axes), (0,)),)
+        return ((len(self.in_specs) + len(self.out_specs), (0,)),)
 
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> "Manual":
         (program,) = programs
         if counts is None:
             return self.with_program(
                 program,
-                _append_key_dims(self.in_dim_axes, program.in_types),
-                _append_key_dims(self.out_dim_axes, program.out_types),
+                _append_key_dims(self.in_specs, program.in_types),
+                _append_key_dims(self.out_specs, program.out_types),
             )
-        all_counts = [*counts, *[0] * (len(self.in_dim_axes) + len(self.out_dim_axes) + 1 - len(counts))]
-        out_counts = all_counts[len(self.in_dim_axes) :]
-        in_dim_axes = [
-            dim_axes for dim_axes, count in zip(self.in_dim_axes, all_counts, strict=False) for _ in range(count)
-        ]
-        out_dim_axes = [
-            dim_axes for dim_axes, count in zip(self.out_dim_axes, out_counts, strict=False) for _ in range(count)
-        ]
-        in_dim_axes += [((),) * type.ndim for type in program.in_types[len(in_dim_axes) :]]
-        return self.with_program(program, in_dim_axes, out_dim_axes)
+        all_counts = [*counts, *[0] * (len(self.in_specs) + len(self.out_specs) + 1 - len(counts))]
+        out_counts = all_counts[len(self.in_specs) :]
+        in_specs = [spec for spec, count in zip(self.in_specs, all_counts, strict=False) for _ in range(count)]
+        out_specs = [spec for spec, count in zip(self.out_specs, out_counts, strict=False) for _ in range(count)]
+        in_specs += [ShardSpec(((),) * type.ndim) for type in program.in_types[len(in_specs) :]]
+        return self.with_program(program, in_specs, out_specs)
 
-    def with_program(
-        self, program: Program, in_dim_axes: Sequence[DimAxes], out_dim_axes: Sequence[DimAxes]
-    ) -> "Manual":
+    def with_program(self, program: Program, in_specs: Sequence[ShardSpec], out_specs: Sequence[ShardSpec]) -> "Manual":
         """Return the region with another program."""
-        return replace(self, program=program, in_dim_axes=tuple(in_dim_axes), out_dim_axes=tuple(out_dim_axes))
+        return replace(
+            self,
+            program=program,
+            in_dim_axes=tuple(spec.dims for spec in in_specs),
+            out_dim_axes=tuple(spec.dims for spec in out_specs),
+            in_sums=_sums(in_specs),
+            out_sums=_sums(out_specs),
+        )
 
     def on_refined_mesh(
         self, mesh: Mesh | AbstractMesh, sub_axes: Mapping[str, tuple[str, ...]], program: Program
@@ -149,10 +179,13 @@ class Manual(Control):
         parts = tuple(tuple(fine for part in self.mesh_axes[axis] for fine in sub_axes[part]) for axis in self.axes)
         return replace(self, program=program, mesh=mesh, parts=parts)
 
-    def _bind_axes(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _bind_axes(self) -> Iterator[None]:
         """Bind the names of the axes while the program is rewritten: a user's derivative rule may use them."""
         sizes = {axis: self._extent((axis,)) for axis in self.axes}
-        return bind_axis_names(sizes, frozenset(self.axes) if self.tracked else frozenset())
+        tracked = frozenset(self.axes) if self.tracked else frozenset()
+        with bind_axis_names(sizes, tracked), mesh_context.in_region(self.mesh, self.axes):
+            yield
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         with self._bind_axes():
@@ -163,17 +196,22 @@ class Manual(Control):
         with self._bind_axes():
             forward, linear, out_active = installed.transforms.linearize(self.program, active)
         count = len(self.program.outputs)
-        residuals = [_Residual.of(self, forward, value) for value in forward.outputs[count:]]
+        residuals = [
+            Residual.of(
+                forward, value, self.in_specs, self.axes, value.type.varying if self.tracked else self._used_axes
+            )
+            for value in forward.outputs[count:]
+        ]
         results = self._forward_region(forward, residuals)(*primals)
         new_results = iter(results[count:])
         saved = [next(new_results) if r.operand is None else primals[r.operand] for r in residuals]
-        in_dim_axes = [*(residual.dim_axes for residual in residuals), *_select(self.in_dim_axes, active)]
+        in_specs = [*(residual.spec for residual in residuals), *_select(self.in_specs, active)]
         linear_region = self.with_program(
-            _linear_program(linear, residuals), in_dim_axes, _select(self.out_dim_axes, out_active)
+            linear_program(linear, residuals), in_specs, _select(self.out_specs, out_active)
         )
         return results[:count], insert_none(linear_region(*saved, *drop_none(tangents)), out_active)
 
-    def _forward_region(self, forward: Program, residuals: Sequence["_Residual"]) -> "Manual":
+    def _forward_region(self, forward: Program, residuals: Sequence[Residual]) -> "Manual":
         """Build the region that returns the results, and the residuals that are not operands."""
         count = len(self.program.outputs)
         new = [residual for residual in residuals if residual.operand is None]
@@ -181,9 +219,7 @@ class Manual(Control):
             (*forward.equations, *(residual.reshape for residual in new if residual.reshape)),
             (*forward.outputs[:count], *(residual.saved_value for residual in new)),
         )
-        return self.with_program(
-            program, self.in_dim_axes, [*self.out_dim_axes, *(residual.dim_axes for residual in new)]
-        )
+        return self.with_program(program, self.in_specs, [*self.out_specs, *(residual.spec for residual in new)])
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         linear = tuple(isinstance(x, UndefinedPrimal) for x in operands)
@@ -191,64 +227,81 @@ class Manual(Control):
         with self._bind_axes():
             program, out_nonzero = installed.transforms.transpose(self.program, linear, nonzero)
         known = [x for x in operands if not isinstance(x, UndefinedPrimal)]
-        in_dim_axes = [
-            *_select(self.in_dim_axes, [not is_linear for is_linear in linear]),
-            *_select(self.out_dim_axes, nonzero),
+        in_specs = [
+            *_select(self.in_specs, [not is_linear for is_linear in linear]),
+            *(spec.cotangent for spec in _select(self.out_specs, nonzero)),
         ]
-        out_dim_axes = _select(_select(self.in_dim_axes, linear), out_nonzero)
+        out_specs = [spec.cotangent for spec in _select(_select(self.in_specs, linear), out_nonzero)]
         if not self.tracked:
-            program = self._assume_replicated(program, len(known), in_dim_axes, out_dim_axes)
-        cotangents = self.with_program(program, in_dim_axes, out_dim_axes)(*known, *drop_none(cotangent))
+            program = self._assume_replicated(program, len(known), in_specs, out_specs)
+        cotangents = self.with_program(program, in_specs, out_specs)(*known, *drop_none(cotangent))
         return tuple(insert_none(insert_none(cotangents, out_nonzero), linear))
 
     def _assume_replicated(
-        self, program: Program, known: int, in_dim_axes: Sequence[DimAxes], out_dim_axes: Sequence[DimAxes]
+        self, program: Program, known: int, in_specs: Sequence[ShardSpec], out_specs: Sequence[ShardSpec]
     ) -> Program:
         """Adapt a transposed program to values that are assumed, not proved, to be replicated.
 
-        Along each axis that does not shard a value, an incoming cotangent is divided by the number of devices, and an
-        outgoing one is summed over the devices.
+        Along each axis where a value is replicated, an incoming cotangent is divided by the number of devices, and an
+        outgoing one is summed over the devices. Where the outgoing one is unreduced, its terms are not summed.
         """
 
         def body(*args: Any) -> list[Any]:
             shares = [
-                Div()(x, full_like(x, self._extent(self._unsharded_axes(dim_axes))))
-                for x, dim_axes in zip(args[known:], in_dim_axes[known:], strict=True)
+                Div()(x, full_like(x, self._extent(self._replicated_axes(spec, spec.reduced))))
+                for x, spec in zip(args[known:], in_specs[known:], strict=True)
             ]
             cotangents = Call(program)(*args[:known], *shares)
-            return [
-                NamedSum(axes)(x) if (axes := self._unsharded_axes(dim_axes)) else x
-                for x, dim_axes in zip(cotangents, out_dim_axes, strict=True)
-            ]
+            return [self._sum_over_devices(x, spec) for x, spec in zip(cotangents, out_specs, strict=True)]
 
         return installed.transforms.rewrite(program.name, program.in_types, body)
 
-    def _unsharded_axes(self, dim_axes: DimAxes) -> tuple[str, ...]:
-        """Return the axes of the region that do not shard a value."""
-        used = {axis for axes in dim_axes for axis in axes}
-        return tuple(axis for axis in self.axes if axis not in used)
+    def _sum_over_devices(self, x: Any, spec: ShardSpec) -> Any:
+        """Sum an outgoing cotangent over the axes where it is replicated; where it is reduced, compute the mean."""
+        axes = self._replicated_axes(spec)
+        total = NamedSum(axes)(x) if axes else x
+        return Div()(total, full_like(total, self._extent(spec.reduced))) if spec.reduced else total
+
+    @cached_property
+    def _used_axes(self) -> frozenset[str]:
+        """The axes that occur in specs or in the program: no value differs along the others."""
+        named = (axis for spec in self._all_specs for axis in (*spec.sharding_axes, *spec.unreduced, *spec.reduced))
+        return self.program.axis_names.union(named)
+
+    def _replicated_axes(self, spec: ShardSpec, excluded: Axes = ()) -> Axes:
+        """Return the used axes that neither shard a value nor leave it unreduced; without those excluded."""
+        others = (*spec.sharding_axes, *spec.unreduced, *excluded)
+        return tuple(axis for axis in self.axes if axis in self._used_axes and axis not in others)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        if axis.spmd:
-            # The mesh axes of the batch dim leave the region, and operands are pinned to them.
-            region = self._without_axes(axis.spmd)
-            pinned = [
+        """The mesh axes of the batch dim leave the region: those of `spmd_axis_name`, or Explicit ones."""
+        batch_axes = axis.explicit.dims[0] if axis.explicit else ()
+        leaving = axis.spmd or tuple(name for name in batch_axes if name in self.axes)
+        label = f"with spmd_axis_name={leaving}" if axis.spmd else f"over a dim that is sharded along {leaving}"
+        region = self._without_axes(leaving, label) if leaving else self
+        if axis.spmd and set(axis.spmd) <= set(self.mesh.abstract.explicit_axes):
+            axis = BatchAxis(axis.size, axis.name, (), axis.explicit or ExplicitSharding.of(self.mesh, (axis.spmd,)))
+            operands = [x if dim is None else _shard_dim(x, dim, axis) for x, dim in zip(operands, dims, strict=True)]
+        elif axis.spmd:
+            operands = [
                 x if dim is None else self._pinned(x, dim, axis.spmd) for x, dim in zip(operands, dims, strict=True)
             ]
-            return region.vmap(BatchAxis(axis.size, axis.name), pinned, dims)
-        with self._bind_axes():
-            program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims))
-        in_dim_axes = [_insert_dim(dim_axes, dim) for dim_axes, dim in zip(self.in_dim_axes, dims, strict=True)]
-        out_dim_axes = [_insert_dim(dim_axes, dim) for dim_axes, dim in zip(self.out_dim_axes, out_dims, strict=True)]
-        return self.with_program(program, in_dim_axes, out_dim_axes)(*operands), out_dims
+        explicit = axis.explicit and axis.explicit.inside_region(region.axes, tracked=True)
+        with region._bind_axes():
+            program, out_dims = installed.transforms.vmap(
+                region.program, BatchAxis(axis.size, axis.name, (), explicit), tuple(dims)
+            )
+        in_specs = [_insert_dim(spec, dim) for spec, dim in zip(self.in_specs, dims, strict=True)]
+        out_specs = [_insert_dim(spec, dim) for spec, dim in zip(self.out_specs, out_dims, strict=True)]
+        return region.with_program(program, in_specs, out_specs)(*operands), out_dims
 
-    def _without_axes(self, spmd: tuple[str, ...]) -> "Manual":
-        """Return the region without these axes, which it must not use."""
+    def _without_axes(self, spmd: Axes, label: str) -> "Manual":
+        """Return the region without these axes, which it must not use. `label` describes the vmap, for messages."""
         mesh = self.mesh.abstract
         for axis in spmd:
             if axis not in mesh.axis_names:
                 why = mesh.unknown_axis_message(axis)
-            elif any(axis in axes for dim_axes in (*self.in_dim_axes, *self.out_dim_axes) for axes in dim_axes):
+            elif any(axis in (*spec.sharding_axes, *spec.unreduced, *spec.reduced) for spec in self._all_specs):
                 why = f"axis {axis!r} already shards its arguments or results"
             elif axis in self.program.axis_names or any(
                 axis in equation.op.axes for equation in self.program.walk() if isinstance(equation.op, Manual)
@@ -256,10 +309,16 @@ class Manual(Control):
                 why = f"its collectives use axis {axis!r}"
             else:
                 continue
-            raise ShardingError(f"vmap with spmd_axis_name={spmd} is incompatible with a shard_map inside: {why}")
+            raise ShardingError(f"vmap {label} is incompatible with a shard_map inside: {why}")
         kept = tuple(axis for axis in self.axes if axis not in spmd)
         parts = None if self.parts is None else tuple(self.mesh_axes[axis] for axis in kept)
-        return replace(self, axes=kept, parts=parts)
+        types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+        program = _with_axis_types(self.program, {axis: types[axis] for axis in spmd})
+        return replace(self, program=program, axes=kept, parts=parts)
+
+    @property
+    def _all_specs(self) -> tuple[ShardSpec, ...]:
+        return (*self.in_specs, *self.out_specs)
 
     def _pinned(self, x: Any, dim: int, spmd: tuple[str, ...]) -> Any:
         """Pin `dim` of `x` to these axes; the other dims are open."""
@@ -270,15 +329,22 @@ class Manual(Control):
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         """Run all devices of the region at once: each of its axes is a vmap, in which collectives are ordinary ops."""
         program = installed.transforms.erase_varying(installed.transforms.inline(self.program))
-        stacks = [self._stack_shards(x, dim_axes) for x, dim_axes in zip(operands, self.in_dim_axes, strict=True)]
+        stacks = [self._stack_shards(x, spec) for x, spec in zip(operands, self.in_specs, strict=True)]
         for axis in reversed(self.axes):
-            dims = tuple(0 if any(axis in axes for axes in dim_axes) else None for dim_axes in self.in_dim_axes)
+            dims = tuple(0 if axis in (*spec.sharding_axes, *spec.unreduced) else None for spec in self.in_specs)
             program, _ = installed.transforms.vmap(program, BatchAxis(self._extent((axis,)), axis), dims, True)
         results = evaluate(program, stacks)
-        return tuple(self._join_shards(x, dim_axes) for x, dim_axes in zip(results, self.out_dim_axes, strict=True))
+        return tuple(self._join_shards(x, spec) for x, spec in zip(results, self.out_specs, strict=True))
 
-    def _stack_shards(self, x: NumpyArray, dim_axes: DimAxes) -> NumpyArray:
-        """Split an array into shards, with a leading dim for each axis that shards it, ordered as the region's axes."""
+    def _stack_shards(self, x: NumpyArray, spec: ShardSpec) -> NumpyArray:
+        """Split an array into shards, with a leading dim for each axis that shards it, ordered as the region's axes.
+
+        An unreduced array has a leading dim too: the first device has all of it, and the terms of the others are zero.
+        """
+        unreduced = [axis for axis in self.axes if axis in spec.unreduced]
+        for axis in reversed(unreduced):
+            x = np.stack([x, *[np.zeros_like(x)] * (self._extent((axis,)) - 1)])
+        dim_axes = (*((axis,) for axis in unreduced), *spec.dims)
         sizes: list[int] = []
         axis_dims: dict[str, int] = {}
         shard_dims = []
@@ -288,12 +354,18 @@ class Manual(Control):
                 sizes.append(self._extent((axis,)))
             shard_dims.append(len(sizes))
             sizes.append(size // self._extent(axes))
-        order = [*(axis_dims[axis] for axis in self.axes if axis in axis_dims), *shard_dims]
-        return x.reshape(sizes).transpose(order)
+        order = [*(axis_dims[axis] for axis in self.axes if axis in axis_dims), *shard_dims[len(unreduced) :]]
+        return (
+            x.reshape([*sizes])
+            .transpose([*order, *shard_dims[: len(unreduced)]])
+            .reshape([sizes[dim] for dim in order])
+        )
 
-    def _join_shards(self, x: NumpyArray, dim_axes: DimAxes) -> NumpyArray:
+    def _join_shards(self, x: NumpyArray, spec: ShardSpec) -> NumpyArray:
         """Join shards, which have a leading dim for each axis of the region, to an array."""
-        sharding = [axis for axes in dim_axes for axis in axes]
+        dim_axes, sharding = spec.dims, spec.sharding_axes
+        unreduced = tuple(number for number, axis in enumerate(self.axes) if axis in spec.unreduced)
+        x = x.sum(unreduced, dtype=x.dtype, keepdims=True) if unreduced else x
         shards = x[tuple(slice(None) if axis in sharding else 0 for axis in self.axes)]
         leading = [axis for axis in self.axes if axis in sharding]
         order = [
@@ -307,67 +379,63 @@ class Manual(Control):
         )
 
 
-@final
-class _Residual:
-    """A residual of a linearized region: an operand, or a further result of the forward region.
-
-    A residual that varies over axes becomes a result with a new leading dim, which these axes shard.
-
-    Attributes:
-        value: the residual inside the forward program.
-        operand: the number of the operand, or None.
-        dim_axes: the axes that shard each dim outside the region.
-        reshape: the equation that adds the leading dim, or None.
-    """
-
-    def __init__(self, value: Value, operand: int | None, dim_axes: DimAxes, reshape: Equation | None):
-        self.value = value
-        self.operand = operand
-        self.dim_axes = dim_axes
-        self.reshape = reshape
-
-    @staticmethod
-    def of(region: Manual, forward: Program, value: Value) -> "_Residual":
-        if value in forward.inputs:
-            number = forward.inputs.index(value)
-            return _Residual(value, number, region.in_dim_axes[number], None)
-        axes = tuple(axis for axis in region.axes if axis in value.type.varying or not region.tracked)
-        unsharded: DimAxes = ((),) * value.type.ndim
-        if not axes:
-            return _Residual(value, None, unsharded, None)
-        shape = (1, *value.type.shape)
-        reshape = Equation(Reshape(shape), [value], [Value(value.type.with_shape(shape))])
-        return _Residual(value, None, (axes, *unsharded), reshape)
-
-    @property
-    def saved_value(self) -> Value:
-        """The value that the forward region returns."""
-        return self.reshape.outputs[0] if self.reshape else self.value
+def _shard_dim(x: Any, dim: int, axis: BatchAxis) -> Any:
+    """Return `x` with its batch dim sharded as `axis` says."""
+    return reshard_to(x, x.type.without((dim,)).with_dim(dim, axis.size, axis.explicit).explicit)
 
 
-def _linear_program(linear: Program, residuals: Sequence[_Residual]) -> Program:
-    """Return `linear` with saved residuals, which may have a leading dim of size 1, as its first inputs."""
+def _with_axis_types(program: Program, types: Mapping[str, AxisType]) -> Program:
+    """Return the program of a region with other types of mesh axes, in the types of its values and in its ops."""
+    new_values: dict[Value, Value] = {}
 
-    def body(*args: Any) -> Sequence[Any]:
-        values = [
-            Reshape(residual.value.type.shape)(x) if residual.reshape else x
-            for residual, x in zip(residuals, args, strict=False)
-        ]
-        return Call(linear)(*values, *args[len(residuals) :])  # type: ignore[no-any-return]
+    def convert_value(value: Value) -> Value:
+        explicit = value.type.explicit
+        if explicit is not None:
+            explicit = replace(explicit, mesh=explicit.mesh.abstract.update_axis_types(types))
+        new = new_values[value] = Value(value.type.with_explicit(explicit))
+        return new
 
-    types = [*(residual.saved_value.type for residual in residuals), *linear.in_types[len(residuals) :]]
-    return installed.transforms.rewrite(linear.name, types, body)
+    def convert_op(op: Op) -> Op:
+        meshes = {name: mesh for name, mesh in vars(op).items() if isinstance(mesh, AbstractMesh)}
+        changed: Any = {name: mesh.update_axis_types(types) for name, mesh in meshes.items()}
+        op = replace(op, **changed) if changed else op  # type: ignore[type-var]
+        return op.map_programs(lambda inner: _with_axis_types(inner, types))
+
+    inputs = tuple(map(convert_value, program.inputs))
+    equations = [
+        equation.replace(
+            op=convert_op(equation.op),
+            inputs=[new_values[value] for value in equation.inputs],
+            outputs=[convert_value(value) for value in equation.outputs],
+        )
+        for equation in program.equations
+    ]
+    return Program(inputs, tuple(equations), tuple(new_values[value] for value in program.outputs), program.name)
 
 
-def _append_key_dims(dim_axes: Sequence[DimAxes], types: Sequence[ArrayType]) -> list[DimAxes]:
+def _specs(dim_axes: Sequence[DimAxes], sums: Sequence[Sums]) -> tuple[ShardSpec, ...]:
+    all_sums = sums or (((), ()),) * len(dim_axes)
+    return tuple(ShardSpec(dims, *of_value) for dims, of_value in zip(dim_axes, all_sums, strict=True))
+
+
+def _sums(specs: Sequence[ShardSpec]) -> tuple[Sums, ...]:
+    """Return the unreduced and reduced axes of values; empty if there are none."""
+    sums = tuple((spec.unreduced, spec.reduced) for spec in specs)
+    return sums if any(axes for of_value in sums for axes in of_value) else ()
+
+
+def _append_key_dims(specs: Sequence[ShardSpec], types: Sequence[ArrayType]) -> list[ShardSpec]:
     """Add an unsharded dim for keys that have been replaced by their words, which need one more dim."""
-    return [(*dims, *[()] * (type.ndim - len(dims))) for dims, type in zip(dim_axes, types, strict=True)]
+    return [
+        spec._replace(dims=(*spec.dims, *[()] * (type.ndim - len(spec.dims))))
+        for spec, type in zip(specs, types, strict=True)
+    ]
 
 
 def _select(items: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
     return [item for item, selected in zip(items, mask, strict=True) if selected]
 
 
-def _insert_dim(dim_axes: DimAxes, dim: int | None) -> DimAxes:
+def _insert_dim(spec: ShardSpec, dim: int | None) -> ShardSpec:
     """Insert an unsharded dim."""
-    return dim_axes if dim is None else (*dim_axes[:dim], (), *dim_axes[dim:])
+    return spec if dim is None else spec._replace(dims=(*spec.dims[:dim], (), *spec.dims[dim:]))

@@ -15,15 +15,17 @@ of a control op is an equation with a boundary op. Its factor rule connects the 
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.shardings.explicit import ExplicitSharding
+from shardwise.compiler.reduction import SUM
+from shardwise.compiler.shardings.explicit import Axes, ExplicitSharding
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.errors import ShardingTypeError
 
 
 class BoundaryOp(Op):
@@ -174,6 +176,31 @@ class Predicate(BoundaryOp):
         return FactorRule(((),), (), ())
 
 
+@final
+class ShardSpec(NamedTuple):
+    """How an array outside a manual region consists of the shards inside.
+
+    Attributes:
+        dims: for each dim, the axes of the region that shard it.
+        unreduced: the axes along which the shards are terms: the array is their sum.
+        reduced: the axes along which the array is reduced.
+    """
+
+    dims: tuple[Axes, ...]
+    unreduced: Axes = ()
+    reduced: Axes = ()
+
+    @property
+    def sharding_axes(self) -> Axes:
+        """The axes that shard dims."""
+        return tuple(axis for axes in self.dims for axis in axes)
+
+    @property
+    def cotangent(self) -> "ShardSpec":
+        """The spec of the cotangent: unreduced where the primal is reduced, and the other way round."""
+        return ShardSpec(self.dims, self.reduced, self.unreduced)
+
+
 class _ShardBoundary(BoundaryOp):
     """An array outside a manual region, and one device's shard of it inside.
 
@@ -183,14 +210,16 @@ class _ShardBoundary(BoundaryOp):
     Attributes:
         dims: for each dim, the mesh axes that shard it.
         counts: for each dim, the number of its shards.
+        unreduced: the mesh axes along which the array is unreduced: its terms are the shards.
     """
 
-    dims: tuple[tuple[str, ...], ...]
+    dims: tuple[Axes, ...]
     counts: tuple[int, ...]
+    unreduced: Axes
 
     @property
     def pin(self) -> Pin:
-        return Pin(Layout(self.dims))
+        return Pin(Layout(self.dims, tuple((axis, SUM) for axis in self.unreduced)))
 
     def shard_index_factor(self, dim: int) -> int:
         """Return the factor of a sharded dim that is the index of the shard."""
@@ -215,51 +244,79 @@ class _ShardBoundary(BoundaryOp):
 @final
 @record
 class Split(_ShardBoundary):
-    """The shard of an operand. `names`: the axes of the region over which the shard varies; `manual`: all its axes."""
+    """The shard of an operand.
+
+    Attributes:
+        names: the axes of the region over which the shard varies.
+        manual: all axes of the region; empty if types do not show Explicit axes.
+        reduced: the axes along which the operand is reduced.
+        tracked: whether types in the region say along which axes a value is unreduced or reduced.
+    """
 
     name = "split"
-    dims: tuple[tuple[str, ...], ...]
+    dims: tuple[Axes, ...]
     counts: tuple[int, ...]
-    names: tuple[str, ...] = ()
-    manual: tuple[str, ...] = field(default=(), repr=False)
+    names: Axes = ()
+    manual: Axes = field(default=(), repr=False)
+    unreduced: Axes = field(default=(), repr=False)
+    reduced: Axes = field(default=(), repr=False)
+    tracked: bool = field(default=True, repr=False)
 
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         if len(self.dims) != x.ndim or any(size % count for size, count in zip(x.shape, self.counts, strict=True)):
             raise TypeError(f"{x} does not divide into {self.counts} shards")
         shard = x.with_shape(tuple(size // count for size, count in zip(x.shape, self.counts, strict=True)))
-        shard = shard.with_explicit(x.explicit and x.explicit.without_axes(self.manual))
+        if self.manual:
+            shard = shard.with_explicit(self._inner_sharding(x))
         return (shard.with_varying((*x.varying, *self.names)),)
 
-    def outer_varying(self, varying: tuple[str, ...]) -> tuple[str, ...]:
+    def _inner_sharding(self, x: ArrayType) -> ExplicitSharding | None:
+        sums = (x.explicit.unreduced, x.explicit.reduced) if x.explicit else ((), ())
+        for state, of_type, of_spec in zip(("unreduced", "reduced"), sums, (self.unreduced, self.reduced), strict=True):
+            axes = [axis for axis in of_type if axis in self.manual]
+            if set(axes) != set(of_spec):
+                raise ShardingTypeError(f"{x} should be {state} along {list(of_spec)}, as its spec says")
+        return x.explicit.inside_region(self.manual, self.tracked) if x.explicit else None
+
+    def outer_varying(self, varying: Axes) -> Axes:
         return tuple(axis for axis in varying if axis not in self.names)
 
     def factors(self, x: ArrayType) -> FactorRule:
-        array, shard, sizes = self.factor_dims(self.out_types(x)[0].shape)
+        plain = ArrayType(x.shape, x.dtype)
+        array, shard, sizes = self.factor_dims(Split(self.dims, self.counts).out_types(plain)[0].shape)
         return FactorRule((array,), (shard,), sizes)
 
 
 @final
 @record
 class Join(_ShardBoundary):
-    """A result, joined from the shards of all devices. `names`: the region's axes, over which it no longer varies.
+    """A result, joined from the shards of all devices.
 
-    `mesh`: the mesh of the region, whose Explicit axes the type of the result names.
+    Attributes:
+        names: the region's axes, over which the result no longer varies.
+        mesh: the mesh around the region, whose Explicit axes the type of the result names; None if types do not.
+        reduced: the axes along which the result is reduced.
     """
 
     name = "join"
-    dims: tuple[tuple[str, ...], ...]
+    dims: tuple[Axes, ...]
     counts: tuple[int, ...]
-    names: tuple[str, ...] = ()
+    names: Axes = ()
     mesh: Mesh | AbstractMesh | None = field(default=None, repr=False)
+    unreduced: Axes = field(default=(), repr=False)
+    reduced: Axes = field(default=(), repr=False)
 
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         if len(self.dims) != x.ndim:
             raise TypeError(f"{x} does not have {len(self.dims)} dims")
         array = x.with_shape(tuple(size * count for size, count in zip(x.shape, self.counts, strict=True)))
         if self.mesh is not None:
-            inner = x.explicit.dims if x.explicit else ((),) * x.ndim
-            dims = [(*axes, *more) for axes, more in zip(self.dims, inner, strict=True)]
-            array = array.with_explicit(ExplicitSharding.of(self.mesh, dims))
+            inner = x.explicit or ExplicitSharding(self.mesh, ((),) * x.ndim)
+            dims = [(*axes, *more) for axes, more in zip(self.dims, inner.dims, strict=True)]
+            sums, copies = ([axis for axis in of if axis not in self.names] for of in (inner.unreduced, inner.reduced))
+            array = array.with_explicit(
+                ExplicitSharding.of(self.mesh, dims, (*sums, *self.unreduced), (*copies, *self.reduced))
+            )
         return (array.with_varying(axis for axis in x.varying if axis not in self.names),)
 
     def factors(self, x: ArrayType) -> FactorRule:

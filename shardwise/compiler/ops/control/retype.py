@@ -1,31 +1,64 @@
 """Casts of tangents, cotangents and loop carries to the type of the value that they belong to."""
 
+from collections.abc import Collection
 from typing import Any
 
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.named import NamedSum, PVary
+from shardwise.compiler.ops.collective.named import (
+    AssertReplicated,
+    NamedSum,
+    PReduced,
+    PUnreduced,
+    PVary,
+    first_device_only,
+)
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.placement.reshard import cotangent_type, reshard_to
 from shardwise.compiler.ops.shape.constants import full
 
 
 def match_type(x: Any, type: ArrayType) -> Any:
-    """Cast `x` to the dtype, weak type, varying axes and Explicit sharding of `type`, so that rules of ops need not."""
+    """Cast `x` to the dtype, weak type, Explicit sharding and Manual axes of `type`, so that rules of ops need not."""
     if x.type is type:
         return x
     if x.type.with_varying(type.varying).with_explicit(type.explicit) is not type:
         x = Convert(type.dtype, type.weak)(x)
-    more = tuple(axis for axis in type.varying if axis not in x.type.varying)
+    if type.explicit is not None or x.type.explicit is not None:
+        x = _match_sums(x, type)
+    more = _missing(type.varying, x.type.varying)
     return reshard_to(PVary(more)(x) if more else x, type.explicit)
+
+
+def _match_sums(x: Any, type: ArrayType) -> Any:
+    """Make `x` unreduced and reduced along the same Manual axes as `type`."""
+    terms, copies = type.explicit.manual_sums if type.explicit else ((), ())
+    old_terms, old_copies = x.type.explicit.manual_sums if x.type.explicit else ((), ())
+    if axes := _missing(old_terms, terms):
+        x = NamedSum(axes, invariant=True)(x)
+    if axes := _missing(old_copies, (*copies, *type.varying)):
+        x = AssertReplicated(axes)(PVary(axes)(x))
+    if axes := _missing(copies, old_copies):
+        x = PReduced(axes, type.explicit.mesh.abstract)(x)  # type: ignore[union-attr]
+    if axes := _missing(terms, old_terms):
+        replicated = _missing(axes, x.type.varying)
+        x = first_device_only(x, replicated) if replicated else x
+        x = PUnreduced(axes, type.explicit.mesh.abstract)(x)  # type: ignore[union-attr]
+    return x
 
 
 def match_cotangent_type(cotangent: Any, type: ArrayType) -> Any:
     """Cast the cotangent of a value of this type. If that is replicated over an axis, sum the cotangent over it."""
-    more = tuple(axis for axis in cotangent.type.varying if axis not in type.varying)
+    target = cotangent_type(type)
+    more = _missing(cotangent.type.varying, (*type.varying, *target.mat.unreduced))
     cotangent = NamedSum(more, invariant=True)(cotangent) if more else cotangent
-    return match_type(cotangent, cotangent_type(type))
+    return match_type(cotangent, target)
 
 
 def zeros_of(type: ArrayType) -> Any:
     """Return zeros of this type."""
     return match_type(full(type.shape, 0, type.dtype, type.weak), type)
+
+
+def _missing(axes: Collection[str], present: Collection[str]) -> tuple[str, ...]:
+    """Return those of `axes` that are not in `present`."""
+    return tuple(axis for axis in axes if axis not in present)

@@ -16,7 +16,7 @@ from shardwise.errors import ShardingTypeError
 @final
 @record
 class Reshard(Op):
-    """The identity; the result has this sharding along the Explicit axes of `mesh`.
+    """The identity; the result has this sharding along the Explicit axes of `mesh`, and its state along Manual ones.
 
     The cotangent has the cotangent sharding of the operand: a cast to `reduced` costs nothing here, and its transpose
     leaves the cotangent unreduced.
@@ -43,7 +43,10 @@ class Reshard(Op):
     def out_type(self, x: ArrayType) -> ArrayType:
         if len(self.dims) != x.ndim:
             raise TypeError(f"reshard: the sharding has {len(self.dims)} dims, but {x} has {x.ndim}")
-        return x.with_explicit(self.sharding)
+        terms, copies = x.explicit.manual_sums if x.explicit else ((), ())
+        return x.with_explicit(
+            ExplicitSharding.of(self.mesh, self.dims, (*self.unreduced, *terms), (*self.reduced, *copies))
+        )
 
     def factors(self, x: ArrayType) -> FactorRule:
         return FactorRule.pointwise(x.shape, 1)
@@ -80,10 +83,12 @@ class Reshard(Op):
 
 def reshard_to(x: Any, sharding: ExplicitSharding | None) -> Any:
     """Return `x` with this sharding along Explicit axes; `x` itself if it has it already."""
-    source = x.type.explicit
-    if source == sharding:
+    if x.type.explicit == sharding:
         return x
-    return Reshard.to(sharding, x.type.ndim, (sharding or source).mesh)(x)
+    source, target = (of and of.with_manual_sums((), ()) for of in (x.type.explicit, sharding))
+    if source == target:
+        return x
+    return Reshard.to(target, x.type.ndim, (target or source).mesh)(x)  # type: ignore[union-attr]
 
 
 def shard_batch_dim(x: Any, dim: int, axis: BatchAxis) -> Any:

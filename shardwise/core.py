@@ -1,0 +1,54 @@
+"""Types and tracers, under the names of `jax.core`."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, final
+
+from shardwise.api.config_contexts import ensure_compile_time_eval
+from shardwise.api.inspect import typeof
+from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.trace.tracer import Tracer
+from shardwise.lazy import set_public_names
+from shardwise.runtime.sharding import explicit_sharding
+
+__all__ = ["ShapedArray", "Tracer", "ensure_compile_time_eval", "typeof"]
+
+
+class _ArrayTypes(type):
+    """The class of `ShapedArray`, whose instances are all types of arrays."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, ArrayType)
+
+
+@final
+class ShapedArray(metaclass=_ArrayTypes):
+    """The type of an array, as `typeof` returns it: equal types are one object.
+
+    Args:
+        shape: the sizes of the dims.
+        dtype: the dtype; without `enable_x64`, a 64-bit dtype becomes 32-bit.
+        weak_type: whether the type is weak, as that of a Python scalar is.
+        sharding: the sharding; the type shows it along Explicit mesh axes.
+        vma: the Manual mesh axes over which the value varies, inside `shard_map`.
+
+    Returns:
+        The type, with `shape`, `dtype`, `ndim`, `size`, `weak_type`, `sharding`, `vma`, `mat`, `str_short`, `update`.
+
+    Raises:
+        TypeError: if `dtype` is unknown, or if a size is negative.
+        ShardingError: if `sharding` does not fit the shape.
+
+    Example:
+        >>> jax.core.ShapedArray((2, 3), jnp.float32).str_short()
+        'float32[2,3]'
+    """
+
+    def __new__(
+        cls, shape: Sequence[int], dtype: Any, weak_type: bool = False, *, sharding: Any = None, vma: Iterable[str] = ()
+    ) -> Any:
+        type = ArrayType(tuple(shape), canonical_dtype(dtype), weak_type).with_varying(vma)
+        return type if sharding is None else type.with_explicit(explicit_sharding(sharding, type.shape))
+
+
+set_public_names(__name__, __all__)
