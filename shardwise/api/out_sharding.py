@@ -6,15 +6,21 @@ from typing import Any
 from shardwise.api.placement import reshard, with_sharding_constraint
 from shardwise.compiler.ir.dispatch import installed, resolve_shardings
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.errors import ShardingError
+from shardwise.errors import ShardingError, ShardingTypeError
 from shardwise.runtime.sharding import NamedSharding, sharding_in_force
 
 
-def constrain_sharding(x: Any, out_sharding: Any) -> Any:
+def constrain_sharding(x: Any, out_sharding: Any, keeps_sums: bool = False) -> Any:
     """Pin `x` to `out_sharding`, if it is given; along Explicit axes, reshard it.
+
+    Args:
+        x: the result of a function.
+        out_sharding: the argument of the function; None for the sharding that `x` has.
+        keeps_sums: whether the function, such as a reshape, cannot make a value unreduced or reduced.
 
     Raises:
         ShardingError: if `out_sharding` names a memory kind, or does not fit the shape of `x` or its mesh.
+        ShardingTypeError: with `keeps_sums`, if its unreduced or reduced axes differ from those of `x`.
     """
     if out_sharding is None:
         return x
@@ -26,6 +32,13 @@ def constrain_sharding(x: Any, out_sharding: Any) -> Any:
             raise ShardingError(
                 f"out_sharding: {target} names a memory, and only a sharding can be asked for here. Move the result: "
                 "`device_put(x, sharding)`."
+            )
+        explicit = x.type.explicit
+        sums = (set(explicit.unreduced), set(explicit.reduced)) if explicit else (set(), set())
+        if keeps_sums and (target.spec.unreduced, target.spec.reduced) != sums:
+            raise ShardingTypeError(
+                f"out_sharding: {target.spec} changes the unreduced or reduced axes of a value of type {x.type}, and "
+                f"only the dims can be resharded here. Change them with `reshard(x, {target.spec})`."
             )
         return reshard(x, target)
     return with_sharding_constraint(x, target)

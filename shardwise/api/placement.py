@@ -414,7 +414,7 @@ def _put(leaf: Any, sharding: Sharding | None) -> Any:
             raise deleted_error(leaf.type, "the operand of device_put")
         if leaf.committed and leaf.sharding == sharding:
             return leaf
-        if not leaf.sharding.is_equivalent_to(sharding, leaf.type.ndim):
+        if leaf.sharding.device_set != sharding.device_set:  # on the same devices, it is resharded by a program
             check_transfer("device_to_device", leaf.type, explicit=True)
         result = transfer(leaf, sharding)
         return ArrayImpl.of(result.buffers, array_signature(result.type, sharding, True))

@@ -211,7 +211,7 @@ def reshape(
     order = tuple(range(x.ndim)) if dimensions is None else _permutation("reshape", dimensions, x)
     with decided_by(out_sharding):
         result = _reshape(operand, sizes=sizes, order=order)
-    return constrain_sharding(result, out_sharding)
+    return constrain_sharding(result, out_sharding, keeps_sums=True)
 
 
 @compiled_function

@@ -199,7 +199,7 @@ def reshape_in_order(name: str, a: Any, shape: int | tuple[int, ...], order: str
         else:
             sizes = (shape,) if isinstance(shape, int) else tuple(shape)
             result = methods.transpose(methods.reshape(methods.transpose(a), shape=sizes[::-1]))
-    return constrain_sharding(result, out_sharding)
+    return constrain_sharding(result, out_sharding, keeps_sums=True)
 
 
 def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Array:

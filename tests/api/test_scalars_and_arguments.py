@@ -121,12 +121,15 @@ def test_python_numbers_match_dtypes_of_their_kind():
             sw.linear_transpose(function, 1.0)(cotangent)
 
 
-def test_shardings_that_place_shards_alike_need_no_transfer(mesh):
+def test_shardings_on_the_same_devices_need_no_transfer(mesh):
     x = sw.device_put(np.arange(8), sw.NamedSharding(mesh, sw.P("data")))
     wider = sw.sharding.Mesh(mesh.devices[None], ("one", "data", "model"))
     with sw.transfer_guard_device_to_device("disallow_explicit"):
         y = sw.device_put(x, sw.NamedSharding(wider, sw.P(("one", "data"))))
-    assert y.sharding.mesh == wider
+        reversed_mesh = sw.sharding.Mesh(mesh.devices[::-1], ("data", "model"))
+        z = sw.device_put(x, sw.NamedSharding(reversed_mesh, sw.P("model")))
+    assert y.sharding.mesh == wider and z.sharding.mesh == reversed_mesh
+    assert z.tolist() == list(range(8))
 
 
 def test_eval_shape_has_out_shardings(mesh):

@@ -85,6 +85,10 @@ BAD_INPUTS = {
         ["f32[8@X,4@Y]", "`reshard(xs, P(None, 'Y'))`"],
     ),
     "mapped dims of vmap": (lambda: sw.vmap(jnp.add)(put("X"), put("Y")), ["f32[8@X,4]", "f32[8@Y,4]"]),
+    "a reshape to an unreduced value": (
+        lambda: jnp.reshape(put("X"), (4, 8), out_sharding=P(unreduced={"X"})),
+        ["f32[4@X,8]", "`reshard(x, P(unreduced={'X'}))`"],
+    ),
     "an unknown axis": (lambda: reshard(put("X"), P("Z")), ["no axis 'Z'"]),
 }
 

@@ -17,6 +17,13 @@ def numbers(*shape):
 
 # (name, function of the library, numpy and the arrays, shapes and specs of the operands)
 X, W, V = (8, 4), (4, 6), (4,)
+CONVOLUTION = [((8, 2, 6), ("X", None, None)), ((4, 2, 3), (None, None, None))]
+
+
+def spec(library, *entries):
+    return library.sharding.PartitionSpec(*entries)
+
+
 CASES = [
     ("sin", lambda lib, x: lib.numpy.sin(x), [(X, ("X", None))]),
     ("sum of all", lambda lib, x: x.sum(), [(X, ("X", "Y"))]),
@@ -49,6 +56,54 @@ CASES = [
     ("concatenate of an unsharded dim", lambda lib, x, y: lib.numpy.concatenate([x, y], 1), [(X, ("X", None))] * 2),
     ("stack", lambda lib, x, y: lib.numpy.stack([x, y]), [(X, ("X", "Y"))] * 2),
     ("mean and rsqrt", lambda lib, x: lib.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1), [(X, ("X", "Y"))]),
+    ("merge of dims that two axes shard", lambda lib, x: x.reshape(8), [((4, 2), ("X", "Y"))]),
+    ("split into dims of two axes", lambda lib, x: x.reshape(4, 2, 3), [((8, 3), (("X", "Y"), None))]),
+    (
+        "reshape with out_sharding",
+        lambda lib, x: lib.numpy.reshape(x, (2, 16), out_sharding=spec(lib, "Y")),
+        [(X, ("X",))],
+    ),
+    ("dynamic slice", lambda lib, x: lib.lax.dynamic_slice_in_dim(x, 1, 4), [(X, ("X", "Y"))]),
+    (
+        "dynamic update slice",
+        lambda lib, x, y: lib.lax.dynamic_update_slice(x, y, (3, 0)),
+        [(X, ("X", "Y")), ((4, 4), ("X", "Y"))],
+    ),
+    (
+        "lookup with out_sharding",
+        lambda lib, x: x.at[lib.numpy.array([0, 2, 4, 6])].get(out_sharding=spec(lib, "X")),
+        [(X, (None, "Y"))],
+    ),
+    (
+        "update with out_sharding",
+        lambda lib, x: x.at[lib.numpy.array([0, 2])].multiply(2.0, out_sharding=spec(lib, None, "Y")),
+        [(X, (None, "Y"))],
+    ),
+    (
+        "segment_sum with out_sharding",
+        lambda lib, x: lib.ops.segment_sum(x, lib.numpy.arange(8) // 2, 4, out_sharding=spec(lib, "X")),
+        [(X, (None, "Y"))],
+    ),
+    (
+        "gradient",
+        lambda lib, x, w: lib.grad(lambda w: lib.numpy.sin(x @ w).sum())(w),
+        [(X, ("X", None)), (W, (None, "Y"))],
+    ),
+    ("vmap over a sharded dim", lambda lib, x: lib.vmap(lambda row: row * 2)(x), [(X, ("X", "Y"))]),
+    ("vmap over the last dim", lambda lib, x: lib.vmap(lib.numpy.sin, in_axes=1, out_axes=1)(x), [(X, ("X", "Y"))]),
+    (
+        "vmap of a reshard",
+        lambda lib, x: lib.vmap(lambda row: lib.sharding.reshard(row, spec(lib, None)))(x),
+        [(X, ("X", "Y"))],
+    ),
+    (
+        "scan",
+        lambda lib, x, w: lib.lax.scan(lambda c, v: (c + v, c * v), x, w)[1],
+        [((4,), ("Y",)), ((3, 4), (None, "Y"))],
+    ),
+    ("cond", lambda lib, x: lib.lax.cond(x.sum() > 0, lib.numpy.sin, lambda v: -v, x), [(X, ("X", "Y"))]),
+    ("remat", lambda lib, x: lib.grad(lib.checkpoint(lambda x: lib.numpy.sin(x).sum()))(x), [(X, ("X", "Y"))]),
+    ("convolution of a sharded batch", lambda lib, x, w: lib.lax.conv(x, w, (1,), "SAME"), CONVOLUTION),
 ]
 
 
