@@ -34,8 +34,8 @@ def constrain_sharding(x: Any, out_sharding: Any, keeps_sums: bool = False) -> A
                 "`device_put(x, sharding)`."
             )
         explicit = x.type.explicit
-        sums = (set(explicit.unreduced), set(explicit.reduced)) if explicit else (set(), set())
-        if keeps_sums and (target.spec.unreduced, target.spec.reduced) != sums:
+        sums = (explicit.unreduced, explicit.reduced) if explicit else ((), ())
+        if keeps_sums and (target.spec.unreduced, target.spec.reduced) != tuple(map(frozenset, sums)):
             raise ShardingTypeError(
                 f"out_sharding: {target.spec} changes the unreduced or reduced axes of a value of type {x.type}, and "
                 f"only the dims can be resharded here. Change them with `reshard(x, {target.spec})`."
