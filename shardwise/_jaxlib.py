@@ -268,7 +268,8 @@ def put(shards: Sequence[Any], devices: Sequence[Any], local: Sequence[Any], mem
 
     jaxlib copies each shard before this returns. By default it would alias aligned memory: later writes to a shard
     would change the buffers, and they could not be donated. jaxlib fails if two shards start at the same address, as
-    those of a replicated array do, so all but the first of them are copied here.
+    those of a replicated array do, so all but the first of them are copied here. For jaxlib a scalar is replicated, and
+    it copies the first one to all devices: the terms of an unreduced scalar are copied one by one.
 
     Args:
         shards: one shard for each device of this process.
@@ -282,6 +283,9 @@ def put(shards: Sequence[Any], devices: Sequence[Any], local: Sequence[Any], mem
         address = contiguous.__array_interface__["data"][0]
         distinct.append(contiguous.copy() if address in addresses else contiguous)
         addresses.add(address)
+    if distinct[0].ndim == 0 and len({scalar.tobytes() for scalar in distinct}) > 1:
+        scalars = [put([x], (device,), (device,), memory_kind) for x, device in zip(distinct, local, strict=True)]
+        return join(scalars, (), distinct[0].dtype, devices, local, memory_kind)
     type = _ConcatenatedType(distinct[0].shape, distinct[0].dtype, len(devices))
     sharding = _ConcatenatedSharding(tuple(devices), memory_kind)
     semantics = _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL

@@ -13,7 +13,7 @@ from shardwise.api.arguments import array_leaves, call_text, describe_function, 
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.float0 import flatten_hiding_float0, float0
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.dtypes import is_inexact, is_key
+from shardwise.compiler.dtypes import is_float, is_inexact, is_key
 from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.compiler.ops.control.custom_derivatives import CustomJvp, CustomVjp
@@ -378,7 +378,8 @@ def _check_cotangent(type: ArrayType, leaf: Any, function: Function) -> Any:
     if leaf is None or isinstance(leaf, SymbolicZero) or not is_inexact(type.dtype):
         return _zero_cotangent(type)
     x = as_operand(leaf, "bwd rule")
-    if x.type.shape != type.shape or x.type.dtype != type.dtype:
+    converts = is_float(x.type.dtype) and is_float(type.dtype)  # a cotangent gets the precision of its primal
+    if x.type.shape != type.shape or not (converts or x.type.dtype == type.dtype):
         raise TypeError(
             f"the bwd rule of {describe_function(function)} returned a cotangent of type {x.type} for an argument of "
             f"type {type}"

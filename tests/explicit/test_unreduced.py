@@ -79,6 +79,15 @@ class TestArrays:
         assert not any(by_device[number].any() for number in range(2, 8))
         np.testing.assert_array_equal(summed(x), X)
 
+    def test_scalars_have_terms(self, mesh):
+        value = np.float32(3)
+        for x in (sw.device_put(value, P(unreduced={"X"})), terms_of(np.full((), value), P(unreduced={"X"}))):
+            assert type_text(x) == "f32[]{U:X}"
+            assert float(summed(x)) == float(reshard(x, P())) == float(reshard(x * 2, P())) / 2 == 3
+        assert [float(term.data) for term in sw.device_put(value, P(unreduced={"X"})).addressable_shards] == [
+            3.0
+        ] * 2 + [0.0] * 6
+
     def test_replicas_are_numbered_within_each_term(self, mesh):
         shards = sw.device_put(X, P(unreduced={"X"})).addressable_shards
         assert [shard.replica_id for shard in shards] == [0, 1] * 4

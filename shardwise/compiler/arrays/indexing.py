@@ -38,6 +38,7 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.indexing.index_vectors import INDICES, Indexed, WindowDims, clamp_index, join_columns
+from shardwise.compiler.ops.placement.reshard import term_beside
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Reverse, Slice
@@ -364,8 +365,8 @@ def gather_by_index(
 ) -> Any:
     """Compute `x[index]`. Elements out of bounds are `fill`; if it is None, the nearest element."""
     x = as_operand(x)
-    if 0 in indexer.shape:
-        return full(indexer.shape, 0, x.type.dtype, x.type.weak)
+    if 0 in indexer.shape and (indices or x.type.explicit is None):  # slices keep the sharding of a type
+        return term_beside(full(indexer.shape, 0, x.type.dtype, x.type.weak), x.type)
     x = indexer.with_scalar_dims(x)
     for op in indexer.slice_ops:
         x = op(x)
@@ -393,7 +394,8 @@ def gather_with_fill(op: Indexed, sizes: Sequence[int], x: Any, indices: Any, fi
     if inside is None or fill is None:
         return gathered
     shape = gathered.type.shape
-    return Select()(op.broadcast_per_index(inside, shape), gathered, full(shape, fill.array, x.type.dtype, x.type.weak))
+    filled = term_beside(full(shape, fill.array, x.type.dtype, x.type.weak), gathered.type)
+    return Select()(op.broadcast_per_index(inside, shape), gathered, filled)
 
 
 def index_mode(name: str, mode: Any, default: str, more: tuple[str, ...] = ()) -> str:

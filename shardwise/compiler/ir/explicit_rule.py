@@ -195,8 +195,10 @@ def _unreduced_axes(op_name: str, linear_in: LinearSets, types: Sequence[ArrayTy
     axes = tuple(dict.fromkeys(axis for of_operand in terms.values() for axis in of_operand))
     sharding = [axis for type in types if type.explicit for dim in type.explicit.dims for axis in dim if axis in axes]
     for linear in linear_in:
-        agree = set(linear) == set(terms) if strict else set(linear) >= set(terms)
-        if agree and len(set(terms.values())) == 1 and not sharding:
+        others = set(linear) - set(terms)
+        # The scalar with which an array is padded is one of the terms.
+        agree = not strict or all(types[number].ndim == 0 < types[min(terms)].ndim for number in others)
+        if agree and set(linear) >= set(terms) and len(set(terms.values())) == 1 and not sharding:
             return axes
     if not strict:
         return ()

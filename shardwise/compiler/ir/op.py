@@ -364,7 +364,7 @@ def _with_shardings(
 ) -> tuple[ArrayType, ...]:
     plain = tuple([type.plain for type in types])
     return with_result_shardings(
-        op.name, factor_rule(op, plain), op.linear_in(*plain), types, results, op.is_contraction, strict
+        op.name, factor_rule(op, plain), op.linear_in(*types), types, results, op.is_contraction, strict
     )
 
 

@@ -1,10 +1,10 @@
 """Resharding: the cheapest sequence of steps from one layout to another.
 
 The steps are local slices (free), all-gather, all-to-all, collective permute, reduce-scatter, all-reduce, and the
-conversion of a replicated value to a partial sum (free). Axes are appended and removed at the minor end of a dim,
-because there the blocks of a shard are contiguous. Dijkstra's algorithm searches over layouts; layouts are few, and
-results are cached. No intermediate shard is larger than the first and the last one, unless it is small or there is no
-other route.
+conversion of a replicated or sharded value to a partial sum (free). Axes are appended and removed at the minor end of
+a dim, because there the blocks of a shard are contiguous. Dijkstra's algorithm searches over layouts; layouts are few,
+and results are cached. No intermediate shard is larger than the first and the last one, unless it is small or there is
+no other route.
 
 If an axis is replaced by a smaller one, no layout of the mesh describes the shards in between. P('a') becomes P('b') on
 a 4×2 mesh in two steps: each device first receives one block of its new shard, then neighbors along 'a', two by two,
@@ -27,6 +27,7 @@ from shardwise.compiler.ops.collective.collectives import (
     LocalSlice,
     Permute,
     ReduceScatter,
+    ShardToPartial,
     ToPartial,
 )
 from shardwise.compiler.plan.cost import Costs
@@ -121,10 +122,14 @@ def _moves(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:
     if new_partial:
         terms = tuple((axis, SUM) for axis in new_partial)
         yield (ToPartial(new_partial),), Layout(layout.dims, tuple(sorted((*layout.partial, *terms))))
+    sums = {axis for axis, reduction in after.partial if reduction is SUM}
     for dim, axes in enumerate(layout.dims):
         for start in range(len(axes)):
             kept, removed = axes[:start], axes[start:]
             shards = mesh.extent(removed)
+            if sums.issuperset(removed):
+                partial = tuple(sorted((*layout.partial, *((axis, SUM) for axis in removed))))
+                yield (ShardToPartial(dim, removed, shards),), Layout(layout.with_dim(dim, kept).dims, partial)
             yield (AllGather(dim, removed, shards),), layout.with_dim(dim, kept)
             for target in range(len(layout.dims)):
                 if target != dim and any(axis in after.dims[target] for axis in removed):

@@ -24,7 +24,9 @@ from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Sta
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 FORBIDDEN = float("inf")
-TO_PARTIAL = 1.0  # a replicated value becomes a term of a sum: sums are reduced before, if that costs the same
+TO_PARTIAL = (
+    1.0  # a replicated or sharded value becomes a term of a sum: sums are reduced before, if that costs the same
+)
 COMBINED_REDUCTIONS = 50  # the number of reductions that XLA combines into one, which share its latency
 
 
@@ -110,8 +112,8 @@ def reshard_cost(
     if isinstance(before, int):
         if after == REPLICATED:
             return ring + link.collective
-        if after == PARTIAL_SUM and replicated_as_partial:  # all-gather, then the replicated value becomes a term
-            return ring + link.collective
+        if after == PARTIAL_SUM and replicated_as_partial:
+            return TO_PARTIAL
         return ring / count + link.collective if isinstance(after, int) else FORBIDDEN
     if after == REPLICATED:
         return 2 * ring + link.reduction

@@ -10,6 +10,7 @@ from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.manual import Manual
+from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.shardings.explicit import ExplicitSharding
@@ -54,7 +55,10 @@ def _erase_program(program: Program, shardings: ValueShardings) -> Program:
     for equation in program.equations:
         operands = [new_values[value] for value in equation.inputs]
         results = [erase_value(value) for value in equation.outputs]
-        equations.append(equation.replace(op=_erase_op(equation.op, shardings), inputs=operands, outputs=results))
+        op = _erase_op(equation.op, shardings)
+        if isinstance(op, Convert) and (typed := equation.inputs[0].type.explicit) and typed.unreduced:
+            op = replace(op, of_terms=True)
+        equations.append(equation.replace(op=op, inputs=operands, outputs=results))
     return Program(inputs, tuple(equations), tuple(new_values[value] for value in program.outputs), program.name)
 
 

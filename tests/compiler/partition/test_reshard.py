@@ -117,6 +117,14 @@ def test_replicated_values_and_partial_sums_become_sums_over_more_axes():
         check(before, Layout(before.dims, more), TWO_TWO_TWO, (8, 8))
 
 
+def test_sharded_values_become_partial_sums_without_communication():
+    for before in layouts(TWO_TWO_TWO, 2, partial=True):
+        after = Layout(((), ()), tuple((axis, SUM) for axis in TWO_TWO_TWO.axis_names))
+        check(before, after, TWO_TWO_TWO, (8, 8))
+        steps, _ = reshard_steps(ArrayType((8, 8), np.float32), TWO_TWO_TWO, before, after)
+        assert not any(op.bytes_sent(ArrayType((8, 8), np.float32), TWO_TWO_TWO) for op, _ in steps)
+
+
 def steps_of(mesh, before, after, partial=(), shape=(1024, 512)):
     steps, _ = reshard_steps(ArrayType(shape, np.float32), mesh, Layout(before, partial), Layout(after))
     return [str(op) for op, _ in steps if op.bytes_sent(ArrayType(shape, np.float32), mesh)], len(steps)

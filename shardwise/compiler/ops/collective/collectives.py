@@ -394,6 +394,41 @@ class ToPartial(Collective):
         return hlo.op("stablehlo.select", (is_first, x, zeros), x.type)
 
 
+@final
+@record
+class ShardToPartial(Collective):
+    """Make a shard, one of `count` along `dim` over `axes`, a term of a sum: the array with zeros around the shard."""
+
+    name = "shard_to_partial"
+    dim: int
+    axes: tuple[str, ...]
+    count: int
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        return _scale_dim(x, self.dim, self.count, 1)
+
+    def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
+        size = shards[0].shape[self.dim]
+        terms = []
+        for shard, position in zip(shards, mesh.coordinates(self.axes), strict=True):
+            shape = self.out_type(ArrayType(shard.shape, shard.dtype)).shape
+            term = np.full(shape, zero_term(shard.dtype), shard.dtype)
+            term[(slice(None),) * self.dim + (slice(position * size, (position + 1) * size),)] = shard
+            terms.append(term)
+        return terms
+
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return 0
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        out, scalar = self.out_type(x.type), ArrayType((), np.int32)
+        size = hlo.constant(x.type.shape[self.dim], scalar)
+        start = hlo.op("stablehlo.multiply", (hlo.device_index(self.axes), size), scalar)
+        starts = [start if dim == self.dim else hlo.constant(0, scalar) for dim in range(out.ndim)]
+        zeros = hlo.constant(zero_term(out.dtype), out.strong())
+        return hlo.op("stablehlo.dynamic_update_slice", (zeros, x, *starts), out)
+
+
 def zero_term(dtype: DType) -> Any:
     """Return the term that adds nothing: -0.0; for integers and booleans, which have no signed zeros, 0."""
     if not is_inexact(dtype):

@@ -1,6 +1,7 @@
 """Elementwise dtype conversion."""
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any, final
 
 import numpy as np
@@ -19,13 +20,15 @@ class Convert(Elementwise):
     """Convert to `dtype`.
 
     Conversion to bool tests for nonzero. Conversion of a complex number to a real dtype keeps the real part.
-    Conversion of a float to an integer truncates and saturates; NaN becomes 0.
+    Conversion of a float to an integer truncates and saturates; NaN becomes 0. `of_terms`: the operand is unreduced by
+    its type, and each device rounds its term.
     """
 
     name = hlo_name = "convert"
     arity = 1
     dtype: DType
     weak: bool = False
+    of_terms: bool = field(default=False, repr=False)
 
     def result_type(self, *types: ArrayType) -> ArrayType:
         if is_key(self.dtype):
@@ -33,10 +36,12 @@ class Convert(Elementwise):
         return ArrayType(types[0].shape, self.dtype, self.weak)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        # Rounding partial sums differs from rounding the sum, so an unreduced operand may only be widened.
-        before = types[0].dtype
-        widens = is_float(before) and is_float(self.dtype) and self.dtype.itemsize > before.itemsize
-        return ((0,),) if widens or before == self.dtype else ()
+        # Rounding partial sums differs from rounding the sum: only the user's types may ask for it.
+        before, explicit = types[0].dtype, types[0].explicit
+        rounds = self.of_terms or (explicit is not None and bool(explicit.unreduced))
+        widens = self.dtype.itemsize > before.itemsize
+        is_linear = is_float(before) and is_float(self.dtype) and (rounds or widens)
+        return ((0,),) if is_linear or before == self.dtype else ()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents) if is_inexact(self.dtype) else None

@@ -28,6 +28,7 @@ from shardwise.compiler.ops.collective.collectives import (
     Permute,
     PPermute,
     ReduceScatter,
+    ShardToPartial,
     ToPartial,
 )
 from shardwise.compiler.ops.collective.exchange_windows import ExchangeWindows
@@ -101,6 +102,7 @@ def collectives(mesh: AbstractMesh) -> Iterator[Collective]:
         yield from (LocalSlice(dim, axes, count, of) for dim, of in ((0, 8 * count), (1, count), (2, 3 * count)))
         yield DeviceIndex(axes)
         yield ToPartial(axes)
+        yield from (ShardToPartial(dim, axes, count) for dim in (0, 1))
     for before, after in axes_of_equal_extent(mesh, COMPILED[mesh]):
         yield Permute(before, after)
     for axes in COMPILED[mesh]:
@@ -272,6 +274,16 @@ def test_reducing_a_value_made_partial_gives_the_value(mesh):
             np.testing.assert_array_equal(total, array)
 
 
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_reducing_shards_made_partial_gives_the_array(mesh):
+    array = np.arange(64 * 8, dtype=np.float32).reshape(8, 8, 8)
+    for axes in axes_of(mesh):
+        count = mesh.extent(axes)
+        shards = LocalSlice(2, axes, count).exchange(mesh, [array] * mesh.size)
+        for total in AllReduce(axes, SUM).exchange(mesh, ShardToPartial(2, axes, count).exchange(mesh, shards)):
+            np.testing.assert_array_equal(total, array)
+
+
 @pytest.mark.parametrize("name", ["f32", "bf16", "c64", "i32", "bool"])
 def test_terms_of_a_replicated_value_do_not_change_its_sign(name):
     """x + -0.0 is x for every x, but -0.0 + 0.0 is 0.0."""
@@ -336,6 +348,7 @@ def test_sums_wrap_around():
         (CoarseningPermute(("a",), ("b",), 2), 1),
         (LocalSlice(0, ("a",), 4), 0),
         (ToPartial(("a",)), 0),
+        (ShardToPartial(0, ("a",), 4), 0),
         (PadOrTrim(0, 9), 0),
     ],
     ids=str,
