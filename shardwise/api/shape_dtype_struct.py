@@ -5,7 +5,7 @@ from typing import Any, final
 
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
-from shardwise.compiler.ir.types import ArrayType, Typed
+from shardwise.compiler.ir.types import ArrayType, ManualAxisType, Typed
 from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.execute.request import default_device
@@ -110,7 +110,9 @@ def leaf_type(leaf: Any, name: str) -> ArrayType:
 
 
 def struct(type: ArrayType, sharding: Sharding | None = None) -> ShapeDtypeStruct:
-    """Return the `ShapeDtypeStruct` of a type."""
+    """Return the `ShapeDtypeStruct` of a type. Inside `shard_map`, its type has the state along Manual axes."""
     if sharding is None and type.explicit is not None:
         sharding = type.sharding
-    return ShapeDtypeStruct(type.shape, type.dtype, sharding=sharding, weak_type=type.weak)
+    result = ShapeDtypeStruct(type.shape, type.dtype, sharding=sharding, weak_type=type.weak)
+    result.type = type if type.mat != ManualAxisType() else result.type
+    return result

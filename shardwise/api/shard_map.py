@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack, final, overload
 
-import numpy as np
-
 from shardwise import tree
 from shardwise.api.arguments import (
     argument_names,
@@ -20,8 +18,10 @@ from shardwise.api.arguments import (
     function_name,
     prefix_error,
 )
+from shardwise.api.eager_region import EagerRegionFrame
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.placement import device_put
+from shardwise.api.region_specs import check_specs, is_spec, replication_error, spec_text, split_unmapped, sums_error
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames, use_frames
 from shardwise.compiler.ir.program import Program
@@ -29,16 +29,13 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import AssertReplicated, PUnreduced, PVary
 from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.control.region_boundary import ShardSpec
-from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context, mesh_of_types
-from shardwise.compiler.shardings.spec import PartitionSpec, pin_of, spec_of
+from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Frame, Tracer
-from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.drop_effects import without_effects
 from shardwise.compiler.transforms.may_differ import may_differ
-from shardwise.errors import ConcretizationTypeError, DeviceMismatchError, ShardingError, ShardingTypeError
+from shardwise.errors import DeviceMismatchError, ShardingError, ShardingTypeError
 from shardwise.execute.executor import as_array
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import ArrayImpl
@@ -97,7 +94,7 @@ def shard_map(
         out_specs: how the shards of the results are concatenated, as a tree prefix of the results. A result must be
             replicated along the axes that its spec does not use.
         in_specs: how the arguments are split into shards, as a tree prefix of the positional arguments. By default, as
-            the arguments are sharded.
+            the arguments are sharded. Where it is None, the argument may be any object, and `f` gets it unchanged.
         mesh: the mesh; by default the current one.
         axis_names: the manual axes; by default all axes of the mesh. The planner shards along the others, as it does
             outside.
@@ -145,8 +142,10 @@ class ShardMapOptions:
 
 def map_shards(f: Function, options: ShardMapOptions) -> Function:
     """Return `f`, a function of shards, as a function of unsharded arrays."""
-    _check_specs(f, options, "in_specs", options.in_specs)
-    _check_specs(f, options, "out_specs", options.out_specs)
+    label = f"{options.name} of {describe_function(f)}"
+    if options.in_specs is not Infer:
+        check_specs(label, "in_specs", options.in_specs)
+    check_specs(label, "out_specs", options.out_specs)
 
     @wraps(f)
     @filter_traceback
@@ -180,10 +179,8 @@ class _Region:
 
     def call(self, args: tuple[Any, ...]) -> Any:
         """Trace the function on shards, and apply the manual region to the arguments."""
-        self.check_argument_count(args)
-        leaves, in_tree = array_leaves(self.f, args, {})
-        names = argument_names(self.f, args, {})
-        specs = self.in_specs(args, leaves, names)
+        self.check_spec_count(args)
+        mapped_function, leaves, in_tree, names, specs = self.mapped_arguments(args)
         in_specs = [
             self.shard_spec(spec, as_operand(leaf).type, f"{name} of {describe_function(self.f)}", "in_specs")
             for spec, leaf, name in zip(specs, leaves, names, strict=True)
@@ -192,7 +189,8 @@ class _Region:
         shard_types = [
             self.shard_type(x.type, spec, name) for x, spec, name in zip(operands, in_specs, names, strict=True)
         ]
-        body = _ShardFunction(self, in_tree)
+        self.check_argument_count(args)
+        body = _ShardFunction(self, mapped_function, in_tree)
         with mesh_context.in_region(self.mesh, self.axes):
             program, captured = build(
                 body, shard_types, function_name(self.f), self.sizes, self.tracked, self._frame_type(operands, in_specs)
@@ -201,7 +199,7 @@ class _Region:
         return body.out_tree.unflatten(list(op(*operands, *captured)))
 
     def check_argument_count(self, args: tuple[Any, ...]) -> None:
-        """Check that the function accepts this number of arguments, and that `in_specs` has as many entries."""
+        """Check that the function accepts this number of arguments."""
         try:
             inspect.signature(self.f, follow_wrapped=False).bind(*args)
         except TypeError as error:
@@ -211,8 +209,12 @@ class _Region:
             ) from None
         except ValueError:  # some callables have no signature
             pass
+
+    def check_spec_count(self, args: tuple[Any, ...]) -> None:
+        """Check that `in_specs` has as many entries as there are arguments."""
         specs = self.options.in_specs
-        if isinstance(specs, (tuple, list)) and not _is_spec(specs) and len(specs) != len(args):
+        if isinstance(specs, (tuple, list)) and not is_spec(specs) and len(specs) != len(args):
+            self.check_argument_count(args)
             raise ValueError(
                 f"{self.label} is called with {_count(len(args), 'argument')}, but in_specs has "
                 f"{_count(len(specs), 'entry', 'entries')}: in_specs must be a tuple with one entry per positional "
@@ -230,7 +232,14 @@ class _Region:
         """Return the type of frame in which the function is traced: outside any trace, one that computes values."""
         if open_frames() or not isinstance(self.mesh, Mesh):
             return Frame
-        return partial(_EagerFrame, self, operands, in_specs)
+
+        def run(program: Program, captured: Sequence[Any], rank: int) -> Any:
+            """Return the only result of a program, the values of all devices stacked along dim 0."""
+            op = self.manual(program, in_specs, captured, [ShardSpec((self.axes, *[()] * (rank - 1)))])
+            with use_frames([]):
+                return without_effects(op)(*operands, *captured)[0]
+
+        return partial(EagerRegionFrame, self.options.name, run)
 
     @property
     def label(self) -> str:
@@ -249,17 +258,28 @@ class _Region:
         """The axes for which types inside the region track varying values."""
         return frozenset(self.axes) if self.options.check else frozenset()
 
-    def in_specs(self, args: tuple[Any, ...], leaves: Sequence[Any], names: Sequence[str]) -> list[PartitionSpec]:
-        """Return the spec of each leaf of the arguments."""
+    def mapped_arguments(
+        self, args: tuple[Any, ...]
+    ) -> tuple[Function, list[Any], tree.Structure, list[str], list[PartitionSpec]]:
+        """Return the function of the mapped arguments, their leaves, structure, names, and the spec of each leaf.
+
+        Arguments whose spec is None are not mapped: the function gets them unchanged.
+        """
         if self.options.in_specs is Infer:
-            return [self._infer_spec(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+            leaves, in_tree = array_leaves(self.f, args, {})
+            names = argument_names(self.f, args, {})
+            specs = [self._infer_spec(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+            return self.f, leaves, in_tree, names, specs
         prefix = self.options.in_specs
         prefix = tuple(prefix) if isinstance(prefix, list) else prefix
         try:
-            specs = tree.broadcast_prefix(prefix, args, lambda x: x is None or _is_spec(x))
+            all_specs = tree.broadcast_prefix(prefix, args, lambda x: x is None or is_spec(x))
         except tree.TreeMismatch as mismatch:
             raise ValueError(f"{self.label}: {prefix_error(mismatch, 'in_specs')}") from None
-        return [PartitionSpec() if spec is None else spec for spec in specs]
+        function, mapped = split_unmapped(self.f, all_specs, args)
+        leaves, in_tree = array_leaves(self.f, mapped, {})
+        specs = [spec for spec in all_specs if spec is not None]
+        return function, leaves, in_tree, argument_names(self.f, mapped, {}), specs
 
     def _infer_spec(self, leaf: Any, name: str) -> PartitionSpec:
         """Return the manual axes in an argument's own spec."""
@@ -284,7 +304,7 @@ class _Region:
         """Return the spec of each leaf of the results."""
         results = out_tree.unflatten(list(range(out_tree.num_leaves)))
         try:
-            return tree.broadcast_prefix(self.options.out_specs, results, _is_spec)
+            return tree.broadcast_prefix(self.options.out_specs, results, is_spec)
         except tree.TreeMismatch as mismatch:
             text = prefix_error(mismatch, "out_specs")
             if mismatch.difference.first == "None":
@@ -351,10 +371,10 @@ class _Region:
         sums = (type.explicit.unreduced, type.explicit.reduced) if type.explicit else ((), ())
         own = [frozenset(axis for axis in of if axis in self.axes) for of in sums]
         if own != [frozenset(spec.unreduced), frozenset(spec.reduced)]:
-            expected = _spec_text(ShardSpec(spec.dims, *map(tuple, map(sorted, own))))
+            expected = spec_text(ShardSpec(spec.dims, *map(tuple, map(sorted, own))))
             raise ShardingTypeError(
-                f"{self.label}: {name} has type {type}, but in_specs has {_spec_text(spec)}. The unreduced and reduced "
-                f"axes must agree: write {expected}, or reshard the argument first, `reshard(x, {_spec_text(spec)})`."
+                f"{self.label}: {name} has type {type}, but in_specs has {spec_text(spec)}. The unreduced and reduced "
+                f"axes must agree: write {expected}, or reshard the argument first, `reshard(x, {spec_text(spec)})`."
             )
 
     def place(self, leaves: Sequence[Any], specs: Sequence[PartitionSpec], names: Sequence[str]) -> list[Any]:
@@ -381,98 +401,24 @@ class _Region:
         terms, copies = (of & set(self.axes) for of in (x.type.mat.unreduced, x.type.mat.reduced))
         casts = tuple(axis for axis in spec.unreduced if axis in x.type.varying)
         if terms | set(casts) != set(spec.unreduced) or copies != set(spec.reduced):
-            raise self._sums_error(x, spec, name)
+            raise sums_error(self.label, x, spec, name)
         x = PUnreduced(casts, mesh_of_types(self.mesh).abstract)(x) if casts else x
         unused = tuple(axis for axis in self.axes if axis in x.type.varying and axis not in spec.sharding_axes)
         if unused:
             differing = [axis for axis in unused if axis in may_differ(x) and self.mesh.shape[axis] > 1]
             if differing:
-                raise self._replication_error(x, spec, name, differing)
+                raise replication_error(self.label, x, spec, name, differing)
             x = AssertReplicated(unused)(x)
         missing = tuple(axis for axis in self.axes if axis in spec.sharding_axes and axis not in x.type.varying)
         return PVary(missing)(x) if missing else x
-
-    def _sums_error(self, x: Any, spec: ShardSpec, name: str) -> ShardingTypeError:
-        mat = x.type.mat
-        fixes = []
-        if terms := mat.unreduced - set(spec.unreduced):
-            axis = sorted(terms)[0]
-            fixes.append(f"reduce it with `lax.psum(x, {axis!r})`, or name {axis!r} in `P(..., unreduced=...)`")
-        if copies := mat.reduced - set(spec.reduced):
-            fixes.append(f"name {sorted(copies)[0]!r} in `P(..., reduced=...)`")
-        if terms := set(spec.unreduced) - mat.unreduced - mat.varying:
-            fixes.append(f"only a value that varies along {sorted(terms)[0]!r} can become unreduced along it")
-        if copies := set(spec.reduced) - mat.reduced:
-            fixes.append(f"cast a replicated result with `lax.pcast(x, {sorted(copies)[0]!r}, to='reduced')`")
-        return ShardingTypeError(
-            f"{self.label}: out_specs={_spec_text(spec)} does not agree with result {name}, which has type {x.type}, "
-            f"computed at {x.source}: {'; '.join(fixes)}."
-        )
-
-    def _replication_error(self, x: Any, spec: ShardSpec, name: str, axes: Sequence[str]) -> ShardingError:
-        axis_argument = repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
-        fixes = [f"reduce it, for example with `lax.psum(…, {axis_argument})`"]
-        if x.type.ndim:
-            longer = spec_of(Layout(((*spec.dims[0], *axes), *spec.dims[1:])))
-            fixes.append(f"or concatenate the shards with out_specs={longer}")
-        return ShardingError(
-            f"{self.label}: out_specs={spec_of(Layout(spec.dims))} requires result {name} to be replicated along "
-            f"{', '.join(map(repr, axes))}, but it may vary there: it is {x.type}, computed at {x.source}.\n"
-            f"  To fix it, {', '.join(fixes)}. If the result is replicated although this cannot be inferred, "
-            "check_vma=False turns the check off."
-        )
-
-
-@final
-class _EagerFrame(Frame):
-    """A frame whose arguments are concrete arrays: it computes values that Python control flow needs.
-
-    Such a value must be the same on all devices. It is computed by the equations that are staged so far.
-    """
-
-    def __init__(
-        self, region: _Region, operands: Sequence[Any], in_specs: Sequence[ShardSpec], name: str, **keywords: Any
-    ):
-        super().__init__(name, **keywords)
-        self._region = region
-        self._operands = operands
-        self._in_specs = in_specs
-
-    def concrete(
-        self, tracer: Tracer, error: type[ConcretizationTypeError], use: str, advice: Callable[[], str]
-    ) -> Any:
-        if tracer.type.varying:
-            axes = ", ".join(map(repr, tracer.type.varying))
-            raise error(
-                f"{use}, but this {tracer.type} varies along {axes}: each device of the {self._region.options.name} "
-                f"has its own value.\n  It was created at {tracer.source}.\n  Make it the same on all devices, for "
-                "example with `lax.psum` or `lax.pmax`; or use `lax.cond`, or `numpy.where`."
-            )
-        # Stack the values of all devices along a new dim 0.
-        (row,) = self.bind(Reshape((1, *tracer.type.shape)), [tracer])
-        if self.tracked:
-            (row,) = self.bind(PVary(self._region.axes), [row])
-        program = dce(self.program([row.value]))
-        out_specs = [ShardSpec((self._region.axes, *[()] * tracer.type.ndim))]
-        op = without_effects(self._region.manual(program, self._in_specs, self.captured, out_specs))
-        with use_frames([]):
-            (stacked,) = op(*self._operands, *self.captured)
-        values = np.asarray(stacked)
-        if any(value.tobytes() != values[0].tobytes() for value in values):
-            raise error(
-                f"{use}, but this {tracer.type} differs between the devices of the {self._region.options.name}.\n"
-                f"  It was created at {tracer.source}.\n  Make it the same on all devices, for example with "
-                "`lax.psum` or `lax.pmax`; or use `lax.cond`, or `numpy.where`."
-            )
-        return values[0]
 
 
 @final
 class _ShardFunction(FlatFunction):
     """The mapped function on flat shards; a call stores the specs of the results as `out_specs`."""
 
-    def __init__(self, region: _Region, in_tree: tree.Structure):
-        super().__init__(region.f, in_tree)
+    def __init__(self, region: _Region, function: Function, in_tree: tree.Structure):
+        super().__init__(function, in_tree)
         self.region = region
         self.out_specs: list[ShardSpec] = []
 
@@ -481,7 +427,7 @@ class _ShardFunction(FlatFunction):
         outputs = [as_operand(x) for x in super().__call__(*leaves)]
         specs, names = region.out_specs(self.out_tree), _result_names(self.out_tree)
         self.out_specs = [
-            region.shard_spec(spec, x.type, f"result {name} of {describe_function(self.function)}", "out_specs")
+            region.shard_spec(spec, x.type, f"result {name} of {describe_function(region.f)}", "out_specs")
             for spec, x, name in zip(specs, outputs, names, strict=True)
         ]
         return [
@@ -516,29 +462,10 @@ def _manual_axes(label: str, options: ShardMapOptions, mesh: AbstractMesh) -> tu
     return axes
 
 
-def _spec_text(spec: ShardSpec) -> str:
-    """Return a spec as text, for messages."""
-    entries = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in spec.dims]
-    return str(PartitionSpec(*entries, unreduced=spec.unreduced, reduced=spec.reduced))
-
-
 def _count(number: int, singular: str, plural: str = "") -> str:
     return f"{number} {singular if number == 1 else plural or singular + 's'}"
-
-
-def _is_spec(x: Any) -> bool:
-    return isinstance(x, PartitionSpec)
 
 
 def _result_names(structure: tree.Structure) -> list[str]:
     """Return the path of each leaf of the results, for messages; 0 for a single result."""
     return [name or "0" for name in tree.leaf_names(structure.unflatten(range(structure.num_leaves)), "")]
-
-
-def _check_specs(f: Function, options: ShardMapOptions, parameter: str, specs: Any) -> None:
-    for spec in tree.leaves(specs, _is_spec):
-        if not _is_spec(spec) and spec is not Infer:
-            hint = f" Write P({spec!r})." if isinstance(spec, str) else ""
-            raise TypeError(
-                f"{options.name} of {describe_function(f)}: {parameter} must hold PartitionSpecs, not {spec!r}.{hint}"
-            )

@@ -15,6 +15,7 @@ from shardwise.compiler.dtypes import is_inexact, is_integer
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.lax.manual_axes import make_varying
 from shardwise.lax.shape import sizes_of
 from shardwise.runtime.array import ArrayImpl
 
@@ -78,7 +79,7 @@ def full_like(
     sizes = like.shape if shape is None else sizes_of("full_like", shape)
     if sharding is None and isinstance(x, ArrayImpl) and x.committed and sizes == like.shape:
         sharding = x.sharding
-    return _full("full_like", sizes, fill_value, out_dtype, weak, sharding)
+    return make_varying(_full("full_like", sizes, fill_value, out_dtype, weak, sharding), like.varying)
 
 
 def _full(name: str, shape: tuple[int, ...], value: Any, dtype: Any, weak: bool, sharding: Any) -> Any:

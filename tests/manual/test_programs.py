@@ -482,3 +482,33 @@ def test_types_have_the_varying_axes(mesh_4x2):
 
     sw.eval_shape(sw.shard_map(body, mesh=mesh_4x2, in_specs=P("x"), out_specs=P()), normal(8))
     assert seen == [{"x"}, frozenset(), {"x", "y"}, "f32[2]{V:x}"]
+
+
+def test_arguments_without_a_spec_are_passed_unchanged(mesh):
+    """Where in_specs is None, an argument may be any object; arrays are closed over, and differentiable."""
+    setting, seen = object(), []
+
+    def f(setting, x, shape, scales):
+        seen.append(setting)
+        return x * scales["a"] + jnp.ones(shape)
+
+    region = sw.shard_map(f, mesh=mesh, in_specs=(None, P("data"), None, {"a": None}), out_specs=P("data"))
+    x = np.arange(8, dtype=np.float32)
+    np.testing.assert_array_equal(region(setting, x, (2,), {"a": 3.0}), x * 3 + 1)
+    np.testing.assert_array_equal(sw.jit(lambda x: region(setting, x, (2,), {"a": 3.0}))(x), x * 3 + 1)
+    assert seen == [setting] * 2
+    gradient = sw.grad(lambda scale: region(setting, x, (2,), {"a": scale}).sum())(3.0)
+    assert gradient == x.sum()
+    with pytest.raises(ValueError, match="not divisible by 4"):
+        region(setting, x[:6], (2,), {"a": 3.0})
+
+
+def test_abstract_values_inside_know_the_axes_over_which_they_vary(mesh):
+    def f(x):
+        struct = sw.eval_shape(jnp.sin, x)
+        assert sw.typeof(struct).vma == x.vma == x.mat.varying == {"data"}
+        assert sw.typeof(lax.full_like(struct, 2)).vma == {"data"}
+        return x * lax.full_like(struct, 2)
+
+    x = np.arange(8, dtype=np.float32)
+    np.testing.assert_array_equal(sw.shard_map(f, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x), x * 2)

@@ -17,7 +17,7 @@ from shardwise.compiler.arrays.scalars import check_index, check_scalar, check_t
 from shardwise.compiler.ir.dispatch import open_frames, resolves_shardings, use_frames
 from shardwise.compiler.ir.op import Op, check_shardings, result_types
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.types import ArrayType, ManualAxisType
 from shardwise.compiler.ops.collective.named import PVary
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
@@ -244,6 +244,16 @@ class Tracer(Array):
     def sharding(self) -> Any:
         """The sharding along Explicit mesh axes, on an abstract mesh."""
         return self.type.sharding
+
+    @property
+    def mat(self) -> ManualAxisType:
+        """The Manual axes over which the value varies, is unreduced, or is reduced."""
+        return self.type.mat
+
+    @property
+    def vma(self) -> frozenset[str]:
+        """The Manual axes over which the value varies."""
+        return self.type.vma
 
     def __bool__(self) -> bool:
         check_truth_value(self.type)
