@@ -66,6 +66,7 @@ from shardwise.api.differentiate import (
     value_and_grad as value_and_grad,
     vjp as vjp,
 )
+from shardwise.api.current_mesh import set_mesh as set_mesh
 from shardwise.api.environment import (
     clear_caches as clear_caches,
     copy_to_host_async as copy_to_host_async,
@@ -82,7 +83,6 @@ from shardwise.api.placement import (
     device_put as device_put,
     make_mesh as make_mesh,
     reshard as reshard,
-    set_mesh as set_mesh,
 )
 from shardwise.api.pmap import pmap as pmap
 from shardwise.api.remat import checkpoint as checkpoint, checkpoint_policies as checkpoint_policies

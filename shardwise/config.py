@@ -109,6 +109,11 @@ SETTINGS = {
         choices=("warn", "error"),
         affects_tracing=True,
     ),
+    "mesh_axis_types": Setting(
+        "auto",
+        "the type of the axes that `make_mesh` creates without `axis_types`: auto, or explicit as in JAX",
+        choices=("auto", "explicit"),
+    ),
     "default_matmul_precision": Setting(
         None,
         "the precision of matrix products and convolutions whose `precision` is None, where a device has several",
@@ -312,6 +317,7 @@ class Config(threading.local):
 
     enable_x64: bool
     explicit_x64_dtypes: str
+    mesh_axis_types: str
     default_matmul_precision: str | None
     numpy_dtype_promotion: str
     numpy_rank_promotion: str

@@ -1,6 +1,8 @@
 """Meshes, PartitionSpecs and shardings: the layout of arrays on devices."""
 
-from shardwise.api.placement import get_abstract_mesh, get_mesh, reshard, set_mesh, use_mesh
+from shardwise.api.axis_types import auto_axes, explicit_axes
+from shardwise.api.current_mesh import get_abstract_mesh, get_mesh, set_mesh, use_abstract_mesh, use_mesh
+from shardwise.api.placement import reshard
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.lazy import set_public_names
@@ -15,10 +17,13 @@ __all__ = [
     "PositionalSharding",
     "Sharding",
     "SingleDeviceSharding",
+    "auto_axes",
+    "explicit_axes",
     "get_abstract_mesh",
     "get_mesh",
     "reshard",
     "set_mesh",
+    "use_abstract_mesh",
     "use_mesh",
 ]
 

@@ -8,7 +8,7 @@ from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.errors import ShardingError
-from shardwise.runtime.sharding import Sharding, check_argument_type, explicit_sharding, mesh_of
+from shardwise.runtime.sharding import Sharding, check_argument_type, explicit_sharding, is_scoped, mesh_of
 
 
 def constrain_all(
@@ -39,6 +39,7 @@ def _constrain_layout(x: Any, sharding: Sharding, requested_by: str) -> Any:
     mesh = mesh_of(sharding)
     if mesh is None:
         return x
+    scoped = is_scoped(sharding)
     pin = sharding.pin(x.type.shape)
     if manual := [axis for axis in pin.layout.axes if axis in mesh_context.manual_axes]:
         raise ShardingError(
@@ -46,9 +47,10 @@ def _constrain_layout(x: Any, sharding: Sharding, requested_by: str) -> Any:
             "the enclosing shard_map: values inside are shards along that axis already. Use only the other axes."
         )
     open_dims = tuple(sorted(pin.open_dims))
-    if not mesh.abstract.explicit_axes:
+    if not (mesh.explicit_axes or scoped):
         return Constrain(pin.layout.dims, mesh, open_dims, requested_by=requested_by)(x)
-    auto = mesh.abstract.auto_axes
-    if any(axis in auto for axis in pin.layout.axes):
+    x = reshard_to(x, explicit_sharding(sharding, x.type.shape, scoped))
+    auto = mesh.auto_axes
+    if any(axis in auto for axis in pin.layout.axes) or (scoped and not mesh.explicit_axes):
         x = Constrain(pin.layout.dims, mesh, open_dims, auto, requested_by=requested_by)(x)
-    return reshard_to(x, explicit_sharding(sharding, x.type.shape))
+    return x

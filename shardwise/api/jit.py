@@ -233,6 +233,7 @@ class Jitted(Generic[_P, _R]):
             arguments.structure,
             config.state.trace_settings,
             mesh_context.mesh,
+            mesh_context.scoped,
             arguments.split.key,
             axes,
             arguments.types,
@@ -270,6 +271,7 @@ class Jitted(Generic[_P, _R]):
             device=self.options.device,
             out_names=tuple(_output_names(traced)),
             jit_source=self.options.source,
+            mesh=mesh_context.mesh,
         )
         return request, traced
 

@@ -1,10 +1,9 @@
-"""Meshes and array placement: make_mesh, set_mesh, device_put, device_get, with_sharding_constraint."""
+"""Meshes and array placement: make_mesh, device_put, device_get, reshard, with_sharding_constraint."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,9 +16,11 @@ from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed, is_staging
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, device_grid, mesh_context, mesh_of_types
+from shardwise.compiler.ops.placement.reshard import reshard_to
+from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, AxisType, Mesh, device_grid
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
+from shardwise.config import config
 from shardwise.errors import ShardingError, ShardingTypeError
 from shardwise.execute.executor import as_array
 from shardwise.execute.transfer import transfer, transfer_to_memory
@@ -27,11 +28,12 @@ from shardwise.runtime.array import ArrayImpl, array_signature, deleted_error, p
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import (
-    ONE_DEVICE,
     NamedSharding,
     Sharding,
     SingleDeviceSharding,
     explicit_sharding,
+    is_scoped,
+    mesh_of,
     on_current_mesh,
     sharding_in_force,
 )
@@ -52,7 +54,8 @@ def make_mesh(
     Args:
         axis_shapes: the size of each axis.
         axis_names: the name of each axis.
-        axis_types: an `AxisType` for all axes, or one per axis; by default `AxisType.Auto`.
+        axis_types: an `AxisType` for all axes, or one per axis; by default `AxisType.Auto`, or `AxisType.Explicit` if
+            the setting `mesh_axis_types` is "explicit".
         devices: the devices to use, in mesh order; by default the first of all devices.
 
     Returns:
@@ -76,105 +79,9 @@ def make_mesh(
             f"make_mesh{(sizes, tuple(axis_names))} needs {count} devices, but there are only {len(available)}. For "
             "more virtual CPU devices, call config.update('num_cpu_devices', …) before the first use of a device."
         )
+    if axis_types is None:
+        axis_types = AxisType(config.mesh_axis_types)
     return Mesh(device_grid(available[:count], sizes), tuple(axis_names), axis_types)
-
-
-@final
-class set_mesh:
-    """Set the current mesh of this thread, on which bare PartitionSpecs are interpreted.
-
-    As a statement it sets the mesh from now on; in `with set_mesh(mesh):`, until the block ends.
-
-    Args:
-        mesh: the mesh.
-
-    Raises:
-        TypeError: if `mesh` is not a `Mesh`.
-        ValueError: inside a function that is being traced.
-
-    Example:
-        >>> with jax.set_mesh(jax.make_mesh((4,), ("rows",))):
-        ...     x = jax.device_put(jnp.arange(8), P("rows"))
-        >>> len(x.addressable_shards)
-        4
-    """
-
-    def __init__(self, mesh: Mesh):
-        if not isinstance(mesh, Mesh):
-            raise TypeError(f"set_mesh needs a Mesh, not {mesh!r}")
-        if is_staging():
-            raise ValueError(
-                "set_mesh cannot be used inside a function that is being traced: set the mesh before the call"
-            )
-        self._before = mesh_context.mesh
-        mesh_context.mesh = mesh
-
-    def __enter__(self) -> Mesh | None:
-        return mesh_context.mesh
-
-    def __exit__(self, *exception: object) -> None:
-        mesh_context.mesh = self._before
-
-
-@contextmanager
-def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
-    """Set the current mesh of this thread inside a `with` block, as `with mesh:` does.
-
-    Args:
-        mesh: the mesh.
-
-    Yields:
-        `mesh`.
-
-    Raises:
-        TypeError: if `mesh` is not a `Mesh`.
-
-    Example:
-        >>> with jax.sharding.use_mesh(jax.make_mesh((4,), ("rows",))) as mesh:
-        ...     x = jax.device_put(jnp.arange(8), P("rows"))
-        >>> x.sharding.mesh == mesh
-        True
-    """
-    if not isinstance(mesh, Mesh):
-        raise TypeError(f"use_mesh needs a Mesh, not {mesh!r}")
-    with mesh:
-        yield mesh
-
-
-def get_abstract_mesh() -> AbstractMesh:
-    """Return the axes of this thread's current mesh.
-
-    Inside `shard_map`, its manual axes have the type `AxisType.Manual`.
-
-    Returns:
-        The abstract mesh; it has no axes if no mesh is set.
-
-    Example:
-        >>> with jax.set_mesh(jax.make_mesh((4,), ("rows",))):
-        ...     print(jax.sharding.get_abstract_mesh().axis_names)
-        ('rows',)
-    """
-    mesh = mesh_context.region_mesh or mesh_context.mesh
-    return ONE_DEVICE if mesh is None else mesh_of_types(mesh).abstract
-
-
-def get_mesh() -> Mesh:
-    """Return this thread's current mesh.
-
-    Returns:
-        The mesh that `set_mesh` or `with mesh:` has set.
-
-    Raises:
-        ShardingError: if no mesh is set.
-
-    Example:
-        >>> with jax.set_mesh(jax.make_mesh((4,), ("rows",))):
-        ...     print(jax.sharding.get_mesh().size)
-        4
-    """
-    if mesh_context.mesh is None:
-        raise ShardingError("get_mesh: no mesh is set: set one with `with mesh:` or `set_mesh(mesh)`")
-    return mesh_context.mesh
 
 
 def device_put(
@@ -327,23 +234,33 @@ def reshard(x: Any, out_shardings: Any) -> Any:
         >>> jax.typeof(jax.sharding.reshard(jnp.arange(8), jax.NamedSharding(mesh, jax.P("x"))))
         i32[8@x]
     """
-    name = "reshard"
+    return reshard_leaves("reshard", "out_shardings", x, out_shardings)
+
+
+def reshard_leaves(name: str, parameter: str, x: Any, shardings: Any) -> Any:
+    """Reshard as `reshard` does, for the public function `name`, whose parameter holds the shardings."""
     leaves, structure = tree.flatten(x)
     out = []
-    for leaf, target in zip(leaves, _broadcast_prefix(name, "out_shardings", out_shardings, x), strict=True):
+    for leaf, target in zip(leaves, _broadcast_prefix(name, parameter, shardings, x), strict=True):
         sharding = sharding_in_force(target, name) if isinstance(target, PartitionSpec) else on_current_mesh(target)
         if not isinstance(sharding, NamedSharding):
             raise TypeError(f"{name} needs a PartitionSpec or a NamedSharding, not {sharding!r}")
         _reject_auto_axes(name, sharding)
-        if not sharding.mesh_shape.explicit_axes:
+        scoped = is_scoped(sharding)
+        if not (sharding.mesh_shape.explicit_axes or scoped):
             raise ShardingError(
                 f"{name}: the mesh {sharding.mesh_shape} has no Explicit axes. Use `with_sharding_constraint` in "
                 "traced functions, or `device_put`."
             )
         _check_rank(name, leaf, sharding)
         operand = as_operand(leaf)
-        if isinstance(operand, ArrayImpl) and not (operand.committed or is_staging()):
+        is_elsewhere = isinstance(operand, ArrayImpl) and not (
+            operand.committed and mesh_of(operand.sharding) == sharding.grid
+        )
+        if is_elsewhere and not is_staging() and not isinstance(sharding.grid.flat_devices[0], AbsentDevice):
             out.append(_put(operand, sharding))
+        elif scoped:
+            out.append(reshard_to(operand, explicit_sharding(sharding, operand.shape, scoped)))
         else:
             out.append(constrain(operand, sharding))
     return structure.unflatten(out)
@@ -353,7 +270,8 @@ def _reject_auto_axes(name: str, sharding: NamedSharding) -> None:
     """Raise an error if a spec for types names an Auto axis of a mesh that has Explicit ones too."""
     mesh = sharding.mesh_shape
     axes = sharding.pin((1,) * len(sharding.spec)).layout.axes
-    if mesh.explicit_axes and (auto := [axis for axis in axes if axis in mesh.auto_axes]):
+    is_typed = bool(mesh.explicit_axes) or is_scoped(sharding)
+    if is_typed and (auto := [axis for axis in axes if axis in mesh.auto_axes]):
         raise ShardingTypeError(
             f"{name}: {sharding.spec} names {', '.join(map(repr, auto))}, an Auto axis of the mesh {mesh}, and types "
             f"have Explicit axes only. Name Explicit axes here, and constrain the sharding along Auto axes with "

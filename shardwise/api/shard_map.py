@@ -436,8 +436,18 @@ class _ShardFunction(FlatFunction):
 
 
 def _region_mesh(label: str, options: ShardMapOptions) -> Mesh | AbstractMesh:
-    """Return the mesh of the options, or the current mesh."""
-    mesh = options.mesh if options.mesh is not None else mesh_context.mesh
+    """Return the mesh of the options, or the current mesh.
+
+    In a part of a program with other axis types (`auto_axes`), the axes of the options' mesh have these types.
+    """
+    mesh, current = options.mesh, mesh_context.mesh
+    if mesh is None or (
+        mesh_context.scoped
+        and current is not None
+        and isinstance(mesh, (Mesh, AbstractMesh))
+        and mesh.shape_tuple == current.shape_tuple
+    ):
+        mesh = current
     if isinstance(mesh, (Mesh, AbstractMesh)):
         return mesh
     if mesh is not None:

@@ -29,7 +29,8 @@ from shardwise.compiler.partition.reason import Conversion
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.shardings.layout import Layout
-from shardwise.compiler.shardings.mesh import AbsentDevice
+from shardwise.compiler.shardings.mesh import AbsentDevice, Mesh, mesh_context
+from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
@@ -48,7 +49,7 @@ from shardwise.lazy import lazy_module
 from shardwise.runtime.array import ArrayImpl, HostArgument, array_signature, deleted_error, memory, place
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.out_of_memory import check_memory
-from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, with_reduced_axes
+from shardwise.runtime.sharding import NamedSharding, Sharding, SingleDeviceSharding, with_reduced_axes
 from shardwise.runtime.transfer_guard import check_transfer
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ class LoweredRequest:
         shardings = [
             with_reduced_axes(
                 # Without the dim of key data.
-                _out_sharding(requested, Layout(layout.dims[: type.ndim], layout.partial), self.target),
+                _out_sharding(requested, Layout(layout.dims[: type.ndim], layout.partial), self.target, type),
                 type,
             )
             for requested, layout, type in outputs
@@ -319,11 +320,11 @@ def compiler_options(options: Any, function: str) -> CompilerOptions:
     )
 
 
-def _out_sharding(requested: Sharding | None, layout: Layout, target: Target) -> Sharding:
-    """Return the sharding of a result: the requested one, unless it leaves dims open."""
-    if requested is None or requested.pin((1,) * len(layout.dims)).open_dims:
-        return target.sharding(layout)
-    return requested
+def _out_sharding(requested: Sharding | None, layout: Layout, target: Target, type: ArrayType) -> Sharding:
+    """Return the sharding of a result of this type: the requested one, unless it leaves dims open."""
+    if requested is not None and not requested.pin((1,) * len(layout.dims)).open_dims:
+        return requested
+    return target.sharding_on(type.explicit.mesh.abstract, layout) if type.explicit else target.sharding(layout)
 
 
 def as_array(x: Any, name: str = "array", explicit: bool = False, may_be_donated: bool = False) -> ArrayImpl:
@@ -374,7 +375,13 @@ class _Executor:
         register(self._launches.clear)
 
     def place(self, value: Any, beside: Any = None) -> ArrayImpl:
-        """Return `value` as an Array: replicated on the devices of the array `beside`, or on the default device."""
+        """Return `value` as an Array: replicated on the devices of the array `beside`.
+
+        Without it, the value is replicated on a current mesh with Explicit axes, or on the default device.
+        """
+        mesh = mesh_context.mesh
+        if beside is None and isinstance(mesh, Mesh) and mesh.explicit_axes:
+            return place(value, type_of(value), NamedSharding(mesh, PartitionSpec()), committed=False)
         if not isinstance(beside, ArrayImpl) or (len(beside.sharding.devices) == 1 and not beside.committed):
             return as_array(value)
         return place(value, type_of(value), beside.sharding.replicated, beside.committed)
@@ -390,7 +397,8 @@ class _Executor:
         if isinstance(op, Inspect):
             op.callback(args[0].sharding)
             return ()
-        key = (op, config.state.trace_settings, resolves_shardings(), *(x.signature for x in args))
+        mesh = mesh_context.mesh
+        key = (op, config.state.trace_settings, resolves_shardings(), mesh, *(x.signature for x in args))
         launch = self._launches.get(key)
         if launch is None:
             launch = self._launches.promote(key)
@@ -416,6 +424,7 @@ class _Executor:
             function,
             config.state.trace_settings,
             resolves_shardings(),
+            mesh_context.mesh,
             *(x.signature for x in arrays),
             *static.items(),
         )
@@ -436,7 +445,8 @@ class _Executor:
 
 def _request(program: Program, args: Sequence[ArrayImpl]) -> Request:
     names = tuple(f"operand {number}" for number in range(len(args)))
-    return Request(program, tuple(x.signature for x in args), (None,) * len(program.outputs), names)
+    signatures, out_shardings = tuple(x.signature for x in args), (None,) * len(program.outputs)
+    return Request(program, signatures, out_shardings, names, mesh=mesh_context.mesh)
 
 
 installed.executor = _Executor()

@@ -18,7 +18,7 @@ from shardwise.compiler.pipeline import Stages, run_stages
 from shardwise.compiler.plan.hardware import CPU, Chip, chip_of
 from shardwise.compiler.propagate.refine import refine_program
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, device_grid
+from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, device_grid
 from shardwise.compiler.shardings.refine import coarsen_layout, common_mesh, refine_pin
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.compiler.trace.provenance import user_source
@@ -72,8 +72,14 @@ class Target:
             return PositionalSharding.on(self.mesh, layout)
         for mesh in self.meshes:
             if (coarse := coarsen_layout(layout, mesh.abstract, self.mesh.abstract)) is not None:
-                return NamedSharding(mesh, spec_of(coarse))
-        return NamedSharding(self.mesh, spec_of(layout))
+                return _named_sharding(mesh, coarse)
+        return _named_sharding(self.mesh, layout)
+
+    def sharding_on(self, mesh: AbstractMesh, layout: Layout) -> Sharding:
+        """Return the sharding that has `layout` on this target, with the axes of `mesh` if that is possible."""
+        assert self.mesh is not None
+        coarse = coarsen_layout(layout, mesh, self.mesh.abstract)
+        return self.sharding(layout) if coarse is None else _named_sharding(self.mesh.with_axes(mesh), coarse)
 
     def refined(self, fine: AbstractMesh) -> "Target":
         """Return this target on a finer mesh over the same devices."""
@@ -88,6 +94,12 @@ class Target:
         if mesh is None or self.mesh is None or mesh == self.mesh:
             return pin
         return refine_pin(pin, mesh.abstract, self.mesh.abstract)
+
+
+def _named_sharding(mesh: Mesh, layout: Layout) -> NamedSharding:
+    """Return the sharding of a layout; on an AbstractMesh if the mesh has no devices."""
+    is_absent = isinstance(mesh.flat_devices[0], AbsentDevice)
+    return NamedSharding(mesh.abstract if is_absent else mesh, spec_of(layout))
 
 
 @final
@@ -108,6 +120,7 @@ class Request:
         out_names: the paths of the outputs in the result, for messages.
         jit_source: the line of the `jit` that has the requested shardings; None if the user requested none.
         platform: the platform to lower for; None for that of the devices.
+        mesh: the current mesh where the program is called; None if there is none.
     """
 
     program: Program
@@ -122,6 +135,7 @@ class Request:
     out_names: tuple[str, ...] = ()
     jit_source: Source | None = None
     platform: str | None = None
+    mesh: Mesh | AbstractMesh | None = None
 
     def without_unused_inputs(self) -> "Request":
         """Return this request without the inputs that its program does not use, unless `keep_unused`."""
@@ -147,6 +161,7 @@ class Request:
             out_names=self.out_names,
             jit_source=self.jit_source,
             platform=self.platform,
+            mesh=self.mesh,
         )
 
     def on_devices(self, devices: Sequence[Any]) -> "Request":
@@ -170,8 +185,14 @@ class Request:
 
         signatures = [array_signature(s.type, move(s.sharding), s.committed) for s in self.signatures]
         out_shardings, in_shardings = (tuple(map(move, given)) for given in (self.out_shardings, self.in_shardings))
+        mesh = Mesh(devices, "devices").with_axes(self.mesh) if isinstance(self.mesh, AbstractMesh) else self.mesh
         return replace(
-            self, signatures=tuple(signatures), out_shardings=out_shardings, in_shardings=in_shardings, platform=None
+            self,
+            signatures=tuple(signatures),
+            out_shardings=out_shardings,
+            in_shardings=in_shardings,
+            platform=None,
+            mesh=mesh,
         )
 
     def output_name(self, number: int) -> str:
@@ -227,12 +248,15 @@ class Request:
             ShardingError: if a shard_map is over an AbstractMesh of another size than the target.
         """
         requests: list[tuple[str, Sharding | Mesh]] = []  # where each comes from, and the devices that it needs
+        scoped_requests: list[tuple[str, Sharding | Mesh]] = []  # of parts of the program
         if self.device is not None:
             requests.append(("the device of jit", SingleDeviceSharding(self.device)))
         for number, signature in enumerate(self.signatures):
             if signature.committed and self.device is None:
                 name = self.names[number] if number < len(self.names) else "a captured array"
-                requests.append((f"{name}: {signature.type}", signature.sharding))
+                explicit = signature.type.explicit
+                is_scoped = explicit is not None and explicit.scoped
+                (scoped_requests if is_scoped else requests).append((f"{name}: {signature.type}", signature.sharding))
         for number, sharding in enumerate(self.in_shardings):
             if sharding is not None:
                 requests.append((f"in_shardings for {self.names[number]}", sharding))
@@ -240,11 +264,17 @@ class Request:
             if sharding is not None:
                 requests.append((f"out_shardings for {self.output_name(number)}", sharding))
         meshes = _meshes(self.program)
+        scoped = scoped_meshes(self.program)
         for equation, mesh in meshes:
             function = {Constrain: "with_sharding_constraint", Reshard: "reshard"}.get(type(equation.op), "shard_map")
             if isinstance(mesh, Mesh):
-                requests.append((f"{function} at {equation.source}", mesh))
-        target = _common_target([where for _, where in requests])
+                is_scoped = mesh.abstract in scoped
+                (scoped_requests if is_scoped else requests).append((f"{function} at {equation.source}", mesh))
+        current = mesh_of(self.mesh)
+        if not requests and current is not None and (scoped or current.explicit_axes):
+            requests.append(("the current mesh", current))
+        requests = requests or scoped_requests
+        target = _common_target([where for _, where in requests], scoped)
         if target is None:
             lines = "\n".join(f"  {source}: {where}{_device_ids(where)}" for source, where in dict.fromkeys(requests))
             raise DeviceMismatchError(
@@ -271,8 +301,18 @@ def _device_ids(where: Sharding | Mesh) -> str:
     return f", on devices {', '.join(map(str, ids))}"
 
 
-def _common_target(requests: Sequence[Sharding | Mesh]) -> Target | None:
-    """Return the target that fits all: the same devices, on a common refinement of the meshes. None if none exists."""
+def scoped_meshes(program: Program) -> list[AbstractMesh]:
+    """Return the meshes of the parts of a program that `auto_axes` and similar functions wrap."""
+    ops = (equation.op for equation in program.walk() if isinstance(equation.op, Reshard))
+    shardings = [op.sharding for op in ops if op.scoped] + [type.explicit for type in program.in_types]
+    return list(dict.fromkeys(sharding.mesh.abstract for sharding in shardings if sharding and sharding.scoped))
+
+
+def _common_target(requests: Sequence[Sharding | Mesh], scoped: Sequence[AbstractMesh]) -> Target | None:
+    """Return the target that fits all: the same devices, on a common refinement of the meshes. None if none exists.
+
+    `scoped`: the meshes of parts of the program.
+    """
     if not requests:
         return Target(None, default_device(), False)
     mesh_by_request = {request: mesh_of(request) for request in requests}
@@ -282,7 +322,7 @@ def _common_target(requests: Sequence[Sharding | Mesh]) -> Target | None:
     meshes = tuple(dict.fromkeys(mesh for mesh in mesh_by_request.values() if mesh is not None))
     if not meshes:
         return Target(None, next(iter(device_lists))[0], True)
-    mesh = common_mesh(meshes)
+    mesh = common_mesh(meshes, scoped)
     if mesh is None:
         return None
     shardings = [request for request in mesh_by_request if isinstance(request, (NamedSharding, PositionalSharding))]
@@ -395,4 +435,5 @@ def lift_held_arrays(request: Request, constants: Sequence[ArrayImpl]) -> tuple[
 def _meshes(program: Program) -> list[tuple[Equation, Mesh | AbstractMesh]]:
     """Return the meshes of the sharding constraints, reshards and manual regions of a program."""
     ops = (Constrain, Reshard, Manual)
-    return [(equation, equation.op.mesh) for equation in program.walk() if isinstance(equation.op, ops)]
+    held = [(equation, equation.op.mesh) for equation in program.walk() if isinstance(equation.op, ops)]
+    return [(equation, mesh) for equation, mesh in held if mesh is not None]

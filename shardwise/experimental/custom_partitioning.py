@@ -197,7 +197,8 @@ class custom_partitioning:
         rule = self.definition.rule_for(self._label, function.static_args, program)
         user_partition = None
         if self.definition.partition is not None:
-            user_partition = _UserPartition(self.definition.partition, function, results, mesh_context.mesh)
+            mesh = mesh_context.mesh if isinstance(mesh_context.mesh, Mesh) else None
+            user_partition = _UserPartition(self.definition.partition, function, results, mesh)
         return results.unflatten(list(CustomPartitioned(program, rule, function, user_partition)(*operands)))
 
 

@@ -73,6 +73,11 @@ def _interned_signature(
     type: ArrayType, sharding: Sharding, spec: PartitionSpec | None, committed: bool
 ) -> ArraySignature:
     """Return the signature. Shardings of the same layout are equal, so the key has the spec as the user wrote it."""
+    if type.explicit is not None and type.explicit.scoped:
+        explicit = explicit_sharding(sharding, type.shape, scoped=True)
+        is_same_mesh = explicit is not None and explicit.mesh.abstract == type.explicit.mesh.abstract
+        if is_same_mesh:
+            return ArraySignature(type.with_explicit(explicit), sharding, committed)
     return ArraySignature(type.with_explicit(explicit_sharding(sharding, type.shape)), sharding, committed)
 
 

@@ -545,10 +545,12 @@ def _factor_axes(axes: Sequence[int], sizes: Sequence[int]) -> list[list[tuple[i
     return dims
 
 
-def mesh_of(where: Sharding | Mesh | None) -> Mesh | None:
-    """Return the mesh of a sharding; None for one device."""
+def mesh_of(where: Sharding | Mesh | AbstractMesh | None) -> Mesh | None:
+    """Return the mesh of a sharding, with placeholders for the devices of an AbstractMesh; None for one device."""
     if isinstance(where, Mesh):
         return where
+    if isinstance(where, AbstractMesh):
+        return absent_mesh(where)
     if isinstance(where, NamedSharding):
         return where.grid
     return where.mesh if isinstance(where, PositionalSharding) else None
@@ -567,7 +569,7 @@ def sharding_in_force(spec: PartitionSpec, what: str) -> NamedSharding:
 def on_current_mesh(sharding: Any) -> Any:
     """Return a sharding on an abstract mesh as one on the current mesh, if that has the same axes; else unchanged."""
     current = mesh_context.mesh
-    if current is None or not isinstance(sharding, NamedSharding) or isinstance(sharding.mesh, Mesh):
+    if not isinstance(current, Mesh) or not isinstance(sharding, NamedSharding) or isinstance(sharding.mesh, Mesh):
         return sharding
     return sharding.update(mesh=current) if current.abstract == sharding.mesh else sharding
 
@@ -611,13 +613,22 @@ def check_argument_type(name: str, type: ArrayType, sharding: Sharding) -> None:
         )
 
 
-def explicit_sharding(sharding: Sharding, shape: tuple[int, ...]) -> ExplicitSharding | None:
-    """Return the part of a sharding that the types of arrays carry: along the Explicit axes of its mesh."""
-    if not isinstance(sharding, NamedSharding) or not sharding.mesh_shape.explicit_axes:
+def explicit_sharding(sharding: Sharding, shape: tuple[int, ...], scoped: bool = False) -> ExplicitSharding | None:
+    """Return the part of a sharding that the types of arrays carry: along the Explicit axes of its mesh.
+
+    `scoped`: whether the mesh belongs to a part of the program.
+    """
+    if not isinstance(sharding, NamedSharding) or not (sharding.mesh_shape.explicit_axes or scoped):
         return None
     spec = sharding.spec
     mesh = mesh_of_types(sharding.mesh)
-    return ExplicitSharding.of(mesh, sharding.pin(shape).layout.dims, spec.unreduced, spec.reduced)
+    return ExplicitSharding.of(mesh, sharding.pin(shape).layout.dims, spec.unreduced, spec.reduced, scoped)
 
 
 installed.explicit_sharding = explicit_sharding
+
+
+def is_scoped(sharding: Sharding) -> bool:
+    """Return whether a sharding is on the current mesh, and that belongs to a part of the traced program."""
+    current = mesh_context.mesh
+    return mesh_context.scoped and current is not None and current.abstract == sharding.mesh_shape

@@ -8,7 +8,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.errors import ShardingError
-from shardwise.sharding import NamedSharding, get_abstract_mesh, get_mesh, set_mesh, use_mesh
+from shardwise.sharding import AbstractMesh, AxisType, NamedSharding, get_abstract_mesh, get_mesh, set_mesh, use_mesh
 from shardwise.sharding import PartitionSpec as P
 
 
@@ -101,7 +101,7 @@ def test_named_shardings_need_no_current_mesh(mesh):
             TypeError,
             "with_sharding_constraint: a bare P('data') needs a mesh",
         ),
-        (lambda mesh: get_mesh(), ShardingError, "get_mesh: no mesh is set: set one with `with mesh:`"),
+        (lambda mesh: sw.jit(lambda x: (get_mesh(), x)[1])(1.0), ValueError, "use `get_abstract_mesh()`"),
         (lambda mesh: set_mesh(mesh.abstract_mesh), TypeError, "set_mesh needs a Mesh, not AbstractMesh("),
         (lambda mesh: use_mesh(3).__enter__(), TypeError, "use_mesh needs a Mesh, not 3"),
         (
@@ -120,3 +120,59 @@ def test_errors(mesh, call, error, message):
 def test_spec_with_an_unknown_axis_of_the_current_mesh_raises(mesh):
     with mesh, pytest.raises(ShardingError, match=r"has no axis 'date'\. Did you mean 'data'"):
         sw.jit(lambda x: x, in_shardings=P("date"))(np.ones(8))
+
+
+def test_without_a_mesh_there_is_an_empty_one(mesh):
+    assert get_mesh().empty and get_mesh().axis_names == () and get_mesh().shape == {}
+    with set_mesh(mesh):
+        with set_mesh(None):
+            assert get_mesh().empty and get_abstract_mesh().empty
+        with set_mesh(get_mesh()):
+            assert get_mesh() is mesh
+
+
+def test_axes_by_type(mesh):
+    kinds = (AxisType.Explicit, AxisType.Auto, AxisType.Manual)
+    mixed = AbstractMesh((2, 3, 4), ("a", "b", "c"), kinds)
+    assert (mixed.explicit_axes, mixed.auto_axes, mixed.manual_axes) == (("a",), ("b",), ("c",))
+    assert mixed.shape_tuple == (("a", 2), ("b", 3), ("c", 4)) and mixed.axis_sizes == (2, 3, 4)
+    for grid in (mesh, mesh.abstract_mesh):
+        explicit = grid.update(axis_types=AxisType.Explicit)
+        assert explicit.explicit_axes == mesh.axis_names and explicit.auto_axes == explicit.manual_axes == ()
+        assert (grid.are_all_axes_auto, grid.are_all_axes_explicit, grid.are_all_axes_manual) == (True, False, False)
+        assert (explicit.are_all_axes_auto, explicit.are_all_axes_explicit) == (False, True)
+        assert grid.update(axis_names=("a", "b")).shape == {"a": 4, "b": 2}
+    assert mesh.update(axis_types=AxisType.Explicit).flat_devices == mesh.flat_devices
+    assert mesh.abstract_mesh.update(axis_sizes=(2, 4)).shape == {"data": 2, "model": 4}
+
+
+def test_the_setting_of_axis_types():
+    with sw.config.override("mesh_axis_types", "explicit"):
+        assert sw.make_mesh((4,), ("x",)).axis_types == (AxisType.Explicit,)
+        assert sw.make_mesh((4,), ("x",), axis_types=AxisType.Auto).axis_types == (AxisType.Auto,)
+        assert AbstractMesh((4,), ("x",)).axis_types == (AxisType.Auto,)
+    assert sw.make_mesh((4,), ("x",)).axis_types == (AxisType.Auto,)
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        lambda: jnp.arange(8),
+        lambda: jnp.sin(np.arange(8.0)),
+        lambda: jnp.array([1, 2]),
+        lambda: jnp.asarray(np.arange(8)),
+        lambda: sw.random.key(0),
+        lambda: sw.jit(lambda x: x * 2)(np.arange(8)),
+        sw.jit(lambda: jnp.arange(8)),
+        lambda: 2 * jnp.ones(8),
+    ],
+)
+def test_new_arrays_are_on_the_current_mesh_if_it_has_explicit_axes(create):
+    mesh = sw.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit, AxisType.Auto))
+    expected = create()
+    with set_mesh(mesh):
+        array = create()
+    assert array.sharding == NamedSharding(mesh, P())
+    assert (array == expected).all()
+    with set_mesh(sw.make_mesh((4, 2), ("x", "y"))):
+        assert len(create().devices()) == 1

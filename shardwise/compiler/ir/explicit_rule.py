@@ -19,7 +19,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.explicit import Axes, ExplicitSharding
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
 from shardwise.errors import ShardingTypeError
 
 LinearSets = tuple[tuple[int, ...], ...]  # as `Op.linear_in` returns them
@@ -49,7 +49,8 @@ def with_result_shardings(
         ShardingTypeError: if operands are on different meshes. With `strict`, also if they conflict, a sum is
             ambiguous, a dim cannot stay sharded, or the op is not linear in an unreduced operand.
     """
-    mesh = _common_mesh(op_name, types)
+    mesh = _common_mesh(op_name, types, strict)
+    scoped = any([type.explicit is not None and type.explicit.scoped for type in types])
     factor_axes = _axes_of_factors(op_name, rule, types, mesh.abstract, is_contraction, strict)
     unreduced = _unreduced_axes(op_name, linear_in, types, strict)
     reduced = [axis for axis in _reduced_axes(types) if axis not in unreduced]
@@ -57,21 +58,38 @@ def with_result_shardings(
     for dims, type in zip(rule.results, results, strict=True):
         axes = _axes_of_dims(op_name, dims, factor_axes, types, strict)
         used = {axis for of_dim in axes for axis in of_dim}
-        sharding = ExplicitSharding.of(mesh, axes, unreduced, [axis for axis in reduced if axis not in used])
+        copies = [axis for axis in reduced if axis not in used]
+        sharding = ExplicitSharding.of(mesh, axes, unreduced, copies, scoped)
         typed.append(type.with_explicit(sharding))
     return tuple(typed)
 
 
-def _common_mesh(op_name: str, types: Sequence[ArrayType]) -> Mesh | AbstractMesh:
-    """Return the mesh of the operands; the one with devices, if others are abstract."""
+def _common_mesh(op_name: str, types: Sequence[ArrayType], strict: bool) -> Mesh | AbstractMesh:
+    """Return the mesh of the operands; the one with devices, if others are abstract.
+
+    If its axes have different types in the operands, an axis is Auto that is Auto in one of them.
+    """
     meshes = list(dict.fromkeys(type.explicit.mesh for type in types if type.explicit))
+    if len(meshes) == 1:
+        return meshes[0]
     concrete = [mesh for mesh in meshes if isinstance(mesh, Mesh)]
-    if len({mesh.abstract for mesh in meshes}) > 1 or len(concrete) > 1:
+    if len({mesh.abstract.shape_tuple for mesh in meshes}) > 1 or len({mesh.flat_devices for mesh in concrete}) > 1:
         raise ShardingTypeError(
             f"{op_name}: the operands {_listed(types)} are on different meshes: {' and '.join(map(str, meshes))}. "
-            "Move one of them with `device_put`."
+            "Move one of them with `device_put`, or with `reshard` if only names or sizes of axes differ."
         )
-    return (concrete or meshes)[0]
+    if len({mesh.abstract for mesh in meshes}) == 1:
+        return concrete[0]
+    if strict:
+        raise ShardingTypeError(
+            f"{op_name}: the meshes of the operands {_listed(types)} have different axis types: "
+            f"{' and '.join(map(str, meshes))}. Pass sharded operands as arguments to the function that `auto_axes` or "
+            "`explicit_axes` wraps, or reshard them inside it: `reshard(x, P(...))`."
+        )
+    types_of_axes = {axis: AxisType.Auto for mesh in meshes for axis in mesh.auto_axes}
+    types_of_axes.update({axis: AxisType.Manual for mesh in meshes for axis in mesh.manual_axes})
+    axes = meshes[0].abstract.update_axis_types(types_of_axes)
+    return concrete[0].with_axes(axes) if concrete and not axes.manual_axes else axes
 
 
 def _axes_of_factors(

@@ -41,7 +41,7 @@ class Names(dict["Value", str]):
 def format_program(program: "Program", indent: str = "") -> str:
     """Return the text of a program, with one equation per line."""
     names = Names()
-    inputs = ", ".join(f"{names[value]}: {value.type}" for value in program.inputs)
+    inputs = ", ".join(_declaration(value, names) for value in program.inputs)
     mesh = _types_mesh(program, nested=bool(indent))
     lines = [f"program {identifier(program.name)}{mesh}({inputs}) {{"]
     lines += [f"  {format_equation(equation, names, indent + '  ')}" for equation in program.equations]
@@ -57,8 +57,16 @@ def _types_mesh(program: "Program", nested: bool) -> str:
     """
     own = (*program.inputs, *(value for equation in program.equations for value in equation.outputs))
     inner = () if nested else (value for equation in program.walk() for value in equation.outputs)
-    mesh = next((value.type.explicit.mesh for value in chain(own, inner) if value.type.explicit), None)
+    shardings = (value.type.explicit for value in chain(own, inner))
+    mesh = next((sharding.mesh for sharding in shardings if sharding and not sharding.scoped), None)
     return "" if mesh is None or (nested and not mesh.abstract.manual_axes) else f" on {_format_field(mesh, '')}"
+
+
+def _declaration(value: "Value", names: Names) -> str:
+    """Return the name and the type of a value, with the mesh of its type if that belongs to a part of the program."""
+    sharding = value.type.explicit
+    scope = f" on {_format_field(sharding.mesh, '')}" if sharding and sharding.scoped else ""
+    return f"{names[value]}: {value.type}{scope}"
 
 
 def format_equation(equation: "Equation", names: Names | None = None, indent: str = "") -> str:
@@ -66,7 +74,7 @@ def format_equation(equation: "Equation", names: Names | None = None, indent: st
     names = Names() if names is None else names
     operands = [names[value] for value in equation.inputs]
     right = " ".join([format_op(equation.op, indent), *operands])
-    left = ", ".join(f"{names[value]}: {value.type}" for value in equation.outputs)
+    left = ", ".join(_declaration(value, names) for value in equation.outputs)
     notes = [str(equation.source)] if equation.source.file else []
     notes += [] if equation.reason is None else [str(equation.reason)]
     comment = f"   # {' '.join(': '.join(notes).split())}" if notes else ""

@@ -30,8 +30,8 @@ from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout
-from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.errors import MissingRuleError
+from shardwise.compiler.shardings.mesh import AbstractMesh, mesh_context, mesh_of_types
+from shardwise.errors import MissingRuleError, ShardingTypeError
 
 NumpyArray = np.ndarray[Any, Any]
 Shards = list[NumpyArray]  # the shards of one value, one per device
@@ -357,6 +357,23 @@ def check_shardings(op: Op, types: tuple[ArrayType, ...]) -> None:
     """
     if any([type.explicit is not None for type in types]) and not (op.infers_sharding or op.infers_varying):
         _with_shardings(op, types, op.out_types(*[type.plain for type in types]), strict=True)
+
+
+def check_scope(op: Op, types: tuple[ArrayType, ...]) -> None:
+    """Raise ShardingTypeError if an operand is sharded on a mesh with other axes than the current mesh.
+
+    Only in a part of a program with its own mesh.
+    """
+    if not mesh_context.scoped or op.infers_sharding or op.infers_varying:
+        return
+    current = mesh_context.mesh and mesh_of_types(mesh_context.mesh).abstract
+    for number, type in enumerate(types):
+        if current and type.explicit and type.explicit.mesh.abstract != current:
+            raise ShardingTypeError(
+                f"{op.name}: operand {number}, {type}, is on the mesh {type.explicit.mesh.abstract}, but the current "
+                f"mesh is {current}. Reshard it first, `reshard(x, P(...))`, or pass it as an argument to the "
+                "function that `auto_axes` or `explicit_axes` wraps."
+            )
 
 
 def _with_shardings(

@@ -102,10 +102,7 @@ def _program(tokens: _Tokens, mesh: AbstractMesh | None) -> Program:
     """Parse a program. `mesh`: the mesh of its Explicit axes, unless the program names it itself."""
     tokens.expect("program")
     name = tokens.take()
-    if tokens.accept("on"):
-        start = tokens.at
-        tokens.expect("mesh")
-        mesh = _mesh(tokens, start)
+    mesh = _accept_mesh(tokens) or mesh
     tokens.mesh = mesh
     values: dict[str, Value] = {}
 
@@ -114,12 +111,13 @@ def _program(tokens: _Tokens, mesh: AbstractMesh | None) -> Program:
             raise tokens.error(f"{tokens.next!r} is defined twice")
         label = tokens.take()
         tokens.expect(":")
+        at, text = tokens.at, tokens.take()
+        scope = _accept_mesh(tokens)
         try:
-            values[label] = Value(parse_type(tokens.next, mesh))
+            values[label] = Value(parse_type(text, scope or mesh, scope is not None))
         except ValueError as error:
             unknown = str(error).startswith("not a type")
-            raise tokens.error(f"expected a type, found {tokens.next!r}" if unknown else str(error)) from None
-        tokens.take()
+            raise tokens.error(f"expected a type, found {text!r}" if unknown else str(error), at) from None
         return values[label]
 
     def use() -> Value:
@@ -205,6 +203,15 @@ def _field_value(tokens: _Tokens) -> Any:
 
 def _number(text: str) -> float | int:
     return float(text) if any(mark in text for mark in (".", "e", "n")) else int(text)
+
+
+def _accept_mesh(tokens: _Tokens) -> AbstractMesh | None:
+    """Parse `on mesh(…)`, if that comes next."""
+    if not tokens.accept("on"):
+        return None
+    start = tokens.at
+    tokens.expect("mesh")
+    return _mesh(tokens, start)
 
 
 def _mesh(tokens: _Tokens, start: int) -> AbstractMesh:

@@ -121,16 +121,18 @@ class ArrayType:
         Along the axes that shard the new dim, the other dims are replicated.
         """
         typed = self.with_shape((*self.shape[:dim], size, *self.shape[dim:]))
-        if self.explicit is None and explicit is None:
-            return typed
-        mesh = (explicit or self.explicit).mesh  # type: ignore[union-attr]
-        old = self.explicit or ExplicitSharding(mesh, ((),) * self.ndim)
+        old = self.explicit
+        if old is None:
+            if explicit is None:
+                return typed
+            old = replace(explicit, dims=((),) * self.ndim)
         axes = explicit.dims[0] if explicit else ()
         dims, unreduced, reduced = old.dims, old.unreduced, old.reduced
         if axes:
             dims = tuple([tuple([axis for axis in of_dim if axis not in axes]) for of_dim in dims])
             unreduced, reduced = (tuple([a for a in of if a not in axes]) for of in (unreduced, reduced))
-        return typed.with_explicit(ExplicitSharding.of(mesh, (*dims[:dim], axes, *dims[dim:]), unreduced, reduced))
+        dims = (*dims[:dim], axes, *dims[dim:])
+        return typed.with_explicit(ExplicitSharding.of(old.mesh, dims, unreduced, reduced, old.scoped))
 
     @property
     def plain(self) -> "ArrayType":
@@ -265,8 +267,8 @@ class Typed:
 _DTYPES = {**SHORT_NAMES, **{dtype.name: dtype for dtype in KEY_DTYPES.values()}}
 
 
-def parse_type(text: str, mesh: AbstractMesh | None = None) -> ArrayType:
-    """Return the type that prints as `text`. Explicit axes in it are those of `mesh`.
+def parse_type(text: str, mesh: AbstractMesh | None = None, scoped: bool = False) -> ArrayType:
+    """Return the type that prints as `text`. Explicit axes in it are those of `mesh`, which may be a scoped one.
 
     Raises:
         ValueError: if there is none.
@@ -281,7 +283,7 @@ def parse_type(text: str, mesh: AbstractMesh | None = None) -> ArrayType:
         for name, several, one in re.findall(r"([VUR]):(?:\(([^()]+)\)|([^,]+))", match[4] or "")
     }
     type = ArrayType(tuple(int(size) for size, _ in dims), dtype, bool(match[3]), groups.pop("V", ()))
-    if not groups and not any(axes for _, axes in dims):
+    if not (groups or scoped or any(axes for _, axes in dims)):
         return type
     if mesh is None:
         raise ValueError(f"{text} names Explicit axes, but its mesh is not known")
@@ -290,6 +292,7 @@ def parse_type(text: str, mesh: AbstractMesh | None = None) -> ArrayType:
         [tuple(axes.split(",")) if axes else () for _, axes in dims],
         groups.get("U", ()),
         groups.get("R", ()),
+        scoped,
     )
     parsed = type.with_explicit(explicit)
     if str(parsed) != text:

@@ -9,7 +9,7 @@ sub-axes: over data=8, the 4 is sharded by a sub-axis of size 4, and the 8 by th
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -45,8 +45,12 @@ class Seeds:
         return self.dim_groups.find(value, dim) in self.groups
 
 
-def split_axes(equations: Sequence[Equation], mesh: AbstractMesh, pins: Pins, dim_groups: DimGroups) -> AbstractMesh:
+def split_axes(
+    equations: Sequence[Equation], mesh: AbstractMesh, pins: Pins, dim_groups: DimGroups, typed: Collection[str] = ()
+) -> AbstractMesh:
     """Split the mesh axes that are larger than the first factor of a pinned compound dim.
+
+    Axes that are Explicit for a value (`typed`) are not split, because types name whole axes.
 
     Returns:
         The finer mesh; `mesh` itself if no axis is split.
@@ -67,7 +71,7 @@ def split_axes(equations: Sequence[Equation], mesh: AbstractMesh, pins: Pins, di
                 for axes in pinned_axes.get(dim_groups.find(values[number], dim), ()):
                     sizes = [rule.sizes[factor] for factor in factors]
                     for axis, size in _axes_across_factors(sizes, axes, mesh).items():
-                        if axis not in mesh.explicit_axes:  # types name whole axes
+                        if axis not in typed:
                             major_sizes.setdefault(axis, size)
     return split_mesh(mesh, major_sizes) if major_sizes else mesh
 

@@ -3,9 +3,14 @@
 The input are the shardings that types had before they were erased. A value without one is replicated along the Explicit
 axes. The planner still chooses how an equation gets to the sharding of its type: it may compute partial sums, and
 reduce them where they are used.
+
+In parts of a program (`auto_axes`, `explicit_axes`, `use_abstract_mesh`), axes have other types than in the rest. So an
+axis may be Explicit for some values, which are typed along it, and Auto for the others, for which the planner decides.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, State, replicated_candidate
@@ -16,67 +21,105 @@ from shardwise.compiler.shardings.layout import Layout, Pin, partial_sums
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 
+@final
+@dataclass(frozen=True)
+class TypedAxis:
+    """A mesh axis along which the types of values decide.
+
+    Attributes:
+        axis: the axis.
+        shardings: the shardings of values along Explicit axes.
+        by_default: whether values without a sharding are typed along it: they are replicated.
+        mixed: whether it is an Auto axis for some values.
+    """
+
+    axis: str
+    shardings: Mapping[Value, ExplicitSharding]
+    by_default: bool
+    mixed: bool
+
+    def has_unreduced(self, values: Sequence[Value]) -> bool:
+        """Return whether a value is unreduced over this axis by its type."""
+        shardings = [self.shardings[value] for value in values if value in self.shardings]
+        return any(self.axis in sharding.unreduced for sharding in shardings)
+
+    def types(self, value: Value) -> bool:
+        """Return whether the type of a value decides along this axis, and not the planner."""
+        sharding = self.shardings.get(value)
+        return self.by_default if sharding is None else self.axis not in sharding.mesh.auto_axes
+
+
+def typed_axes(mesh: AbstractMesh, shardings: Mapping[Value, ExplicitSharding]) -> dict[str, TypedAxis]:
+    """Return the axes that are Explicit for at least one value."""
+    meshes = {mesh, *(sharding.mesh.abstract for sharding in shardings.values())}
+    typed = {}
+    for axis in mesh.axis_names:
+        if any(axis in part.explicit_axes for part in meshes):
+            by_default = axis in mesh.explicit_axes
+            mixed = not by_default or any(axis in part.auto_axes for part in meshes)
+            typed[axis] = TypedAxis(axis, shardings, by_default, mixed)
+    return typed
+
+
 def typed_output_pins(
     program: Program, mesh: AbstractMesh, out_pins: Sequence[Pin | None], shardings: Mapping[Value, ExplicitSharding]
-) -> list[Pin]:
-    """Return the pins of the outputs: those that the user gave, and the shardings of types in place of None."""
-    has_auto = len(mesh.explicit_axes) < len(mesh.axis_names)
-    pins = []
+) -> list[Pin | None]:
+    """Return the pins of the outputs: those that the user gave, and the shardings of types in place of None.
+
+    An output that has only Auto axes keeps None.
+    """
+    pins: list[Pin | None] = []
     for value, pin in zip(program.outputs, out_pins, strict=True):
         sharding = shardings.get(value)
+        explicit = sharding.mesh.explicit_axes if sharding else mesh.explicit_axes
+        if pin is not None or not explicit:
+            pins.append(pin)
+            continue
         layout = Layout.replicated(value.type.ndim)
         if sharding is not None:
             layout = Layout(sharding.dims, partial_sums(sharding.unreduced))
+        has_auto = len(explicit) < len(mesh.axis_names)
         open_dims = frozenset(range(value.type.ndim)) if has_auto else frozenset()
-        pins.append(pin if pin is not None else Pin(layout, open_dims, "the type of the result"))
+        pins.append(Pin(layout, open_dims, "the type of the result"))
     return pins
 
 
-def typed_factors(
-    equation: Equation, rule: FactorRule, axis: str, shardings: Mapping[Value, ExplicitSharding]
-) -> frozenset[int]:
-    """Return the factors of the dims that types shard along an Explicit axis.
+def typed_factors(equation: Equation, rule: FactorRule, axis: TypedAxis) -> frozenset[int]:
+    """Return the factors of the dims that types shard along an axis.
 
     Of a compound dim, it is a minor factor if other axes fully shard the factors before it.
     """
     factors = set()
     for value, dims in zip((*equation.inputs, *equation.outputs), (*rule.operands, *rule.results), strict=True):
-        sharding = shardings.get(value)
+        sharding = axis.shardings.get(value)
         if sharding is None:
             continue
         for of_dim, axes in zip(dims, sharding.dims, strict=True):
-            if axis in axes and of_dim:
+            if axis.axis in axes and of_dim:
                 assigned = rule.assign_axes(of_dim, axes, sharding.mesh.shape)
-                factors |= {factor for factor, of_factor in zip(of_dim, assigned, strict=True) if axis in of_factor}
+                pairs = zip(of_dim, assigned, strict=True)
+                factors |= {factor for factor, of_factor in pairs if axis.axis in of_factor}
     return frozenset(factors) - rule.need_replication
 
 
-def has_unreduced_type(values: Sequence[Value], axis: str, shardings: Mapping[Value, ExplicitSharding] | None) -> bool:
-    """Return whether a value is unreduced over an Explicit axis by its type; without shardings of types, False."""
-    typed = [shardings[value] for value in values if value in shardings] if shardings else []
-    return any(axis in sharding.unreduced for sharding in typed)
-
-
 def keep_typed(
-    equation: Equation,
-    rule: FactorRule,
-    options: tuple[Candidate, ...],
-    axis: str,
-    shardings: Mapping[Value, ExplicitSharding],
+    equation: Equation, rule: FactorRule, options: tuple[Candidate, ...], axis: TypedAxis
 ) -> tuple[Candidate, ...]:
-    """Return the candidates whose results are sharded along an Explicit axis as their types say.
+    """Return the candidates whose results are sharded along an axis as their types say.
 
     A result may also be partial: it is reduced where it is used. An unreduced one stays partial. An op that would
     communicate across the shards of a result may compute it on all devices instead: every device then slices it.
     """
 
     def matches(value: Value, dims: Dims, state: State) -> bool:
-        sharding = shardings.get(value)
+        if axis.mixed and not axis.types(value):
+            return True
+        sharding = axis.shardings.get(value)
         if sharding is None:
             return state == REPLICATED or isinstance(state, Reduction)
-        if axis in sharding.unreduced:
+        if axis.axis in sharding.unreduced:
             return state is PARTIAL_SUM
-        dim = next((dim for dim, axes in enumerate(sharding.dims) if axis in axes), None)
+        dim = next((dim for dim, axes in enumerate(sharding.dims) if axis.axis in axes), None)
         if dim is None:
             return state == REPLICATED or isinstance(state, Reduction)
         can_slice = state == REPLICATED and not rule.exchange.isdisjoint(dims[dim])

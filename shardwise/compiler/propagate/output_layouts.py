@@ -47,13 +47,23 @@ def _visit(program: Program, nearest: _NearestPins) -> None:
     for equation in program.equations:
         op = equation.op
         if isinstance(op, Constrain):
-            nearest[equation.outputs[0]] = _Nearest(0, replace(op.pin, reason=op.describe(equation.source)))
+            pin = op.pin if op.axes is None else _merged_pin(op.pin, op.axes, nearest.get(equation.inputs[0]))
+            nearest[equation.outputs[0]] = _Nearest(0, replace(pin, reason=op.describe(equation.source)))
         elif isinstance(op, Control) and not isinstance(op, Manual):  # the user specifies a shard_map's results
             _visit_control(equation, op, nearest)
         elif isinstance(op, Elementwise):
             (result,) = equation.outputs
             same_type = [value for value in equation.inputs if value.type.strong() is result.type.strong()]
             _record(result, [nearest[value] for value in same_type if value in nearest], nearest)
+
+
+def _merged_pin(pin: Pin, axes: Sequence[str], operand: _Nearest | None) -> Pin:
+    """Return a pin along `axes`, with the layout of the operand's nearest pin along the others."""
+    if operand is None or operand.pin is None:
+        return Pin(pin.layout, frozenset(range(len(pin.layout.dims))))
+    pairs = zip(pin.layout.dims, operand.pin.layout.dims, strict=True)
+    dims = [(*of_dim, *(axis for axis in others if axis not in axes)) for of_dim, others in pairs]
+    return Pin(Layout(tuple(dims), pin.layout.partial), pin.open_dims | operand.pin.open_dims)
 
 
 def _visit_control(equation: Equation, op: Control, nearest: _NearestPins) -> None:

@@ -26,7 +26,13 @@ from shardwise.compiler.propagate.candidates import (
     state_along,
 )
 from shardwise.compiler.propagate.dim_groups import dim_groups
-from shardwise.compiler.propagate.explicit_axes import has_unreduced_type, keep_typed, typed_factors, typed_output_pins
+from shardwise.compiler.propagate.explicit_axes import (
+    TypedAxis,
+    keep_typed,
+    typed_axes,
+    typed_factors,
+    typed_output_pins,
+)
 from shardwise.compiler.propagate.output_layouts import infer_output_pins
 from shardwise.compiler.propagate.refine import refine_program
 from shardwise.compiler.propagate.unfold import Unfolded, unfold
@@ -172,14 +178,14 @@ def propagate(
             out_names=names,
             user_meshes=tuple(user_meshes),
         )
-    explicit = mesh.explicit_axes
-    if explicit:
+    typed = typed_axes(mesh, shardings)
+    if typed:
         out_pins = typed_output_pins(program, mesh, out_pins, shardings)
     out_pins = infer_output_pins(program, in_pins, out_pins, names)
     unfolded = unfold(program)
     groups = dim_groups(unfolded.equations)
     pins = _pinned_values(program, unfolded, in_pins, out_pins)
-    fine = split_axes(unfolded.equations, mesh, pins, groups)
+    fine = split_axes(unfolded.equations, mesh, pins, groups, typed.keys())
     if fine != mesh:
         program = refine_program(program, fine)
         in_pins = [refine_pin(pin, mesh, fine) for pin in in_pins]
@@ -203,7 +209,7 @@ def propagate(
         shardings=shardings,
     )
     for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, groups).items():
-        sharded.candidates[axis] = _candidates_on(sharded, axis, seeds, scales, shardings if axis in explicit else None)
+        sharded.candidates[axis] = _candidates_on(sharded, axis, seeds, scales, typed.get(axis))
     return sharded
 
 
@@ -229,28 +235,32 @@ def _candidates_on(
     axis: str,
     seeds: Seeds,
     scales: frozenset[Value],
-    shardings: Mapping[Value, ExplicitSharding] | None,
+    typed: TypedAxis | None,
 ) -> dict[Equation, tuple[Candidate, ...]]:
-    """Return the candidates of all planned equations on one axis; on an Explicit axis, those that `shardings` allow."""
+    """Return the candidates of all planned equations on one axis; on an Explicit axis, those that types allow."""
     size = sharded.mesh.shape[axis]
     manual = sharded.unfolded.manual
     factors_of = {}  # for each equation, the factors that the axis may shard
     for equation in sharded.planned:
         rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
-        if shardings is not None:
-            factors_of[equation] = typed_factors(equation, rule, axis, shardings)
-        else:
-            values = (*equation.inputs, *equation.outputs)
-            factors_of[equation] = seeds.minor.get(equation, frozenset()) | frozenset(
-                [
-                    factor
-                    for factor, ((number, dim), *_) in rule.dims_by_leading_factor
-                    if seeds.has(values[number], dim)
-                    and (factor not in rule.compound or rule.allows_sharding({factor: size}))
-                ]
-            )
+        values = (*equation.inputs, *equation.outputs)
+        factors: frozenset[int] = frozenset()
+        if typed is not None:
+            factors = typed_factors(equation, rule, typed)
+            if not typed.mixed or all([typed.types(value) for value in values]):
+                factors_of[equation] = factors
+                continue
+        factors |= seeds.minor.get(equation, frozenset()) | frozenset(
+            [
+                factor
+                for factor, ((number, dim), *_) in rule.dims_by_leading_factor
+                if seeds.has(values[number], dim)
+                and (factor not in rule.compound or rule.allows_sharding({factor: size}))
+            ]
+        )
         if isinstance(equation.op, (Split, Join)):
-            factors_of[equation] -= equation.op.shard_index_factors
+            factors -= equation.op.shard_index_factors
+        factors_of[equation] = factors
     candidates_of: dict[Equation, tuple[Candidate, ...]] = {}
     partial = {value for value, pin in sharded.pinned.items() if pin.layout.is_partial(axis)}
     while True:  # a carry reads a value that is defined later, so this is repeated until no value becomes partial
@@ -260,7 +270,7 @@ def _candidates_on(
             partial_operands = frozenset([n for n, value in enumerate(equation.inputs) if value in partial])
             scale_operands = frozenset([n for n, value in enumerate(equation.inputs) if value in scales])
             count = len(equation.outputs)
-            if has_unreduced_type(equation.outputs, axis, shardings):  # the user's types allow any factor
+            if typed is not None and typed.has_unreduced(equation.outputs):  # the user's types allow any factor
                 scale_operands = frozenset(range(len(types)))
             elif isinstance(equation.op, BoundaryOp) and equation.op.reads:
                 partial_operands = frozenset()
@@ -272,8 +282,8 @@ def _candidates_on(
             options = candidates(
                 equation.op, types, count, axis, factors_of[equation], partial_operands, scale_operands
             )
-            if shardings is not None:
-                options = keep_typed(equation, factor_rule(equation.op, types), options, axis, shardings)
+            if typed is not None:
+                options = keep_typed(equation, factor_rule(equation.op, types), options, typed)
             candidates_of[equation] = (
                 _keep_pinned(sharded, axis, equation, options) if isinstance(equation.op, Unstack) else options
             )

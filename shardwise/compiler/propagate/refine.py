@@ -7,8 +7,8 @@ from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
-from shardwise.compiler.shardings.refine import refine_pin, sub_axes_of
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.refine import refine_axis_types, refine_pin, sub_axes_of
 
 
 @verifies_result
@@ -19,13 +19,14 @@ def refine_program(program: Program, mesh: Mesh | AbstractMesh) -> Program:
     for equation in program.equations:
         op = equation.op
         if isinstance(op, Constrain):
-            pin = refine_pin(op.pin, op.mesh.abstract, fine)
-            op = replace(op, dims=pin.layout.dims, mesh=mesh)
+            pin, sub_axes = refine_pin(op.pin, op.mesh.abstract, fine), sub_axes_of(op.mesh.abstract, fine)
+            axes = None if op.axes is None else tuple(part for axis in op.axes for part in sub_axes[axis])
+            op = replace(op, dims=pin.layout.dims, mesh=mesh, axes=axes)
         elif isinstance(op, Manual):
-            sub_axes = sub_axes_of(op.mesh.abstract, fine)
-            manual = [part for axes in op.mesh_axes.values() for axis in axes for part in sub_axes[axis]]
-            inner_mesh = fine.update_axis_types(dict.fromkeys(manual, AxisType.Manual))
-            op = op.on_refined_mesh(mesh, sub_axes, refine_program(op.program, inner_mesh))
+            coarse = op.mesh.abstract
+            typed = refine_axis_types(coarse, fine)  # the types of results depend on the axis types
+            region_mesh = mesh.with_axes(typed) if isinstance(mesh, Mesh) and not typed.manual_axes else typed
+            op = op.on_refined_mesh(region_mesh, sub_axes_of(coarse, fine), refine_program(op.program, mesh))
         elif isinstance(op, Control):
             op = op.map_programs(lambda inner: refine_program(inner, mesh))
         equations.append(equation.replace(op=op))

@@ -35,34 +35,41 @@ class ExplicitSharding:
         dims: the axes that shard each dim, major first.
         unreduced: the axes over which the value is the sum of the devices' terms, in the order of the mesh.
         reduced: the axes along which the value is replicated and its cotangent is unreduced.
+        scoped: whether `mesh` belongs to a part of the program (`auto_axes`, `explicit_axes`, `use_abstract_mesh`). Its
+            axes may then have other types, names and sizes than those of the mesh that the program runs on, so
+            replicated values have such a sharding too.
     """
 
     mesh: Mesh | AbstractMesh
     dims: tuple[Axes, ...]
     unreduced: Axes = ()
     reduced: Axes = ()
+    scoped: bool = False
 
     @staticmethod
     def of(
-        mesh: Mesh | AbstractMesh, dims: Sequence[Axes], unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
+        mesh: Mesh | AbstractMesh,
+        dims: Sequence[Axes],
+        unreduced: Iterable[str] = (),
+        reduced: Iterable[str] = (),
+        scoped: bool = False,
     ) -> "ExplicitSharding | None":
-        """Return the sharding along these axes; None if it is replicated.
+        """Return the sharding along these axes; None if it is replicated and not scoped.
 
         Only Explicit axes shard dims. Unreduced and reduced values exist along Explicit and Manual axes.
         """
-        abstract = mesh.abstract
-        explicit, auto = abstract.explicit_axes, abstract.auto_axes
+        explicit, auto = mesh.explicit_axes, mesh.auto_axes
         kept = tuple(tuple(axis for axis in axes if axis in explicit) for axes in dims)
         sums, copies = (
-            tuple(axis for axis in abstract.axis_names if axis in set(axes) and axis not in auto)
+            tuple(axis for axis in mesh.axis_names if axis in set(axes) and axis not in auto)
             for axes in (unreduced, reduced)
         )
-        return ExplicitSharding(mesh, kept, sums, copies) if any(kept) or sums or copies else None
+        return ExplicitSharding(mesh, kept, sums, copies, scoped) if any(kept) or sums or copies or scoped else None
 
     @property
     def cotangent(self) -> "ExplicitSharding":
         """The sharding of the cotangent: unreduced where the primal is reduced, and the other way round."""
-        return ExplicitSharding(self.mesh, self.dims, self.reduced, self.unreduced)
+        return ExplicitSharding(self.mesh, self.dims, self.reduced, self.unreduced, self.scoped)
 
     def inside_region(self, axes: Collection[str], tracked: bool) -> "ExplicitSharding | None":
         """Return the sharding of a shard in a manual region over `axes`; they are Manual there.
@@ -71,7 +78,7 @@ class ExplicitSharding:
         """
         mesh = self.mesh.abstract.update_axis_types(dict.fromkeys(axes, AxisType.Manual))
         sums, copies = ([axis for axis in of if tracked or axis not in axes] for of in (self.unreduced, self.reduced))
-        return ExplicitSharding.of(mesh, self.dims, sums, copies)
+        return ExplicitSharding.of(mesh, self.dims, sums, copies, self.scoped)
 
     @property
     def manual_sums(self) -> tuple[Axes, Axes]:
@@ -84,12 +91,12 @@ class ExplicitSharding:
         """Return the sharding with other unreduced and reduced Manual axes, and the same along Explicit axes."""
         explicit = self.mesh.abstract.explicit_axes
         sums, copies = ([axis for axis in of if axis in explicit] for of in (self.unreduced, self.reduced))
-        return ExplicitSharding.of(self.mesh, self.dims, (*sums, *unreduced), (*copies, *reduced))
+        return ExplicitSharding.of(self.mesh, self.dims, (*sums, *unreduced), (*copies, *reduced), self.scoped)
 
     def without_dims(self, dims: Collection[int]) -> "ExplicitSharding | None":
         """Return the sharding of a value that lacks these dims."""
         kept = tuple(axes for dim, axes in enumerate(self.dims) if dim not in dims)
-        return ExplicitSharding.of(self.mesh, kept, self.unreduced, self.reduced)
+        return ExplicitSharding.of(self.mesh, kept, self.unreduced, self.reduced, self.scoped)
 
     def replicating(self, dim: int) -> "ExplicitSharding | None":
         """Return the sharding of the same value with one dim replicated."""

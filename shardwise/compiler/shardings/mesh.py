@@ -2,7 +2,7 @@
 
 `AbstractMesh` holds the names and sizes of the axes, which is all that the compiler reads. `Mesh` adds the devices,
 which are opaque here. `mesh_context` holds the mesh that a thread has set (`with mesh:`), to which bare PartitionSpecs
-refer.
+refer, with the axes that `auto_axes`, `explicit_axes` and `use_abstract_mesh` give it.
 """
 
 import math
@@ -41,8 +41,50 @@ class AxisType(Enum):
         return self.name
 
 
+class _MeshAxes:
+    """The axes of a mesh by type, for `AbstractMesh` and `Mesh`."""
+
+    axis_names: tuple[str, ...]
+    axis_types: tuple[AxisType, ...]
+
+    def axes_of_type(self, axis_type: AxisType) -> tuple[str, ...]:
+        """Return the names of the axes of one type, in order."""
+        pairs = zip(self.axis_names, self.axis_types, strict=True)
+        return tuple(name for name, kind in pairs if kind is axis_type)
+
+    @cached_property
+    def explicit_axes(self) -> tuple[str, ...]:
+        return self.axes_of_type(AxisType.Explicit)
+
+    @cached_property
+    def auto_axes(self) -> tuple[str, ...]:
+        return self.axes_of_type(AxisType.Auto)
+
+    @cached_property
+    def manual_axes(self) -> tuple[str, ...]:
+        return self.axes_of_type(AxisType.Manual)
+
+    @property
+    def are_all_axes_auto(self) -> bool:
+        """Whether the mesh has axes, all of them Auto."""
+        return self._has_only(AxisType.Auto)
+
+    @property
+    def are_all_axes_explicit(self) -> bool:
+        """Whether the mesh has axes, all of them Explicit."""
+        return self._has_only(AxisType.Explicit)
+
+    @property
+    def are_all_axes_manual(self) -> bool:
+        """Whether the mesh has axes, all of them Manual."""
+        return self._has_only(AxisType.Manual)
+
+    def _has_only(self, axis_type: AxisType) -> bool:
+        return bool(self.axis_types) and all(kind is axis_type for kind in self.axis_types)
+
+
 @final
-class AbstractMesh:
+class AbstractMesh(_MeshAxes):
     """The names, sizes and types of a mesh's axes, without devices.
 
     Programs can be planned and lowered for it, but not run.
@@ -98,40 +140,23 @@ class AbstractMesh:
     def shape_tuple(self) -> tuple[tuple[str, int], ...]:
         return tuple(self.shape.items())
 
-    def axes_of_type(self, axis_type: AxisType) -> tuple[str, ...]:
-        """Return the names of the axes of one type, in order."""
-        pairs = zip(self.axis_names, self.axis_types, strict=True)
-        return tuple(name for name, kind in pairs if kind is axis_type)
-
     @property
-    def explicit_axes(self) -> tuple[str, ...]:
-        return self.axes_of_type(AxisType.Explicit)
+    def abstract_mesh(self) -> "AbstractMesh":
+        """The mesh itself; `Mesh` has the same attribute."""
+        return self
 
-    @property
-    def auto_axes(self) -> tuple[str, ...]:
-        return self.axes_of_type(AxisType.Auto)
-
-    @property
-    def manual_axes(self) -> tuple[str, ...]:
-        return self.axes_of_type(AxisType.Manual)
-
-    @property
-    def are_all_axes_auto(self) -> bool:
-        """Whether the mesh has axes, all of them Auto."""
-        return self._has_only(AxisType.Auto)
-
-    @property
-    def are_all_axes_explicit(self) -> bool:
-        """Whether the mesh has axes, all of them Explicit."""
-        return self._has_only(AxisType.Explicit)
-
-    @property
-    def are_all_axes_manual(self) -> bool:
-        """Whether the mesh has axes, all of them Manual."""
-        return self._has_only(AxisType.Manual)
-
-    def _has_only(self, axis_type: AxisType) -> bool:
-        return not self.empty and all(kind is axis_type for kind in self.axis_types)
+    def update(
+        self,
+        axis_sizes: Sequence[int] | None = None,
+        axis_names: Sequence[str] | None = None,
+        axis_types: AxisType | Sequence[AxisType] | None = None,
+    ) -> "AbstractMesh":
+        """Return the mesh with other sizes, names or types of its axes."""
+        return AbstractMesh(
+            self.axis_sizes if axis_sizes is None else axis_sizes,
+            self.axis_names if axis_names is None else axis_names,
+            self.axis_types if axis_types is None else axis_types,
+        )
 
     def update_axis_types(self, axis_types: Mapping[str, AxisType]) -> "AbstractMesh":
         """Return the mesh with other types for these axes."""
@@ -239,13 +264,26 @@ class AbsentDevice:
 
 
 class _MeshContext(threading.local):
-    """The mesh that this thread has set, and the manual axes of the regions that are being traced."""
+    """The current mesh of this thread, and the manual axes of the regions that are being traced."""
 
     def __init__(self) -> None:
-        self.mesh: Mesh | None = None
+        self.mesh: Mesh | AbstractMesh | None = None
         self.region_mesh: Mesh | AbstractMesh | None = None  # the mesh of the innermost manual region
         self.manual_axes: frozenset[str] = frozenset()
-        self.outer_meshes: list[Mesh | None] = []  # those that the exits of `with mesh:` blocks restore
+        # Whether `mesh` has other axes than the mesh on which the values of the traced program are by default.
+        self.scoped = False
+        self.outer: list[tuple[Mesh | AbstractMesh | None, bool]] = []  # what the exits of `with mesh:` blocks restore
+
+    @contextmanager
+    def entered(self, mesh: "Mesh | AbstractMesh | None", scoped: bool = False) -> Iterator[None]:
+        """Make `mesh` the current mesh in a `with` block."""
+        before = self.mesh, self.region_mesh, self.scoped
+        self.mesh, self.scoped = mesh, scoped
+        self.region_mesh = None if self.region_mesh is None else mesh
+        try:
+            yield
+        finally:
+            self.mesh, self.region_mesh, self.scoped = before
 
     @contextmanager
     def in_region(self, mesh: "Mesh | AbstractMesh", axes: Iterable[str]) -> Iterator[None]:
@@ -269,7 +307,7 @@ def mesh_of_types(mesh: "Mesh | AbstractMesh") -> "Mesh | AbstractMesh":
 
 
 @final
-class Mesh:
+class Mesh(_MeshAxes):
     """A grid of devices with named axes.
 
     `with mesh:` makes it the current mesh of this thread, on which bare PartitionSpecs are interpreted.
@@ -316,21 +354,35 @@ class Mesh:
         grid.flags.writeable = False
         self.devices = grid
 
-    @property
-    def axis_names(self) -> tuple[str, ...]:
-        return self.abstract.axis_names
+        self.axis_names = self.abstract.axis_names
+        self.axis_types = self.abstract.axis_types
 
     @property
     def axis_sizes(self) -> tuple[int, ...]:
         return self.abstract.axis_sizes
 
-    @property
-    def axis_types(self) -> tuple[AxisType, ...]:
-        return self.abstract.axis_types
+    def update(
+        self,
+        devices: Any = None,
+        axis_names: Sequence[str] | None = None,
+        axis_types: AxisType | Sequence[AxisType] | None = None,
+    ) -> "Mesh":
+        """Return the mesh with other devices, names or types of its axes."""
+        return Mesh(
+            self.devices if devices is None else devices,
+            self.axis_names if axis_names is None else axis_names,
+            self.axis_types if axis_types is None else axis_types,
+        )
+
+    def with_axes(self, axes: AbstractMesh) -> "Mesh":
+        """Return the mesh of the same devices, in the same order, with other axes."""
+        if axes == self.abstract:
+            return self
+        return Mesh(device_grid(self.flat_devices, axes.axis_sizes), axes.axis_names, axes.axis_types)
 
     def with_auto_axes(self) -> "Mesh":
         """Return the mesh with Auto axes only."""
-        return self if not self.abstract.explicit_axes else Mesh(self.devices, self.axis_names)
+        return self if not self.explicit_axes else Mesh(self.devices, self.axis_names)
 
     @property
     def abstract_mesh(self) -> AbstractMesh:
@@ -365,12 +417,12 @@ class Mesh:
         return [device for device in self.flat_devices if device.process_index == here]
 
     def __enter__(self) -> "Mesh":
-        mesh_context.outer_meshes.append(mesh_context.mesh)
-        mesh_context.mesh = self
+        mesh_context.outer.append((mesh_context.mesh, mesh_context.scoped))
+        mesh_context.mesh, mesh_context.scoped = self, False
         return self
 
     def __exit__(self, *exception: object) -> None:
-        mesh_context.mesh = mesh_context.outer_meshes.pop()
+        mesh_context.mesh, mesh_context.scoped = mesh_context.outer.pop()
 
     @cached_property
     def flat_devices(self) -> tuple[Any, ...]:
@@ -402,6 +454,9 @@ def _even_factors(count: int, parts: int) -> tuple[int, ...]:
     root = count ** (1 / parts)
     last = max(d for d in range(1, int(root + 1e-9) + 1) if count % d == 0)
     return tuple(sorted((*_even_factors(count // last, parts - 1), last), reverse=True))
+
+
+EMPTY_MESH = Mesh(np.empty((), object), ())  # the current mesh where none is set, as users see it
 
 
 @registered_cache(maxsize=256)

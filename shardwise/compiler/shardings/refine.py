@@ -11,9 +11,11 @@ it have size 4 together.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from shardwise.caches import registered_cache
+from shardwise.compiler.shardings.explicit import Axes, ExplicitSharding
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, device_grid
 
@@ -22,13 +24,42 @@ Strides = tuple[int, int]
 _SUB_AXIS = re.compile(r"(.*):\((\d+)\)\d+")
 
 
-def common_mesh(meshes: Sequence[Mesh]) -> Mesh | None:
+def common_mesh(meshes: Sequence[Mesh], scoped: Iterable[AbstractMesh] = ()) -> Mesh | None:
     """Return the coarsest common refinement of meshes: one of them if possible.
+
+    Args:
+        meshes: the meshes.
+        scoped: the meshes of parts of the program. The result refines their axes too, and keeps the axis types of
+            `meshes`.
 
     Returns:
         The mesh; None if the meshes have different devices or orders of devices, if their axes do not nest, or if
-        Explicit axes would have to be split. A mesh with Explicit axes is preferred to one without.
+        Explicit axes of `meshes` would have to be split. A mesh with Explicit axes is preferred to one without.
     """
+    mesh = _refine_all(meshes)
+    for part in scoped:
+        mesh = mesh and _split_for(mesh, part)
+    return mesh
+
+
+def _split_for(mesh: Mesh, part: AbstractMesh) -> Mesh | None:
+    """Split the axes of a mesh so that those of `part` consist of them; None if the axes do not nest."""
+    ends = {end for strides in _strides(part).values() for end in strides}
+    while True:
+        sizes = {}  # the size of the major sub-axis of each axis that is split
+        for axis, (low, high) in _strides(mesh.abstract).items():
+            inside = [end for end in ends if low < end < high]
+            if any(end % low or high % end for end in inside):
+                return None
+            if inside:
+                sizes[axis] = high // max(inside)
+        if not sizes:
+            return mesh if part.size == mesh.size else None
+        mesh = mesh.with_axes(split_mesh(mesh.abstract, sizes))
+
+
+def _refine_all(meshes: Sequence[Mesh]) -> Mesh | None:
+    """Return the common refinement of meshes, as `common_mesh` does."""
     first = meshes[0]
     if any(mesh.flat_devices != first.flat_devices for mesh in meshes):
         return None
@@ -67,6 +98,33 @@ def sub_axes_of(coarse: AbstractMesh, fine: AbstractMesh) -> dict[str, tuple[str
         axis: tuple(name for name, (start, end) in fine_strides.items() if low <= start < end <= high)
         for axis, (low, high) in _strides(coarse).items()
     }
+
+
+@registered_cache(maxsize=1024)
+def refine_axis_types(coarse: AbstractMesh, fine: AbstractMesh) -> AbstractMesh:
+    """Return the finer mesh with the axis types of the coarser one."""
+    coarse_types = dict(zip(coarse.axis_names, coarse.axis_types, strict=True))
+    types = {part: coarse_types[axis] for axis, parts in sub_axes_of(coarse, fine).items() for part in parts}
+    return fine.update_axis_types(types)
+
+
+def refine_sharding(sharding: ExplicitSharding, fine: AbstractMesh) -> ExplicitSharding:
+    """Express the sharding of a type on a finer mesh. If it is scoped, it keeps the axis types of its own mesh."""
+    coarse = sharding.mesh.abstract
+    if coarse == fine:
+        return sharding
+    sub_axes = sub_axes_of(coarse, fine)
+
+    def refine(axes: Axes) -> Axes:
+        return tuple([part for axis in axes for part in sub_axes[axis]])
+
+    return ExplicitSharding(
+        refine_axis_types(coarse, fine) if sharding.scoped else fine,
+        tuple([refine(axes) for axes in sharding.dims]),
+        refine(sharding.unreduced),
+        refine(sharding.reduced),
+        sharding.scoped,
+    )
 
 
 def refine_pin(pin: Pin, coarse: AbstractMesh, fine: AbstractMesh) -> Pin:

@@ -15,7 +15,7 @@ import numpy as np
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.scalars import check_index, check_scalar, check_truth_value
 from shardwise.compiler.ir.dispatch import open_frames, resolves_shardings, use_frames
-from shardwise.compiler.ir.op import Op, check_shardings, result_types
+from shardwise.compiler.ir.op import Op, check_scope, check_shardings, result_types
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType, ManualAxisType
 from shardwise.compiler.ops.collective.named import PVary
@@ -116,6 +116,7 @@ class Frame:
         for type in types:
             if type.explicit is not None and not resolves_shardings():
                 try:
+                    check_scope(op, types)
                     check_shardings(op, types)
                 except ShardingTypeError as error:
                     lines = [

@@ -94,11 +94,10 @@ def _was_resolved(equation: Equation) -> bool:
 def _batch_sharding(args: Sequence[Any], dims: Sequence[int | None], spmd: tuple[str, ...]) -> ExplicitSharding | None:
     """Return the sharding of the mapped dims along Explicit axes. `spmd`: the axes of `spmd_axis_name`."""
     shardings = {
-        ExplicitSharding.of(x.type.explicit.mesh, (x.type.explicit.dims[dim],)): str(x.type)
+        replace(x.type.explicit, dims=(x.type.explicit.dims[dim],), unreduced=(), reduced=()): str(x.type)
         for x, dim in zip(args, dims, strict=True)
-        if dim is not None and x.type.explicit
+        if dim is not None and x.type.explicit and x.type.explicit.dims[dim]
     }
-    shardings.pop(None, None)
     if len(shardings) > 1:
         raise ShardingTypeError(
             f"vmap: the mapped dims of {' and '.join(shardings.values())} are sharded differently: reshard one of "

@@ -314,9 +314,8 @@ class Join(_ShardBoundary):
             inner = x.explicit or ExplicitSharding(self.mesh, ((),) * x.ndim)
             dims = [(*axes, *more) for axes, more in zip(self.dims, inner.dims, strict=True)]
             sums, copies = ([axis for axis in of if axis not in self.names] for of in (inner.unreduced, inner.reduced))
-            array = array.with_explicit(
-                ExplicitSharding.of(self.mesh, dims, (*sums, *self.unreduced), (*copies, *self.reduced))
-            )
+            sums, copies = [*sums, *self.unreduced], [*copies, *self.reduced]
+            array = array.with_explicit(ExplicitSharding.of(self.mesh, dims, sums, copies, inner.scoped))
         return (array.with_varying(axis for axis in x.varying if axis not in self.names),)
 
     def factors(self, x: ArrayType) -> FactorRule:

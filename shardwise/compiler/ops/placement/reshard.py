@@ -1,6 +1,7 @@
 """reshard: change the sharding of a value along Explicit mesh axes."""
 
 from collections.abc import Sequence
+from dataclasses import field, replace
 from typing import Any, final
 
 from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op
@@ -18,6 +19,8 @@ from shardwise.errors import ShardingTypeError
 class Reshard(Op):
     """The identity; the result has this sharding along the Explicit axes of `mesh`, and its state along Manual ones.
 
+    A `scoped` mesh belongs to a part of the program: along its Auto axes, the planner decides. Without a mesh, the
+    result is replicated along all Explicit axes of the mesh that the program runs on.
     The cotangent has the cotangent sharding of the operand: a cast to `reduced` costs nothing here, and its transpose
     leaves the cotangent unreduced.
     """
@@ -25,28 +28,32 @@ class Reshard(Op):
     name = "reshard"
     accepts_keys = infers_sharding = True
     dims: tuple[Axes, ...]
-    mesh: Mesh | AbstractMesh
+    mesh: Mesh | AbstractMesh | None
     unreduced: Axes = ()
     reduced: Axes = ()
+    scoped: bool = field(default=False, repr=False)
 
     @staticmethod
-    def to(sharding: ExplicitSharding | None, ndim: int, mesh: Mesh | AbstractMesh) -> "Reshard":
+    def to(sharding: ExplicitSharding | None, ndim: int, mesh: Mesh | AbstractMesh | None) -> "Reshard":
         """Return the op that gives an array of this rank a sharding; None replicates it along the Explicit axes."""
         if sharding is None:
             return Reshard(((),) * ndim, mesh)
-        return Reshard(sharding.dims, sharding.mesh, sharding.unreduced, sharding.reduced)
+        return Reshard(sharding.dims, sharding.mesh, sharding.unreduced, sharding.reduced, sharding.scoped)
 
     @property
     def sharding(self) -> ExplicitSharding | None:
-        return ExplicitSharding.of(self.mesh, self.dims, self.unreduced, self.reduced)
+        if self.mesh is None:
+            return None
+        return ExplicitSharding.of(self.mesh, self.dims, self.unreduced, self.reduced, self.scoped)
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if len(self.dims) != x.ndim:
             raise TypeError(f"reshard: the sharding has {len(self.dims)} dims, but {x} has {x.ndim}")
+        if self.mesh is None:
+            return x.with_explicit(None)
         terms, copies = x.explicit.manual_sums if x.explicit else ((), ())
-        return x.with_explicit(
-            ExplicitSharding.of(self.mesh, self.dims, (*self.unreduced, *terms), (*self.reduced, *copies))
-        )
+        sums, copies = (*self.unreduced, *terms), (*self.reduced, *copies)
+        return x.with_explicit(ExplicitSharding.of(self.mesh, self.dims, sums, copies, self.scoped))
 
     def factors(self, x: ArrayType) -> FactorRule:
         return FactorRule.pointwise(x.shape, 1)
@@ -66,7 +73,12 @@ class Reshard(Op):
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = operands, dims
         assert dim is not None
-        batch_axes = axis.spmd or (x.type.explicit.dims[dim] if x.type.explicit else ())
+        mesh, scoped, batch_axes = self.mesh, self.scoped, axis.spmd
+        if not batch_axes and axis.explicit is not None:
+            batch_axes = axis.explicit.dims[0]
+            if mesh is None:
+                mesh, scoped = axis.explicit.mesh, axis.explicit.scoped
+        batch_axes = tuple(name for name in batch_axes if mesh and name in mesh.explicit_axes)
         used = {*self.unreduced, *self.reduced, *(name for axes in self.dims for name in axes)}
         if twice := [name for name in batch_axes if name in used]:
             raise ShardingTypeError(
@@ -74,8 +86,8 @@ class Reshard(Op):
                 f"other axes here, or map over a dim that is not sharded along {twice[0]!r}: reshard the argument of "
                 "the vmapped function."
             )
-        op = Reshard((*self.dims[:dim], batch_axes, *self.dims[dim:]), self.mesh, self.unreduced, self.reduced)
-        return op(x), dim
+        batched = (*self.dims[:dim], batch_axes, *self.dims[dim:])
+        return replace(self, dims=batched, mesh=mesh, scoped=scoped)(x), dim
 
     def reference(self, x: NumpyArray) -> NumpyArray:
         return x
@@ -88,7 +100,8 @@ def reshard_to(x: Any, sharding: ExplicitSharding | None) -> Any:
     source, target = (of and of.with_manual_sums((), ()) for of in (x.type.explicit, sharding))
     if source == target:
         return x
-    return Reshard.to(target, x.type.ndim, (target or source).mesh)(x)  # type: ignore[union-attr]
+    mesh = target.mesh if target else source.mesh if source and not source.scoped else None
+    return Reshard.to(target, x.type.ndim, mesh)(x)
 
 
 def shard_batch_dim(x: Any, dim: int, axis: BatchAxis) -> Any:
