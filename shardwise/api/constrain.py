@@ -8,7 +8,14 @@ from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.errors import ShardingError
-from shardwise.runtime.sharding import Sharding, check_argument_type, explicit_sharding, is_scoped, mesh_of
+from shardwise.runtime.sharding import (
+    NamedSharding,
+    Sharding,
+    check_argument_type,
+    explicit_sharding,
+    is_scoped,
+    mesh_of,
+)
 
 
 def constrain_all(
@@ -28,15 +35,22 @@ def constrain_all(
     ]
 
 
-def constrain(x: Any, sharding: Sharding, requested_by: str = "") -> Any:
-    """Pin `x` to a sharding, including its memory kind. `requested_by`: the parameter of `jit` that requests it."""
-    pinned = _constrain_layout(x, sharding, requested_by)
+def constrain(x: Any, sharding: Sharding, requested_by: str = "", pins_auto: bool = True) -> Any:
+    """Pin `x` to a sharding, including its memory kind.
+
+    Args:
+        x: an array.
+        sharding: the sharding.
+        requested_by: the parameter of `jit` that requests it.
+        pins_auto: whether the layout is pinned along the Auto axes of a mesh that has Explicit ones too.
+    """
+    pinned = _constrain_layout(x, sharding, requested_by, pins_auto)
     return InMemory(sharding.nondefault_memory)(pinned) if sharding.nondefault_memory else pinned
 
 
-def _constrain_layout(x: Any, sharding: Sharding, requested_by: str) -> Any:
+def _constrain_layout(x: Any, sharding: Sharding, requested_by: str, pins_auto: bool) -> Any:
     """Pin `x` to the layout of a sharding; a sharding on one device pins nothing."""
-    mesh = mesh_of(sharding)
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else mesh_of(sharding)
     if mesh is None:
         return x
     scoped = is_scoped(sharding)
@@ -51,6 +65,6 @@ def _constrain_layout(x: Any, sharding: Sharding, requested_by: str) -> Any:
         return Constrain(pin.layout.dims, mesh, open_dims, requested_by=requested_by)(x)
     x = reshard_to(x, explicit_sharding(sharding, x.type.shape, scoped))
     auto = mesh.auto_axes
-    if any(axis in auto for axis in pin.layout.axes) or (scoped and not mesh.explicit_axes):
+    if auto and pins_auto:
         x = Constrain(pin.layout.dims, mesh, open_dims, auto, requested_by=requested_by)(x)
     return x

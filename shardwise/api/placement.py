@@ -16,7 +16,6 @@ from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed, is_staging
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, AxisType, Mesh, device_grid
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
@@ -190,7 +189,8 @@ def _with_typed_axes(operand: Any, sharding: Sharding) -> Sharding:
     if not isinstance(sharding, NamedSharding) or operand.type.explicit is None:
         return sharding
     pin = sharding.pin(operand.type.shape)
-    if not pin.layout.axes or not set(pin.layout.axes) <= set(sharding.mesh_shape.auto_axes):
+    planned = sharding.mesh_shape.auto_axes
+    if not planned or not set(pin.layout.axes) <= set(planned):
         return sharding
     entries: list[Any] = [
         PartitionSpec.UNCONSTRAINED if dim in pin.open_dims and not typed else (*typed, *auto)
@@ -204,7 +204,7 @@ def _check_explicit(name: str, operand: Any, sharding: Sharding) -> None:
     """Check that a value has a sharding along Explicit axes, where its type and not the planner decides."""
     if not isinstance(sharding, NamedSharding) or not sharding.mesh_shape.explicit_axes:
         return
-    wanted = operand.type.with_explicit(explicit_sharding(sharding, operand.type.shape))
+    wanted = operand.type.with_explicit(explicit_sharding(sharding, operand.type.shape, is_scoped(sharding)))
     if operand.type is not wanted and not (isinstance(operand, ArrayImpl) and not operand.committed):
         raise ShardingTypeError(
             f"{name}: the value has type {operand.type}, and {sharding.spec} means {wanted}. Along Explicit axes a "
@@ -259,10 +259,8 @@ def reshard_leaves(name: str, parameter: str, x: Any, shardings: Any) -> Any:
         )
         if is_elsewhere and not is_staging() and not isinstance(sharding.grid.flat_devices[0], AbsentDevice):
             out.append(_put(operand, sharding))
-        elif scoped:
-            out.append(reshard_to(operand, explicit_sharding(sharding, operand.shape, scoped)))
         else:
-            out.append(constrain(operand, sharding))
+            out.append(constrain(operand, sharding, pins_auto=False))
     return structure.unflatten(out)
 
 

@@ -18,7 +18,7 @@ from shardwise.compiler.pipeline import Stages, run_stages
 from shardwise.compiler.plan.hardware import CPU, Chip, chip_of
 from shardwise.compiler.propagate.refine import refine_program
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, device_grid
+from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, absent_mesh, device_grid
 from shardwise.compiler.shardings.refine import coarsen_layout, common_mesh, refine_pin
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.compiler.trace.provenance import user_source
@@ -270,10 +270,16 @@ class Request:
             if isinstance(mesh, Mesh):
                 is_scoped = mesh.abstract in scoped
                 (scoped_requests if is_scoped else requests).append((f"{function} at {equation.source}", mesh))
+        abstract = [
+            mesh for equation, mesh in meshes if isinstance(equation.op, Constrain) and not isinstance(mesh, Mesh)
+        ]
+        scoped = list(dict.fromkeys([*scoped, *(mesh.abstract for mesh in abstract)]))
         current = mesh_of(self.mesh)
         if not requests and current is not None and (scoped or current.explicit_axes):
             requests.append(("the current mesh", current))
         requests = requests or scoped_requests
+        if not requests and abstract:
+            requests.append(("with_sharding_constraint", absent_mesh(abstract[0].abstract)))
         target = _common_target([where for _, where in requests], scoped)
         if target is None:
             lines = "\n".join(f"  {source}: {where}{_device_ids(where)}" for source, where in dict.fromkeys(requests))

@@ -199,6 +199,39 @@ def test_constraints_pin_along_the_axes_that_are_auto_inside(mesh):
     check(sw.jit(f)(put(X)), "f32[8,4]", 2 * X + 1)
 
 
+def test_constraints_check_the_type_along_the_axes_that_stay_explicit(mesh):
+    def constrained(spec):
+        return auto_axes(lambda x: lax.with_sharding_constraint(x, spec), axes="X", out_sharding=P("X", "Y"))
+
+    for spec in (P("X", "Y"), P("X"), P()):  # a spec without Explicit axes leaves the type as it is
+        check(sw.jit(constrained(spec))(put(X, "X", "Y")), "f32[8@X,4@Y]", X)
+    with pytest.raises(ShardingTypeError, match=r"has type f32\[8,4@Y\], and P\('Y'\) means f32\[8@Y,4\]"):
+        sw.jit(constrained(P("Y")))(put(X, "X", "Y"))
+
+
+def test_constraints_on_meshes_that_mix_axis_types():
+    mixed = make_mesh(EXPLICIT, AUTO)
+    with sw.set_mesh(mixed):
+        x = put(X, "X")
+        for spec, result in ((P(None, "Y"), P("X", "Y")), (P("Y"), P(("X", "Y"))), (P(), P("X")), (P("X"), P("X"))):
+            constrained = sw.jit(lambda x, spec=spec: lax.with_sharding_constraint(x * 2, spec))(x)
+            assert constrained.sharding == NamedSharding(mixed, result)
+            check(constrained, "f32[8@X,4]", 2 * X)
+
+
+def test_constraints_on_an_abstract_mesh():
+    auto = make_mesh(AUTO, AUTO)
+    x = sw.device_put(X, NamedSharding(auto, P("X", "Y")))
+    abstract = NamedSharding(auto.abstract, P("Y"))
+    for function in (
+        sw.jit(lambda x: lax.with_sharding_constraint(x, abstract) * 2),
+        lambda x: lax.with_sharding_constraint(x, abstract),
+    ):
+        assert function(x).sharding == NamedSharding(auto, P("Y"))
+    lowered = sw.jit(lambda x: lax.with_sharding_constraint(x, abstract)).lower(sw.ShapeDtypeStruct((8, 4), np.float32))
+    assert lowered.out_info.sharding == abstract
+
+
 @pytest.mark.parametrize("under_jit", [True, False])
 def test_explicit_axes(auto_mesh, under_jit):
     seen = []

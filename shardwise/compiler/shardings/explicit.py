@@ -101,7 +101,7 @@ class ExplicitSharding:
     def replicating(self, dim: int) -> "ExplicitSharding | None":
         """Return the sharding of the same value with one dim replicated."""
         dims = (*self.dims[:dim], (), *self.dims[dim + 1 :])
-        return ExplicitSharding.of(self.mesh, dims, self.unreduced, self.reduced)
+        return ExplicitSharding.of(self.mesh, dims, self.unreduced, self.reduced, self.scoped)
 
     def format_dims(self, shape: Sequence[int]) -> str:
         """Return the dims of a type as text: `8@X,4`."""

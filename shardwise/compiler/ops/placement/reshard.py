@@ -116,7 +116,8 @@ def term_beside(x: Any, type: ArrayType) -> Any:
     explicit = type.explicit
     if explicit is None or not explicit.unreduced:
         return x
-    return reshard_to(x, ExplicitSharding.of(explicit.mesh, ((),) * x.type.ndim, explicit.unreduced))
+    terms = ExplicitSharding.of(explicit.mesh, ((),) * x.type.ndim, explicit.unreduced, scoped=explicit.scoped)
+    return reshard_to(x, terms)
 
 
 def cotangent_type(primal: ArrayType) -> ArrayType:
