@@ -177,7 +177,9 @@ def _card(row: EndRow) -> str:
 def _program(values: Sequence[ValueRow]) -> str:
     rows = []
     for row in values:
-        origin = {"input": "argument", "free": "any: computed where needed"}.get(row.origin, row.origin)
+        origin = {"input": "argument", "type": "its type", "free": "any: computed where needed"}.get(
+            row.origin, row.origin
+        )
         pins = f", from {', '.join(row.pins)}" if row.pins and row.origin == "chosen" else ""
         text = f"{row.op} {' '.join(row.operands)}" if row.op != "input" else "input"
         indent = f' style="padding-left:{12 + 18 * row.depth}px"' if row.depth else ""

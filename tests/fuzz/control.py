@@ -315,6 +315,10 @@ class Typing:
         """Return results with the types of the examples: a loop's carry has one type."""
         return list(results)
 
+    def unsharded_rows(self, xs: Sequence[Any]) -> list[Any]:
+        """Return arrays that a scan can slice: their first dim is not sharded."""
+        return list(xs)
+
 
 UNTYPED = Typing()
 
@@ -405,7 +409,7 @@ def _scan_step(
         results = body(*xs[:consts], *carry, *rows)
         return tuple(typing.like(results[:carried], carry)), results[carried:]
 
-    starts, slices = tuple(xs[consts : consts + carried]), tuple(xs[consts + carried :])
+    starts, slices = tuple(xs[consts : consts + carried]), tuple(typing.unsharded_rows(xs[consts + carried :]))
     ends, stacks = lax.scan(iteration, starts, slices, length=length, reverse=reverse, unroll=unroll)
     return [*ends, *stacks]
 
@@ -422,6 +426,7 @@ def _accumulate_step(
     typing: Typing,
 ) -> Any:
     """Add up the results of `body` over the slices of `rows`, and over those of `slices` unless they are stacked."""
+    rows, slices = typing.unsharded_rows(rows), typing.unsharded_rows(slices)
 
     def inner_loop(row: Sequence[Any]) -> list[Any]:
         def iteration(totals: Any, layer: Any) -> Any:

@@ -58,6 +58,9 @@ class ExplicitTyping(Typing):
             for x, example in zip(results, examples, strict=True)
         ]
 
+    def unsharded_rows(self, xs: Sequence[Any]) -> list[Any]:
+        return [reshard_to(x, x.type.without((0,)).with_dim(0, x.type.shape[0]).explicit) for x in xs]
+
 
 def _replicated(x: Any) -> Any:
     return reshard_to(x, None) if isinstance(x, Array) else x

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from shardwise.compiler.ir.program import Equation, Reason, Source, Value
@@ -23,6 +23,7 @@ class OpSite:
         is_output: whether an output of its program is meant, such as the carry of a loop after each iteration.
         after_loop: whether a result of a loop is meant, after the last iteration.
         exceeds_memory: whether an unreduced output would exceed the memory limit.
+        results: the results of the op, in the unpartitioned program.
     """
 
     op: str
@@ -30,13 +31,21 @@ class OpSite:
     is_output: bool = False
     after_loop: bool = False
     exceeds_memory: bool = False
+    results: tuple[Value, ...] = field(default=(), compare=False, repr=False)
 
     @staticmethod
     def of(
         equation: Equation, is_output: bool = False, after_loop: bool = False, exceeds_memory: bool = False
     ) -> "OpSite":
         requested_by = equation.op.requested_by if isinstance(equation.op, Constrain) else ""
-        return OpSite(requested_by or equation.op.name, equation.source, is_output, after_loop, exceeds_memory)
+        return OpSite(
+            requested_by or equation.op.name,
+            equation.source,
+            is_output,
+            after_loop,
+            exceeds_memory,
+            tuple(equation.outputs),
+        )
 
     def __str__(self) -> str:
         site = f"{self.op} at {self.source}"

@@ -8,7 +8,7 @@ In parts of a program (`auto_axes`, `explicit_axes`, `use_abstract_mesh`), axes 
 axis may be Explicit for some values, which are typed along it, and Auto for the others, for which the planner decides.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -19,6 +19,8 @@ from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin, partial_sums
 from shardwise.compiler.shardings.mesh import AbstractMesh
+
+TYPED_RESULT = "the type of the result"  # the reason of the pin of an output, for messages
 
 
 @final
@@ -61,6 +63,11 @@ def typed_axes(mesh: AbstractMesh, shardings: Mapping[Value, ExplicitSharding]) 
     return typed
 
 
+def decided_by_type(value: Value, axes: Iterable[str], typed: Mapping[str, TypedAxis]) -> bool:
+    """Return whether the type of a value decides its sharding along all of these axes."""
+    return all(axis in typed and typed[axis].types(value) for axis in axes)
+
+
 def typed_output_pins(
     program: Program, mesh: AbstractMesh, out_pins: Sequence[Pin | None], shardings: Mapping[Value, ExplicitSharding]
 ) -> list[Pin | None]:
@@ -80,7 +87,7 @@ def typed_output_pins(
             layout = Layout(sharding.dims, partial_sums(sharding.unreduced))
         has_auto = len(explicit) < len(mesh.axis_names)
         open_dims = frozenset(range(value.type.ndim)) if has_auto else frozenset()
-        pins.append(Pin(layout, open_dims, "the type of the result"))
+        pins.append(Pin(layout, open_dims, TYPED_RESULT))
     return pins
 
 

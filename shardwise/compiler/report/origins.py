@@ -13,11 +13,12 @@ from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.reason import Conversion
 from shardwise.compiler.plan.plan import LayoutPlan
+from shardwise.compiler.propagate.explicit_axes import decided_by_type, typed_axes
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.factors import Dims
 from shardwise.compiler.shardings.layout import Layout
 
-INPUT, CONSTRAINT, CHOSEN, FREE = "input", "constraint", "chosen", "free"
+INPUT, CONSTRAINT, TYPE, CHOSEN, FREE = "input", "constraint", "type", "chosen", "free"
 
 
 @final
@@ -27,7 +28,8 @@ class LayoutOrigins:
 
     Attributes:
         layouts: the layout in which each value is computed.
-        kinds: for each value, whether its layout is an input's (INPUT), a constraint's (CONSTRAINT) or CHOSEN.
+        kinds: for each value, whether its layout is an input's (INPUT), a constraint's (CONSTRAINT), that of its type
+            (TYPE, if all its axes are Explicit) or CHOSEN.
         axis_pins: the names of the pins from which an axis came to a value.
         pins: the layout of each pin, by its name.
         consumers: the planned equations that read each value, with the number of the operand.
@@ -68,12 +70,14 @@ def layout_origins(sharded: ShardedProgram, plan: LayoutPlan, names: Sequence[st
         origins.layouts[value], origins.kinds[value] = pin.layout, INPUT
         _add_pin(origins, value, name, pin.layout)
     equations = [equation for equation in sharded.planned if equation in plan.choices]
+    mesh_axes, typed = sharded.mesh.axis_names, typed_axes(sharded.mesh, sharded.shardings)
     for equation in equations:
         for number, value in enumerate(equation.inputs):
             origins.consumers.setdefault(value, []).append((equation, number))
-        is_constraint = isinstance(equation.op, Constrain)
+        kind = CONSTRAINT if isinstance(equation.op, Constrain) else CHOSEN
         for value, layout in zip(equation.outputs, plan.choices[equation].results, strict=True):
-            origins.layouts[value], origins.kinds[value] = layout, CONSTRAINT if is_constraint else CHOSEN
+            origins.layouts[value] = layout
+            origins.kinds[value] = TYPE if typed and decided_by_type(value, mesh_axes, typed) else kind
         if isinstance(equation.op, Constrain):
             _add_pin(origins, equation.outputs[0], equation.op.describe(equation.source), equation.op.pin.layout)
     for equation in equations:

@@ -10,15 +10,18 @@ from typing import final
 
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.collective.collectives import Collective
+from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.partition.reason import is_inserted
 from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.plan.plan import LayoutPlan
+from shardwise.compiler.propagate.explicit_axes import TypedAxis, typed_axes
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.report.origins import CHOSEN, FREE, INPUT, LayoutOrigins, layout_origins
 from shardwise.compiler.report.render_hooks import HtmlReport, renderers
 from shardwise.compiler.report.timeline import Timeline, timeline
+from shardwise.compiler.report.typed_reason import explicit_type, format_typed_reason
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import coarsen_layout
@@ -114,8 +117,8 @@ class ValueRow:
         operands: the names of the op's operands.
         type: its type.
         layout: its layout.
-        origin: where the layout comes from: `input`, `constraint`, `chosen`, or `free` (computed from constants, in
-            every layout in which it is needed).
+        origin: where the layout comes from: `input`, `constraint`, `type` (along Explicit axes alone), `chosen`, or
+            `free` (computed from constants, in every layout in which it is needed).
         pins: the pins from which the layout came.
         source: the user's line.
         depth: the number of loops and branches around it.
@@ -245,53 +248,66 @@ def report(
     """
     origins = layout_origins(sharded, plan, names)
     input_names = [names[n] if n < len(names) else f"captured array {n - len(names)}" for n in range(len(local.inputs))]
-    collectives = [_collective_row(equation, local, chip, origins) for equation in local.collectives()]
+    typed = typed_axes(sharded.mesh, sharded.shardings)
+    collectives = [_collective_row(equation, local, chip, origins, sharded, typed) for equation in local.collectives()]
     return Report(
         local.program.name,
         local.mesh,
         chip,
-        _end_rows(input_names, local.inputs, sharded),
-        _end_rows(sharded.out_names, local.outputs, sharded),
+        _end_rows(input_names, local.inputs, sharded.program.inputs, sharded),
+        _end_rows(sharded.out_names, local.outputs, sharded.program.outputs, sharded),
         tuple(sorted(collectives, key=lambda row: (-row.seconds, -row.sent))),
         tuple(_value_rows(sharded, origins, input_names)),
         timeline(local, chip, input_names, donated),
     )
 
 
-def _end_rows(names: Sequence[str], placements: Sequence[Placement], sharded: ShardedProgram) -> tuple[EndRow, ...]:
+def _end_rows(
+    names: Sequence[str], placements: Sequence[Placement], values: Sequence[Value], sharded: ShardedProgram
+) -> tuple[EndRow, ...]:
     rows = []
-    for name, placement in zip(names, placements, strict=True):
+    for name, placement, value in zip(names, placements, values, strict=True):
         shape = placement.shard_shape(sharded.mesh)
         nbytes = placement.type.with_shape(shape).nbytes
         user_layouts = [(mesh, coarsen_layout(placement.layout, mesh, sharded.mesh)) for mesh in sharded.user_meshes]
         mesh, layout = next(
             ((mesh, layout) for mesh, layout in user_layouts if layout is not None), (sharded.mesh, placement.layout)
         )
-        rows.append(EndRow(name, str(placement.type), placement.type.shape, layout, shape, nbytes, mesh))
+        type = explicit_type(value, sharded)
+        rows.append(EndRow(name, str(type), type.shape, layout, shape, nbytes, mesh))
     return tuple(rows)
 
 
-def _collective_row(equation: Equation, local: LocalProgram, chip: Chip, origins: LayoutOrigins) -> CollectiveRow:
+def _collective_row(
+    equation: Equation,
+    local: LocalProgram,
+    chip: Chip,
+    origins: LayoutOrigins,
+    sharded: ShardedProgram,
+    typed: Mapping[str, TypedAxis],
+) -> CollectiveRow:
     assert isinstance(equation.op, Collective)
     times, sent, axes = local.times[equation], local.bytes_sent(equation), collective_axes(equation.op)
+    typed_reason = format_typed_reason(equation, axes, typed, sharded)
+    pins = () if typed_reason else origins.conflicting_pins(equation, axes)
     return CollectiveRow(
         equation.op.name,
         axes,
         sent * times,
         str(equation.inputs[0].type),
         equation.source,
-        "" if equation.reason is None else str(equation.reason),
+        typed_reason or ("" if equation.reason is None else str(equation.reason)),
         times,
         chip.collective_time(equation.op.name, sent, local.mesh, axes) * times,
         is_inserted(equation.reason),
-        tuple(f"{pin} in {origins.pins[pin]}" for pin in origins.conflicting_pins(equation, axes)),
+        tuple(f"{pin} in {origins.pins[pin]}" for pin in pins),
     )
 
 
 def _value_rows(sharded: ShardedProgram, origins: LayoutOrigins, input_names: Sequence[str]) -> list[ValueRow]:
     names = dict(zip(sharded.program.inputs, input_names, strict=True))
     rows = [
-        ValueRow(name, "input", (), str(value.type), _layout(origins, value), INPUT, (), NOWHERE)
+        ValueRow(name, "input", (), str(explicit_type(value, sharded)), _layout(origins, value), INPUT, (), NOWHERE)
         for value, name in names.items()
     ]
 
@@ -299,13 +315,15 @@ def _value_rows(sharded: ShardedProgram, origins: LayoutOrigins, input_names: Se
         origin = FREE if value in sharded.free else origins.kinds.get(value, CHOSEN)
         pins = origins.pins_of(value) if value in origins.layouts else ()
         name = names.setdefault(value, f"%{len(names)}")
-        return ValueRow(name, op, operands, str(value.type), _layout(origins, value), origin, pins, source, depth)
+        type = str(explicit_type(value, sharded))
+        return ValueRow(name, op, operands, type, _layout(origins, value), origin, pins, source, depth)
 
     def add_rows(program: Program, depth: int) -> None:
         for equation in program.equations:
             op, source = equation.op, equation.source
             operands = tuple(names[value] for value in equation.inputs)
-            rows.extend(row(value, op.name, operands, source, depth) for value in equation.outputs)
+            op_name = op.requested_by if isinstance(op, Constrain) and op.is_reshard else op.name
+            rows.extend(row(value, op_name, operands, source, depth) for value in equation.outputs)
             for inner in op.programs:
                 rows.extend(row(value, f"body input of {op.name}", (), source, depth + 1) for value in inner.inputs)
                 add_rows(inner, depth + 1)

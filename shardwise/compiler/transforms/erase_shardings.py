@@ -77,9 +77,9 @@ def _erase_op(op: Op, mesh: AbstractMesh, shardings: ValueShardings) -> Op:
     if isinstance(op, Reshard):
         sharding = op.sharding and refine_sharding(op.sharding, mesh)
         if sharding is None:
-            return Constrain(op.dims, mesh, (), mesh.explicit_axes)
+            return Constrain(op.dims, mesh, (), mesh.explicit_axes, requested_by="reshard")
         axes = sharding.mesh.explicit_axes if sharding.scoped else mesh.explicit_axes
-        return Constrain(sharding.dims, mesh, (), axes, sharding.unreduced)
+        return Constrain(sharding.dims, mesh, (), axes, sharding.unreduced, requested_by="reshard")
     if isinstance(op, Manual):
         manual = [part for parts in op.mesh_axes.values() for part in parts]
         mesh = mesh.update_axis_types(dict.fromkeys(manual, AxisType.Manual))

@@ -43,9 +43,23 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
             env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
 
     cotangent_of: dict[Value, Any] = {}
+    inputs = frozenset(program.inputs)
+
+    def add(value: Value, cotangent: Any) -> None:
+        """Add a cotangent to that of a value, which inside the program may be sharded where its type is unreduced."""
+        total = cotangent_of.get(value)
+        cotangent = match_cotangent_type(cotangent, value.type, may_stay_sharded=value not in inputs)
+        if total is not None and total.type.explicit != cotangent.type.explicit:
+            total, cotangent = (match_cotangent_type(x, value.type) for x in (total, cotangent))
+        cotangent_of[value] = add_tangents(total, cotangent)
+
+    def take(value: Value, op: Op) -> Any:
+        """Return the cotangent of a result, with the type that the programs of the op expect."""
+        cotangent = cotangent_of.pop(value, None)
+        return match_cotangent_type(cotangent, value.type) if op.programs and cotangent is not None else cotangent
 
     def backward(equation: Equation) -> None:
-        out_cotangents = [cotangent_of.pop(value, None) for value in equation.outputs]
+        out_cotangents = [take(value, equation.op) for value in equation.outputs]
         if all(cotangent is None for cotangent in out_cotangents):
             return
         operands = [env[value] for value in equation.inputs]
@@ -53,13 +67,13 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
         in_cotangents = equation.op.transpose(out_cotangents[0] if equation.op.single else out_cotangents, *operands)
         for value, operand, cotangent in zip(equation.inputs, operands, in_cotangents, strict=True):
             if isinstance(operand, UndefinedPrimal) and cotangent is not None:
-                cotangent_of[value] = add_tangents(cotangent_of.get(value), match_cotangent_type(cotangent, value.type))
+                add(value, cotangent)
 
     with resolve_shardings():
         for_each_equation(program.equations, forward)
         for value, cotangent in zip(program.outputs, cotangents, strict=True):
             if cotangent is not None and isinstance(env[value], UndefinedPrimal):
-                cotangent_of[value] = add_tangents(cotangent_of.get(value), match_cotangent_type(cotangent, value.type))
+                add(value, cotangent)
         for_each_equation(reversed(linear_equations), backward)
     return [cotangent_of.get(value) for value, is_linear in zip(program.inputs, linear, strict=True) if is_linear]
 

@@ -46,9 +46,17 @@ def _match_sums(x: Any, type: ArrayType) -> Any:
     return x
 
 
-def match_cotangent_type(cotangent: Any, type: ArrayType) -> Any:
-    """Cast the cotangent of a value of this type. If that is replicated over an axis, sum the cotangent over it."""
+def match_cotangent_type(cotangent: Any, type: ArrayType, may_stay_sharded: bool = False) -> Any:
+    """Cast the cotangent of a value of this type. If that is replicated over an axis, sum the cotangent over it.
+
+    With `may_stay_sharded`, a cotangent that is sharded along an axis, and would be unreduced, stays sharded. Its
+    devices then hold no term of the full size: the sum of a broadcast's cotangent over its dims becomes unreduced.
+    """
     target = cotangent_type(type)
+    if may_stay_sharded and target.explicit and cotangent.type.explicit:
+        unreduced = target.explicit.unreduced
+        if any(axis in unreduced for axes in cotangent.type.explicit.dims for axis in axes):
+            target = target.with_explicit(cotangent.type.explicit)
     more = _missing(cotangent.type.varying, (*type.varying, *target.mat.unreduced))
     cotangent = NamedSum(more, invariant=True)(cotangent) if more else cotangent
     return match_type(cotangent, target)

@@ -21,7 +21,8 @@ class Constrain(Op):
 
     With `axes`, only these axes are pinned, and the planner decides along the others. Over the axes `unreduced`, the
     result is a partial sum.
-    `requested_by` is the parameter of `jit` that requests the layout, for messages; empty for a constraint.
+    `requested_by`, for messages, is the parameter of `jit` that requests the layout, or `reshard`; empty for a
+    constraint.
     """
 
     name = "constrain"
@@ -40,6 +41,11 @@ class Constrain(Op):
     @property
     def pin(self) -> Pin:
         return Pin(Layout(self.dims, partial_sums(self.unreduced)), frozenset(self.open_dims))
+
+    @property
+    def is_reshard(self) -> bool:
+        """Whether the op was a `reshard` before Explicit shardings were erased from types."""
+        return self.requested_by == "reshard"
 
     def pins(self, axis: str) -> bool:
         """Return whether the layout along this axis is pinned."""

@@ -1,0 +1,85 @@
+"""Reasons for collectives along Explicit mesh axes, in the words of types: there, types ask for every collective.
+
+The input is a reason of the partitioner, and the shardings that types had before they were erased. Along Explicit axes,
+users know the types of values, and no layouts that a plan chose.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.partition.reason import Exchange, OpSite, Reshard, Site
+from shardwise.compiler.propagate.explicit_axes import TYPED_RESULT, TypedAxis, decided_by_type
+from shardwise.compiler.propagate.propagate import ShardedProgram
+
+
+def explicit_type(value: Value, sharded: ShardedProgram) -> ArrayType:
+    """Return the type of a value with its sharding along Explicit axes."""
+    sharding = sharded.shardings.get(value)
+    return value.type if sharding is None else value.type.with_explicit(sharding)
+
+
+def format_typed_reason(
+    equation: Equation, axes: Sequence[str], typed: Mapping[str, TypedAxis], sharded: ShardedProgram
+) -> str:
+    """Return which type asks for a collective along `axes`; "" if types do not decide there.
+
+    Args:
+        equation: the collective.
+        axes: the mesh axes along which devices communicate.
+        typed: the axes along which types decide.
+        sharded: the program before it is partitioned.
+    """
+    match reason := equation.reason:
+        case Exchange() if all(decided_by_type(value, axes, typed) for value in reason.site.results):
+            return f"{_asks(reason.site, sharded)}: the op needs data from other shards along {_quote(reason.axes)}"
+        case Reshard():
+            results = reason.consumer.results if isinstance(reason.consumer, OpSite) else ()
+            if all(decided_by_type(value, axes, typed) for value in (reason.value, *results)):
+                return _format_reshard(reason, axes, sharded)
+    return ""
+
+
+def _format_reshard(reason: Reshard, axes: Sequence[str], sharded: ShardedProgram) -> str:
+    type = explicit_type(reason.value, sharded)
+    sums = [axis for axis in axes if reason.before.is_partial(axis) and not reason.after.is_partial(axis)]
+    is_unreduced = type.explicit is not None and not set(sums).isdisjoint(type.explicit.unreduced)
+    consumer = reason.consumer
+    if sums and not is_unreduced and not _is_reshard(consumer, reason.value, sharded):
+        return f"{_asks(reason.producer, sharded, type)}: its terms are summed over {_quote(sums)}"
+    if isinstance(consumer, OpSite) and consumer.results and not consumer.is_output:
+        asks = _asks(consumer, sharded)
+    else:
+        asks = f"{consumer} asks for it"
+    return f"{asks}: {_sum_text(reason, sums) if sums else f'{reason.producer} has type {type}'}"
+
+
+def _is_reshard(consumer: Site, value: Value, sharded: ShardedProgram) -> bool:
+    """Return whether the consumer gives the value another sharding: a reshard, or a function's `out_sharding`."""
+    if not isinstance(consumer, OpSite):
+        return consumer != TYPED_RESULT
+    return consumer.op == "reshard" and any(
+        sharded.shardings.get(result) != sharded.shardings.get(value) for result in consumer.results
+    )
+
+
+def _sum_text(reason: Reshard, axes: Sequence[str]) -> str:
+    """Return which terms are summed: those of the op, or of ops in a loop that keeps their sum unreduced."""
+    if not reason.summed:
+        return f"the terms of {reason.producer} are summed over {_quote(axes)}"
+    first, *others = reason.summed
+    more = f" and {len(others)} other ops" if others else ""
+    return f"the terms of {first}{more}, which {reason.producer} adds up, are summed over {_quote(axes)}"
+
+
+def _asks(site: Site, sharded: ShardedProgram, type: ArrayType | None = None) -> str:
+    """Return `the type of the result of dot at train.py:41, f32[8,4], asks for it`."""
+    if not isinstance(site, OpSite) or not site.results:
+        return f"the type of {site}, {type}, asks for it" if type is not None else f"{site} asks for it"
+    types = [type] if type is not None else [explicit_type(value, sharded) for value in site.results]
+    what = "result" if len(types) == 1 else "results"
+    return f"the type of the {what} of {site}, {' and '.join(map(str, types))}, asks for it"
+
+
+def _quote(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
