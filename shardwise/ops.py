@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.api.out_sharding import constrain_sharding, decided_by
+from shardwise.api.out_sharding import constrain_sharding, decided_by, unreduced_axes
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.indexing import clip_indices, index_mode
 from shardwise.compiler.arrays.methods import Array
@@ -215,6 +215,11 @@ def _segment_reduce(
         if count < 0:
             raise ValueError(f"{name}: num_segments cannot be negative: {count}")
     clips = index_mode(name, mode, "drop") == "clip"
+    if reduction is not SUM and unreduced_axes(out_sharding):
+        raise NotImplementedError(
+            f"{name}: out_sharding is {out_sharding}, and an unreduced array is a sum over devices, which {name} is "
+            "not: use another out_sharding"
+        )
     with decided_by(out_sharding):
         result = _scatter_reduce(
             data, segment_ids, reduction=reduction, count=count, sorted=is_sorted, unique=unique, clips=clips

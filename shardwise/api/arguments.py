@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.float0 import flatten_hiding_float0, hide_float0
-from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.ir.types import ArrayType
@@ -73,10 +73,12 @@ def array_leaves(
 ) -> tuple[list[Any], tree.Structure]:
     """Return the leaves of the arguments and their pytree structure.
 
-    Every leaf must be an array or a number, or with `abstract` also a `ShapeDtypeStruct`; otherwise a TypeError names
-    the argument.
+    Every leaf must be an array or a number, or with `abstract` also a `ShapeDtypeStruct` or a type; otherwise a
+    TypeError names the argument.
     """
     leaves, structure = flatten_hiding_float0((args, keywords))
+    if abstract:
+        leaves = [struct(leaf) if isinstance(leaf, ArrayType) else leaf for leaf in leaves]
     for number, leaf in enumerate(leaves):
         if not (is_array_like(leaf) or (abstract and isinstance(leaf, ShapeDtypeStruct))):
             name = argument_names(function, *hide_float0((args, keywords)))[number]

@@ -1,9 +1,11 @@
 """The parameter `out_sharding` of array functions: the sharding of the result, decided by the user."""
 
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from shardwise.api.placement import reshard, with_sharding_constraint
+from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.dispatch import installed, resolve_shardings
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError, ShardingTypeError
@@ -42,6 +44,42 @@ def constrain_sharding(x: Any, out_sharding: Any, keeps_sums: bool = False) -> A
             )
         return reshard(x, target)
     return with_sharding_constraint(x, target)
+
+
+def unreduced_axes(out_sharding: Any) -> frozenset[str]:
+    """Return the axes over which `out_sharding` is unreduced."""
+    spec = out_sharding.spec if isinstance(out_sharding, NamedSharding) else out_sharding
+    return spec.unreduced if isinstance(spec, PartitionSpec) else frozenset()
+
+
+def check_sums(
+    name: str, out_sharding: Any, operands: Sequence[Any], summed: Iterable[Sequence[tuple[int, int]]]
+) -> None:
+    """Check that `out_sharding` is unreduced only over axes that shard the summed dims of all operands alike.
+
+    Args:
+        name: the name of the function.
+        out_sharding: its argument.
+        operands: its operands.
+        summed: for each sum, the dims that it runs over: (number of the operand, dim).
+
+    Raises:
+        ShardingTypeError: if it is unreduced over another axis.
+    """
+    wanted = unreduced_axes(out_sharding)
+    if not wanted:
+        return
+    types = [type_of(x, name) for x in operands]
+    axes = {axis for type in types if type.explicit for axis in type.explicit.unreduced}
+    for dims in summed:
+        of_dims = {type.explicit.dims[dim] if (type := types[number]).explicit else () for number, dim in dims}
+        axes |= set(of_dims.pop()) if len(of_dims) == 1 else set()
+    if wrong := sorted(wanted - axes):
+        raise ShardingTypeError(
+            f"{name}: out_sharding is unreduced over {', '.join(map(repr, wrong))}, which does not shard the summed "
+            f"dims of {' and '.join(map(str, types))} alike. Leave it out of out_sharding, or reshard an operand "
+            "first: `reshard(x, P(...))`."
+        )
 
 
 def decided_by(out_sharding: Any) -> AbstractContextManager[None]:

@@ -15,8 +15,10 @@ from shardwise.api.float0 import float0, is_float0
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
+from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
-from shardwise.compiler.transforms.vmap import map_function
+from shardwise.compiler.shardings.explicit import ExplicitSharding
+from shardwise.compiler.transforms.vmap import batch_sharding, map_function
 from shardwise.execute.traceback_filter import filter_traceback
 
 _P = ParamSpec("_P")
@@ -75,13 +77,14 @@ def vmap(
         size = common_size(label, axis_size, sizes)
         flat = FlatFunction(fun, structure)
         axis = BatchAxis(size, axis_name, mesh_axes)
+        sharding = batch_sharding(operands, dims, mesh_axes)
         outputs, out_dims = map_function(flat, axis, operands, dims, function_name(fun))
         # Unflattening adds the float0 arrays of the result, which no op computes.
         results, out_tree = tree.flatten(flat.out_tree.unflatten(list(map(_Result, outputs, out_dims))))
         axes = output_axes(label, out_axes, flat.out_tree)
         return out_tree.unflatten(
             [
-                _with_batch_dim(label, number, x, axis, size)
+                _with_batch_dim(label, number, x, axis, size, sharding)
                 for number, (x, axis) in enumerate(zip(results, axes, strict=True))
             ]
         )
@@ -144,8 +147,13 @@ class _Result:
     dim: int | None
 
 
-def _with_batch_dim(label: str, number: int, result: Any, axis: int | None, size: int) -> Any:
-    """Return result `number`, a `_Result` or a float0 array, with its batch dim at `axis`."""
+def _with_batch_dim(
+    label: str, number: int, result: Any, axis: int | None, size: int, sharding: ExplicitSharding | None
+) -> Any:
+    """Return result `number`, a `_Result` or a float0 array, with its batch dim at `axis`.
+
+    The batch dim of a result that does not depend on a mapped argument gets the sharding of the mapped dims.
+    """
     shape = result.shape if is_float0(result) else result.value.type.shape
     dim = None if is_float0(result) else result.dim
     rank = len(shape) + (dim is None)
@@ -162,4 +170,7 @@ def _with_batch_dim(label: str, number: int, result: Any, axis: int | None, size
         )
     if is_float0(result):
         return np.zeros((*shape[: axis % rank], size, *shape[axis % rank :]), float0)
-    return batch_dim_at(result.value, dim, axis % rank, size)
+    x = batch_dim_at(result.value, dim, axis % rank, size)
+    if dim is not None or sharding is None:
+        return x
+    return reshard_to(x, result.value.type.with_dim(axis % rank, size, sharding).explicit)

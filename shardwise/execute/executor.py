@@ -49,7 +49,7 @@ from shardwise.lazy import lazy_module
 from shardwise.runtime.array import ArrayImpl, HostArgument, array_signature, deleted_error, memory, place
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.out_of_memory import check_memory
-from shardwise.runtime.sharding import NamedSharding, Sharding, SingleDeviceSharding, with_reduced_axes
+from shardwise.runtime.sharding import NamedSharding, Sharding, SingleDeviceSharding, as_typed
 from shardwise.runtime.transfer_guard import check_transfer
 
 if TYPE_CHECKING:
@@ -259,13 +259,9 @@ class LoweredRequest:
     def out_shardings(self) -> list[Sharding]:
         """The sharding of each result."""
         layouts, types = self.stages.plan.outputs, self.stages.out_types
-        outputs = zip(self.request.out_shardings, layouts, types, strict=True)
+        outputs = zip(self.request.out_shardings, layouts, types, strict=True)  # layouts of keys have a dim of words
         shardings = [
-            with_reduced_axes(
-                # Without the dim of key data.
-                _out_sharding(requested, Layout(layout.dims[: type.ndim], layout.partial), self.target, type),
-                type,
-            )
+            _out_sharding(requested, Layout(layout.dims[: type.ndim], layout.partial), type, self.target)
             for requested, layout, type in outputs
         ]
         memory_kinds = out_kinds(self.request.program)
@@ -320,11 +316,12 @@ def compiler_options(options: Any, function: str) -> CompilerOptions:
     )
 
 
-def _out_sharding(requested: Sharding | None, layout: Layout, target: Target, type: ArrayType) -> Sharding:
+def _out_sharding(requested: Sharding | None, layout: Layout, type: ArrayType, target: Target) -> Sharding:
     """Return the sharding of a result of this type: the requested one, unless it leaves dims open."""
     if requested is not None and not requested.pin((1,) * len(layout.dims)).open_dims:
         return requested
-    return target.sharding_on(type.explicit.mesh.abstract, layout) if type.explicit else target.sharding(layout)
+    sharding = target.sharding_on(type.explicit.mesh.abstract, layout) if type.explicit else target.sharding(layout)
+    return as_typed(sharding, type)
 
 
 def as_array(x: Any, name: str = "array", explicit: bool = False, may_be_donated: bool = False) -> ArrayImpl:

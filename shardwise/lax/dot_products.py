@@ -10,7 +10,7 @@ from typing import Any
 
 import ml_dtypes
 
-from shardwise.api.out_sharding import constrain_sharding, decided_by
+from shardwise.api.out_sharding import check_sums, constrain_sharding, decided_by
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, requested_dtype
@@ -73,6 +73,7 @@ def dot(
         precision=precisions("dot", precision),
     )
     dtype = None if preferred_element_type is None else requested_dtype("dot", preferred_element_type)
+    check_sums("dot", out_sharding, (lhs, rhs), [((0, a), (1, b)) for a, b in zip(*op.contract, strict=True)])
     with decided_by(out_sharding):
         product = mixed_dtype_dot(lhs, rhs, op=op, dtype=dtype)
     return constrain_sharding(product, out_sharding)

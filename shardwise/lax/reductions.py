@@ -4,7 +4,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.api.out_sharding import constrain_sharding
+from shardwise.api.out_sharding import check_sums, constrain_sharding
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.arrays.promotion import requested_dtype
@@ -33,7 +33,9 @@ def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -
         >>> lax.reduce_sum(jnp.array([[1, 5], [3, 4]]), (1,))
         Array([6, 7], dtype=int32)
     """
-    return constrain_sharding(_reduce(Sum, operand, axes), out_sharding)
+    total = _reduce(Sum, operand, axes)
+    check_sums("reduce_sum", out_sharding, [operand], [[(0, dim)] for dim in axes])
+    return constrain_sharding(total, out_sharding)
 
 
 def reduce_max(operand: Any, axes: Sequence[int]) -> Array:

@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.api.out_sharding import constrain_sharding, decided_by
+from shardwise.api.out_sharding import check_sums, constrain_sharding, decided_by
 from shardwise.caches import registered_cache
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, reject_out, type_of
@@ -89,6 +89,9 @@ def einsum(
         return constrain_sharding(xeinsum(subscripts, *operands), out_sharding)
     equation, arrays = _parse("einsum", subscripts, operands)
     path = _path(equation, tuple(type_of(x).shape for x in arrays), _as_static(optimize))
+    names = dict.fromkeys(name for term in equation.terms for name in term if name not in equation.result)
+    summed = [[(n, term.index(name)) for n, term in enumerate(equation.terms) if name in term] for name in names]
+    check_sums("einsum", out_sharding, arrays, summed)
     with decided_by(out_sharding):
         result = contract(
             *arrays,

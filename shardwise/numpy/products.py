@@ -3,7 +3,7 @@
 import operator
 from typing import Any
 
-from shardwise.api.out_sharding import constrain_sharding, decided_by
+from shardwise.api.out_sharding import check_sums, constrain_sharding, decided_by
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import conjugate, multiply
 from shardwise.compiler.arrays.indexing import canonical_axis
@@ -94,6 +94,8 @@ def matmul(
         Array([12, 34], dtype=int32)
     """
     x, y = type_of(a, "matmul"), type_of(b, "matmul")
+    if x.ndim and y.ndim:
+        check_sums("matmul", out_sharding, (a, b), [((0, -1), (1, -min(y.ndim, 2)))])
     if (precision is None and preferred_element_type is None) or not (x.ndim and y.ndim):
         with decided_by(out_sharding):
             product = methods.matmul(a, b)
@@ -140,6 +142,8 @@ def dot(
         Array(11, dtype=int32)
     """
     x, y = type_of(a, "dot"), type_of(b, "dot")
+    if x.ndim and y.ndim:
+        check_sums("dot", out_sharding, (a, b), [((0, -1), (1, -min(y.ndim, 2)))])
     if precision is None and preferred_element_type is None:
         with decided_by(out_sharding):
             product = methods.dot(a, b)

@@ -590,12 +590,14 @@ def type_sharding(type: ArrayType) -> NamedSharding:
 installed.type_sharding = type_sharding
 
 
-def with_reduced_axes(sharding: Sharding, type: ArrayType) -> Sharding:
-    """Return the sharding of a result with the reduced axes of its type."""
-    if type.explicit is None or not type.explicit.reduced or not isinstance(sharding, NamedSharding):
+def as_typed(sharding: Sharding, type: ArrayType) -> Sharding:
+    """Return the sharding of a result as its type along Explicit axes says: with one entry per dim and reduced axes."""
+    if not isinstance(sharding, NamedSharding) or not sharding.mesh_shape.explicit_axes:
         return sharding
-    spec = PartitionSpec(*sharding.spec, unreduced=sharding.spec.unreduced, reduced=type.explicit.reduced)
-    return sharding.with_spec(spec)
+    spec = sharding.spec
+    entries = [*spec, *[None] * (type.ndim - len(spec))]
+    reduced = type.explicit.reduced if type.explicit else ()
+    return sharding.with_spec(PartitionSpec(*entries, unreduced=spec.unreduced, reduced=reduced))
 
 
 def check_argument_type(name: str, type: ArrayType, sharding: Sharding) -> None:

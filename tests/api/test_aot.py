@@ -422,3 +422,8 @@ def test_a_program_for_an_abstract_mesh_is_compiled_for_a_device_assignment(axis
         concrete.compile(device_assignment=sw.devices()[:1])
     with pytest.raises(ValueError, match="lowering_platforms must be a tuple of one name"):
         layer.trace(X, W).lower(lowering_platforms=("cpu", "tpu"))
+
+
+def test_functions_are_lowered_for_types():
+    lowered = sw.jit(lambda x: x + 1).lower(sw.typeof(jnp.ones((8, 4))))
+    assert lowered.compile()(X).tolist() == (X + 1).tolist()

@@ -89,6 +89,14 @@ BAD_INPUTS = {
         lambda: jnp.reshape(put("X"), (4, 8), out_sharding=P(unreduced={"X"})),
         ["f32[4@X,8]", "`reshard(x, P(unreduced={'X'}))`"],
     ),
+    "a sum that is unreduced over another axis": (
+        lambda: lax.reduce_sum(put("X"), (0,), out_sharding=P(unreduced={"Y"})),
+        ["f32[8@X,4]", "unreduced over 'Y'"],
+    ),
+    "a product that is unreduced over an axis of one operand": (
+        lambda: jnp.einsum("ij,jk->ik", put("X", "Y"), put(x=X.T.copy()), out_sharding=P("X", unreduced={"Y"})),
+        ["f32[8@X,4@Y] and f32[4,8]", "unreduced over 'Y'"],
+    ),
     "an unknown axis": (lambda: reshard(put("X"), P("Z")), ["no axis 'Z'"]),
 }
 
@@ -145,7 +153,7 @@ def test_a_spec_over_a_manual_axis_is_an_error(mesh):
 
 def test_a_constraint_over_auto_axes_keeps_the_axes_of_the_type():
     with sw.set_mesh(sw.make_mesh((4, 2), ("X", "Y"), axis_types=(AxisType.Explicit, AxisType.Auto))):
-        for spec, expected in [(P("Y"), P(("X", "Y"))), (P(None, "Y"), P("X", "Y"))]:
+        for spec, expected in [(P("Y"), P(("X", "Y"), None)), (P(None, "Y"), P("X", "Y"))]:
             result = sw.jit(lambda x, spec=spec: lax.with_sharding_constraint(x * 2, spec))(put("X"))
             assert result.sharding.spec == expected
             np.testing.assert_array_equal(result, 2 * X)

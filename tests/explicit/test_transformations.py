@@ -171,3 +171,17 @@ def test_conflicts_in_custom_rules_are_errors(mesh):
     f.defvjp(lambda x: (x * 2, None), lambda _, ct: (ct + reshard(ct, P("Y", None)),))
     with pytest.raises(ShardingTypeError, match=r"add: operands are sharded differently"):
         sw.jit(sw.grad(lambda x: f(x).sum()))(put(X, "X", None))
+
+
+def test_results_of_vmap_that_depend_on_no_argument_have_the_sharding_of_the_batch_dim(mesh):
+    f = sw.vmap(lambda row: jnp.arange(3.0), out_axes=-1)
+    for function in (f, sw.jit(f)):
+        result = function(put(X, "X"))
+        assert type_text(result) == "f32[3,8@X]"
+        np.testing.assert_array_equal(result, np.broadcast_to(np.arange(3.0)[:, None], (3, 8)))
+
+
+def test_results_have_specs_with_one_entry_per_dim(mesh):
+    x = put(X.reshape(8, 2, 2), "X")
+    for result in (x * 2, sw.jit(lambda x: x * 2)(x), sw.grad(lambda x: (x * x).sum())(x)):
+        assert tuple(result.sharding.spec) == ("X", None, None)

@@ -69,7 +69,7 @@ def map_function(
 
     Arguments with a dim of None are passed to the function unchanged.
     """
-    axis = replace(axis, explicit=_batch_sharding(args, dims, axis.spmd))
+    axis = replace(axis, explicit=batch_sharding(args, dims, axis.spmd))
     frame = Frame(name, stages_all=False, axes=None if axis.name is None else {axis.name: axis.size})
     with frame.open():
         inputs = [x if dim is None else frame.input(x.type.without((dim,))) for x, dim in zip(args, dims, strict=True)]
@@ -91,7 +91,7 @@ def _was_resolved(equation: Equation) -> bool:
     return False
 
 
-def _batch_sharding(args: Sequence[Any], dims: Sequence[int | None], spmd: tuple[str, ...]) -> ExplicitSharding | None:
+def batch_sharding(args: Sequence[Any], dims: Sequence[int | None], spmd: tuple[str, ...]) -> ExplicitSharding | None:
     """Return the sharding of the mapped dims along Explicit axes. `spmd`: the axes of `spmd_axis_name`."""
     shardings = {
         replace(x.type.explicit, dims=(x.type.explicit.dims[dim],), unreduced=(), reduced=()): str(x.type)
