@@ -72,7 +72,8 @@ def check_sums(
     types = [type_of(x, name) for x in operands]
     axes = {axis for type in types if type.explicit for axis in type.explicit.unreduced}
     for dims in summed:
-        of_dims = {type.explicit.dims[dim] if (type := types[number]).explicit else () for number, dim in dims}
+        shardings = [(types[number].explicit, dim) for number, dim in dims]
+        of_dims = {sharding.dims[dim] if sharding else () for sharding, dim in shardings}
         axes |= set(of_dims.pop()) if len(of_dims) == 1 else set()
     if wrong := sorted(wanted - axes):
         raise ShardingTypeError(
