@@ -278,7 +278,7 @@ class TestJit:
         mesh = AbstractMesh((64, 8), ("X", "Y"), axis_types=(AxisType.Explicit,) * 2)
         struct = sw.ShapeDtypeStruct((128, 32), np.float32, sharding=NamedSharding(mesh, P("Y", unreduced={"X"})))
         lowered = sw.jit(lambda x: (x + x, reshard(x, NamedSharding(mesh, P("Y", "X"))))).lower(struct)
-        assert [info.sharding.spec for info in lowered.out_info] == [P("Y", unreduced={"X"}), P("Y", "X")]
+        assert [info.sharding.spec for info in lowered.out_info] == [P("Y", None, unreduced={"X"}), P("Y", "X")]
         assert [row.kind for row in lowered.plan.collectives] == ["reduce_scatter"]
 
     def test_the_plan_says_that_a_result_is_unreduced(self, mesh):
