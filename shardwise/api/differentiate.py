@@ -655,7 +655,7 @@ def _check_leaves(
             raise TangentMismatchError(
                 f"{name} of {describe_function(function)}: {role} {number} is {x.type}, expected {type.strong()}"
             )
-        out.append(match_type(x, cotangent_type(type) if role == "cotangent" else type))
+        out.append(match_type(x, type))
     return out
 
 
