@@ -9,7 +9,7 @@ from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.lazy import set_public_names
-from shardwise.runtime.sharding import explicit_sharding
+from shardwise.runtime.sharding import traced_sharding
 
 __all__ = ["ShapedArray", "Tracer", "ensure_compile_time_eval", "typeof"]
 
@@ -48,7 +48,7 @@ class ShapedArray(metaclass=_ArrayTypes):
         cls, shape: Sequence[int], dtype: Any, weak_type: bool = False, *, sharding: Any = None, vma: Iterable[str] = ()
     ) -> Any:
         type = ArrayType(tuple(shape), canonical_dtype(dtype), weak_type).with_varying(vma)
-        return type if sharding is None else type.with_explicit(explicit_sharding(sharding, type.shape))
+        return type if sharding is None else type.with_explicit(traced_sharding(sharding, type.shape))
 
 
 set_public_names(__name__, __all__)

@@ -12,9 +12,9 @@ from shardwise.runtime.sharding import (
     NamedSharding,
     Sharding,
     check_argument_type,
-    explicit_sharding,
     is_scoped,
     mesh_of,
+    traced_sharding,
 )
 
 
@@ -55,6 +55,13 @@ def _constrain_layout(x: Any, sharding: Sharding, requested_by: str, pins_auto: 
         return x
     scoped = is_scoped(sharding)
     pin = sharding.pin(x.type.shape)
+    if isinstance(sharding, NamedSharding) and (
+        sums := mesh_context.manual_axes & (sharding.spec.unreduced | sharding.spec.reduced)
+    ):
+        raise ShardingError(
+            f"reshard: {sharding.spec} names {', '.join(map(repr, sorted(sums)))}, which is a manual axis of the "
+            "enclosing shard_map. Cast values along it with `lax.pcast`, and reduce them with `lax.psum`."
+        )
     if manual := [axis for axis in pin.layout.axes if axis in mesh_context.manual_axes]:
         raise ShardingError(
             f"with_sharding_constraint: {pin.layout} uses {', '.join(map(repr, manual))}, which is a manual axis of "
@@ -63,7 +70,7 @@ def _constrain_layout(x: Any, sharding: Sharding, requested_by: str, pins_auto: 
     open_dims = tuple(sorted(pin.open_dims))
     if not (mesh.explicit_axes or scoped):
         return Constrain(pin.layout.dims, mesh, open_dims, requested_by=requested_by)(x)
-    x = reshard_to(x, explicit_sharding(sharding, x.type.shape, scoped))
+    x = reshard_to(x, traced_sharding(sharding, x.type.shape, scoped))
     auto = mesh.auto_axes
     if auto and pins_auto:
         x = Constrain(pin.layout.dims, mesh, open_dims, auto, requested_by=requested_by)(x)

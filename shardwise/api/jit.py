@@ -57,7 +57,7 @@ from shardwise.execute.request import Request
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import local_devices
-from shardwise.runtime.sharding import Sharding, explicit_sharding
+from shardwise.runtime.sharding import Sharding, traced_sharding
 
 _flatten = tree.registry.flatten
 _LEAF = _flatten(0)[1]
@@ -313,7 +313,7 @@ class Jitted(Generic[_P, _R]):
             return arguments.types
         shardings = self._requested_in_shardings(arguments, self._names(arguments))
         return [
-            type if sharding is None else type.with_explicit(explicit_sharding(sharding, type.shape))
+            type if sharding is None else type.with_explicit(traced_sharding(sharding, type.shape))
             for type, sharding in zip(arguments.types, shardings, strict=True)
         ]
 

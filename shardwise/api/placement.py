@@ -30,11 +30,11 @@ from shardwise.runtime.sharding import (
     NamedSharding,
     Sharding,
     SingleDeviceSharding,
-    explicit_sharding,
     is_scoped,
     mesh_of,
     on_current_mesh,
     sharding_in_force,
+    traced_sharding,
 )
 from shardwise.runtime.transfer_guard import check_transfer
 
@@ -204,7 +204,7 @@ def _check_explicit(name: str, operand: Any, sharding: Sharding) -> None:
     """Check that a value has a sharding along Explicit axes, where its type and not the planner decides."""
     if not isinstance(sharding, NamedSharding) or not sharding.mesh_shape.explicit_axes:
         return
-    wanted = operand.type.with_explicit(explicit_sharding(sharding, operand.type.shape, is_scoped(sharding)))
+    wanted = operand.type.with_explicit(traced_sharding(sharding, operand.type.shape, is_scoped(sharding)))
     if operand.type is not wanted and not (isinstance(operand, ArrayImpl) and not operand.committed):
         raise ShardingTypeError(
             f"{name}: the value has type {operand.type}, and {sharding.spec} means {wanted}. Along Explicit axes a "

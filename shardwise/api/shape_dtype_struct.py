@@ -10,7 +10,7 @@ from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.execute.request import default_device
 from shardwise.runtime.array import ArraySignature, array_signature
-from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, explicit_sharding, sharding_in_force
+from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, sharding_in_force, traced_sharding
 
 
 @final
@@ -54,7 +54,7 @@ class ShapeDtypeStruct(Typed):
             sharding = sharding_in_force(sharding, "ShapeDtypeStruct")
         if isinstance(sharding, Sharding):
             sharding.pin(self.type.shape)
-            self.type = self.type.with_explicit(explicit_sharding(sharding, self.type.shape))
+            self.type = self.type.with_explicit(traced_sharding(sharding, self.type.shape))
 
     @staticmethod
     def like(x: Any) -> "ShapeDtypeStruct":

@@ -236,7 +236,7 @@ class _Region:
         def run(program: Program, captured: Sequence[Any], rank: int) -> Any:
             """Return the only result of a program, the values of all devices stacked along dim 0."""
             op = self.manual(program, in_specs, captured, [ShardSpec((self.axes, *[()] * (rank - 1)))])
-            with use_frames([]):
+            with use_frames([]), mesh_context.outside_regions():
                 return without_effects(op)(*operands, *captured)[0]
 
         return partial(EagerRegionFrame, self.options.name, run)

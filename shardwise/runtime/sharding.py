@@ -623,11 +623,18 @@ def explicit_sharding(sharding: Sharding, shape: tuple[int, ...], scoped: bool =
     if not isinstance(sharding, NamedSharding) or not (sharding.mesh_shape.explicit_axes or scoped):
         return None
     spec = sharding.spec
-    mesh = mesh_of_types(sharding.mesh)
-    return ExplicitSharding.of(mesh, sharding.pin(shape).layout.dims, spec.unreduced, spec.reduced, scoped)
+    return ExplicitSharding.of(sharding.mesh, sharding.pin(shape).layout.dims, spec.unreduced, spec.reduced, scoped)
 
 
-installed.explicit_sharding = explicit_sharding
+def traced_sharding(sharding: Sharding, shape: tuple[int, ...], scoped: bool = False) -> ExplicitSharding | None:
+    """Return `explicit_sharding` as the types of traced values have it: inside `shard_map`, its axes are Manual."""
+    explicit = explicit_sharding(sharding, shape, scoped)
+    if explicit is None or not mesh_context.manual_axes:
+        return explicit
+    return explicit.inside_region(mesh_context.manual_axes.intersection(explicit.mesh.axis_names), tracked=True)
+
+
+installed.explicit_sharding = traced_sharding
 
 
 def is_scoped(sharding: Sharding) -> bool:

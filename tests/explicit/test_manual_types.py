@@ -397,3 +397,166 @@ def test_a_region_does_not_close_over_a_value_that_its_axes_shard(mesh):
     )
     text = region_error(lambda a: a + x[:2], P("x"), P("x"), x)
     assert "closes over a value of type f32[8@x,4]" in text and "Pass the value as an argument" in text
+
+
+# Derivatives of derivatives, loops and custom rules. The oracle is the same function on one device.
+
+
+def on_one_device(function, *args):
+    with sw.set_mesh(sw.make_mesh((1,), ("one",))):
+        return np.asarray(function(*map(jnp.asarray, args)))
+
+
+def assert_close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
+
+
+def reduced_layer(x, w):
+    return sw.shard_map(lambda a, w: jnp.tanh(a @ w), in_specs=(P("x"), P(reduced={"x"})), out_specs=P("x"))(x, w)
+
+
+def sum_of_terms(x, w):
+    def body(a, w):
+        return lax.psum(lax.pcast(jnp.tanh(a @ w), "x", to="unreduced"), "x")
+
+    return sw.shard_map(body, in_specs=(P("x"), P()), out_specs=P())(x, w)
+
+
+def test_second_derivative_of_a_sum_of_unreduced_terms(mesh):
+    def gradient(w, x, total):
+        return sw.grad(lambda w: (total(x, w) ** 2).sum())(w)
+
+    def total_on_one_device(x, w):
+        return jnp.tanh(x @ w).reshape(4, 2, 4).sum(0)
+
+    v = RNG.normal(size=W.shape).astype(np.float32)
+    expected = on_one_device(lambda w, v: sw.jvp(lambda w: gradient(w, X, total_on_one_device), (w,), (v,))[1], W, v)
+    x = put(X, "x")
+    forward = sw.jit(lambda w, v: sw.jvp(lambda w: gradient(w, x, sum_of_terms), (w,), (v,))[1])
+    assert_close(forward(put(W), put(v)), expected)
+    backward = sw.jit(lambda w, v: sw.grad(lambda w: (gradient(w, x, sum_of_terms) * v).sum())(w))
+    assert_close(backward(put(W), put(v)), expected)
+
+
+def test_second_derivative_with_respect_to_reduced_weights(mesh):
+    x = put(X, "x")
+    v = RNG.normal(size=W.shape).astype(np.float32)
+
+    def gradient(w):
+        return sw.grad(lambda w: (reduced_layer(x, w) ** 2).sum())(w)
+
+    def forward(w, v):
+        w, v = (reshard(t, P(reduced={"x"})) for t in (w, v))
+        tangent = sw.jvp(gradient, (w,), (v,))[1]
+        assert type_text(tangent) == "f32[4,4]{U:x}"
+        return reshard(tangent, P())
+
+    def backward(w, v):
+        return sw.grad(lambda w: (reshard(gradient(reshard(w, P(reduced={"x"}))), P()) * v).sum())(w)
+
+    expected = on_one_device(lambda w, v: sw.jvp(sw.grad(lambda w: (jnp.tanh(X @ w) ** 2).sum()), (w,), (v,))[1], W, v)
+    assert_close(sw.jit(forward)(put(W), put(v)), expected)
+    assert_close(sw.jit(backward)(put(W), put(v)), expected)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_gradients_of_reduced_layers_in_a_scan_need_no_collective(mesh, remat):
+    def step(h, w):
+        return jnp.tanh(h @ w), None
+
+    def body(a, weights):
+        return lax.scan(sw.checkpoint(step) if remat else step, a, weights)[0]
+
+    region = sw.shard_map(body, in_specs=(P("x"), P(reduced={"x"})), out_specs=P("x"))
+    x, weights = put(X, "x"), RNG.normal(size=(3, 4, 4)).astype(np.float32)
+    gradient = sw.grad(lambda weights: (region(x, weights) ** 2).sum())
+    placed = put(weights, reduced={"x"})
+    assert collectives(gradient, placed) == []
+    result = sw.jit(gradient)(placed)
+    assert type_text(result) == "f32[3,4,4]{U:x}"
+    expected = on_one_device(sw.grad(lambda weights: (lax.scan(step, jnp.asarray(X), weights)[0] ** 2).sum()), weights)
+    assert_close(reshard(result, P()), expected)
+
+
+def test_vmap_inside_and_of_regions_with_sums(mesh):
+    def body(a):
+        def one(row):
+            gathered = lax.pcast(lax.all_gather(row, "x", tiled=True, to="reduced"), "x", to="varying")
+            terms = lax.pcast(gathered, "x", to="unreduced")
+            return lax.psum(lax.pcast(row, "x", to="unreduced"), "x"), lax.psum_scatter(terms, "x", tiled=True)
+
+        return sw.vmap(one)(a)
+
+    total, scattered = sw.jit(sw.shard_map(body, in_specs=P("x"), out_specs=(P(), P("x"))))(put(X, "x"))
+    assert_close(total, sum(blocks(X)))
+    assert_close(scattered, 4 * X)
+    terms = sw.shard_map(lambda a: a, in_specs=P("x"), out_specs=P(unreduced={"x"}))
+    total = sw.shard_map(lambda u: lax.psum(u + u, "x"), in_specs=P(unreduced={"x"}), out_specs=P())
+    mapped = sw.jit(lambda x: sw.vmap(total, in_axes=1, out_axes=1)(terms(x)))
+    assert_close(mapped(put(X, "x")), 2 * sum(blocks(X)))
+
+
+def test_custom_rule_returns_an_unreduced_cotangent(mesh):
+    @sw.custom_vjp
+    def product(a, w):
+        return a @ w
+
+    def backward(residuals, cotangent):
+        a, w = residuals
+        return cotangent @ w.T, lax.pcast(a.T @ cotangent, "x", to="unreduced")
+
+    product.defvjp(lambda a, w: (a @ w, (a, w)), backward)
+    region = sw.shard_map(lambda a, w: jnp.tanh(product(a, w)), in_specs=(P("x"), P(reduced={"x"})), out_specs=P("x"))
+    gradient = sw.jit(sw.grad(lambda w: region(put(X, "x"), w).sum()))(put(W, reduced={"x"}))
+    assert type_text(gradient) == "f32[4,4]{U:x}"
+    assert_close(reshard(gradient, P()), X.T @ (1 - np.tanh(X @ W) ** 2))
+
+
+def test_unreduced_values_along_axes_outside_the_region(mesh):
+    region = sw.shard_map(lambda u: u + u, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+
+    def f(a, b):
+        terms = region(jnp.dot(a, b, out_sharding=P("x", None, unreduced={"y"})))
+        assert type_text(terms) == "f32[8@x,4]{U:y}"
+        return reshard(terms, P("x"))
+
+    a, b = put(X, "x", "y"), put(W, "y", None)
+    assert_close(sw.jit(f)(a, b), 2 * X @ W)
+    assert collectives(f, a, b) == ["all_reduce"]
+    assert_close(sw.jit(sw.grad(lambda b: (f(a, b) ** 2).sum()))(b), X.T @ (8 * X @ W))
+
+
+def test_nested_regions_with_unreduced_values(mesh):
+    def outer(a):
+        terms = lax.pcast(a, "x", to="unreduced")
+        inner = sw.shard_map(lambda b: lax.psum(b, "y"), in_specs=P(None, "y"), out_specs=P(), axis_names={"y"})
+        result = inner(terms)
+        assert type_text(result) == "f32[2,2]{U:x}"
+        return lax.psum(result, "x")
+
+    region = sw.shard_map(outer, in_specs=P("x"), out_specs=P(), axis_names={"x"})
+    a = put(X, "x", "y")
+    expected = X.reshape(4, 2, 2, 2).sum((0, 2))
+    assert_close(sw.jit(region)(a), expected)
+    assert_close(sw.jit(sw.grad(lambda a: (region(a) ** 2).sum()))(a), np.tile(2 * expected, (4, 2)))
+
+
+def test_python_control_flow_in_a_region_on_an_explicit_mesh(mesh):
+    def body(a):
+        total = lax.psum(a.sum(), "x")
+        assert type_text(jnp.ones((4,), out_sharding=P("y"))) == "f32[4@y]"
+        return a * 2 if total > X.sum() - 1 else a
+
+    region = sw.shard_map(body, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    result = region(put(X, "x", "y"))
+    assert type_text(result) == "f32[8@x,4@y]"
+    np.testing.assert_array_equal(result, X * 2)
+
+
+def test_reshard_does_not_name_manual_axes(mesh):
+    for spec, text in (
+        (P("x"), "which is a manual axis"),
+        (P(unreduced={"x"}), "Cast values along it with `lax.pcast`"),
+    ):
+        with pytest.raises(ShardingError, match=text):
+            sw.shard_map(lambda a, spec=spec: reshard(a, spec), in_specs=P("x"), out_specs=P("x"))(put(X, "x"))

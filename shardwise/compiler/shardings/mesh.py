@@ -286,6 +286,16 @@ class _MeshContext(threading.local):
             self.mesh, self.region_mesh, self.scoped = before
 
     @contextmanager
+    def outside_regions(self) -> Iterator[None]:
+        """Leave all manual regions in a `with` block: an op runs on arrays."""
+        before = self.region_mesh, self.manual_axes
+        self.region_mesh, self.manual_axes = None, frozenset()
+        try:
+            yield
+        finally:
+            self.region_mesh, self.manual_axes = before
+
+    @contextmanager
     def in_region(self, mesh: "Mesh | AbstractMesh", axes: Iterable[str]) -> Iterator[None]:
         """Trace or rewrite the program of a manual region over `axes` in a `with` block."""
         before = self.mesh, self.region_mesh, self.manual_axes

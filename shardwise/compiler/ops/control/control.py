@@ -253,15 +253,22 @@ class Control(Op):
             )
         ]
 
+    def jvp_programs(self, tangents: Sequence[Any]) -> tuple[tuple[bool, ...], list[Program]]:
+        """Return which bindings are active, and the programs that also compute tangents."""
+        active = self.active_bindings(tangents)
+        programs = [
+            installed.transforms.jvp(
+                program, self.endpoint_marks(active, "entry", n), self.endpoint_marks(active, "exit", n)
+            )[0]
+            for n, program in enumerate(self.programs)
+        ]
+        return active, programs
+
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """Every active binding gets a second one for its tangent."""
-        active = self.active_bindings(tangents)
+        active, programs = self.jvp_programs(tangents)
         entries = [self.endpoint_marks(active, "entry", n) for n in range(len(self.programs))]
         exits = [self.endpoint_marks(active, "exit", n) for n in range(len(self.programs))]
-        programs = [
-            installed.transforms.jvp(program, in_active, out_active)[0]
-            for program, in_active, out_active in zip(self.programs, entries, exits, strict=True)
-        ]
         primal_ports = self.ports(
             primals,
             [program.inputs[: len(mask)] for program, mask in zip(programs, entries, strict=True)],

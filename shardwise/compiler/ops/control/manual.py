@@ -187,9 +187,9 @@ class Manual(Control):
         with bind_axis_names(sizes, tracked), mesh_context.in_region(self.mesh, self.axes):
             yield
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp_programs(self, tangents: Sequence[Any]) -> tuple[tuple[bool, ...], list[Program]]:
         with self._bind_axes():
-            return super().jvp(primals, tangents)
+            return super().jvp_programs(tangents)
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         active = present_mask(tangents)
