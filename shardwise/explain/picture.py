@@ -134,6 +134,22 @@ def draw_sharding(
     colors: Sequence[str] = _COLORS,
 ) -> Any:
     """Return a picture of a sharding that `rich` prints; the parameters are those of `visualize_sharding`."""
+    picture = _draw_shards(shape, sharding, min_width, max_width, scale, colors)
+    if not isinstance(sharding, NamedSharding) or not sharding.spec.unreduced:
+        return picture
+    axes = " and ".join(repr(axis) for axis in sharding.mesh_shape.axis_names if axis in sharding.spec.unreduced)
+    return Group(picture, Text(f"unreduced over {axes}: each device holds a term of the sum", style="dim"))
+
+
+def _draw_shards(
+    shape: tuple[int, ...],
+    sharding: Sharding,
+    min_width: int,
+    max_width: int,
+    scale: float,
+    colors: Sequence[str],
+) -> Any:
+    """Return a picture of the shards and the devices that hold them."""
     shards = devices_by_shard(shape, sharding)
     empty = shards.pop(((0, 0),) * len(shape), None) if shape else None
     if len(shape) not in (1, 2):

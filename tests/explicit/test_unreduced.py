@@ -124,6 +124,12 @@ class TestArrays:
         assert repr(x) == str(x) == f"{x}" == expected
         assert expected.replace("'", "&#x27;") in x._repr_html_()
 
+    def test_pictures_say_that_devices_hold_terms(self, mesh, capsys):
+        sw.debug.visualize_array_sharding(sw.device_put(X, P("Y", unreduced={"X"})), use_color=False)
+        assert "unreduced over 'X': each device holds a term of the sum" in capsys.readouterr().out
+        sw.debug.visualize_sharding((8, 4), NamedSharding(mesh, P("Y")), use_color=False)
+        assert "unreduced" not in capsys.readouterr().out
+
     def test_a_mesh_of_one_device_raises_too(self):
         mesh = sw.make_mesh((1,), ("X",), axis_types=AxisType.Explicit)
         x = sw.device_put(X, NamedSharding(mesh, P(unreduced={"X"})))
@@ -256,6 +262,31 @@ class TestJit:
         assert type_text(sw.jit(lambda x: x * 2, out_shardings=P(reduced={"X"}))(X)) == "f32[8,4]{R:X}"
         assert type_text(sw.jit(lambda x: x * 2, in_shardings=P(reduced={"X"}))(X)) == "f32[8,4]{R:X}"
 
+    def test_updates_of_elements(self, mesh):
+        x, expected = terms_of(X, P(unreduced={"X"})), X.copy()
+        expected[0], expected[1:3] = X[1], X[1:3] + X[5:7]
+
+        def set_and_add(x):
+            return x.at[0].set(x[1]).at[1:3].add(x[5:7])
+
+        for update in (set_and_add, sw.jit(set_and_add)):
+            y = update(x)
+            assert type_text(y) == "f32[8,4]{U:X}"
+            np.testing.assert_array_equal(summed(y), expected)
+        with pytest.raises(ShardingTypeError, match=r"scatter: .* and the other operands are not"):
+            x.at[0].set(5.0)
+
+    def test_shardings_inspected_in_a_compiled_function(self, mesh):
+        seen = []
+
+        @sw.jit
+        def f(x):
+            sw.debug.inspect_array_sharding(x + x, callback=seen.append)
+            return x
+
+        f(terms_of(X, P("Y", unreduced={"X"})))
+        assert seen == [NamedSharding(mesh, P("Y", unreduced={"X"}))]
+
     def test_donation(self, mesh):
         x = terms_of(X, P(unreduced={"X"}))
         y = sw.jit(lambda x: x + x, donate_argnums=0)(x)
@@ -286,7 +317,7 @@ class TestJit:
         text = str(plan)
         assert "sum over 'X'" in text
         reasons = [row.reason for row in plan.collectives if row.kind == "all_reduce"]
-        assert reasons and all("unreduced sum over 'X'" in reason for reason in reasons)
+        assert reasons and all("the terms of `x` are summed over 'X'" in reason for reason in reasons)
 
     def test_simulated_devices_agree(self, mesh):
         lowered = sw.jit(lambda x, w: (x + x, reshard(x, P("X")) * 2, x @ w)).lower(

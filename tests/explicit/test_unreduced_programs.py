@@ -82,7 +82,7 @@ def test_a_random_linear_program(seed):
             assert unreduced in str(sw.typeof(result))
             assert result.sharding.spec.unreduced == spec.unreduced
             np.testing.assert_array_equal(summed(result), expected)
-        lowered = sw.jit(lambda x: run(jnp, x)).lower(x)
+        lowered = sw.jit(lambda x: run(jnp, x), keep_unused=True).lower(x)
         assert lowered.plan.collectives == ()
         constants = [constant.numpy() for constant in lowered._prepared.constants]
         np.testing.assert_array_equal(simulate(lowered._prepared.stages.local, [value, *constants])[0], expected)

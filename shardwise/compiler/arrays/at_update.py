@@ -32,6 +32,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import integer_range, is_integer
 from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ops.control.retype import with_sums_of
 from shardwise.compiler.ops.control.while_loop import while_capturing
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And
@@ -418,7 +419,8 @@ def _update_slices(x: Any, values: Any, indexer: Indexer, combine: Reduction | N
     if combine is None:
         return Select()(mask, values, x)
     # Outside the mask the values are 1, so that the derivative of the combination stays finite.
-    values = Select()(mask, values, full(x.type.shape, 1, x.type.dtype, x.type.weak))
+    ones = full(x.type.shape, 1, x.type.dtype, x.type.weak)
+    values = Select()(mask, values, with_sums_of(ones, values.type))
     return Select()(mask, _ELEMENTWISE_OPS[combine]()(x, values), x)
 
 

@@ -31,6 +31,7 @@ from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, Scalar, Typed
+from shardwise.compiler.ops.control.retype import with_sums_of
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Min
@@ -38,7 +39,6 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.indexing.index_vectors import INDICES, Indexed, WindowDims, clamp_index, join_columns
-from shardwise.compiler.ops.placement.reshard import term_beside
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Reverse, Slice
@@ -366,7 +366,7 @@ def gather_by_index(
     """Compute `x[index]`. Elements out of bounds are `fill`; if it is None, the nearest element."""
     x = as_operand(x)
     if 0 in indexer.shape and (indices or x.type.explicit is None):  # slices keep the sharding of a type
-        return term_beside(full(indexer.shape, 0, x.type.dtype, x.type.weak), x.type)
+        return with_sums_of(full(indexer.shape, 0, x.type.dtype, x.type.weak), x.type)
     x = indexer.with_scalar_dims(x)
     for op in indexer.slice_ops:
         x = op(x)
@@ -394,7 +394,7 @@ def gather_with_fill(op: Indexed, sizes: Sequence[int], x: Any, indices: Any, fi
     if inside is None or fill is None:
         return gathered
     shape = gathered.type.shape
-    filled = term_beside(full(shape, fill.array, x.type.dtype, x.type.weak), gathered.type)
+    filled = with_sums_of(full(shape, fill.array, x.type.dtype, x.type.weak), gathered.type)
     return Select()(op.broadcast_per_index(inside, shape), gathered, filled)
 
 

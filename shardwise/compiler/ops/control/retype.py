@@ -15,6 +15,7 @@ from shardwise.compiler.ops.collective.named import (
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.placement.reshard import cotangent_type, reshard_to
 from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.shardings.explicit import ExplicitSharding
 
 
 def match_type(x: Any, type: ArrayType) -> Any:
@@ -44,6 +45,16 @@ def _match_sums(x: Any, type: ArrayType) -> Any:
         x = first_device_only(x, replicated) if replicated else x
         x = PUnreduced(axes, type.explicit.mesh.abstract)(x)  # type: ignore[union-attr]
     return x
+
+
+def with_sums_of(x: Any, type: ArrayType) -> Any:
+    """Return a replicated constant with the unreduced and reduced axes of `type`: it is one of the terms of a sum."""
+    explicit = type.explicit
+    if explicit is None or not (explicit.unreduced or explicit.reduced):
+        return x
+    dims = ((),) * x.type.ndim
+    sums = ExplicitSharding.of(explicit.mesh, dims, explicit.unreduced, explicit.reduced, explicit.scoped)
+    return match_type(x, x.type.with_explicit(sums))
 
 
 def match_cotangent_type(cotangent: Any, type: ArrayType, may_stay_sharded: bool = False) -> Any:

@@ -111,15 +111,6 @@ def shard_batch_dim(x: Any, dim: int, axis: BatchAxis) -> Any:
     return reshard_to(x, x.type.without((dim,)).with_dim(dim, axis.size, axis.explicit).explicit)
 
 
-def term_beside(x: Any, type: ArrayType) -> Any:
-    """Return a constant as one of the terms of a sum, if values of this type are unreduced; else unchanged."""
-    explicit = type.explicit
-    if explicit is None or not explicit.unreduced:
-        return x
-    terms = ExplicitSharding.of(explicit.mesh, ((),) * x.type.ndim, explicit.unreduced, scoped=explicit.scoped)
-    return reshard_to(x, terms)
-
-
 def cotangent_type(primal: ArrayType) -> ArrayType:
     """Return the type of the cotangent of a value: unreduced where the primal is reduced, and the other way round."""
     return primal.with_explicit(primal.explicit.cotangent) if primal.explicit else primal
