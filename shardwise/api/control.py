@@ -29,6 +29,7 @@ from shardwise.compiler.ops.control.retype import match_type
 from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.ops.shape.slicing import Concatenate
+from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.make_varying import cast_to_varying, make_varying
@@ -93,8 +94,20 @@ def _retype_if_compatible(x: Any, type: ArrayType | None) -> Any:
 
 
 def _compatible(a: ArrayType, b: ArrayType) -> bool:
-    """Return whether types differ at most in weak type and varying axes, which loops and branches convert."""
-    return a.strong().with_varying(()) is b.strong().with_varying(())
+    """Return whether types differ at most in weak type and varying axes, which loops and branches convert.
+
+    A replicated value may also be created in a part of a program with its own mesh, and have no sharding on it yet.
+    """
+    first, second = _in_scope_of(a, b), _in_scope_of(b, a)
+    return first.strong().with_varying(()) is second.strong().with_varying(())
+
+
+def _in_scope_of(type: ArrayType, other: ArrayType) -> ArrayType:
+    """Return the type of a replicated value on the mesh of another type, if that belongs to a part of the program."""
+    sharding = other.explicit
+    if type.explicit is not None or sharding is None or not sharding.scoped:
+        return type
+    return type.with_explicit(ExplicitSharding.of(sharding.mesh, ((),) * type.ndim, scoped=True))
 
 
 def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, operand: Any = _ABSENT) -> Any:
@@ -295,7 +308,10 @@ def _difference(first: Any, second: Any) -> Any:
 
 def _join_types(types: Sequence[ArrayType]) -> ArrayType:
     """Return the type of a result that has these types in the branches: a strong one, varying over all their axes."""
-    return next((type for type in types if not type.weak), types[0]).with_varying(varying(types))
+    joined = next((type for type in types if not type.weak), types[0]).with_varying(varying(types))
+    for other in types:
+        joined = _in_scope_of(joined, other)
+    return joined
 
 
 def _vary_with_condition(
@@ -375,7 +391,7 @@ def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> 
             pass  # the condition is batched or traced: use the op
     arrays, types, body = _trace_body(name, body_fun, init_val, lambda carry: (carry,), lambda result: result)
     head = _TracedBody.of(cond_fun, (init_val,), types)
-    if [type.with_varying(()) for type in head.program.out_types] != [ArrayType((), np.bool_)]:
+    if [type.plain for type in head.program.out_types] != [ArrayType((), np.bool_)]:
         returned = ", ".join(str(type) for type in head.program.out_types) or "nothing"
         raise TypeError(f"{name}: {describe_function(cond_fun)} must return one boolean scalar, not {returned}")
     if head.program.effect:  # XLA does not support side effects in the condition of a while loop
@@ -684,9 +700,10 @@ def _widen_carry_type(before: ArrayType, now: ArrayType) -> ArrayType:
     """Return the type of a carry leaf that is `before` at the start of an iteration and `now` at its end.
 
     A weak type, such as that of a Python scalar, is promoted with the type after an iteration. In a manual region a
-    replicated value becomes varying if it is varying after an iteration.
+    replicated value becomes varying if it is varying after an iteration, and one that has no sharding yet gets the mesh
+    of the part of the program that it is in.
     """
-    axes = varying((before, now))
+    axes, before = varying((before, now)), _in_scope_of(before, now)
     if not before.weak or before.shape != now.shape:
         return before.with_varying(axes)
     if before.dtype == now.dtype:

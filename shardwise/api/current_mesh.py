@@ -21,7 +21,7 @@ class set_mesh:
 
     Raises:
         TypeError: if `mesh` is not a `Mesh`.
-        ValueError: inside a function that is being traced.
+        ValueError: inside a function that is being traced, or if the mesh has Manual axes.
 
     Example:
         >>> with jax.set_mesh(jax.make_mesh((4,), ("rows",))):
@@ -36,6 +36,11 @@ class set_mesh:
         if is_staging():
             raise ValueError(
                 "set_mesh cannot be used inside a function that is being traced: set the mesh before the call"
+            )
+        if mesh is not None and mesh.manual_axes:
+            raise ValueError(
+                f"set_mesh: the mesh {mesh.abstract} has Manual axes, which exist only inside `shard_map`: use Auto or "
+                "Explicit axes"
             )
         self._mesh = mesh
         self._before = mesh_context.mesh, mesh_context.scoped

@@ -61,8 +61,8 @@ def make_mesh(
         The mesh.
 
     Raises:
-        ShardingError: if there are fewer devices than the mesh needs, if sizes and names differ in number, or if a name
-            repeats.
+        ShardingError: if there are fewer devices than the mesh needs, if sizes and names differ in number, if a name
+            repeats, or if a size is not an integer.
         TypeError: if `axis_types` holds something else.
 
     Example:
@@ -70,6 +70,8 @@ def make_mesh(
         >>> mesh
         Mesh(data=4, model=2)
     """
+    if wrong := [size for size in axis_shapes if not isinstance(size, (int, np.integer))]:
+        raise ShardingError(f"make_mesh: axis_shapes must be integers, not {wrong[0]!r}")
     sizes = AbstractMesh(axis_shapes, axis_names).axis_sizes  # checks sizes and names before devices are counted
     count = math.prod(sizes)
     available = list(all_devices() if devices is None else devices)

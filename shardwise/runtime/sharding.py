@@ -187,7 +187,8 @@ class NamedSharding(Sharding):
 
     Raises:
         TypeError: if `mesh` or `spec` has a wrong type.
-        ShardingError: if `spec` uses an unknown axis, or an axis twice, or if the devices have no such memory.
+        ShardingError: if `spec` uses an unknown axis, or an axis twice, if the devices have no such memory, or if the
+            mesh is empty.
 
     Example:
         >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
@@ -200,6 +201,8 @@ class NamedSharding(Sharding):
             raise TypeError(f"NamedSharding needs a Mesh, not {mesh!r}")
         if not isinstance(spec, PartitionSpec):
             raise TypeError(f"NamedSharding needs a PartitionSpec, not {spec!r}: write PartitionSpec({spec!r})")
+        if isinstance(mesh, Mesh) and mesh.flat_devices[0] is None:
+            raise ShardingError("NamedSharding: the mesh is empty, as `get_mesh()` is where no current mesh is set")
         self.mesh = mesh
         self.spec = spec
         self.grid = mesh if isinstance(mesh, Mesh) else absent_mesh(mesh)

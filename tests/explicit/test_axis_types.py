@@ -165,6 +165,18 @@ def test_a_loop_and_a_branch_inside(mesh):
     check(sw.jit(f)(put(X, "X", "Y")), "f32[8@X,4]", expected)
 
 
+def test_carries_and_branches_that_start_as_constants(mesh):
+    @auto_axes(out_sharding=P("X"))
+    def f(x):
+        total = lax.scan(lambda c, row: (c + row.sum(), None), jnp.zeros(()), x)[0]
+        count = lax.while_loop(lambda c: c[1].sum() < 3, lambda c: (c[0] + 1, c[1] + 0 * x[0] + 1), (0, jnp.zeros(4)))[
+            0
+        ]
+        return x + total + count + lax.cond(x.sum() > 0, lambda: x[0, 0] * 0, lambda: jnp.zeros(()))
+
+    check(sw.jit(f)(put(X, "X", "Y")), "f32[8@X,4]", X + X.sum() + 1)
+
+
 def test_a_jitted_function_is_traced_once_per_mode(mesh):
     traced = []
 

@@ -95,7 +95,7 @@ class ExplicitCase:
             Layout(
                 tuple(
                     self.mapped_axes if number == dim else axes
-                    for number, axes in enumerate(_without(axes_of(spec), self.mapped_axes))
+                    for number, axes in enumerate(without_axes(axes_of(spec), self.mapped_axes))
                 )
             )
             for spec, dim in zip(self.case.in_specs, batch, strict=True)
@@ -113,7 +113,7 @@ class ExplicitCase:
         mesh = self.mesh
 
         def constrain(x: Any, spec: Spec) -> Any:
-            axes = _without(axes_of(spec), self.mapped_axes)
+            axes = without_axes(axes_of(spec), self.mapped_axes)
             return reshard_to(x, ExplicitSharding.of(mesh, axes)) if isinstance(x, Array) else x
 
         program, captured = build(self.case.function(constrain, ExplicitTyping()), self.in_types, "fuzzed")
@@ -128,7 +128,7 @@ def axes_of(spec: Spec) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def _without(dims: tuple[tuple[str, ...], ...], axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+def without_axes(dims: tuple[tuple[str, ...], ...], axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """Return the axes of each dim except for `axes`."""
     return tuple(tuple(axis for axis in of_dim if axis not in axes) for of_dim in dims)
 

@@ -244,13 +244,10 @@ def _candidates_on(
     for equation in sharded.planned:
         rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
         values = (*equation.inputs, *equation.outputs)
-        factors: frozenset[int] = frozenset()
-        if typed is not None:
-            factors = typed_factors(equation, rule, typed)
-            if not typed.mixed or all([typed.types(value) for value in values]):
-                factors_of[equation] = factors
-                continue
-        factors |= seeds.minor.get(equation, frozenset()) | frozenset(
+        if typed is not None and (not typed.mixed or all([typed.types(value) for value in values])):
+            factors_of[equation] = typed_factors(equation, rule, typed)
+            continue
+        factors = seeds.minor.get(equation, frozenset()) | frozenset(
             [
                 factor
                 for factor, ((number, dim), *_) in rule.dims_by_leading_factor

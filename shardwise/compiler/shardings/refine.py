@@ -12,6 +12,7 @@ it have size 4 together.
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from shardwise.caches import registered_cache
@@ -102,17 +103,19 @@ def sub_axes_of(coarse: AbstractMesh, fine: AbstractMesh) -> dict[str, tuple[str
 
 @registered_cache(maxsize=1024)
 def refine_axis_types(coarse: AbstractMesh, fine: AbstractMesh) -> AbstractMesh:
-    """Return the finer mesh with the axis types of the coarser one."""
+    """Return the finer mesh with the axis types of the coarser one. Axes of size 1 that this does not have are Auto."""
+    if coarse.shape == fine.shape:
+        return coarse
     coarse_types = dict(zip(coarse.axis_names, coarse.axis_types, strict=True))
     types = {part: coarse_types[axis] for axis, parts in sub_axes_of(coarse, fine).items() for part in parts}
-    return fine.update_axis_types(types)
+    return fine.update_axis_types({**dict.fromkeys(fine.axis_names, AxisType.Auto), **types})
 
 
 def refine_sharding(sharding: ExplicitSharding, fine: AbstractMesh) -> ExplicitSharding:
     """Express the sharding of a type on a finer mesh. If it is scoped, it keeps the axis types of its own mesh."""
     coarse = sharding.mesh.abstract
-    if coarse == fine:
-        return sharding
+    if coarse.shape == fine.shape:
+        return replace(sharding, mesh=coarse if sharding.scoped else fine)
     sub_axes = sub_axes_of(coarse, fine)
 
     def refine(axes: Axes) -> Axes:
