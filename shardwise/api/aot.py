@@ -311,7 +311,8 @@ class Compiled(_PlannedStage):
             raise TypeError(
                 f"{self._argument_name(number)} is {array.type}, but the function was compiled for {expected.type}"
             )
-        if array.sharding == expected.sharding:
+        requested = self._request.in_shardings[number] if self._request.in_shardings else None
+        if array.sharding in (expected.sharding, requested):
             return array
         if array.signature.committed:
             raise ValueError(

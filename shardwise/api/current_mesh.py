@@ -6,6 +6,7 @@ from typing import final
 
 from shardwise.compiler.ir.dispatch import is_staging, open_frames
 from shardwise.compiler.shardings.mesh import EMPTY_MESH, AbstractMesh, AxisType, Mesh, mesh_context, mesh_of_types
+from shardwise.errors import ShardingError
 from shardwise.runtime.sharding import ONE_DEVICE
 
 
@@ -33,6 +34,11 @@ class set_mesh:
     def __init__(self, mesh: Mesh | None):
         if mesh is not None and not isinstance(mesh, Mesh):
             raise TypeError(f"set_mesh needs a Mesh, not {mesh!r}")
+        if mesh is not None and mesh.manual_axes:
+            raise ShardingError(
+                f"set_mesh: {mesh!r} has Manual axes, {', '.join(map(repr, mesh.manual_axes))}, which exist inside "
+                "shard_map only: make them Auto or Explicit"
+            )
         if is_staging():
             raise ValueError(
                 "set_mesh cannot be used inside a function that is being traced: set the mesh before the call"

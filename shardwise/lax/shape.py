@@ -19,9 +19,11 @@ from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compi
 from shardwise.compiler.arrays.promotion import canonical_dtype, requested_dtype
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
+from shardwise.errors import ShardingTypeError
 
 MAX_CONCATENATED_COPIES = 8  # `tile` broadcasts more copies than these
 
@@ -121,6 +123,7 @@ def broadcast_like(arr: Any, like_arr: Any) -> Array:
 
     Raises:
         ValueError: if `arr` does not broadcast to that shape.
+        ShardingTypeError: if the result and `like_arr` are sharded differently along Explicit mesh axes.
 
     Example:
         >>> lax.broadcast_like(jnp.array([1, 2]), jnp.zeros((2, 2)))
@@ -131,7 +134,13 @@ def broadcast_like(arr: Any, like_arr: Any) -> Array:
     lead = like.ndim - x.ndim
     if lead < 0 or any(size not in (1, target) for size, target in zip(x.shape, like.shape[lead:], strict=True)):
         raise ValueError(f"broadcast_like: {x} does not broadcast to the shape of {like}")
-    return methods.broadcast_to(arr, shape=like.shape)
+    result = methods.broadcast_to(arr, shape=like.shape)
+    if result.type.explicit not in (None, like.explicit):
+        raise ShardingTypeError(
+            f"broadcast_like: {x} broadcasts to {result.type}, which is sharded differently than {like}. Reshard it "
+            f"first: `reshard(x, P(...))`."
+        )
+    return reshard_to(result, like.explicit)
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:

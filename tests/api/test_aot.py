@@ -427,3 +427,12 @@ def test_a_program_for_an_abstract_mesh_is_compiled_for_a_device_assignment(axis
 def test_functions_are_lowered_for_types():
     lowered = sw.jit(lambda x: x + 1).lower(sw.typeof(jnp.ones((8, 4))))
     assert lowered.compile()(X).tolist() == (X + 1).tolist()
+
+
+def test_compiled_functions_accept_arrays_with_their_in_shardings():
+    rows = NamedSharding(sw.make_mesh((4,), ("x",)), P("x"))
+    compiled = sw.jit(lambda x: x + 1, in_shardings=rows).lower(sw.ShapeDtypeStruct((8, 4), jnp.float32)).compile()
+    for x in (X, sw.device_put(X, rows)):
+        np.testing.assert_array_equal(compiled(x), X + 1)
+    with pytest.raises(ValueError, match="was compiled for"):
+        compiled(sw.device_put(X, sw.devices()[1]))

@@ -185,3 +185,23 @@ def test_new_arrays_are_on_the_current_mesh_if_it_has_explicit_axes(create):
     assert (array == expected).all()
     with set_mesh(sw.make_mesh((4, 2), ("x", "y"))):
         assert len(create().devices()) == 1
+
+
+def test_a_mesh_decorates_a_function():
+    mesh = sw.make_mesh((4,), ("rows",))
+
+    @mesh
+    def place():
+        return sw.device_put(np.arange(8), P("rows"))
+
+    assert place().sharding.mesh == mesh
+
+
+def test_meshes_with_wrong_axes():
+    with pytest.warns(UserWarning, match="Manual axes rows"):
+        manual = sw.make_mesh((4,), ("rows",), axis_types=(AxisType.Manual,))
+    with pytest.raises(ValueError, match=r"has Manual axes, 'rows', which exist inside shard_map only"):
+        sw.set_mesh(manual)
+    with pytest.raises(ValueError, match=r"one integer per axis: \(4,\) in \(\(4,\), 2\) is none"):
+        sw.make_mesh(((4,), 2), ("x", "y"))
+    assert sw.make_mesh((np.int32(1), np.int64(2)), ("x", "y")).size == 2

@@ -145,3 +145,12 @@ def test_vmap_keeps_the_mapped_dim_beside_out_sharding(mesh):
     result = sw.jit(sw.vmap(f, in_axes=1))(x)
     assert str(sw.typeof(result)) == "f32[8@X,2,2@Y]"
     np.testing.assert_array_equal(result, 2 * np.arange(32).reshape(4, 8).T.reshape(8, 2, 2))
+
+
+def test_broadcast_like_has_the_sharding_of_its_model(mesh):
+    like = put(X, "X", None)
+    result = lax.broadcast_like(np.arange(4.0, dtype=np.float32), like)
+    assert str(sw.typeof(result)) == "f32[8@X,4]"
+    np.testing.assert_array_equal(result, np.broadcast_to(np.arange(4.0), (8, 4)))
+    with pytest.raises(ShardingError, match=r"f32\[4@Y\] broadcasts to f32\[8,4@Y\].*f32\[8@X,4\].*reshard"):
+        lax.broadcast_like(put(np.arange(4.0, dtype=np.float32), "Y"), like)

@@ -9,7 +9,7 @@ import math
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ContextDecorator, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -109,6 +109,8 @@ class AbstractMesh(_MeshAxes):
         axis_names: Sequence[str],
         axis_types: AxisType | Sequence[AxisType] | None = None,
     ):
+        if wrong := [size for size in axis_sizes if not hasattr(size, "__index__")]:
+            raise ShardingError(f"a mesh needs one integer per axis: {wrong[0]!r} in {tuple(axis_sizes)} is none")
         self.axis_sizes = tuple(int(size) for size in axis_sizes)
         self.axis_names = tuple(axis_names)
         if len(self.axis_sizes) != len(self.axis_names):
@@ -317,7 +319,7 @@ def mesh_of_types(mesh: "Mesh | AbstractMesh") -> "Mesh | AbstractMesh":
 
 
 @final
-class Mesh(_MeshAxes):
+class Mesh(_MeshAxes, ContextDecorator):
     """A grid of devices with named axes.
 
     `with mesh:` makes it the current mesh of this thread, on which bare PartitionSpecs are interpreted.
