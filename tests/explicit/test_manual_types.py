@@ -6,6 +6,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.parse import parse_program
 from shardwise.errors import ShardingError, ShardingTypeError
 from shardwise.sharding import AbstractMesh, AxisType, NamedSharding, get_abstract_mesh, reshard
@@ -312,6 +313,22 @@ def test_untracked_regions_under_vmap_with_spmd_axis_name():
     f = sw.shard_map(lambda x: jnp.sin(x.sum()), mesh=mesh, in_specs=P("y"), out_specs=P(), check_vma=False)
     x = sw.device_put(X, NamedSharding(mesh, P("x", "y")))
     np.testing.assert_array_equal(sw.vmap(sw.grad(f), spmd_axis_name="x")(x), sw.vmap(sw.grad(f))(x))
+
+
+def test_evaluate_adds_up_unreduced_values(mesh):
+    """The numpy meaning of a program: an unreduced operand is on the first device, and a result is the sum."""
+    total = sw.shard_map(lambda u: lax.psum(lax.psum(-u, "y"), "x"), in_specs=P(unreduced={"x", "y"}), out_specs=P())
+    terms = sw.shard_map(lambda a: a, in_specs=P(None, ("x", "y")), out_specs=P(unreduced={"x", "y"}))
+    a, b = RNG.normal(size=(4, 8)).astype(np.float32), X
+    functions = {
+        lambda a, b: total(jnp.dot(a, b, out_sharding=P(unreduced={"x", "y"}))): -a @ b,
+        lambda a, b: terms(a): a.reshape(4, 8, 1).sum(1),
+    }
+    placed = put(a, None, ("x", "y")), put(b, ("x", "y"), None)
+    for function, expected in functions.items():
+        program = sw.make_jaxpr(function)(*placed).program
+        np.testing.assert_allclose(evaluate(program, [a, b])[0], expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(reshard(sw.jit(function)(*placed), P()), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_programs_with_states_along_manual_axes_print_and_read_back():

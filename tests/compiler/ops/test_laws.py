@@ -41,7 +41,7 @@ KEY_CONVERSIONS = {"key_data", "wrap_key_data"}
 # Boundary ops exist during planning only, and never run: control/test_control.py.
 BOUNDARY_OPS = {"enter", "carry", "merge", "unstack", "stack", "predicate", "split", "join"}
 # Manual regions, and casts of varying types inside them: tests/manual.
-MANUAL = {"manual", "pvary", "assert_replicated"}
+MANUAL = {"manual", "pvary", "preduced", "punreduced", "assert_replicated"}
 # tests/api/test_remat.py tests remat; adjacent barriers are lowered together. Ops over named axes cannot run until the
 # name is bound: tests/api/test_named_axes.py.
 OPS = sorted(
