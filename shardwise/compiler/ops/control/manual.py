@@ -356,7 +356,8 @@ class Manual(Control):
             sizes.append(size // self._extent(axes))
         terms = shard_dims[: len(unreduced)]  # of size 1
         order = [*(axis_dims[axis] for axis in self.axes if axis in axis_dims), *shard_dims[len(unreduced) :]]
-        return x.reshape(sizes).transpose([*terms, *order])[(0,) * len(terms)]
+        stacked: NumpyArray = x.reshape(sizes).transpose([*terms, *order])[(0,) * len(terms)]
+        return stacked
 
     def _join_shards(self, x: NumpyArray, spec: ShardSpec) -> NumpyArray:
         """Join shards, which have a leading dim for each axis of the region, to an array."""
