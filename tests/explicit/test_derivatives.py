@@ -133,3 +133,16 @@ def test_vmap_of_loops_keeps_the_sharding_of_the_mapped_dim(mesh):
     assert (type_text(total), type_text(count).replace("~", "")) == ("f32[8@X]", "f32[8@X]")
     np.testing.assert_allclose(total, X.sum(1), rtol=1e-5)
     np.testing.assert_allclose(count, np.maximum(-9, np.ceil(X.sum(1))), rtol=1e-6)
+
+
+@pytest.mark.parametrize("weight_spec", [P(), P(reduced={"X"})], ids=["replicated", "reduced"])
+def test_the_gradient_of_a_broadcast_weight_is_summed_where_its_shards_are(mesh, weight_spec):
+    def step(x, scale):
+        scale = reshard(scale, weight_spec)
+        gradient = sw.grad(lambda scale: (jnp.sin(x) * scale).sum())(scale)
+        return reshard(gradient, P())
+
+    x, scale = put(X, "X", None), put(np.ones(4, np.float32))
+    (collective,) = sw.jit(step).lower(x, scale).plan.collectives
+    assert (collective.kind, collective.type) == ("all_reduce", "f32[4]")
+    np.testing.assert_allclose(sw.jit(step)(x, scale), np.sin(X).sum(0), rtol=1e-5)

@@ -113,8 +113,10 @@ class Frame:
 
     def _check_shardings(self, op: Op, args: Sequence[Any], types: tuple[ArrayType, ...]) -> None:
         """Raise an error with the lines of the operands if their types conflict along Explicit mesh axes."""
+        if resolves_shardings():
+            return
         for type in types:
-            if type.explicit is not None and not resolves_shardings():
+            if type.explicit is not None:
                 try:
                     check_scope(op, types)
                     check_shardings(op, types)

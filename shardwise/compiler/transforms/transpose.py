@@ -46,7 +46,7 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
     inputs = frozenset(program.inputs)
 
     def add(value: Value, cotangent: Any) -> None:
-        """Add a cotangent to that of a value, which inside the program may be sharded where its type is unreduced."""
+        """Add a cotangent to that of a value, which inside the program may be sharded along other axes as well."""
         total = cotangent_of.get(value)
         cotangent = match_cotangent_type(cotangent, value.type, may_stay_sharded=value not in inputs)
         if total is not None and total.type.explicit != cotangent.type.explicit:

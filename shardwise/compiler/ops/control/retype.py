@@ -60,17 +60,25 @@ def with_sums_of(x: Any, type: ArrayType) -> Any:
 def match_cotangent_type(cotangent: Any, type: ArrayType, may_stay_sharded: bool = False) -> Any:
     """Cast the cotangent of a value of this type. If that is replicated over an axis, sum the cotangent over it.
 
-    With `may_stay_sharded`, a cotangent that is sharded along an axis, and would be unreduced, stays sharded. Its
-    devices then hold no term of the full size: the sum of a broadcast's cotangent over its dims becomes unreduced.
+    With `may_stay_sharded`, a cotangent stays sharded along axes that do not shard the value. The cotangent of a
+    broadcast weight is then summed where its shards are, and not gathered first.
     """
     target = cotangent_type(type)
-    if may_stay_sharded and target.explicit and cotangent.type.explicit:
-        unreduced = target.explicit.unreduced
-        if any(axis in unreduced for axes in cotangent.type.explicit.dims for axis in axes):
-            target = target.with_explicit(cotangent.type.explicit)
+    if cotangent.type is target:
+        return cotangent
+    if may_stay_sharded and _is_sharded_further(cotangent.type, target):
+        target = target.with_explicit(cotangent.type.explicit)
     more = _missing(cotangent.type.varying, (*type.varying, *target.mat.unreduced))
     cotangent = NamedSum(more, invariant=True)(cotangent) if more else cotangent
     return match_type(cotangent, target)
+
+
+def _is_sharded_further(type: ArrayType, target: ArrayType) -> bool:
+    """Return whether an axis shards a dim of `type`, and none of `target`."""
+    if type.explicit is None:
+        return False
+    of_target = {axis for axes in target.explicit.dims for axis in axes} if target.explicit else ()
+    return any(axis not in of_target for axes in type.explicit.dims for axis in axes)
 
 
 def zeros_of(type: ArrayType) -> Any:

@@ -113,4 +113,7 @@ def shard_batch_dim(x: Any, dim: int, axis: BatchAxis) -> Any:
 
 def cotangent_type(primal: ArrayType) -> ArrayType:
     """Return the type of the cotangent of a value: unreduced where the primal is reduced, and the other way round."""
-    return primal.with_explicit(primal.explicit.cotangent) if primal.explicit else primal
+    sharding = primal.explicit
+    if sharding is None or not (sharding.unreduced or sharding.reduced):
+        return primal
+    return primal.with_explicit(sharding.cotangent)
