@@ -61,6 +61,7 @@ def interleaved(
     effort: Effort,
     expert: Callable[[], Any] | None = None,
     after: Callable[[Any], Any] | None = None,
+    clock: Callable[[], float] = perf_counter,
 ) -> Timing:
     """Time all sides in this process, with the same number of calls each.
 
@@ -70,10 +71,12 @@ def interleaved(
         ours, peer, expert: the calls.
         effort: the number and length of rounds.
         after: called with each result; not timed.
+        clock: returns seconds; `process_time` for single-threaded calls, which load on the machine hardly disturbs.
     """
     calls = [ours, peer] if expert is None else [ours, peer, expert]
     sides = [
-        partial(_seconds, call) if after is None else partial(_seconds_without_after, call, after) for call in calls
+        partial(_seconds, call, clock) if after is None else partial(_seconds_without_after, call, after)
+        for call in calls
     ]
     for side in sides:
         side(1)
@@ -103,13 +106,13 @@ def _alternate(sides: Sequence[Callable[[], float]], rounds: int) -> Timing:
     return Timing(*map(tuple, rounds_of_side))
 
 
-def _seconds(call: Callable[[], Any], calls: int) -> float:
+def _seconds(call: Callable[[], Any], clock: Callable[[], float], calls: int) -> float:
     """Return seconds per call. Garbage of the other side is collected first."""
     gc.collect()
-    start = perf_counter()
+    start = clock()
     for _ in range(calls):
         call()
-    return (perf_counter() - start) / calls
+    return (clock() - start) / calls
 
 
 def _seconds_without_after(call: Callable[[], Any], after: Callable[[Any], Any], calls: int) -> float:

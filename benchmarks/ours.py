@@ -8,12 +8,14 @@ import numpy as np
 import shardwise as sw
 from shardwise.execute.executor import as_array, compile_request
 from shardwise.execute.request import partition_request
+from shardwise.sharding import AxisType
 
 library = sw
 
 
-def mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
-    return sw.make_mesh(sizes, names)
+def mesh(sizes: tuple[int, ...], names: tuple[str, ...], explicit: bool = False) -> Any:
+    """Return a mesh whose axes are Explicit or Auto."""
+    return sw.make_mesh(sizes, names, axis_types=(AxisType.Explicit if explicit else AxisType.Auto,) * len(names))
 
 
 def put(value: np.ndarray[Any, Any], mesh: Any = None, spec: Sequence[Any] = ()) -> Any:

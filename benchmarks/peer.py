@@ -16,8 +16,9 @@ if jax.config.jax_num_cpu_devices != DEVICES:
 library = jax
 
 
-def mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
-    return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+def mesh(sizes: tuple[int, ...], names: tuple[str, ...], explicit: bool = False) -> Any:
+    """Return a mesh whose axes are Explicit or Auto."""
+    return jax.make_mesh(sizes, names, axis_types=(AxisType.Explicit if explicit else AxisType.Auto,) * len(names))
 
 
 def put(value: np.ndarray[Any, Any], mesh: Any = None, spec: Sequence[Any] = ()) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import calls, compile, manual, planning, plot, report, startup, step, workloads
+from benchmarks import calls, compile, explicit, manual, planning, plot, report, startup, step, workloads
 from benchmarks.row import Row
 
 SUITES = {
@@ -20,6 +20,7 @@ SUITES = {
     "step": step.cases,
     "workloads": workloads.cases,
     "manual": manual.cases,
+    "explicit": explicit.cases,
     "planning": planning.cases,
 }
 

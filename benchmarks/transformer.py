@@ -77,16 +77,26 @@ class Model:
         return {"embed": (self.words, d), "norm": (d,), "layers": stacked if self.scanned else [layer] * self.layers}
 
 
-def training_step(library: Any, model: Model, parallel: Parallel, pin: Pin) -> Callable[..., Any]:
-    """Return the step (parameters, tokens) → (parameters, loss); with Adam, means and squares follow the parameters."""
+def training_step(
+    library: Any, model: Model, parallel: Parallel, pin: Pin, explicit: bool = False
+) -> Callable[..., Any]:
+    """Return the step (parameters, tokens) → (parameters, loss); with Adam, means and squares follow the parameters.
+
+    `explicit`: for a mesh with Explicit axes, where a sum over a sharded dim and an index need `out_sharding`.
+    """
     jnp, lax, nn = library.numpy, library.lax, library.nn
     rows, tensor, layouts = parallel.batch, parallel.tensor, parallel.layouts()
+    activations = library.sharding.PartitionSpec(rows, None, None) if explicit else None
 
     def rms_norm(x: Any, scale: Any) -> Any:
         return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * scale
 
     def gathered(name: str, value: Any) -> Any:
         return pin(value, *without(layouts[name], parallel.weights))
+
+    def contract(x: Any, weights: Any) -> Any:
+        """Multiply by weights whose rows are tensor parallel."""
+        return jnp.matmul(x, weights, out_sharding=activations) if explicit else x @ weights
 
     def attention(x: Any, weights: Any) -> Any:
         batch, length, width = x.shape
@@ -96,17 +106,18 @@ def training_step(library: Any, model: Model, parallel: Parallel, pin: Pin) -> C
         )
         scores = q @ k.transpose(0, 1, 3, 2) * shape[-1] ** -0.5
         attended = nn.softmax(jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -1e9)) @ v
-        return attended.transpose(0, 2, 1, 3).reshape(batch, length, width) @ weights["out"]
+        return contract(attended.transpose(0, 2, 1, 3).reshape(batch, length, width), weights["out"])
 
     def block(x: Any, weights: Any) -> Any:
         weights = {name: gathered(name, value) for name, value in weights.items()}
         x = pin(x + attention(rms_norm(x, weights["norm1"]), weights), rows, None, None)
         h = pin(nn.gelu(rms_norm(x, weights["norm2"]) @ weights["up"]), rows, None, tensor)
-        return pin(x + h @ weights["down"], rows, None, None)
+        return pin(x + contract(h, weights["down"]), rows, None, None)
 
     def loss(params: Any, tokens: Any) -> Any:
         embed = gathered("embed", params["embed"])
-        x = pin(embed[tokens[:, :-1]], rows, None, None)
+        words = tokens[:, :-1]
+        x = pin(embed.at[words].get(out_sharding=activations) if explicit else embed[words], rows, None, None)
         if model.scanned:
             x, _ = lax.scan(lambda x, weights: (block(x, weights), None), x, params["layers"])
         else:
