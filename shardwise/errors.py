@@ -49,7 +49,10 @@ class ShardingError(ValueError):
 
 
 class ShardingTypeError(ShardingError, TypeError):
-    """The types of operands conflict along Explicit mesh axes, or leave the sharding of a result ambiguous."""
+    """The types of operands conflict along Explicit mesh axes, or leave the sharding of a result ambiguous.
+
+    Also the error for reading the elements of an unreduced array.
+    """
 
 
 class DeviceMismatchError(ValueError, RuntimeError):

@@ -55,7 +55,7 @@ def make_array_from_callback(
     name = "make_array_from_callback"
     sizes = tuple(int(size) for size in shape)
     checked_sharding = _check_sharding(name, sharding, sizes)
-    if any(checked_sharding.terms.values()):
+    if checked_sharding.is_unreduced:
         raise ShardingError(
             f"{name}: {checked_sharding} is unreduced, and the callback does not know which term to return. Pass one "
             "term per device to `make_array_from_single_device_arrays`, or `reshard` the array afterwards."

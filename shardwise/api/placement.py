@@ -90,7 +90,8 @@ def device_put(
 ) -> Any:
     """Put the arrays of a pytree on devices.
 
-    The results are committed to their devices. Under `jit` it is a sharding constraint.
+    The results are committed to their devices. Under `jit` it is a sharding constraint. Along the unreduced axes of a
+    sharding, the first device gets the value and the others zeros.
 
     Args:
         x: a pytree of arrays and numbers.

@@ -39,7 +39,7 @@ def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
         )
     if array.sharding.nondefault_memory or sharding.nondefault_memory:
         return _transfer_between_memories(array, sharding)
-    if array.is_unreduced or _is_unreduced(sharding):
+    if array.is_unreduced or sharding.is_unreduced:
         return _transfer_terms(array, sharding)
     shape = array.type.shape
     source_mesh, target_mesh = mesh_of(array.sharding), mesh_of(sharding)
@@ -62,10 +62,6 @@ def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     return _redistributed(array, sharding)
 
 
-def _is_unreduced(sharding: Sharding) -> bool:
-    return isinstance(sharding, NamedSharding) and bool(sharding.spec.unreduced)
-
-
 def _transfer_terms(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     """Transfer an array from or to an unreduced sharding.
 
@@ -76,12 +72,10 @@ def _transfer_terms(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
         explicit = sharding.mesh_shape.explicit_axes == sharding.mesh_shape.axis_names
         if explicit and source.mesh == sharding.mesh:
             return _reshard(array, sharding)
-    if _is_unreduced(source):
-        assert isinstance(source, NamedSharding)
+    if isinstance(source, NamedSharding) and source.is_unreduced:
         array = _reshard(array, source.with_sums)
-    if not _is_unreduced(sharding):
+    if not isinstance(sharding, NamedSharding) or not sharding.is_unreduced:
         return transfer(array, sharding)
-    assert isinstance(sharding, NamedSharding)
     return _reshard(transfer(array, sharding.with_sums), sharding)
 
 

@@ -135,7 +135,7 @@ def draw_sharding(
 ) -> Any:
     """Return a picture of a sharding that `rich` prints; the parameters are those of `visualize_sharding`."""
     picture = _draw_shards(shape, sharding, min_width, max_width, scale, colors)
-    if not isinstance(sharding, NamedSharding) or not sharding.spec.unreduced:
+    if not isinstance(sharding, NamedSharding) or not sharding.is_unreduced:
         return picture
     axes = " and ".join(repr(axis) for axis in sharding.mesh_shape.axis_names if axis in sharding.spec.unreduced)
     return Group(picture, Text(f"unreduced over {axes}: each device holds a term of the sum", style="dim"))

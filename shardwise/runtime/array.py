@@ -251,7 +251,7 @@ class ArrayImpl(Array):
     @property
     def is_unreduced(self) -> bool:
         """Whether each device holds a term of a sum."""
-        return self.type.explicit is not None and bool(self.type.explicit.unreduced)
+        return self.sharding.is_unreduced
 
     @property
     def is_readable(self) -> bool:
@@ -562,9 +562,8 @@ def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, comm
         return ArrayImpl.of(buffers, array_signature(type, sharding, committed))
     shape, indices = _local_shards(sharding, type.shape)
     shards = [padded(host[index], shape) for index in indices]
-    terms = sharding.terms
-    if any(terms.values()):  # the first device along the unreduced axes holds the value, the others zeros
-        zero = zero_term(type.dtype)
+    if sharding.is_unreduced:  # the first device along the unreduced axes holds the value, the others zeros
+        zero, terms = zero_term(type.dtype), sharding.terms
         shards = [
             np.full_like(shard, zero) if terms[device] else shard
             for shard, device in zip(shards, sharding.local_devices, strict=True)

@@ -103,6 +103,11 @@ class Sharding:
         indices = zip(self.devices, self.shard_indices(shape), strict=True)
         return {device: index for device, index in indices if device in here}
 
+    @property
+    def is_unreduced(self) -> bool:
+        """Whether each device holds a term of a sum."""
+        return False
+
     @cached_property
     def terms(self) -> dict[Any, int]:
         """For each device, the number of its term among those of an unreduced array; 0 for any other array."""
@@ -272,6 +277,10 @@ class NamedSharding(Sharding):
     def __hash__(self) -> int:
         return self._hash
 
+    @property
+    def is_unreduced(self) -> bool:
+        return bool(self.spec.unreduced)
+
     @cached_property
     def terms(self) -> dict[Any, int]:
         axes = tuple(axis for axis in self.mesh_shape.axis_names if axis in self.spec.unreduced)
@@ -280,13 +289,13 @@ class NamedSharding(Sharding):
     @property
     def with_sums(self) -> "NamedSharding":
         """The sharding of the sum of an unreduced array's terms: the same one, replicated along these axes."""
-        if not self.spec.unreduced:
+        if not self.is_unreduced:
             return self
         return self.with_spec(PartitionSpec(*self.spec, reduced=self.spec.reduced))
 
     @property
     def is_fully_replicated(self) -> bool:
-        if self.spec.unreduced:
+        if self.is_unreduced:
             return False
         return all(size == 1 for size in self.mesh_shape.axis_sizes) or not any(self.spec)
 
