@@ -155,6 +155,15 @@ class Rem(Elementwise):
         slope = None if dy is None else Div()(Sub()(z, x), y)
         return z, add_tangents(dx, None if dy is None else Mul()(dy, slope))
 
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        x, y = operands
+        if not is_integer(y.type.dtype):
+            return super().lower(hlo, *operands)
+        # XLA's constant folding of a remainder of a division by 0 ends the process.
+        is_zero = lower_compare(hlo, "EQ", y, hlo.constant(0, y.type))
+        divisor = hlo.op("stablehlo.select", (is_zero, hlo.constant(1, y.type), y), y.type)
+        return hlo.op("stablehlo.select", (is_zero, x, super().lower(hlo, x, divisor)), x.type)
+
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         x, y = (operand.astype(numpy_carrier(operand.dtype)) for operand in operands)

@@ -1,0 +1,18 @@
+"""Arithmetic on integers where XLA's constant folding and its runtime disagree, or end the process."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+
+NUMBERS = (np.iinfo(np.int32).min, -7, 0, 5, np.iinfo(np.int32).max)
+
+
+@pytest.mark.parametrize("function", [lax.rem, lax.div, jnp.mod, jnp.floor_divide])
+def test_integers_by_constants_are_divided_as_at_run_time(function):
+    for divisor in (0, -1, 3):
+        folded = sw.jit(lambda d=divisor: [function(jnp.int32(x), jnp.int32(d)) for x in NUMBERS])()
+        at_run_time = sw.jit(function)(np.array(NUMBERS, np.int32), np.full(len(NUMBERS), divisor, np.int32))
+        np.testing.assert_array_equal(np.array(folded), at_run_time)
