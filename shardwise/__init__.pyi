@@ -1,5 +1,6 @@
 from shardwise import (
     core as core,
+    custom_derivatives as custom_derivatives,
     debug as debug,
     distributed as distributed,
     dlpack as dlpack,
@@ -8,6 +9,7 @@ from shardwise import (
     experimental as experimental,
     flatten_util as flatten_util,
     lax as lax,
+    monitoring as monitoring,
     nn as nn,
     numpy as numpy,
     ops as ops,
@@ -20,6 +22,7 @@ from shardwise import (
     tree_util as tree_util,
     typing as typing,
 )
+from shardwise._jaxlib import Device as Device
 from shardwise.api.callback import io_callback as io_callback, pure_callback as pure_callback
 from shardwise.api.closure import closure_convert as closure_convert, custom_gradient as custom_gradient
 from shardwise.api.config_contexts import (
@@ -85,6 +88,7 @@ from shardwise.api.placement import (
     reshard as reshard,
 )
 from shardwise.api.pmap import pmap as pmap
+from shardwise.api.ref import Ref as Ref, new_ref as new_ref
 from shardwise.api.remat import checkpoint as checkpoint, checkpoint_policies as checkpoint_policies
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct as ShapeDtypeStruct
 from shardwise.api.shard_map import shard_map as shard_map
@@ -98,6 +102,7 @@ from shardwise.dtypes import float0 as float0
 from shardwise.execute.plan_report import Plan as Plan
 from shardwise.explain.budget import comm_budget as comm_budget
 from shardwise.explain.plan import explain as explain
+from shardwise.jax_modules.install import as_jax as as_jax
 from shardwise.runtime.client import (
     default_backend as default_backend,
     device_count as device_count,
@@ -108,6 +113,7 @@ from shardwise.runtime.client import (
     process_index as process_index,
 )
 from shardwise.sharding import NamedSharding as NamedSharding, PartitionSpec
+from shardwise.version import __version__ as __version__
 
 P = PartitionSpec
 jacobian = jacrev

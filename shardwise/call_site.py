@@ -1,6 +1,7 @@
-"""The line of the user's code that is running: the innermost frame of the call stack outside of this package."""
+"""The line of the user's code that is running: the innermost frame outside of this package and of libraries."""
 
 import sys
+import sysconfig
 import warnings
 from pathlib import Path
 from types import FrameType
@@ -8,12 +9,44 @@ from types import FrameType
 PACKAGE = str(Path(__file__).resolve().parent) + "/"
 
 
+# Code in these folders is not the user's: a model made with Flax is cited where the user calls it.
+_LIBRARIES = ["<frozen ", *{f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib", "scripts")}]
+
+
+def skip_folder(path: str) -> None:
+    """Never cite lines of files in a folder as the user's."""
+    _LIBRARIES.append(path)
+
+
 def user_frame() -> FrameType | None:
-    """Return the innermost frame that is outside of this package."""
-    frame: FrameType | None = sys._getframe(1)
+    """Return the innermost frame that is outside of this package and of libraries.
+
+    If there is none, because the user's code is an installed library too, return the innermost one that is outside of
+    this package.
+    """
+    outside = _outside_frame()
+    frame, libraries = outside, tuple(_LIBRARIES)
+    while frame is not None and frame.f_code.co_filename.startswith(libraries):
+        frame = frame.f_back
+        while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+            frame = frame.f_back
+    return outside if frame is None else frame
+
+
+def _outside_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
     return frame
+
+
+def calling_package() -> str:
+    """Return the top-level package whose code is running, as the user imports it; empty for a script."""
+    frame = _outside_frame()
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("importlib"):
+        frame = frame.f_back
+    name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+    return "" if name == "__main__" else name.partition(".")[0]
 
 
 def warn_user(text: str, category: type[Warning] = UserWarning) -> None:

@@ -1,17 +1,39 @@
-"""Types and tracers, under the names of `jax.core`."""
+"""Types, tracers, primitives and jaxprs, under the names of `jax.core`."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 from shardwise.api.config_contexts import ensure_compile_time_eval
 from shardwise.api.inspect import typeof
+from shardwise.api.jaxpr import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, jaxpr_as_fun
+from shardwise.api.primitive import Primitive
+from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.lazy import set_public_names
 from shardwise.runtime.sharding import traced_sharding
 
-__all__ = ["ShapedArray", "Tracer", "ensure_compile_time_eval", "typeof"]
+__all__ = [
+    "AbstractValue",
+    "Atom",
+    "ClosedJaxpr",
+    "DropVar",
+    "Jaxpr",
+    "JaxprEqn",
+    "Literal",
+    "Primitive",
+    "ShapedArray",
+    "Tracer",
+    "Var",
+    "ensure_compile_time_eval",
+    "eval_jaxpr",
+    "jaxpr_as_fun",
+    "typeof",
+    "valid_jaxtype",
+]
+
+AbstractValue = ArrayType
 
 
 class _ArrayTypes(type):
@@ -49,6 +71,29 @@ class ShapedArray(metaclass=_ArrayTypes):
     ) -> Any:
         type = ArrayType(tuple(shape), canonical_dtype(dtype), weak_type).with_varying(vma)
         return type if sharding is None else type.with_explicit(traced_sharding(sharding, type.shape))
+
+
+def valid_jaxtype(x: Any) -> bool:
+    """Return whether a value is an array, a number or a tracer.
+
+    Args:
+        x: the value.
+
+    Returns:
+        Whether functions of arrays accept it.
+
+    Raises:
+        Nothing.
+
+    Example:
+        >>> jax.core.valid_jaxtype(1.0), jax.core.valid_jaxtype("text")
+        (True, False)
+    """
+    try:
+        type_of(x)
+    except TypeError:
+        return False
+    return True
 
 
 set_public_names(__name__, __all__)

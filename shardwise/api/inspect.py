@@ -2,30 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, final
+from typing import Any
 
 from shardwise import tree
 from shardwise.api.arguments import check_function, describe_function
+from shardwise.api.jaxpr_forms import closed_jaxpr
 from shardwise.api.jit import Jitted, TracedFunction, trace
 from shardwise.api.shape_dtype_struct import leaf_type, struct
 from shardwise.api.static_args import NO_ARGUMENTS, ArgumentSelection, select_arguments, split_static
 from shardwise.compiler.arrays.operands import type_of
-from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-
-
-@final
-class TracedProgram:
-    """The result of `make_jaxpr`: prints as its `program`; `consts` are the arrays that the function closes over."""
-
-    def __init__(self, program: Program, consts: list[Any]):
-        self.program = program
-        self.consts = consts
-
-    def __str__(self) -> str:
-        return str(self.program)
-
-    __repr__ = __str__
 
 
 def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
@@ -56,9 +42,10 @@ def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any
 def make_jaxpr(
     function: Callable[..., Any], static_argnums: int | Sequence[int] = (), return_shape: bool = False
 ) -> Callable[..., Any]:
-    """Create a function that returns the program which `function` is traced to; nothing is computed.
+    """Create a function that returns the jaxpr which `function` is traced to; nothing is computed.
 
-    The program is Shardwise's own intermediate representation and not a jaxpr.
+    The jaxpr prints as the program of Shardwise that it is made of. Its equations have the names and parameters of
+    JAX's primitives where libraries match on them, and those of Shardwise's ops otherwise.
 
     Args:
         function: the function to trace.
@@ -66,8 +53,8 @@ def make_jaxpr(
         return_shape: whether to return the shapes and dtypes of the results as well.
 
     Returns:
-        A function with the arguments of `function` that returns the program; with `return_shape`, a pair of the
-        program and a pytree of `ShapeDtypeStruct`s.
+        A function with the arguments of `function` that returns a `ClosedJaxpr`; with `return_shape`, a pair of it and
+        a pytree of `ShapeDtypeStruct`s.
 
     Raises:
         TypeError: if `function` is not callable or `static_argnums` are not integers; later, if an argument has
@@ -89,10 +76,10 @@ def make_jaxpr(
     @wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
         traced = _trace(function, static, args, keywords)
-        printable = TracedProgram(traced.program, traced.captured)
+        jaxpr = closed_jaxpr(traced.program, traced.captured)
         if not return_shape:
-            return printable
-        return printable, traced.structure.unflatten([struct(type) for type in traced.program.out_types])
+            return jaxpr
+        return jaxpr, traced.structure.unflatten([struct(type) for type in traced.program.out_types])
 
     return call
 

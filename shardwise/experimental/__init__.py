@@ -2,14 +2,28 @@
 
 from shardwise.api.callback import io_callback
 from shardwise.api.config_contexts import disable_x64, enable_x64
-from shardwise.experimental import custom_partitioning, maps, mesh_utils, multihost_utils, ops, pjit, shard_map
+from shardwise.experimental import (
+    checkify,
+    custom_partitioning,
+    hijax,
+    layout,
+    maps,
+    mesh_utils,
+    multihost_utils,
+    ops,
+    pjit,
+    shard_map,
+)
 from shardwise.lazy import set_public_names
 
 __all__ = [
+    "checkify",
     "custom_partitioning",
     "disable_x64",
     "enable_x64",
+    "hijax",
     "io_callback",
+    "layout",
     "maps",
     "mesh_utils",
     "multihost_utils",

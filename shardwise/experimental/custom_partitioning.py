@@ -29,7 +29,7 @@ from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
-from shardwise.compiler.ops.shape.constants import IdentityKey
+from shardwise.compiler.ops.shape.constants import IdentityKey, hashable
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.propagate.propagate import propagate
@@ -187,7 +187,7 @@ class custom_partitioning:
         dynamic = tuple(arg for position, arg in enumerate(bound.args) if position not in static)
         leaves, structure = array_leaves(self.fun, dynamic, {})
         operands = [as_operand(leaf) for leaf in leaves]
-        static_args = tuple((position, _hashable(value)) for position, value in static.items())
+        static_args = tuple((position, hashable(value)) for position, value in static.items())
         function = _BoundFunction(self.fun, static_args, count, structure)
         program, results = function.trace([x.type for x in operands], self._label)
         if program.axis_names:  # collectives along names of an outer vmap or shard_map: an ordinary program there
@@ -223,15 +223,6 @@ class _Definition:
             return factor_rule(rule, program, self.partition is not None)
         except ValueError as error:
             raise ValueError(f"{label}: {error}") from None
-
-
-def _hashable(value: Any) -> Any:
-    """Return a static argument; one that is not hashable is compared by identity."""
-    try:
-        hash(value)
-    except TypeError:
-        return IdentityKey(value)
-    return value
 
 
 @final

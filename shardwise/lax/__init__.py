@@ -1,6 +1,18 @@
-"""Functions close to the ops of a program. The public names are listed in `__init__.pyi`."""
+"""Functions close to the ops of a program. The public names are listed in `__init__.pyi`.
+
+Names such as `exp_p` are the primitives of jaxprs.
+"""
+
+from typing import Any
 
 from shardwise.lax.fft import fft as fft  # its module has the same name
-from shardwise.lazy import lazy_namespace
+from shardwise.lazy import lazy_module, lazy_namespace
 
-__all__, __getattr__, __dir__ = lazy_namespace(__name__, __file__)
+__all__, _get_public, __dir__ = lazy_namespace(__name__, __file__)
+_forms = lazy_module("shardwise.api.jaxpr_forms")
+
+
+def __getattr__(name: str) -> Any:
+    if name.endswith("_p") and (primitive := _forms.find_primitive(name.removesuffix("_p"))) is not None:
+        return primitive
+    return _get_public(name)

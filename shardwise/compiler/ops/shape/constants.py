@@ -89,6 +89,15 @@ class IdentityKey:
         return id(self.value)
 
 
+def hashable(value: Any) -> Any:
+    """Return a static value; one that is not hashable is compared by identity."""
+    try:
+        hash(value)
+    except TypeError:
+        return IdentityKey(value)
+    return value
+
+
 def full(shape: tuple[int, ...], value: Any, dtype: Any, weak: bool = False) -> Any:
     """Return an array filled with `value`."""
     return Full(shape, Scalar.of(value, dtype), weak)()

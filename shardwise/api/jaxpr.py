@@ -1,0 +1,228 @@
+"""Jaxprs: programs as JAX's libraries and interpreters read, change and evaluate them.
+
+    program  --closed_jaxpr-->  Jaxpr  --eval_jaxpr-->  results; `program_of` goes back
+
+A Jaxpr is made of plain records that may be changed and put together anew. An equation has the name and the parameters
+of JAX's primitive where libraries match on it (`jaxpr_forms`), and those of our op otherwise.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, final
+
+from shardwise.api.primitive import Primitive
+from shardwise.compiler.arrays.operands import as_operand, type_of
+from shardwise.compiler.ir.program import NOWHERE, Program, Source
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.trace.build import build
+from shardwise.compiler.trace.provenance import provenance
+from shardwise.compiler.transforms.replay import restore_source
+
+
+class Var:
+    """A variable of a jaxpr, with a type. Variables compare by identity."""
+
+    def __init__(self, aval: ArrayType):
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Var({self.aval})"
+
+
+@final
+class DropVar(Var):
+    """A result that nothing uses."""
+
+
+@final
+class Literal:
+    """A scalar constant as an operand of an equation."""
+
+    def __init__(self, val: Any, aval: ArrayType | None = None):
+        self.val = val
+        self.aval = type_of(val) if aval is None else aval
+
+    def __repr__(self) -> str:
+        return f"Literal({self.val})"
+
+
+Atom = Var | Literal
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class JaxprEqn:
+    """One primitive applied to variables and literals.
+
+    Attributes:
+        invars: the operands.
+        outvars: the results.
+        primitive: the primitive.
+        params: its static parameters.
+        effects: its effects.
+        source_info: the user's line.
+    """
+
+    invars: Sequence[Atom]
+    outvars: Sequence[Var]
+    primitive: Primitive
+    params: dict[str, Any]
+    effects: frozenset[Any] = frozenset()
+    source_info: Source = NOWHERE
+    ctx: Any = None
+
+    def replace(self, **changes: Any) -> "JaxprEqn":
+        """Return a copy in which the given parts are replaced."""
+        return replace(self, **changes)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Jaxpr:
+    """Inputs, equations and outputs. `constvars` are the inputs for arrays that the function closes over."""
+
+    constvars: Sequence[Var]
+    invars: Sequence[Var]
+    outvars: Sequence[Atom]
+    eqns: Sequence[JaxprEqn]
+    effects: frozenset[Any] = frozenset()
+    debug_info: Any = None
+    is_high: bool = False
+
+    @property
+    def in_avals(self) -> list[ArrayType]:
+        return [var.aval for var in self.invars]
+
+    @property
+    def out_avals(self) -> list[ArrayType]:
+        return [atom.aval for atom in self.outvars]
+
+    def replace(self, **changes: Any) -> "Jaxpr":
+        """Return a copy in which the given parts are replaced."""
+        return replace(self, **changes)
+
+    def __str__(self) -> str:
+        return str(program_of(ClosedJaxpr(self, ())))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ClosedJaxpr:
+    """A jaxpr with the arrays that it closes over.
+
+    Attributes:
+        jaxpr: the jaxpr.
+        consts: the values of its `constvars`.
+    """
+
+    jaxpr: Jaxpr
+    consts: Sequence[Any]
+    _program: Program | None = field(default=None, repr=False)  # what the jaxpr was made of
+
+    @property
+    def program(self) -> Program:
+        """The program; its last inputs are the arrays that it closes over."""
+        return program_of(self)
+
+    @property
+    def in_avals(self) -> list[ArrayType]:
+        return self.jaxpr.in_avals
+
+    @property
+    def out_avals(self) -> list[ArrayType]:
+        return self.jaxpr.out_avals
+
+    @property
+    def eqns(self) -> Sequence[JaxprEqn]:
+        return self.jaxpr.eqns
+
+    @property
+    def effects(self) -> frozenset[Any]:
+        return self.jaxpr.effects
+
+    @property
+    def literals(self) -> Sequence[Any]:
+        return self.consts
+
+    def replace(self, *, jaxpr: Jaxpr | None = None, consts: Sequence[Any] | None = None) -> "ClosedJaxpr":
+        """Return a copy in which the given parts are replaced."""
+        return ClosedJaxpr(self.jaxpr if jaxpr is None else jaxpr, self.consts if consts is None else consts)
+
+    def map_jaxpr(self, function: Callable[[Jaxpr], Jaxpr]) -> "ClosedJaxpr":
+        """Return a copy with another jaxpr."""
+        return self.replace(jaxpr=function(self.jaxpr))
+
+    def __str__(self) -> str:
+        return str(self.program)
+
+    __repr__ = __str__
+
+
+def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], *args: Any, propagate_source_info: bool = True) -> list[Any]:
+    """Evaluate a jaxpr by applying its primitives one by one.
+
+    Args:
+        jaxpr: the jaxpr.
+        consts: the values of its `constvars`.
+        *args: the values of its `invars`, arrays or tracers.
+        propagate_source_info: whether equations that are traced here keep the lines of the jaxpr's equations.
+
+    Returns:
+        The list of results.
+
+    Raises:
+        ValueError: if the numbers of `consts` or `args` do not match.
+
+    Example:
+        >>> closed = jax.make_jaxpr(lambda x: x * 2 + 1)(1.0)
+        >>> jax.core.eval_jaxpr(closed.jaxpr, closed.consts, 3.0)
+        [Array(7., dtype=float32, weak_type=True)]
+    """
+    if len(consts) != len(jaxpr.constvars) or len(args) != len(jaxpr.invars):
+        raise ValueError(
+            f"eval_jaxpr: the jaxpr has {len(jaxpr.constvars)} constants and {len(jaxpr.invars)} arguments, but "
+            f"{len(consts)} and {len(args)} were passed"
+        )
+    env: dict[Var, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+
+    def read(atom: Atom) -> Any:
+        return as_operand(atom.val).astype(atom.aval.dtype) if isinstance(atom, Literal) else env[atom]
+
+    with restore_source():
+        for eqn in jaxpr.eqns:
+            if propagate_source_info and eqn.source_info is not NOWHERE:
+                provenance.source = eqn.source_info
+            results = eqn.primitive.bind(*map(read, eqn.invars), **eqn.params)
+            env.update(zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def jaxpr_as_fun(closed: ClosedJaxpr) -> Callable[..., list[Any]]:
+    """Return the function that evaluates a closed jaxpr, which returns the list of its results.
+
+    Args:
+        closed: the jaxpr.
+
+    Returns:
+        A function of its arguments.
+
+    Example:
+        >>> square = jax.extend.core.jaxpr_as_fun(jax.make_jaxpr(lambda x: x * x)(1.0))
+        >>> square(3.0)
+        [Array(9., dtype=float32, weak_type=True)]
+    """
+    return partial(eval_jaxpr, closed.jaxpr, closed.consts)
+
+
+def program_of(closed: ClosedJaxpr) -> Program:
+    """Return the program of a jaxpr; the arrays that it closes over are its last inputs."""
+    if closed._program is not None:
+        return closed._program
+    count = len(closed.jaxpr.invars)
+
+    def evaluate(*inputs: Any) -> list[Any]:
+        return [as_operand(x) for x in eval_jaxpr(closed.jaxpr, inputs[count:], *inputs[:count])]
+
+    types = [var.aval for var in (*closed.jaxpr.invars, *closed.jaxpr.constvars)]
+    return build(evaluate, types, "jaxpr")[0]

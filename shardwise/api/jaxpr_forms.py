@@ -1,0 +1,252 @@
+"""How the ops of a program look in a jaxpr: the names and parameters of JAX's primitives.
+
+Libraries match on JAX's names (`eqn.primitive is lax.exp_p`, `eqn.params["jaxpr"]`), and apply primitives with JAX's
+parameters. `FORMS` lists the ops whose name or parameters differ in JAX. Every other op keeps its name and its fields.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.api.jaxpr import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, program_of
+from shardwise.api.primitive import Primitive, thaw
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ir.program import Program, Value
+from shardwise.compiler.ops.contract.dot import Dot, default_precision
+from shardwise.compiler.ops.control.call import Call
+from shardwise.compiler.ops.control.cond import Cond
+from shardwise.compiler.ops.control.custom_derivatives import CustomJvp, CustomVjp
+from shardwise.compiler.ops.control.primitive_call import PrimitiveCall
+from shardwise.compiler.ops.control.remat import Remat
+from shardwise.compiler.ops.control.scan import Scan
+from shardwise.compiler.ops.control.while_loop import While
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceMin, ReduceProd
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.slicing import Concatenate, Slice
+
+Params = dict[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class Form:
+    """JAX's form of the equations of an op.
+
+    Attributes:
+        name: the name of JAX's primitive.
+        params: its parameters, for an op.
+        op: the op, for parameters.
+        order: the position of each of the op's operands among those of the primitive; None if the order is the same.
+    """
+
+    name: str
+    params: Callable[[Any], Params]
+    op: Callable[[Params], Op]
+    order: tuple[int, ...] | None = None
+
+
+def _reduction(op_class: Any, name: str) -> Form:
+    return Form(name, lambda op: {"axes": op.dims, "out_sharding": None}, lambda p: op_class(tuple(p["axes"])))
+
+
+def _comparison(direction: str) -> Form:
+    return Form(direction.lower(), lambda op: {}, lambda p: Compare(direction))
+
+
+def _precision(op: Dot) -> Any:
+    return None if op.precision == ("DEFAULT", "DEFAULT") else op.precision
+
+
+FORMS: dict[type[Op], Form] = {
+    Broadcast: Form(
+        "broadcast_in_dim",
+        lambda op: {"shape": op.shape, "broadcast_dimensions": op.dims, "sharding": None},
+        lambda p: Broadcast(tuple(p["shape"]), tuple(p["broadcast_dimensions"])),
+    ),
+    Call: Form(
+        "jit",
+        lambda op: {"jaxpr": closed_jaxpr(op.program), "name": op.program.name},
+        lambda p: Call(program_of(p["jaxpr"])),
+    ),
+    Concatenate: Form("concatenate", lambda op: {"dimension": op.dim}, lambda p: Concatenate(p["dimension"])),
+    Cond: Form(
+        "cond",
+        lambda op: {"branches": tuple(map(closed_jaxpr, op.branches))},
+        lambda p: Cond(tuple(map(program_of, p["branches"]))),
+    ),
+    Convert: Form(
+        "convert_element_type",
+        lambda op: {"new_dtype": op.dtype, "weak_type": op.weak, "sharding": None},
+        lambda p: Convert(np.dtype(p["new_dtype"]), p["weak_type"]),
+    ),
+    CustomJvp: Form(
+        "custom_jvp_call",
+        lambda op: {"call_jaxpr": closed_jaxpr(op.program), "jvp_jaxpr_fun": op.rule, "num_consts": op.captured},
+        lambda p: CustomJvp(program_of(p["call_jaxpr"]), p["num_consts"], p["jvp_jaxpr_fun"]),
+    ),
+    CustomVjp: Form(
+        "custom_vjp_call",
+        lambda op: {"call_jaxpr": closed_jaxpr(op.program), "fwd_bwd": op.rule, "num_consts": op.captured},
+        lambda p: CustomVjp(program_of(p["call_jaxpr"]), p["num_consts"], p["fwd_bwd"]),
+    ),
+    Dot: Form(
+        "dot_general",
+        lambda op: {
+            "dimension_numbers": (op.contract, op.batch),
+            "precision": _precision(op),
+            "preferred_element_type": op.dtype,
+            "out_sharding": None,
+        },
+        lambda p: Dot(
+            p["dimension_numbers"][0],
+            p["dimension_numbers"][1],
+            p["preferred_element_type"],
+            default_precision() if p["precision"] is None else p["precision"],
+        ),
+    ),
+    Iota: Form(
+        "iota",
+        lambda op: {"dtype": op.dtype, "shape": op.shape, "dimension": op.dim, "sharding": None},
+        lambda p: Iota(tuple(p["shape"]), p["dimension"], np.dtype(p["dtype"])),
+    ),
+    ReduceMax: _reduction(ReduceMax, "reduce_max"),
+    ReduceMin: _reduction(ReduceMin, "reduce_min"),
+    ReduceProd: _reduction(ReduceProd, "reduce_prod"),
+    Remat: Form(
+        "checkpoint",
+        lambda op: {"jaxpr": closed_jaxpr(op.program).jaxpr, "policy": op.policy, "prevent_cse": op.prevent_cse},
+        lambda p: Remat(program_of(ClosedJaxpr(p["jaxpr"], ())), p["policy"], p["prevent_cse"]),
+    ),
+    Reshape: Form(
+        "reshape",
+        lambda op: {"new_sizes": op.shape, "dimensions": None, "sharding": None},
+        lambda p: Reshape(tuple(p["new_sizes"])),
+    ),
+    Scan: Form(
+        "scan",
+        lambda op: {
+            "jaxpr": closed_jaxpr(op.program),
+            "length": op.length,
+            "num_consts": op.consts,
+            "num_carry": op.carried,
+            "reverse": op.reverse,
+            "unroll": op.unroll,
+        },
+        lambda p: Scan(program_of(p["jaxpr"]), p["length"], p["num_consts"], p["num_carry"], p["reverse"], p["unroll"]),
+    ),
+    Select: Form("select_n", lambda op: {}, lambda p: Select(), (0, 2, 1)),
+    Slice: Form(
+        "slice",
+        lambda op: {"start_indices": op.start, "limit_indices": op.limit, "strides": op.stride},
+        lambda p: Slice(
+            tuple(p["start_indices"]), tuple(p["limit_indices"]), tuple(p["strides"] or (1,) * len(p["start_indices"]))
+        ),
+    ),
+    Sum: _reduction(Sum, "reduce_sum"),
+    While: Form(
+        "while",
+        lambda op: {
+            "cond_jaxpr": closed_jaxpr(op.cond),
+            "cond_nconsts": op.cond_consts,
+            "body_jaxpr": closed_jaxpr(op.body),
+            "body_nconsts": op.body_consts,
+        },
+        lambda p: While(program_of(p["cond_jaxpr"]), program_of(p["body_jaxpr"]), p["cond_nconsts"], p["body_nconsts"]),
+    ),
+}
+_COMPARISONS = {direction: _comparison(direction) for direction in ("EQ", "NE", "LT", "LE", "GT", "GE")}
+_BY_NAME = {form.name: form for form in (*FORMS.values(), *_COMPARISONS.values())}
+
+
+@final
+class OpPrimitive(Primitive):
+    """The primitive of one of Shardwise's ops. Its rules are the op's; `bind` applies the op."""
+
+    def __init__(self, name: str, form: Form | None):
+        super().__init__(name)
+        self._form = form
+        self._op_class = None if form else Op.registry[name]
+
+    def bind(self, *args: Any, **params: Any) -> Any:
+        operands: list[Any] = [as_operand(x, self.name) for x in args]
+        if self._form is None:
+            assert self._op_class is not None
+            op = self._op_class(**params)
+        else:
+            op = self._form.op(params)
+            if self._form.order is not None:
+                operands = [operands[number] for number in self._form.order]
+        return op(*operands)
+
+
+_primitives: dict[str, OpPrimitive] = {}
+
+
+def primitive_named(name: str) -> OpPrimitive:
+    """Return the primitive with a name of JAX, such as `exp` or `reduce_sum`.
+
+    Raises:
+        KeyError: if no op has this name.
+    """
+    if name not in _primitives:
+        primitive = _primitives[name] = OpPrimitive(name, _BY_NAME.get(name))
+        form = _BY_NAME.get(name)
+        op_class = next((of for of, other in FORMS.items() if other is form), None) if form else Op.registry[name]
+        primitive.multiple_results = op_class is not None and not op_class.single
+    return _primitives[name]
+
+
+def find_primitive(name: str) -> OpPrimitive | None:
+    """Return the primitive with a name of JAX; None if there is none."""
+    return primitive_named(name) if name in _BY_NAME or name in Op.registry else None
+
+
+def closed_jaxpr(program: Program, consts: Sequence[Any] = ()) -> ClosedJaxpr:
+    """Return the jaxpr of a program, whose last inputs are the arrays `consts` that it closes over."""
+    atoms: dict[Value, Atom] = {}
+    used = program.used
+
+    def define(value: Value) -> Var:
+        var = Var(value.type) if value in used else DropVar(value.type)
+        atoms[value] = var
+        return var
+
+    inputs = [define(value) for value in program.inputs]
+    eqns = []
+    for equation in program.equations:
+        op, operands = equation.op, [atoms[value] for value in equation.inputs]
+        if isinstance(op, Full):
+            literal = Literal(op.value.array, op.out_type().with_shape(()))
+            if op.shape == ():
+                atoms[equation.outputs[0]] = literal
+                continue
+            op, operands = Broadcast(op.shape, ()), [literal]
+        primitive, params, order = _in_jax(op)
+        if order is not None:
+            operands = [operands[number] for number in order]
+        effects = frozenset({op.effect}) if op.effect else frozenset()
+        results = [define(value) for value in equation.outputs]
+        eqns.append(JaxprEqn(operands, results, primitive, params, effects, equation.source))
+    count = len(inputs) - len(consts)
+    outvars = [atoms[value] for value in program.outputs]
+    jaxpr = Jaxpr(inputs[count:], inputs[:count], outvars, eqns, frozenset({program.effect} - {""}))
+    return ClosedJaxpr(jaxpr, list(consts), program)
+
+
+def _in_jax(op: Op) -> tuple[Primitive, Params, tuple[int, ...] | None]:
+    """Return the primitive of an op, its parameters, and the order of its operands."""
+    if isinstance(op, PrimitiveCall):
+        return op.rules.primitive, thaw(op.params), None  # type: ignore[attr-defined]
+    form = _COMPARISONS[op.direction] if isinstance(op, Compare) else FORMS.get(type(op))
+    if form is None:
+        return primitive_named(op.name), {field.name: getattr(op, field.name) for field in fields(op)}, None  # type: ignore[arg-type]
+    return primitive_named(form.name), form.params(op), form.order

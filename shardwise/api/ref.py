@@ -1,0 +1,80 @@
+"""Ref: a mutable reference to an array, for code that updates in place.
+
+A Ref holds its array as a Python object does: every function that reads or changes it must run, or be traced, together
+with the one that created it. A Ref that was created outside of a traced function cannot be changed inside.
+"""
+
+from typing import Any, final
+
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.ir.dispatch import open_frames
+from shardwise.compiler.ir.types import ArrayType
+
+
+@final
+class Ref:
+    """A mutable reference to an array, created by `new_ref`. `ref[...]` reads it; `ref[...] = x` changes it.
+
+    Example:
+        >>> ref = jax.new_ref(jnp.zeros(3))
+        >>> ref[1] = 5.0
+        >>> ref[...]
+        Array([0., 5., 0.], dtype=float32)
+    """
+
+    def __init__(self, value: Any):
+        self._value = as_operand(value, "new_ref")
+        self._frames = tuple(map(id, open_frames()))
+
+    @property
+    def type(self) -> ArrayType:
+        return self._value.type
+
+    aval = type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.type.ndim
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._value if index is Ellipsis else self._value[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if tuple(map(id, open_frames())) != self._frames:
+            raise NotImplementedError(
+                f"a Ref of type {self.type} was created outside of the function that is being traced, and cannot be "
+                "changed inside. Pass its array, `ref[...]`, as an argument, and return the new one."
+            )
+        self._value = self._value.at[index].set(value)
+
+    def __repr__(self) -> str:
+        return f"Ref({self._value!r})"
+
+
+def new_ref(init_val: Any) -> Ref:
+    """Create a mutable reference to an array.
+
+    Args:
+        init_val: the array or number that it holds first.
+
+    Returns:
+        The reference.
+
+    Raises:
+        TypeError: if `init_val` is neither an array nor a number.
+
+    Example:
+        >>> ref = jax.new_ref(jnp.ones(2))
+        >>> ref[...] = ref[...] + 1
+        >>> ref[...]
+        Array([2., 2.], dtype=float32)
+    """
+    return Ref(init_val)

@@ -1,0 +1,49 @@
+"""jax.custom_derivatives: functions with derivative rules of the user."""
+
+from typing import Any
+
+from shardwise.api.closure import closure_convert, custom_gradient
+from shardwise.api.custom import CustomVJPPrimal, SymbolicZero, custom_jvp, custom_vjp
+from shardwise.api.jaxpr_forms import primitive_named
+from shardwise.compiler.arrays.operands import type_of
+from shardwise.compiler.ops.control.retype import zeros_of
+from shardwise.lazy import set_public_names
+
+__all__ = [
+    "CustomVJPPrimal",
+    "SymbolicZero",
+    "closure_convert",
+    "custom_gradient",
+    "custom_jvp",
+    "custom_jvp_call_p",
+    "custom_vjp",
+    "custom_vjp_call_p",
+    "zero_from_primal",
+]
+
+custom_jvp_call_p = primitive_named("custom_jvp_call")
+custom_vjp_call_p = primitive_named("custom_vjp_call")
+
+
+def zero_from_primal(value: Any, symbolic_zeros: bool = False) -> Any:
+    """Return the zero tangent of a value.
+
+    Args:
+        value: an array or a number.
+        symbolic_zeros: whether to return a `SymbolicZero` in place of an array.
+
+    Returns:
+        An array of zeros, or a `SymbolicZero`.
+
+    Raises:
+        TypeError: if `value` is neither an array nor a number.
+
+    Example:
+        >>> jax.custom_derivatives.zero_from_primal(jnp.ones(2))
+        Array([0., 0.], dtype=float32)
+    """
+    type = type_of(value, "zero_from_primal")
+    return SymbolicZero(type) if symbolic_zeros else zeros_of(type)
+
+
+set_public_names(__name__, __all__)

@@ -1,0 +1,399 @@
+"""checkify: checks of run-time values inside compiled functions, which return an error instead of raising it.
+
+    function  --make_jaxpr-->  jaxpr  --_run-->  (Error, results)
+
+Every place that can fail has a number. While the jaxpr is evaluated, the state of the checks passes through loops and
+branches: the number of the first place that failed, or 0, and the values that its message shows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar, final
+
+import numpy as np
+
+from shardwise import lax, tree
+from shardwise import numpy as jnp
+from shardwise.api.arguments import check_function
+from shardwise.api.inspect import make_jaxpr
+from shardwise.api.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from shardwise.api.primitive import Primitive, primitive_batchers, primitive_jvps
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.dtypes import is_inexact, is_integer
+from shardwise.lazy import set_public_names
+from shardwise.tree_nodes import register_pytree_node
+
+__all__ = [
+    "Error",
+    "ErrorCategory",
+    "JaxRuntimeError",
+    "all_checks",
+    "automatic_checks",
+    "check",
+    "check_error",
+    "checkify",
+    "debug_check",
+    "div_checks",
+    "float_checks",
+    "nan_checks",
+    "user_checks",
+]
+
+Out = TypeVar("Out")
+
+
+class JaxException(Exception):
+    """Base class of the errors that checks find."""
+
+
+class JaxRuntimeError(ValueError):
+    """Raised by `Error.throw` and by `check` outside of traced functions."""
+
+
+class FailedCheckError(JaxException):
+    """A check of the user failed."""
+
+
+class NaNError(JaxException):
+    """An op computed NaN."""
+
+
+class DivisionByZeroError(JaxException):
+    """A number was divided by zero."""
+
+
+ErrorCategory = type[JaxException]
+user_checks: frozenset[ErrorCategory] = frozenset({FailedCheckError})
+nan_checks: frozenset[ErrorCategory] = frozenset({NaNError})
+div_checks: frozenset[ErrorCategory] = frozenset({DivisionByZeroError})
+float_checks = nan_checks | div_checks
+automatic_checks = float_checks
+all_checks = automatic_checks | user_checks
+
+
+@final
+@dataclass(frozen=True)
+class _Site:
+    """A place that can fail: its kind, the message, and the types of the values that the message shows."""
+
+    kind: ErrorCategory
+    message: str
+    types: tuple[Any, ...] = ()
+    structure: Any = None
+    place: str = ""
+
+    def text(self, values: Sequence[Any]) -> str:
+        if self.structure is None:
+            return f"{self.message} ({self.place})"
+        args, keywords = self.structure.unflatten([np.asarray(value) for value in values])
+        return self.message.format(*args, **keywords)
+
+
+@final
+class Error:
+    """The result of the checks of a function. It is a pytree, and may be returned from jitted functions."""
+
+    def __init__(self, code: Any, values: Sequence[Sequence[Any]], sites: tuple[_Site, ...]):
+        self._code = code
+        self._values = values
+        self._sites = sites
+
+    def get(self) -> str | None:
+        """Return the message of the first check that failed; None if none failed."""
+        code = int(np.max(np.asarray(self._code)))
+        return self._sites[code - 1].text(self._values[code - 1]) if code else None
+
+    def throw(self) -> None:
+        """Raise a JaxRuntimeError if a check failed."""
+        if (message := self.get()) is not None:
+            raise JaxRuntimeError(message)
+
+    def get_exception(self) -> JaxException | None:
+        """Return the error of the first check that failed; None if none failed."""
+        code = int(np.max(np.asarray(self._code)))
+        site = self._sites[code - 1]
+        return site.kind(site.text(self._values[code - 1])) if code else None
+
+    def __repr__(self) -> str:
+        return f"Error({self.get()})"
+
+
+register_pytree_node(
+    Error,
+    lambda error: ((error._code, error._values), error._sites),
+    lambda sites, parts: Error(parts[0], parts[1], sites),
+)
+
+check_p = Primitive("check")
+check_p.multiple_results = True
+check_p.lowering_problem = (
+    "checkify.check is used in a compiled function without `checkify`, so that its error could not be raised: write "
+    "`error, result = jit(checkify.checkify(function))(...)`, and then `error.throw()`"
+)
+check_p.def_abstract_eval(lambda *types, **params: [])
+
+
+@check_p.def_impl
+def _raise_now(pred: Any, *values: Any, site: _Site) -> list[Any]:
+    if not bool(pred):
+        raise JaxRuntimeError(site.text(values))
+    return []
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
+    check_p.bind(*primals, **params)
+    return [], []
+
+
+def _batch(operands: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tuple[list[Any], list[Any]]:
+    """Check that all elements of the batch hold; the message shows the values of the first one that does not."""
+    pred, *values = operands
+    if dims[0] is not None:
+        first = jnp.argmin(pred)
+        values = [x if d is None else jnp.take(x, first, d) for x, d in zip(values, dims[1:], strict=True)]
+        pred = pred.all()
+    else:
+        values = [x if d is None else jnp.take(x, 0, d) for x, d in zip(values, dims[1:], strict=True)]
+    return check_p.bind(pred, *values, **params), []
+
+
+primitive_jvps[check_p] = _jvp
+primitive_batchers[check_p] = _batch
+
+
+def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs: Any) -> None:
+    """Check a condition, also inside functions that `checkify` transforms and `jit` compiles.
+
+    Outside of traced functions, a condition that does not hold raises an error at once.
+
+    Args:
+        pred: a boolean, or an array of booleans that must all hold.
+        msg: the message, as for `str.format`.
+        *fmt_args: arrays that the message shows.
+        debug: whether functions without `checkify` ignore the check.
+        **fmt_kwargs: arrays that the message shows, by name.
+
+    Raises:
+        JaxRuntimeError: if the condition does not hold, outside of traced functions.
+        TypeError: if `pred` is not a boolean.
+
+    Example:
+        >>> def root(x):
+        ...     checkify.check(x >= 0, "{x} is negative", x=x)
+        ...     return jnp.sqrt(x)
+        >>> error, _ = jax.jit(jax.experimental.checkify.checkify(root))(-1.0)
+        >>> error.get()
+        '-1.0 is negative'
+    """
+    condition = as_operand(pred, "checkify.check")
+    if condition.type.dtype != np.bool_:
+        raise TypeError(f"checkify.check needs a boolean, not {condition.type}")
+    values, structure = tree.flatten((fmt_args, fmt_kwargs))
+    operands = [as_operand(value, "checkify.check") for value in values]
+    site = _Site(FailedCheckError, msg, tuple(x.type for x in operands), structure)
+    check_p.bind(jnp.all(condition), *operands, site=site)
+
+
+debug_check = check
+
+
+def check_error(error: Error) -> None:
+    """Raise the error of a checked function, or pass it on to an enclosing `checkify`.
+
+    Args:
+        error: the first result of a function that `checkify` has transformed.
+
+    Raises:
+        JaxRuntimeError: if a check failed, outside of traced functions.
+
+    Example:
+        >>> error, _ = jax.experimental.checkify.checkify(jnp.sqrt)(4.0)
+        >>> jax.experimental.checkify.check_error(error)
+    """
+    for number, (site, values) in enumerate(zip(error._sites, error._values, strict=True)):
+        check_p.bind(as_operand(error._code) != number + 1, *map(as_operand, values), site=site)
+
+
+def checkify(f: Callable[..., Out], errors: frozenset[ErrorCategory] = user_checks) -> Callable[..., tuple[Error, Out]]:
+    """Transform a function so that it returns the error of its checks together with its result.
+
+    Args:
+        f: the function.
+        errors: what is checked: `user_checks`, `nan_checks`, `div_checks`, or a union of these.
+
+    Returns:
+        A function that returns an `Error` and the result of `f`.
+
+    Raises:
+        TypeError: if `f` is not callable.
+
+    Example:
+        >>> checked = jax.experimental.checkify.checkify(jnp.log, jax.experimental.checkify.nan_checks)
+        >>> error, result = jax.jit(checked)(-1.0)
+        >>> error.get() is None
+        False
+    """
+    check_function("checkify", f)
+
+    @wraps(f)
+    def checked(*args: Any, **keywords: Any) -> tuple[Error, Any]:
+        leaves, structure = tree.flatten((args, keywords))
+        out_tree: list[Any] = []
+
+        def flat(*inputs: Any) -> list[Any]:
+            inner_args, inner_keywords = structure.unflatten(inputs)
+            results, result_structure = tree.flatten(f(*inner_args, **inner_keywords))
+            out_tree[:] = [result_structure]
+            return results
+
+        closed = make_jaxpr(flat)(*leaves)
+        sites: dict[JaxprEqn, _Site] = {}
+        _collect(closed.jaxpr, errors, sites)
+        numbers = {eqn: number for number, eqn in enumerate(sites)}
+        run = _Run(numbers, list(sites.values()))
+        code, values, results = run.jaxpr(closed.jaxpr, closed.consts, leaves, *run.start())
+        return Error(code, values, tuple(sites.values())), out_tree[0].unflatten(results)
+
+    return checked
+
+
+def _collect(jaxpr: Jaxpr, errors: frozenset[ErrorCategory], sites: dict[JaxprEqn, _Site]) -> None:
+    """Find the equations that can fail, in nested jaxprs too."""
+    for eqn in jaxpr.eqns:
+        inner = list(_inner_jaxprs(eqn))
+        for closed in inner:
+            _collect(closed, errors, sites)
+        place = f"{eqn.primitive.name} at {eqn.source_info}"
+        if eqn.primitive is check_p:
+            if FailedCheckError in errors:
+                sites[eqn] = eqn.params["site"]
+        elif inner:
+            continue
+        elif DivisionByZeroError in errors and eqn.primitive.name == "div":
+            sites[eqn] = _Site(DivisionByZeroError, "divided by zero", place=place)
+        elif NaNError in errors and any(is_inexact(var.aval.dtype) for var in eqn.outvars):
+            sites[eqn] = _Site(NaNError, "nan generated", place=place)
+
+
+def _inner_jaxprs(eqn: JaxprEqn) -> list[Jaxpr]:
+    found = []
+    for value in eqn.params.values():
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, (ClosedJaxpr, Jaxpr)):
+                found.append(each.jaxpr if isinstance(each, ClosedJaxpr) else each)
+    return found
+
+
+State = tuple[Any, list[tuple[Any, ...]]]
+
+
+@final
+class _Run:
+    """Evaluates a jaxpr together with the state of its checks."""
+
+    def __init__(self, numbers: dict[JaxprEqn, int], sites: Sequence[_Site]):
+        self.numbers = numbers
+        self.sites = sites
+
+    def start(self) -> State:
+        return jnp.int32(0), [tuple(jnp.zeros(type.shape, type.dtype) for type in site.types) for site in self.sites]
+
+    def jaxpr(
+        self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], code: Any, values: list[tuple[Any, ...]]
+    ) -> tuple[Any, list[tuple[Any, ...]], list[Any]]:
+        """Return the state after the jaxpr, and its results."""
+        env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+
+        def read(atom: Any) -> Any:
+            return as_operand(atom.val).astype(atom.aval.dtype) if isinstance(atom, Literal) else env[atom]
+
+        for eqn in jaxpr.eqns:
+            code, values, results = self._equation(eqn, [read(atom) for atom in eqn.invars], code, values)
+            env.update(zip(eqn.outvars, results, strict=True))
+        return code, values, [read(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, eqn: JaxprEqn, operands: list[Any], code: Any, values: list[Any]) -> Any:
+        name, params = eqn.primitive.name, eqn.params
+        has_sites = any(self._contains(inner) for inner in _inner_jaxprs(eqn))
+        if eqn.primitive is check_p:
+            if eqn in self.numbers:
+                code, values = self._fail(eqn, ~operands[0], operands[1:], code, values)
+            return code, values, []
+        if has_sites and name == "cond":
+            index, *rest = operands
+            branches = [self._function(branch) for branch in params["branches"]]
+            return lax.switch(index, branches, (code, values), *rest)
+        if has_sites and name == "scan":
+            return self._scan(params, operands, code, values)
+        if has_sites and name == "while":
+            return self._while(params, operands, code, values)
+        if has_sites:  # a call: its derivatives are already taken
+            inner = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
+            closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
+            return self.jaxpr(closed.jaxpr, closed.consts, operands, code, values)
+        results = eqn.primitive.bind(*operands, **params)
+        results = list(results) if eqn.primitive.multiple_results else [results]
+        if eqn in self.numbers:
+            if self.sites[self.numbers[eqn]].kind is DivisionByZeroError:
+                failed = jnp.any(operands[1] == 0)
+            else:
+                inexact = [x for x in results if is_inexact(x.dtype) and not is_integer(x.dtype)]
+                failed = jnp.any(jnp.stack([jnp.isnan(x).any() for x in inexact]))
+            code, values = self._fail(eqn, failed, (), code, values)
+        return code, values, results
+
+    def _contains(self, jaxpr: Jaxpr) -> bool:
+        return any(
+            eqn in self.numbers or eqn.primitive is check_p or any(map(self._contains, _inner_jaxprs(eqn)))
+            for eqn in jaxpr.eqns
+        )
+
+    def _fail(self, eqn: JaxprEqn, failed: Any, shown: Sequence[Any], code: Any, values: list[Any]) -> State:
+        """Return the state after a check: the first failure stays."""
+        number = self.numbers[eqn]
+        first = failed & (code == 0)
+        new = tuple(jnp.where(first, x, old) for x, old in zip(shown, values[number], strict=True))
+        return jnp.where(first, jnp.int32(number + 1), code), [*values[:number], new, *values[number + 1 :]]
+
+    def _function(self, closed: ClosedJaxpr) -> Callable[..., Any]:
+        return lambda state, *args: self.jaxpr(closed.jaxpr, closed.consts, args, *state)
+
+    def _scan(self, params: dict[str, Any], operands: list[Any], code: Any, values: list[Any]) -> Any:
+        first, after = params["num_consts"], params["num_consts"] + params["num_carry"]
+        closed = params["jaxpr"]
+
+        def body(carry: Any, slices: Any) -> Any:
+            state, carried = carry
+            args = [*operands[:first], *carried, *slices]
+            new_code, new_values, results = self.jaxpr(closed.jaxpr, closed.consts, args, *state)
+            return ((new_code, new_values), results[: params["num_carry"]]), results[params["num_carry"] :]
+
+        start = ((code, values), operands[first:after])
+        (state, carried), stacked = lax.scan(
+            body, start, operands[after:], params["length"], params["reverse"], params["unroll"]
+        )
+        return *state, [*carried, *stacked]
+
+    def _while(self, params: dict[str, Any], operands: list[Any], code: Any, values: list[Any]) -> Any:
+        first, after = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        condition, loop = params["cond_jaxpr"], params["body_jaxpr"]
+
+        def holds(state: State, carried: Sequence[Any]) -> tuple[Any, State]:
+            args = [*operands[:first], *carried]
+            new_code, new_values, (result,) = self.jaxpr(condition.jaxpr, condition.consts, args, *state)
+            return result, (new_code, new_values)
+
+        def body(carry: Any) -> Any:
+            _, state, carried = carry
+            args = [*operands[first:after], *carried]
+            new_code, new_values, results = self.jaxpr(loop.jaxpr, loop.consts, args, *state)
+            result, new_state = holds((new_code, new_values), results)
+            return result, new_state, results
+
+        start, state = holds((code, values), operands[after:])
+        _, state, carried = lax.while_loop(lambda carry: carry[0], body, (start, state, operands[after:]))
+        return *state, carried
+
+
+set_public_names(__name__, __all__)

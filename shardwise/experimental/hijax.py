@@ -1,0 +1,87 @@
+"""jax.experimental.hijax: the names with which Flax declares its experimental hijax variables.
+
+Types and primitives of this kind can be declared, as Flax does when it is imported, and not used: `bind` and the types'
+constructors raise an error. Flax uses them only if `flax_hijax_variable` is set.
+"""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from shardwise.api.primitive import Primitive, Zero, instantiate_zeros
+from shardwise.compiler.ir.op import UndefinedPrimal
+from shardwise.compiler.ir.types import ArrayType as AbstractValue
+from shardwise.lazy import set_public_names
+
+__all__ = [
+    "AbstractValue",
+    "AvalMutableQDD",
+    "AvalQDD",
+    "HiPrimitive",
+    "MutableHiType",
+    "Zero",
+    "aval_method",
+    "aval_property",
+    "control_flow_allowed_effects",
+    "instantiate_zeros",
+    "is_undefined_primal",
+    "register_hitype",
+]
+
+
+def _unsupported(name: str) -> NoReturn:
+    raise NotImplementedError(f"{name}: hijax types and primitives are not supported; Flax works without them")
+
+
+class HiPrimitive(Primitive):
+    """A primitive on hijax types: it can be declared, and not applied."""
+
+    def bind(self, *args: Any, **params: Any) -> Any:
+        """Raise NotImplementedError."""
+        _unsupported(f"bind of {self.name}")
+
+
+class _Declared:
+    def __init__(self, *args: Any, **keywords: Any):
+        _unsupported(type(self).__name__)
+
+
+class MutableHiType(_Declared):
+    """A type of objects that change: it can be derived from, and has no instances."""
+
+
+class AvalQDD(_Declared):
+    """A type with a state that depends on data: it has no instances."""
+
+
+class AvalMutableQDD(_Declared):
+    """A type with a mutable state that depends on data: it has no instances."""
+
+
+class _AllowedEffects:
+    def add_type(self, effect: type) -> None:
+        """Accept an effect in loops and branches; none occurs without hijax types."""
+
+
+control_flow_allowed_effects = _AllowedEffects()
+
+
+def register_hitype(value_class: type, type_of: Callable[[Any], Any]) -> None:
+    """Declare the hijax type of a class."""
+
+
+def aval_method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare a method of values of a hijax type."""
+    return function
+
+
+def aval_property(fget: Callable[..., Any]) -> property:
+    """Declare a property of values of a hijax type."""
+    return property(fget)
+
+
+def is_undefined_primal(x: Any) -> bool:
+    """Return whether an operand of a transpose rule is linear, so that its value is not known."""
+    return isinstance(x, UndefinedPrimal)
+
+
+set_public_names(__name__, __all__)

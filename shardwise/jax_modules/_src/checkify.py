@@ -1,0 +1,8 @@
+"""jax._src.checkify."""
+
+from shardwise.experimental.checkify import Error, JaxException, Out, checkify, user_checks
+from shardwise.jax_modules.missing import report_missing
+
+__all__ = ["Error", "JaxException", "Out", "checkify", "user_checks"]  # Flax
+
+report_missing(__name__, __all__)

@@ -1,0 +1,34 @@
+"""jax._src.dtypes: dtypes that are not numpy's, and promotion."""
+
+from typing import Any
+
+import numpy as np
+
+from shardwise.compiler.dtypes import KeyDType as ExtendedDType
+from shardwise.dtypes import TypePromotionError, extended, finfo
+from shardwise.jax_modules.missing import report_missing
+
+__all__ = [
+    "DType",  # Flax
+    "ExtendedDType",  # Flax
+    "TypePromotionError",  # Equinox
+    "extended",  # Flax
+    "finfo",  # Flax
+    "supports_inf",  # Flax
+    "to_complex_dtype",  # tinygp
+]
+
+DType = np.dtype
+
+
+def supports_inf(dtype: Any) -> bool:
+    """Return whether a floating dtype has infinities."""
+    return bool(np.isinf(np.array(np.inf).astype(dtype)))
+
+
+def to_complex_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return the complex dtype that holds a real dtype."""
+    return np.result_type(np.dtype(dtype), np.complex64)
+
+
+report_missing(__name__, __all__)

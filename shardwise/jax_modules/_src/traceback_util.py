@@ -1,0 +1,18 @@
+"""jax._src.traceback_util: which frames errors show."""
+
+from collections.abc import Callable
+from typing import Any
+
+from shardwise.call_site import skip_folder
+from shardwise.jax_modules.missing import report_missing
+
+register_exclusion = skip_folder  # Equinox, Flax, jaxtyping
+_exclude_paths: list[str] = []  # Flax adds a path for the time of a call
+
+
+def api_boundary(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+    """Return the function: frames of libraries stay in tracebacks. Flax."""
+    return function
+
+
+report_missing(__name__, ["api_boundary", "register_exclusion"])

@@ -1,0 +1,43 @@
+"""jax.extend.core: the parts of jax.core that libraries may use."""
+
+from shardwise.api.jaxpr import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from shardwise.api.primitive import Primitive
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.core import valid_jaxtype
+from shardwise.jax_modules.extend import primitives
+from shardwise.jax_modules.missing import report_missing
+from shardwise.jax_modules.trace_state import get_opaque_trace_state
+
+__all__ = [
+    "ClosedJaxpr",  # Diffrax, Equinox
+    "DropVar",  # Haiku
+    "Effect",  # Flax
+    "Jaxpr",  # Diffrax, Equinox, Haiku, Optimistix
+    "JaxprEqn",  # Haiku
+    "Literal",  # Distrax, Equinox, Haiku, NumPyro
+    "Primitive",  # Equinox
+    "Var",  # Distrax, Equinox, Haiku
+    "get_opaque_trace_state",  # Flax, Haiku
+    "jaxpr_as_fun",  # Haiku
+    "mapped_aval",  # Equinox
+    "primitives",  # Distrax, Haiku, NumPyro
+    "unmapped_aval",  # Equinox
+    "valid_jaxtype",  # Distrax
+]
+
+
+class Effect:
+    """Base class of effects, which libraries derive from."""
+
+
+def mapped_aval(size: int, axis: int | None, aval: ArrayType) -> ArrayType:
+    """Return the type of an element of an array along `axis`."""
+    return aval if axis is None else aval.with_shape((*aval.shape[:axis], *aval.shape[axis + 1 :]))
+
+
+def unmapped_aval(size: int, axis: int | None, aval: ArrayType) -> ArrayType:
+    """Return the type of an array of `size` elements of a type along `axis`."""
+    return aval if axis is None else aval.with_shape((*aval.shape[:axis], size, *aval.shape[axis:]))
+
+
+report_missing(__name__, __all__)

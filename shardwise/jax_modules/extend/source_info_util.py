@@ -1,0 +1,10 @@
+"""jax.extend.source_info_util: files whose lines are not the user's."""
+
+from shardwise.call_site import skip_folder
+from shardwise.jax_modules.missing import report_missing
+
+__all__ = ["register_exclusion"]  # Flax, Equinox, jaxtyping
+
+register_exclusion = skip_folder
+
+report_missing(__name__, __all__)

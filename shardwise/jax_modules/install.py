@@ -1,0 +1,128 @@
+"""as_jax: let `import jax` give Shardwise to every library of a process.
+
+    import jax, jax.numpy       Shardwise's public modules; `jax` itself has the version of JAX that they follow
+    import jax.extend.core      the modules of this folder, which have the private names that libraries use
+    import jax.anything_else    ModuleNotFoundError, also where the real jax is installed: it is never imported
+
+jaxlib's own code looks for `jax._src.sharding_impls` when it creates arrays, and works without it.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, final
+
+import shardwise
+from shardwise.call_site import calling_package
+from shardwise.jax_modules.version import JAX_VERSION
+
+
+def as_jax() -> ModuleType:
+    """Let `import jax` mean Shardwise from now on, for every library that this process imports.
+
+    Call it before anything imports jax. The real jax package may be installed or not; it is never imported. A second
+    call does nothing. `python -m shardwise run script.py` calls it before it runs a script.
+
+    Returns:
+        The module that `import jax` gives. Its `__version__` is that of the JAX whose API Shardwise follows.
+
+    Raises:
+        RuntimeError: if the real jax is already imported.
+
+    Example:
+        >>> jax = shardwise.as_jax()
+        >>> import jax.numpy
+        >>> jax.numpy is shardwise.numpy
+        True
+    """
+    imported = sys.modules.get("jax")
+    if isinstance(imported, JaxModule):
+        return imported
+    if imported is not None:
+        raise RuntimeError(
+            f"as_jax: the real jax, {imported.__file__}, is already imported. "
+            "Call `shardwise.as_jax()` before the first import of jax or of a library that imports it, or run the "
+            "script with `python -m shardwise run`."
+        )
+    sys.meta_path.insert(0, _Finder())
+    return import_module("jax")
+
+
+@final
+class JaxModule(ModuleType):
+    """The module `jax`: the names of Shardwise, with the version of JAX that they follow."""
+
+    def __init__(self) -> None:
+        super().__init__("jax", shardwise.__doc__)
+        self.__path__: list[str] = []
+        self.__file__ = shardwise.__file__
+        self.__version_info__ = JAX_VERSION
+        self.__version__ = ".".join(map(str, JAX_VERSION))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # attributes of the module itself
+            raise AttributeError(f"module 'jax' has no attribute {name!r}", name=name)
+        try:
+            return import_module(f"jax.{name}")  # some libraries expect that `import jax` imports its submodules
+        except ModuleNotFoundError:
+            pass
+        try:
+            return getattr(shardwise, name)
+        except AttributeError as error:
+            raise AttributeError(f"{error}{_asked_by()}", name=name) from None
+
+    def __dir__(self) -> list[str]:
+        return sorted({*vars(self), *dir(shardwise)})
+
+
+@final
+class _Finder(MetaPathFinder):
+    """Finds `jax` and its submodules in Shardwise, and nowhere else."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "jax" and not fullname.startswith("jax."):
+            return None
+        return ModuleSpec(fullname, _Loader(_find_module(fullname)), is_package=True)
+
+
+def _find_module(name: str) -> ModuleType:
+    """Return the module that `import name` gives. Raises ModuleNotFoundError if Shardwise has none."""
+    if name == "jax":
+        return JaxModule()
+    path = name.removeprefix("jax.")
+    for home in ("shardwise.jax_modules", "shardwise"):
+        try:
+            return import_module(f"{home}.{path}")
+        except ModuleNotFoundError as error:
+            if not f"{home}.{path}".startswith(str(error.name)):
+                raise
+    raise ModuleNotFoundError(
+        f"{name} is not a module that Shardwise provides{_asked_by()}. It has JAX's public modules, and the private "
+        "names that the libraries in docs/ecosystem.md use.",
+        name=name,
+    )
+
+
+def _asked_by() -> str:
+    """Return which library asks for a name, for messages."""
+    package = calling_package()
+    return f", and {package} asks for it" if package else ""
+
+
+@final
+class _Loader(Loader):
+    """Puts an existing module into `sys.modules` under a second name."""
+
+    def __init__(self, module: ModuleType):
+        self.module = module
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave the creation to the import system, which would change attributes of an existing module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = self.module

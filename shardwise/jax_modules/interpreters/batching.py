@@ -1,0 +1,10 @@
+"""jax.interpreters.batching: batching rules of primitives."""
+
+from shardwise.api.primitive import axis_primitive_batchers, primitive_batchers
+from shardwise.jax_modules.missing import report_missing
+
+__all__ = ["axis_primitive_batchers", "not_mapped", "primitive_batchers"]  # Equinox
+
+not_mapped = None  # the batch dim of an operand that has none
+
+report_missing(__name__, __all__)

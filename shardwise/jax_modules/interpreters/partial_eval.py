@@ -1,0 +1,62 @@
+"""jax.interpreters.partial_eval: which results of a function are known, if only some of its arguments are."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.trace.build import build
+from shardwise.compiler.trace.tracer import Frame, Tracer
+from shardwise.jax_modules.extend.linear_util import WrappedFun
+from shardwise.jax_modules.missing import report_missing
+
+__all__ = ["PartialVal", "trace_to_jaxpr_nounits"]  # Flax
+
+
+class PartialVal(NamedTuple):
+    """A value that is known (`aval` is None), or only its type."""
+
+    aval: ArrayType | None
+    const: Any
+
+    @staticmethod
+    def known(const: Any) -> "PartialVal":
+        """Return a known value."""
+        return PartialVal(None, const)
+
+    @staticmethod
+    def unknown(aval: ArrayType) -> "PartialVal":
+        """Return a value of which only the type is known."""
+        return PartialVal(aval, None)
+
+
+def trace_to_jaxpr_nounits(
+    function: WrappedFun, arguments: Sequence[PartialVal], instantiate: bool = False
+) -> tuple[None, list[PartialVal], None]:
+    """Run a function with some known arguments; what depends only on these is computed.
+
+    Returns:
+        None, the results as PartialVals, and None: Flax reads the results alone.
+    """
+    results: list[PartialVal] = []
+
+    def partially_known(*tracers: Any) -> list[Any]:
+        rest = iter(tracers)
+        leaves = [value.const if value.aval is None else next(rest) for value in arguments]
+        unknown = []
+        for x in function.call_wrapped(*leaves):
+            if isinstance(x, Tracer):
+                results.append(PartialVal.unknown(x.type))
+                unknown.append(x)
+            else:
+                results.append(PartialVal.known(x))
+        return unknown
+
+    def frame(name: str, stages_all: bool, axes: Any, tracked: Any) -> Frame:
+        return Frame(name, False, axes, tracked)  # ops on known values run
+
+    types = [value.aval for value in arguments if value.aval is not None]
+    build(partially_known, types, function.__name__, frame_type=frame)
+    return None, results, None
+
+
+report_missing(__name__, __all__)

@@ -1,0 +1,21 @@
+"""Errors for names that a module of this folder lacks."""
+
+import sys
+from collections.abc import Iterable
+from typing import NoReturn
+
+from shardwise.call_site import calling_package
+
+
+def report_missing(module: str, names: Iterable[str]) -> None:
+    """Set `__getattr__` of a module, so that a name which it lacks raises an error with the library that asks."""
+    in_jax = module.replace("shardwise.jax_modules", "jax")
+    known = sorted(names)
+
+    def get(name: str) -> NoReturn:
+        package = calling_package()
+        asked = f", which {package} asks for," if package else ""
+        offered = f" It provides {', '.join(known)}." if known else ""
+        raise AttributeError(f"{in_jax}.{name}{asked} is not provided by Shardwise.{offered}", name=name)
+
+    vars(sys.modules[module])["__getattr__"] = get

@@ -1,0 +1,36 @@
+"""Which functions are being traced, as libraries ask for it."""
+
+from typing import Any, final
+
+from shardwise.compiler.ir.dispatch import open_frames
+
+
+@final
+class OpaqueTraceState:
+    """The functions that are being traced at one moment. States are equal if these are the same.
+
+    Flax compares the state in which a variable was created with that in which it is changed.
+    """
+
+    def __init__(self) -> None:
+        self._frames = tuple(open_frames())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OpaqueTraceState) and self._numbers == other._numbers
+
+    def __hash__(self) -> int:
+        return hash(self._numbers)
+
+    @property
+    def _numbers(self) -> tuple[int, ...]:
+        return tuple(map(id, self._frames))
+
+
+def get_opaque_trace_state(*, convention: Any = None) -> OpaqueTraceState:
+    """Return the current trace state. `convention` is the library that asks, as in JAX."""
+    return OpaqueTraceState()
+
+
+def trace_state_clean() -> bool:
+    """Return whether nothing is being traced."""
+    return not open_frames()

@@ -1,0 +1,152 @@
+"""jax.monitoring: events that libraries record, and listeners to them."""
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+from shardwise.lazy import set_public_names
+
+__all__ = [
+    "clear_event_listeners",
+    "record_event",
+    "record_event_duration_secs",
+    "record_scalar",
+    "register_event_duration_secs_listener",
+    "register_event_listener",
+    "register_scalar_listener",
+]
+
+_lock = Lock()
+_event_listeners: list[Callable[..., None]] = []
+_duration_listeners: list[Callable[..., None]] = []
+_scalar_listeners: list[Callable[..., None]] = []
+
+
+def record_event(event: str, **metadata: str | int) -> None:
+    """Call all listeners to events.
+
+    Args:
+        event: the name of the event.
+        **metadata: what the listeners get by keyword.
+
+    Raises:
+        Exception: what a listener raises.
+
+    Example:
+        >>> jax.monitoring.record_event("/data/batch", size=8)
+    """
+    _notify(_event_listeners, event, metadata=metadata)
+
+
+def record_event_duration_secs(event: str, duration: float, **metadata: str | int) -> None:
+    """Call all listeners to durations.
+
+    Args:
+        event: the name of the event.
+        duration: how long it took, in seconds.
+        **metadata: what the listeners get by keyword.
+
+    Raises:
+        Exception: what a listener raises.
+
+    Example:
+        >>> jax.monitoring.record_event_duration_secs("/data/batch", 0.5)
+    """
+    _notify(_duration_listeners, event, duration, metadata=metadata)
+
+
+def record_scalar(event: str, value: float, **metadata: str | int) -> None:
+    """Call all listeners to scalars.
+
+    Args:
+        event: the name of the event.
+        value: the number.
+        **metadata: what the listeners get by keyword.
+
+    Raises:
+        Exception: what a listener raises.
+
+    Example:
+        >>> jax.monitoring.record_scalar("/loss", 0.5)
+    """
+    _notify(_scalar_listeners, event, value, metadata=metadata)
+
+
+def register_event_listener(callback: Callable[..., None]) -> None:
+    """Add a function that is called with the name of each event.
+
+    Args:
+        callback: the function `(event, **metadata)`.
+
+    Raises:
+        TypeError: if `callback` is not callable.
+
+    Example:
+        >>> jax.monitoring.register_event_listener(lambda event, **metadata: print(event))
+        >>> jax.monitoring.record_event("/start")
+        /start
+        >>> jax.monitoring.clear_event_listeners()
+    """
+    _register(_event_listeners, callback)
+
+
+def register_event_duration_secs_listener(callback: Callable[..., None]) -> None:
+    """Add a function that is called with the name and the duration of each event.
+
+    Args:
+        callback: the function `(event, duration, **metadata)`.
+
+    Raises:
+        TypeError: if `callback` is not callable.
+
+    Example:
+        >>> jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **metadata: print(seconds))
+        >>> jax.monitoring.record_event_duration_secs("/step", 0.5)
+        0.5
+        >>> jax.monitoring.clear_event_listeners()
+    """
+    _register(_duration_listeners, callback)
+
+
+def register_scalar_listener(callback: Callable[..., None]) -> None:
+    """Add a function that is called with the name and the value of each scalar.
+
+    Args:
+        callback: the function `(event, value, **metadata)`.
+
+    Raises:
+        TypeError: if `callback` is not callable.
+
+    Example:
+        >>> jax.monitoring.register_scalar_listener(lambda event, value, **metadata: print(value))
+        >>> jax.monitoring.record_scalar("/loss", 0.5)
+        0.5
+        >>> jax.monitoring.clear_event_listeners()
+    """
+    _register(_scalar_listeners, callback)
+
+
+def clear_event_listeners() -> None:
+    """Remove all listeners.
+
+    Example:
+        >>> jax.monitoring.clear_event_listeners()
+    """
+    with _lock:
+        for listeners in (_event_listeners, _duration_listeners, _scalar_listeners):
+            listeners.clear()
+
+
+def _register(listeners: list[Callable[..., None]], callback: Callable[..., None]) -> None:
+    if not callable(callback):
+        raise TypeError(f"a listener must be a function, not {callback!r}")
+    with _lock:
+        listeners.append(callback)
+
+
+def _notify(listeners: list[Callable[..., None]], *args: Any, metadata: dict[str, Any]) -> None:
+    for callback in tuple(listeners):
+        callback(*args, **metadata)
+
+
+set_public_names(__name__, __all__)
