@@ -1,5 +1,5 @@
-# Needs Python 3.11 or newer with pip and venv. Everything is installed under .venv, .venv-nojax and, by test-versions,
-# .venv-PYTHON-jaxlib-VERSION.
+# Needs Python 3.11 or newer with pip and venv. Everything is installed under .venv, .venv-nojax, .venv-ecosystem and, by
+# test-versions, .venv-PYTHON-jaxlib-VERSION.
 
 PYTHON ?= python3
 CASES ?= 1000
@@ -15,7 +15,7 @@ USERS := tests/api tests/runtime tests/compiler/test_pipeline.py tests/compiler/
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
-.PHONY: venv demo test test-versions slow coverage fuzz bench format clean
+.PHONY: venv demo test test-versions test-ecosystem slow coverage fuzz bench format clean
 
 venv: .venv/.checks-installed
 
@@ -36,6 +36,10 @@ test: .venv/.checks-installed .venv-nojax/.checks-installed
 # The users' tests with the oldest and the newest supported jaxlib and those between, each where its Python is installed.
 test-versions:
 	$(PYTHON) tests/jaxlib_versions.py -n $(WORKERS) -m "not jax and not slow" $(USERS)
+
+# Libraries written for JAX, on Shardwise and on JAX.
+test-ecosystem: .venv-ecosystem/.installed
+	.venv-ecosystem/bin/pytest tests/ecosystem
 
 slow: .venv/.checks-installed
 	$(BIN)/pytest -n $(WORKERS) -m slow
@@ -76,6 +80,9 @@ clean:
 
 .venv-nojax/.checks-installed: pyproject.toml
 	$(call install,.venv-nojax,.[check])
+
+.venv-ecosystem/.installed: pyproject.toml
+	$(call install,.venv-ecosystem,.[ecosystem])
 
 comma := ,
 define install

@@ -18,6 +18,11 @@ def skip_folder(path: str) -> None:
     _LIBRARIES.append(path)
 
 
+def is_user_file(path: str) -> bool:
+    """Return whether a file is outside of this package and of libraries."""
+    return not path.startswith((PACKAGE, *_LIBRARIES))
+
+
 def user_frame() -> FrameType | None:
     """Return the innermost frame that is outside of this package and of libraries.
 

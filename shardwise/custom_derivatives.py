@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shardwise import tree
 from shardwise.api.closure import closure_convert, custom_gradient
 from shardwise.api.custom import CustomVJPPrimal, SymbolicZero, custom_jvp, custom_vjp
 from shardwise.api.jaxpr_forms import primitive_named
@@ -26,24 +27,28 @@ custom_vjp_call_p = primitive_named("custom_vjp_call")
 
 
 def zero_from_primal(value: Any, symbolic_zeros: bool = False) -> Any:
-    """Return the zero tangent of a value.
+    """Return the zero tangents of values.
 
     Args:
-        value: an array or a number.
-        symbolic_zeros: whether to return a `SymbolicZero` in place of an array.
+        value: a pytree of arrays and numbers.
+        symbolic_zeros: whether to return `SymbolicZero`s in place of arrays.
 
     Returns:
-        An array of zeros, or a `SymbolicZero`.
+        A pytree like `value`, of arrays of zeros or of `SymbolicZero`s.
 
     Raises:
-        TypeError: if `value` is neither an array nor a number.
+        TypeError: if a leaf of `value` is neither an array nor a number.
 
     Example:
         >>> jax.custom_derivatives.zero_from_primal(jnp.ones(2))
         Array([0., 0.], dtype=float32)
     """
-    type = type_of(value, "zero_from_primal")
-    return SymbolicZero(type) if symbolic_zeros else zeros_of(type)
+
+    def zero(leaf: Any) -> Any:
+        type = type_of(leaf, "zero_from_primal")
+        return SymbolicZero(type) if symbolic_zeros else zeros_of(type)
+
+    return tree.map(zero, value)
 
 
 set_public_names(__name__, __all__)

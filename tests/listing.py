@@ -14,7 +14,7 @@ NAMESPACES = (
     *("numpy", "numpy.linalg", "numpy.fft", "lax", "lax.linalg", "nn", "nn.initializers", "random"),
     *("scipy.special", "scipy.linalg", "scipy.stats", "ops", "dtypes", "tree", "tree_util"),
 )
-PRIMITIVE = "a primitive of JAX's tracer; the ops of Shardwise are classes in `shardwise.compiler.ops`"
+PRIMITIVE = "primitives of jaxprs; those of Shardwise's ops exist, such as `lax.exp_p`"
 REASONS: dict[str, str] = {
     "lax.psend": "not supported yet: a send without its receive has no op here; `lax.ppermute` does both",
     "lax.precv": "not supported yet: a receive without its send has no op here; `lax.ppermute` does both",

@@ -19,6 +19,7 @@ def code_of(document: str) -> str:
     [
         "README.md",
         "CONTRIBUTING.md",
+        "docs/ecosystem.md",
         "docs/explicit.md",
         "docs/manual.md",
         "docs/memory.md",

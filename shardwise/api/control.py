@@ -503,6 +503,7 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    _split_transpose: bool = False,
 ) -> tuple[Any, Any]:
     """Call a function for every slice of arrays along axis 0, with a carry from call to call.
 
@@ -513,6 +514,7 @@ def scan(
         length: the number of iterations; required if `xs` is None.
         reverse: whether to iterate from the last slice to the first.
         unroll: the number of iterations per iteration of the compiled loop; True or 0 for all, False for one.
+        _split_transpose: accepted for compatibility and ignored; Flax passes it.
 
     Returns:
         The last carry, and the `y`s stacked along a new axis 0.

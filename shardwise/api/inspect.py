@@ -8,10 +8,11 @@ from shardwise import tree
 from shardwise.api.arguments import check_function, describe_function
 from shardwise.api.jaxpr_forms import closed_jaxpr
 from shardwise.api.jit import Jitted, TracedFunction, trace
-from shardwise.api.shape_dtype_struct import leaf_type, struct
+from shardwise.api.shape_dtype_struct import ShapeDtypeStruct, leaf_type, struct
 from shardwise.api.static_args import NO_ARGUMENTS, ArgumentSelection, select_arguments, split_static
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.control.retype import zeros_of
 
 
 def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
@@ -23,7 +24,7 @@ def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any
         **keywords: such arguments, by keyword.
 
     Returns:
-        A pytree like the function's result, of `ShapeDtypeStruct`s.
+        A pytree like the function's result, of `ShapeDtypeStruct`s. Those that the function returns itself are kept.
 
     Raises:
         TypeError: if `function` is not callable, if an argument has neither a type nor a shape and a dtype, or if
@@ -35,8 +36,17 @@ def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any
     """
     check_function("eval_shape", function)
     static = function.options.static if isinstance(function, Jitted) else NO_ARGUMENTS
-    traced = _trace(function, static, args, keywords)
-    return traced.structure.unflatten([struct(type) for type in traced.program.out_types])
+    abstract_results: dict[int, ShapeDtypeStruct] = {}
+
+    @wraps(function)
+    def with_arrays(*args: Any, **keywords: Any) -> Any:
+        leaves, structure = tree.flatten(function(*args, **keywords))
+        abstract_results.update({n: leaf for n, leaf in enumerate(leaves) if isinstance(leaf, ShapeDtypeStruct)})
+        return structure.unflatten([zeros_of(x.type) if isinstance(x, ShapeDtypeStruct) else x for x in leaves])
+
+    traced = _trace(with_arrays, static, args, keywords)
+    results = [struct(type) for type in traced.program.out_types]
+    return traced.structure.unflatten([abstract_results.get(n, result) for n, result in enumerate(results)])
 
 
 def make_jaxpr(

@@ -15,6 +15,8 @@ from shardwise.api.primitive import Primitive
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.ir.program import NOWHERE, Program, Source
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import provenance
 from shardwise.compiler.transforms.replay import restore_source
@@ -42,6 +44,11 @@ class Literal:
     def __init__(self, val: Any, aval: ArrayType | None = None):
         self.val = val
         self.aval = type_of(val) if aval is None else aval
+
+    @property
+    def array(self) -> Any:
+        """The constant as an array of its type."""
+        return full((), self.val, self.aval.dtype, self.aval.weak)
 
     def __repr__(self) -> str:
         return f"Literal({self.val})"
@@ -184,10 +191,11 @@ def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], *args: Any, propagate_source
             f"eval_jaxpr: the jaxpr has {len(jaxpr.constvars)} constants and {len(jaxpr.invars)} arguments, but "
             f"{len(consts)} and {len(args)} were passed"
         )
-    env: dict[Var, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+    variables = (*jaxpr.constvars, *jaxpr.invars)
+    env = {var: _match_weak_type(x, var.aval) for var, x in zip(variables, (*consts, *args), strict=True)}
 
     def read(atom: Atom) -> Any:
-        return as_operand(atom.val).astype(atom.aval.dtype) if isinstance(atom, Literal) else env[atom]
+        return atom.array if isinstance(atom, Literal) else env[atom]
 
     with restore_source():
         for eqn in jaxpr.eqns:
@@ -196,6 +204,13 @@ def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], *args: Any, propagate_source
             results = eqn.primitive.bind(*map(read, eqn.invars), **eqn.params)
             env.update(zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _match_weak_type(x: Any, aval: ArrayType) -> Any:
+    """Return an argument, weakly typed as its variable: nested programs expect the types that were traced."""
+    operand = as_operand(x)
+    is_same = operand.type.dtype == aval.dtype and operand.type.weak == aval.weak
+    return operand if is_same or operand.type.dtype != aval.dtype else Convert(aval.dtype, aval.weak)(operand)
 
 
 def jaxpr_as_fun(closed: ClosedJaxpr) -> Callable[..., list[Any]]:

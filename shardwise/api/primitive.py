@@ -22,7 +22,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.primitive_call import MissingLowering, Params, PrimitiveCall
 from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.shape.constants import IdentityKey, hashable
-from shardwise.compiler.trace.build import build
+from shardwise.compiler.trace.build import rewrite
 from shardwise.errors import MissingRuleError
 
 Function = Callable[..., Any]
@@ -113,12 +113,7 @@ class Primitive:
             raise MissingRuleError(
                 f"the primitive {self.name!r} cannot be traced: it has neither `def_abstract_eval` nor a lowering"
             )
-        program, captured = build(compute, types, self.name)
-        if captured:
-            raise TypeError(
-                f"the lowering of the primitive {self.name!r} closes over an array of type {captured[0].type}: pass it "
-                "as an operand"
-            )
+        program = rewrite(self.name, types, compute)
         shapes = [(type.shape, type.dtype) for type in program.out_types]
         if expected is not None and shapes != [(type.shape, type.dtype) for type in expected]:
             raise TypeError(

@@ -306,7 +306,7 @@ class _Run:
         env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
         def read(atom: Any) -> Any:
-            return as_operand(atom.val).astype(atom.aval.dtype) if isinstance(atom, Literal) else env[atom]
+            return atom.array if isinstance(atom, Literal) else env[atom]
 
         for eqn in jaxpr.eqns:
             code, values, results = self._equation(eqn, [read(atom) for atom in eqn.invars], code, values)

@@ -19,6 +19,21 @@ import shardwise
 from shardwise.call_site import calling_package
 from shardwise.jax_modules.version import JAX_VERSION
 
+# The submodules that JAX imports with `import jax`: libraries look for some of them in `sys.modules`.
+_IMPORTED = (
+    "core",
+    "custom_derivatives",
+    "dtypes",
+    "errors",
+    "lax",
+    "nn",
+    "numpy",
+    "random",
+    "sharding",
+    "tree",
+    "tree_util",
+)
+
 
 def as_jax() -> ModuleType:
     """Let `import jax` mean Shardwise from now on, for every library that this process imports.
@@ -48,7 +63,10 @@ def as_jax() -> ModuleType:
             "script with `python -m shardwise run`."
         )
     sys.meta_path.insert(0, _Finder())
-    return import_module("jax")
+    jax = import_module("jax")
+    for name in _IMPORTED:
+        import_module(f"jax.{name}")
+    return jax
 
 
 @final
@@ -65,10 +83,11 @@ class JaxModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # attributes of the module itself
             raise AttributeError(f"module 'jax' has no attribute {name!r}", name=name)
-        try:
-            return import_module(f"jax.{name}")  # some libraries expect that `import jax` imports its submodules
-        except ModuleNotFoundError:
-            pass
+        if name not in dir(shardwise):
+            try:
+                return import_module(f"jax.{name}")  # some libraries expect that `import jax` imports its submodules
+            except ModuleNotFoundError:
+                pass
         try:
             return getattr(shardwise, name)
         except AttributeError as error:

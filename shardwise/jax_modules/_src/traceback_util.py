@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from shardwise.call_site import skip_folder
+from shardwise.call_site import is_user_file, skip_folder
 from shardwise.jax_modules.missing import report_missing
 
 register_exclusion = skip_folder  # Equinox, Flax, jaxtyping
@@ -15,4 +15,9 @@ def api_boundary(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
     return function
 
 
-report_missing(__name__, ["api_boundary", "register_exclusion"])
+def include_frame(frame: Any) -> bool:
+    """Return whether a frame of a traceback is the user's. Equinox."""
+    return is_user_file(frame.f_code.co_filename)
+
+
+report_missing(__name__, ["api_boundary", "include_frame", "register_exclusion"])

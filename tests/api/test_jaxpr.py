@@ -1,0 +1,100 @@
+"""Jaxprs: equations with JAX's names and parameters, evaluation under transformations, and interpreters of users."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+from shardwise.core import ClosedJaxpr, DropVar, Literal, eval_jaxpr, jaxpr_as_fun
+
+X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+W = np.random.default_rng(1).normal(size=(3, 5)).astype(np.float32)
+
+
+def network(x, w):
+    y = jnp.tanh(x @ w) * 2.0 + 1
+    y = jnp.where(y > 1, y, -y)
+    total, rows = lax.scan(lambda c, row: (c + row.sum(), row**3), 0.0, y)
+    total = lax.while_loop(lambda c: c < 100, lambda c: c * 2 + 50, total)
+    total = lax.cond(total > 0, jnp.sin, jnp.cos, total)
+    return sw.checkpoint(lambda r: jnp.sin(r).sum())(rows) + sw.jit(jnp.exp)(total) + sw.nn.relu(rows).max()
+
+
+def test_names_and_parameters_are_those_of_jax():
+    closed = sw.make_jaxpr(network)(X, W)
+    names = [eqn.primitive.name for eqn in closed.eqns]
+    for name in (
+        "dot_general",
+        "tanh",
+        "mul",
+        "gt",
+        "select_n",
+        "scan",
+        "while",
+        "cond",
+        "checkpoint",
+        "jit",
+        "reduce_max",
+    ):
+        assert name in names
+    by_name = {eqn.primitive.name: eqn for eqn in closed.eqns}
+    assert by_name["dot_general"].params["dimension_numbers"] == (((1,), (0,)), ((), ()))
+    assert by_name["reduce_max"].params["axes"] == (0, 1)
+    assert isinstance(by_name["scan"].params["jaxpr"], ClosedJaxpr) and by_name["scan"].params["num_carry"] == 1
+    assert by_name["tanh"].primitive is lax.tanh_p
+    assert [var.aval.str_short() for var in closed.jaxpr.invars] == ["float32[4,3]", "float32[3,5]"]
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_evaluation_equals_the_function(rebuilt):
+    closed = sw.make_jaxpr(network)(X, W)
+    if rebuilt:  # as a library does that changes equations
+        closed = ClosedJaxpr(closed.jaxpr.replace(eqns=[eqn.replace() for eqn in closed.eqns]), closed.consts)
+    np.testing.assert_allclose(eval_jaxpr(closed.jaxpr, closed.consts, X, W)[0], network(X, W), rtol=1e-6)
+    evaluate = jaxpr_as_fun(closed)
+    np.testing.assert_allclose(sw.jit(evaluate)(X, W)[0], network(X, W), rtol=1e-6)
+    xs = np.stack([X, 2 * X])
+    np.testing.assert_allclose(sw.vmap(evaluate, (0, None))(xs, W)[0], sw.vmap(network, (0, None))(xs, W), rtol=1e-5)
+
+
+def test_derivatives_of_an_evaluated_jaxpr():
+    def f(x):
+        return jnp.sum(jnp.sin(x) ** 2) + sw.nn.relu(x).sum()
+
+    closed = sw.make_jaxpr(f)(X)
+    np.testing.assert_allclose(sw.grad(lambda x: jaxpr_as_fun(closed)(x)[0])(X), sw.grad(f)(X), rtol=1e-6)
+
+
+def test_captured_arrays_are_consts():
+    captured = jnp.arange(3.0)
+    closed = sw.make_jaxpr(lambda x: x + captured)(X)
+    assert len(closed.consts) == len(closed.jaxpr.constvars) == 1 and closed.consts[0] is captured
+    np.testing.assert_allclose(eval_jaxpr(closed.jaxpr, [jnp.ones(3)], X)[0], X + 1)
+    with pytest.raises(ValueError, match="has 1 constants and 1 arguments, but 0 and 1 were passed"):
+        eval_jaxpr(closed.jaxpr, [], X)
+
+
+def test_literals_and_unused_results():
+    closed = sw.make_jaxpr(lambda x: (x + 2, lax.top_k(jnp.ones(4), 2)[0])[0])(1.0)
+    assert any(isinstance(atom, Literal) and atom.val == 2 for eqn in closed.eqns for atom in eqn.invars)
+    assert any(isinstance(var, DropVar) for eqn in closed.eqns for var in eqn.outvars)
+
+
+def test_an_interpreter_that_inverts_a_function():
+    """Run a jaxpr backwards, as an example in JAX's documents does."""
+    inverse_of = {lax.exp_p: jnp.log, lax.tanh_p: jnp.arctanh, lax.neg_p: lambda y: -y}
+
+    def inverse(function):
+        def run(y):
+            jaxpr = sw.make_jaxpr(function)(y).jaxpr
+            values = {jaxpr.outvars[0]: y}
+            for eqn in reversed(jaxpr.eqns):
+                values[eqn.invars[0]] = inverse_of[eqn.primitive](values[eqn.outvars[0]])
+            return values[jaxpr.invars[0]]
+
+        return run
+
+    y = jnp.exp(jnp.tanh(-jnp.float32(0.3)))
+    np.testing.assert_allclose(inverse(lambda x: jnp.exp(jnp.tanh(-x)))(y), 0.3, rtol=1e-5)
+    np.testing.assert_allclose(sw.grad(inverse(jnp.exp))(2.0), 0.5, rtol=1e-6)

@@ -1,0 +1,24 @@
+"""What a program of this folder prints, and its mesh. It runs on Shardwise and on JAX, over 8 devices or on one."""
+
+import json
+import os
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+_sizes = (4, 2) if os.environ["ECOSYSTEM_DEVICES"] == "8" else (1, 1)
+mesh = jax.make_mesh(_sizes, ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def shard(x, *axes):
+    """Put an array on the mesh, sharded along these axes."""
+    return jax.device_put(x, NamedSharding(mesh, P(*axes)))
+
+
+def report(name, value):
+    """Print a result as one line of JSON: numbers, or a text."""
+    if not isinstance(value, str) and not (isinstance(value, list) and value and isinstance(value[0], str)):
+        value = np.asarray(value, dtype=float).tolist()
+    print(json.dumps([name, value]), flush=True)
