@@ -23,6 +23,7 @@ from shardwise.compiler.ops.control.primitive_call import PrimitiveCall
 from shardwise.compiler.ops.control.remat import Remat
 from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.ops.control.while_loop import While
+from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -32,6 +33,7 @@ from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Slice
+from shardwise.compiler.ops.special import gamma_erf  # noqa: F401 - its ops are found by name
 
 Params = dict[str, Any]
 
@@ -206,8 +208,12 @@ def primitive_named(name: str) -> OpPrimitive:
 
 
 def find_primitive(name: str) -> OpPrimitive | None:
-    """Return the primitive with a name of JAX; None if there is none."""
-    return primitive_named(name) if name in _BY_NAME or name in Op.registry else None
+    """Return the primitive that has this name in JAX too; None if there is none.
+
+    Besides those of `FORMS`, these are the elementwise ops, whose names and parameters are JAX's.
+    """
+    is_jax_name = name in _BY_NAME or (name in Op.registry and issubclass(Op.registry[name], Elementwise))
+    return primitive_named(name) if is_jax_name else None
 
 
 def closed_jaxpr(program: Program, consts: Sequence[Any] = ()) -> ClosedJaxpr:

@@ -15,6 +15,12 @@ from shardwise.compiler.ir.types import ArrayType
 class Ref:
     """A mutable reference to an array, created by `new_ref`. `ref[...]` reads it; `ref[...] = x` changes it.
 
+    Args:
+        value: the array or number that it holds first.
+
+    Raises:
+        TypeError: if `value` is neither an array nor a number.
+
     Example:
         >>> ref = jax.new_ref(jnp.zeros(3))
         >>> ref[1] = 5.0

@@ -103,6 +103,7 @@ def test_parameters_that_are_not_hashable():
     pick_p.def_impl(lambda x, *, rows: [x[row] for row in rows])
     pick_p.def_abstract_eval(lambda x, *, rows: [sw.ShapeDtypeStruct(x.shape[1:], x.dtype)] * len(rows))
     lowerings[pick_p] = lambda x, *, rows: [x[row] for row in rows]
+
     def pick(x):
         return pick_p.bind(x, rows=[0, 3])
 
