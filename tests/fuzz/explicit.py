@@ -7,7 +7,7 @@ results equal those of one device, gradients have the types of cotangents, and t
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
 
+import shardwise
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
@@ -27,10 +28,12 @@ from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType
-from shardwise.compiler.shardings.spec import UNCONSTRAINED
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
+from shardwise.compiler.shardings.spec import UNCONSTRAINED, spec_of
 from shardwise.compiler.trace.build import build
 from shardwise.errors import ShardingTypeError
+from shardwise.execute.executor import as_array
+from shardwise.sharding import NamedSharding
 from tests.compiler.ops.cases import Case as OpCase
 from tests.explicit.samples import Sample, check_sample, random_sample, sampled_cases
 from tests.fuzz.check import Case, Judge, Mismatch, random_case
@@ -108,15 +111,18 @@ class ExplicitCase:
             for type, layout in zip(self.case.in_types, self.in_layouts, strict=True)
         ]
 
-    def trace(self) -> tuple[Program, list[Any]]:
-        """Return the program with explicit types, and the arrays that it closes over."""
-        mesh = self.mesh
+    def function(self, mesh: Mesh | AbstractMesh) -> Callable[..., tuple[Any, ...]]:
+        """Return the function of the case. Where it constrains values, it reshards them on `mesh`."""
 
         def constrain(x: Any, spec: Spec) -> Any:
             axes = without_axes(axes_of(spec), self.mapped_axes)
             return reshard_to(x, ExplicitSharding.of(mesh, axes)) if isinstance(x, Array) else x
 
-        program, captured = build(self.case.function(constrain, ExplicitTyping()), self.in_types, "fuzzed")
+        return self.case.function(constrain, ExplicitTyping())
+
+    def trace(self) -> tuple[Program, list[Any]]:
+        """Return the program with explicit types, and the arrays that it closes over."""
+        program, captured = build(self.function(self.mesh), self.in_types, "fuzzed")
         return verify(program), captured
 
 
@@ -153,6 +159,22 @@ def check_program(explicit: ExplicitCase) -> None:
         pins += [Pin(Layout.replicated(np.ndim(array))) for array in captured]
         stages = run_stages(program, explicit.mesh, pins, [None] * len(program.outputs))
         judge("simulate", simulate(stages.local, [*case.args, *map(np.asarray, captured)]), stages.local)
+
+
+def check_on_devices(explicit: ExplicitCase) -> None:
+    """Raise an exception if `jit` on devices computes other results than one device."""
+    case = explicit.case
+    devices = np.array(shardwise.devices()[: explicit.mesh.size], object).reshape(explicit.mesh.axis_sizes)
+    mesh = Mesh(devices, explicit.mesh.axis_names, axis_types=explicit.axis_types)
+    with np.errstate(all="ignore"):
+        reference, constants = case.traced
+        judge = Judge(case, reference, [*case.args, *map(np.asarray, constants)])
+        args = [
+            shardwise.device_put(arg, NamedSharding(mesh, spec_of(layout)))
+            for arg, layout in zip(case.args, explicit.in_layouts, strict=True)
+        ]
+        results = shardwise.jit(explicit.function(mesh))(*args)
+        judge("jit", [np.asarray(as_array(x)) for x in results], None)
 
 
 def check_derivative_types(explicit: ExplicitCase, program: Program) -> None:

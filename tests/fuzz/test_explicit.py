@@ -3,7 +3,7 @@
 import pytest
 
 from shardwise.sharding import AxisType
-from tests.fuzz.explicit import check_program, random_program
+from tests.fuzz.explicit import check_on_devices, check_program, random_program
 
 BLOCK = 20  # cases per test
 
@@ -18,15 +18,21 @@ def test_programs_on_explicit_meshes_match_one_device(first):
         check(seed)
 
 
+@pytest.mark.parametrize("first", range(1000, 1012, 4))
+def test_programs_on_explicit_devices_match_one_device(first):
+    for seed in range(first, first + 4):
+        check(seed, check_on_devices)
+
+
 @pytest.mark.parametrize("seed", FAILED)
 def test_programs_that_failed_once(seed):
     check(seed)
 
 
-def check(seed):
+def check(seed, check_case=check_program):
     explicit = random_program(seed)
     try:
-        check_program(explicit)
+        check_case(explicit)
     except Exception as error:
         raise AssertionError(str(explicit)) from error
 
