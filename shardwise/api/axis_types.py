@@ -1,4 +1,4 @@
-"""auto_axes and explicit_axes: give mesh axes another type inside a function.
+"""auto_axes and explicit_axes: change the types of mesh axes inside a function.
 
 The arguments get types on the mesh with the new axis types, and the results types on the mesh outside. In a traced
 function, both are `reshard` ops; outside, arrays are put on a mesh of the same devices.

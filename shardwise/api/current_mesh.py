@@ -87,10 +87,10 @@ def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
 
 @contextmanager
 def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[AbstractMesh]:
-    """Give the current mesh other axes inside a `with` block, in traced functions too.
+    """Replace the axes of the current mesh inside a `with` block, in traced functions too.
 
     The names, sizes and types of axes may change; the devices and their order do not. A bare PartitionSpec in the block
-    refers to these axes. Values of outside keep their types: give them a type on the new axes with `reshard`.
+    refers to these axes. Values from outside keep their types until `reshard` changes them.
 
     Without a current mesh, functions can be traced, planned and lowered in the block, but not run.
 
@@ -128,7 +128,7 @@ def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[AbstractMesh]:
 
 @contextmanager
 def enter_axes(axes: AbstractMesh, devices: Mesh | AbstractMesh | None = None) -> Iterator[None]:
-    """Give a mesh other axes in a `with` block, and make it the current mesh.
+    """Replace the axes of a mesh in a `with` block, and make it the current mesh.
 
     Args:
         axes: the axes.
@@ -146,7 +146,7 @@ def get_abstract_mesh() -> AbstractMesh:
     """Return the axes of this thread's current mesh.
 
     Inside `shard_map`, its manual axes have the type `AxisType.Manual`. Inside `auto_axes` and `explicit_axes`, axes
-    have the types that these functions give them.
+    have the types that these functions set.
 
     Returns:
         The abstract mesh; it has no axes if no mesh is set.

@@ -603,11 +603,20 @@ installed.type_sharding = type_sharding
 
 
 def as_typed(sharding: Sharding, type: ArrayType) -> Sharding:
-    """Return the sharding of a result as its type along Explicit axes says: with one entry per dim and reduced axes."""
+    """Return the sharding of a result as its type along Explicit axes says.
+
+    It has one entry per dim, and the reduced axes and the axes of size 1 of the type, which layouts do not have.
+    """
     if not isinstance(sharding, NamedSharding) or not sharding.mesh_shape.explicit_axes:
         return sharding
     spec = sharding.spec
     entries = [*spec, *[None] * (type.ndim - len(spec))]
+    if type.explicit is not None and type.explicit.mesh.abstract == sharding.mesh_shape:
+        dims = zip(type.explicit.dims, sharding.pin(type.shape).layout.dims, strict=True)
+        entries = [
+            entry if set(typed) <= set(planned) else (*typed, *(axis for axis in planned if axis not in typed))
+            for entry, (typed, planned) in zip(entries, dims, strict=True)
+        ]
     reduced = type.explicit.reduced if type.explicit else ()
     return sharding.with_spec(PartitionSpec(*entries, unreduced=spec.unreduced, reduced=reduced))
 

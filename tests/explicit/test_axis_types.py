@@ -321,6 +321,57 @@ def test_shard_map_inside_auto_axes(mesh):
     check(sw.jit(f)(put(X, "X", "Y")), "f32[8@X,2]", 2 * (X[:, :2] + X[:, 2:]) + 1)
 
 
+THREE = ((2, 2, 2), ("X", "Y", "Z"), (EXPLICIT, EXPLICIT, AUTO))
+
+
+def product_in_region(x):
+    """Return the sum over the halves of x of `sin(half) @ half.T`: Manual along X, and Y is Auto in the product."""
+
+    def region(shard):
+        product = auto_axes(lambda s: jnp.sin(s) @ s.T, axes="Y", out_sharding=P(None, "Y"))(shard)
+        assert type_text(product) == "f32[4,4@Y]{V:X}"
+        return lax.psum(product, "X")
+
+    return sw.shard_map(region, in_specs=P("X"), out_specs=P(), axis_names={"X"})(x)
+
+
+def region_in_auto_axes(x):
+    """Return the rows of x times the index of their half, plus 1: X is Auto, and Manual in a region inside."""
+
+    @auto_axes(axes="X", out_sharding=P("X", "Y"))
+    def f(x):
+        region = sw.shard_map(lambda s: s * lax.axis_index("X"), in_specs=P("X"), out_specs=P("X"), axis_names={"X"})
+        y = region(x)
+        assert type_text(y) == "f32[8,4@Y]" and y.aval.sharding.mesh.axis_types == (AUTO, EXPLICIT, AUTO)
+        return y + 1
+
+    return f(x)
+
+
+def explicit_in_region(x):
+    """Return 2 x: Manual along X, Auto along Z outside, and Explicit along Y and Z inside."""
+    double = explicit_axes(lambda s: s * 2, axes="Z", in_sharding=P("Z", "Y"))
+    return sw.shard_map(double, in_specs=P("X"), out_specs=P("X"), axis_names={"X"})(x)
+
+
+@pytest.mark.parametrize("under_jit", [True, False])
+@pytest.mark.parametrize(
+    ("function", "text", "reference"),
+    [
+        (product_in_region, "f32[4,4@Y]", lambda lib, x: sum(lib.sin(half) @ half.T for half in (x[:4], x[4:]))),
+        (region_in_auto_axes, "f32[8@X,4@Y]", lambda lib, x: x * np.repeat([0, 1], 4).astype(np.float32)[:, None] + 1),
+        (explicit_in_region, "f32[8@X,4@Y]", lambda lib, x: 2 * x),
+    ],
+)
+def test_manual_explicit_and_auto_axes_together(function, text, reference, under_jit):
+    with sw.set_mesh(sw.make_mesh(*THREE)) as mesh:
+        result = jit_or_not(function, under_jit)(put(X, "X", "Y"))
+        check(result, text, reference(np, X))
+        assert result.sharding.mesh == mesh
+        gradient = jit_or_not(sw.grad(lambda x: (function(x) ** 2).sum()), under_jit)(put(X, "X", "Y"))
+        check(gradient, "f32[8@X,4@Y]", jax.grad(lambda x: (reference(jax.numpy, x) ** 2).sum())(X))
+
+
 def test_nothing_changes_if_the_axes_have_the_type_already(auto_mesh):
     text = str(sw.make_jaxpr(auto_axes(lambda x: x * 2, out_sharding=P("X")))(put(X)))
     assert "reshard" not in text and "constrain" not in text
@@ -384,6 +435,20 @@ def test_use_abstract_mesh_changes_names_and_sizes(mesh):
     check(back, "f32[8@Y,4]", 2 * np.sin(X))
     gradient = sw.jit(sw.grad(lambda x: reshard(f(x), P()).sum()))(put(X, "X", "Y"))
     check(gradient, "f32[8@X,4@Y]", 2 * np.cos(X))
+
+
+def test_use_abstract_mesh_with_axes_of_size_1(mesh):
+    def f(x):
+        with use_abstract_mesh(mesh.abstract.update(axis_sizes=(8, 1), axis_names=("a", "b"))):
+            return reshard(x, P(("a", "b"), None)) * 2
+
+    result = sw.jit(f)(put(X, "X", "Y"))
+    assert result.sharding.spec == P(("a", "b"), None)
+    check(result, "f32[8@(a,b),4]", 2 * X)
+    thin = sw.make_mesh((8, 1), ("a", "b"), axis_types=(EXPLICIT, EXPLICIT))
+    with sw.set_mesh(thin):
+        call = auto_axes(lambda x: x * 2, axes="a", out_sharding=P("a", "b"))
+        check(sw.jit(call)(put(X, "a", "b")), "f32[8@a,4@b]", 2 * X)
 
 
 def test_use_abstract_mesh_changes_types(mesh):

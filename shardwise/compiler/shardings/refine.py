@@ -144,10 +144,12 @@ def coarsen_layout(layout: Layout, coarse: AbstractMesh, fine: AbstractMesh) -> 
     """Express a layout of a fine mesh on a coarser mesh; return None if it splits an axis of the coarser mesh."""
     if coarse == fine:
         return layout
+    if coarse.shape == fine.shape:
+        return layout
     by_first = {sub_axes[0]: (axis, sub_axes) for axis, sub_axes in sub_axes_of(coarse, fine).items() if sub_axes}
     dims = []
     for dim in layout.dims:
-        axes, rest = [], dim
+        axes, rest = [], tuple(axis for axis in dim if fine.shape[axis] > 1)
         while rest:
             axis, sub_axes = by_first.get(rest[0], ("", ()))
             if not axis or rest[: len(sub_axes)] != sub_axes:

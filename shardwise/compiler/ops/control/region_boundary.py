@@ -315,7 +315,12 @@ class Join(_ShardBoundary):
             dims = [(*axes, *more) for axes, more in zip(self.dims, inner.dims, strict=True)]
             sums, copies = ([axis for axis in of if axis not in self.names] for of in (inner.unreduced, inner.reduced))
             sums, copies = [*sums, *self.unreduced], [*copies, *self.reduced]
-            array = array.with_explicit(ExplicitSharding.of(self.mesh, dims, sums, copies, inner.scoped))
+            mesh = self.mesh
+            if inner.scoped:  # the axes of the region have their types of outside again
+                types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+                manual = {axis: types[axis] for axis in inner.mesh.manual_axes if axis in types}
+                mesh = inner.mesh.abstract.update_axis_types(manual)
+            array = array.with_explicit(ExplicitSharding.of(mesh, dims, sums, copies, inner.scoped))
         return (array.with_varying(axis for axis in x.varying if axis not in self.names),)
 
     def factors(self, x: ArrayType) -> FactorRule:
