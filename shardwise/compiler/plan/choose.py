@@ -41,8 +41,10 @@ def choose(sharded: ShardedProgram, chip: Chip = CPU) -> LayoutPlan:
     picks: Picks = {}
     seen: list[Picks] = []
     solved_for: dict[str, Picks] = {}  # for each axis, the picks on the others when it was last optimized
+    # Types decide along Explicit axes. These come first, so that no choice along another axis excludes what they say.
+    axes = sorted(sharded.mesh.axis_names, key=lambda axis: axis not in sharded.mesh.explicit_axes)
     for _ in range(ROUNDS):
-        for axis in sharded.mesh.axis_names:
+        for axis in axes:
             others = {name: rows for name, rows in picks.items() if name != axis}
             if solved_for.get(axis) != others:
                 solved_for[axis] = others
