@@ -577,3 +577,40 @@ def test_reshard_does_not_name_manual_axes(mesh):
     ):
         with pytest.raises(ShardingError, match=text):
             sw.shard_map(lambda a, spec=spec: reshard(a, spec), in_specs=P("x"), out_specs=P("x"))(put(X, "x"))
+
+
+@pytest.mark.parametrize("axis_names", [set(), {"x"}], ids=["all axes", "one axis"])
+@pytest.mark.parametrize("kinds", ["Auto Auto", "Explicit Auto", "Auto Explicit"])
+def test_states_on_meshes_with_other_types_of_axes(kinds, axis_names):
+    mesh = sw.make_mesh((4, 2), ("x", "y"), axis_types=tuple(AxisType[kind] for kind in kinds.split()))
+
+    def body(a, w):
+        terms = lax.pcast(jnp.tanh(a @ lax.pcast(w, "x", to="reduced")), "x", to="unreduced")
+        gathered = lax.all_gather(a, "x", tiled=True, to="reduced")
+        scattered = lax.psum_scatter(terms, "x", scatter_dimension=1, tiled=True)
+        return lax.psum(terms, "x"), a * gathered[:2], scattered
+
+    specs = {"in_specs": (P("x"), P()), "out_specs": (P(), P("x"), P(None, "x"))}
+    region = sw.shard_map(body, mesh=mesh, axis_names=axis_names, **specs)
+
+    def loss(x, w):
+        total, product, scattered = region(x, w)
+        return (total**2).sum() + (product**2).sum() + (scattered**3).sum()
+
+    def loss_on_one_device(x, w):
+        total = jnp.tanh(x @ w).reshape(4, 2, 4).sum(0)
+        return (total**2).sum() + ((x * jnp.tile(x[:2], (4, 1))) ** 2).sum() + (total**3).sum()
+
+    with sw.set_mesh(mesh):
+        args = put(X, "x"), put(W)
+        gradients = sw.jit(sw.grad(loss, (0, 1)))(*args)
+        assert_close(sw.jit(loss)(*args), on_one_device(loss_on_one_device, X, W))
+    for number, gradient in enumerate(gradients):
+        assert_close(gradient, on_one_device(sw.grad(loss_on_one_device, number), X, W))
+
+
+def test_specs_with_sums_need_explicit_axes():
+    mesh = sw.make_mesh((4, 2), ("x", "y"))
+    region = sw.shard_map(lambda a: a, mesh=mesh, in_specs=P("x"), out_specs=P(unreduced={"x"}))
+    with pytest.raises(ShardingError, match="unreduced needs Explicit axes, and 'x' of the mesh x=4, y=2 is not"):
+        region(X)
