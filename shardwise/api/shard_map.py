@@ -342,6 +342,11 @@ class _Region:
                     "shards arrays along the other axes; or add it to axis_names."
                 )
         unreduced, reduced = (tuple(axis for axis in self.axes if axis in of) for of in (spec.unreduced, spec.reduced))
+        if untyped := [axis for axis in (*unreduced, *reduced) if axis not in self.abstract.explicit_axes]:
+            raise ShardingError(
+                f"{label}: {spec} needs Explicit axes for unreduced and reduced values, and {untyped[0]!r} of the mesh "
+                f"{self.abstract} is not one: pass `axis_types` to `make_mesh`, or reduce inside with `lax.psum`."
+            )
         return ShardSpec(layout.dims, unreduced, reduced)
 
     def shard_type(self, type: ArrayType, spec: ShardSpec, name: str) -> ArrayType:
