@@ -45,6 +45,7 @@ WITH_CLASSES: list[ModuleType] = [
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {
+    "shardwise.as_jax": "changes what `import jax` means in the process; docs/ecosystem.md shows it",
     "shardwise.profiler.start_server": "keeps a port open until the process ends",
     "shardwise.profiler.stop_server": "needs a server of `start_server`",
     **{

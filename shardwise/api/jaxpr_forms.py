@@ -23,7 +23,15 @@ from shardwise.compiler.ops.control.primitive_call import PrimitiveCall
 from shardwise.compiler.ops.control.remat import Remat
 from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.ops.control.while_loop import While
-from shardwise.compiler.ops.elementwise.base import Elementwise
+from shardwise.compiler.ops.elementwise import (
+    arithmetic,
+    bitwise,
+    complex_parts,
+    min_max,
+    powers,
+    rounding,
+    transcendental,
+)
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -33,7 +41,7 @@ from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Slice
-from shardwise.compiler.ops.special import gamma_erf  # noqa: F401 - its ops are found by name
+from shardwise.compiler.ops.special import approximations, gamma_erf, hypergeometric, incomplete
 
 Params = dict[str, Any]
 
@@ -165,6 +173,14 @@ FORMS: dict[type[Op], Form] = {
         lambda p: While(program_of(p["cond_jaxpr"]), program_of(p["body_jaxpr"]), p["cond_nconsts"], p["body_nconsts"]),
     ),
 }
+_ELEMENTWISE_MODULES = {
+    module.__name__
+    for module in (
+        *(arithmetic, bitwise, complex_parts, min_max, powers, rounding, transcendental),
+        *(approximations, gamma_erf, hypergeometric, incomplete),
+    )
+}
+_ELEMENTWISE = {name for name, op_class in Op.registry.items() if op_class.__module__ in _ELEMENTWISE_MODULES}
 _COMPARISONS = {direction: _comparison(direction) for direction in ("EQ", "NE", "LT", "LE", "GT", "GE")}
 _BY_NAME = {form.name: form for form in (*FORMS.values(), *_COMPARISONS.values())}
 
@@ -212,7 +228,7 @@ def find_primitive(name: str) -> OpPrimitive | None:
 
     Besides those of `FORMS`, these are the elementwise ops, whose names and parameters are JAX's.
     """
-    is_jax_name = name in _BY_NAME or (name in Op.registry and issubclass(Op.registry[name], Elementwise))
+    is_jax_name = name in _BY_NAME or name in _ELEMENTWISE
     return primitive_named(name) if is_jax_name else None
 
 

@@ -46,12 +46,6 @@ def as_jax() -> ModuleType:
 
     Raises:
         RuntimeError: if the real jax is already imported.
-
-    Example:
-        >>> jax = shardwise.as_jax()
-        >>> import jax.numpy
-        >>> jax.numpy is shardwise.numpy
-        True
     """
     imported = sys.modules.get("jax")
     if isinstance(imported, JaxModule):
