@@ -43,11 +43,6 @@ class set_mesh:
             raise ValueError(
                 "set_mesh cannot be used inside a function that is being traced: set the mesh before the call"
             )
-        if mesh is not None and mesh.manual_axes:
-            raise ValueError(
-                f"set_mesh: the mesh {mesh.abstract} has Manual axes, which exist only inside `shard_map`: use Auto or "
-                "Explicit axes"
-            )
         self._mesh = mesh
         self._before = mesh_context.mesh, mesh_context.scoped
         mesh_context.mesh = None if mesh is None or mesh.empty else mesh

@@ -70,8 +70,6 @@ def make_mesh(
         >>> mesh
         Mesh(data=4, model=2)
     """
-    if wrong := [size for size in axis_shapes if not isinstance(size, (int, np.integer))]:
-        raise ShardingError(f"make_mesh: axis_shapes must be integers, not {wrong[0]!r}")
     sizes = AbstractMesh(axis_shapes, axis_names).axis_sizes  # checks sizes and names before devices are counted
     count = math.prod(sizes)
     available = list(all_devices() if devices is None else devices)
