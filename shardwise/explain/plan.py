@@ -1,16 +1,19 @@
 """explain: show the plan of a function: every collective with its bytes, time, line and reason."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise.api.aot import Compiled, Lowered
 from shardwise.api.jit import Jitted, jit
+from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.hardware import Chip, chip
 from shardwise.compiler.report.render_hooks import HtmlReport, renderers
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.execute.executor import LoweredRequest, as_array, lower_request
+from shardwise.execute.request import Request
 from shardwise.lazy import lazy_module
 
 if TYPE_CHECKING:
@@ -125,9 +128,29 @@ def explain(
         else:
             jitted = function if isinstance(function, Jitted) else jit(function)
             request, traced = jitted.request(args, keywords)
+            if jitted is not function:
+                request = _with_all_results(request)
             prepared = lower_request(request, [as_array(x) for x in traced.captured], target_chip)
         explanation = Explanation(prepared, target_chip, advise)
         print(explanation)
         return explanation
 
     return call
+
+
+def _with_all_results(request: Request) -> Request:
+    """Return the request of a function that only calls a jitted one, with all results of that one.
+
+    The wrapper may use results in a way that its own results do not show: `nnx.jit` writes them into a model.
+    """
+    if len(request.program.equations) != 1 or not isinstance(request.program.equations[0].op, Call):
+        return request
+    (call,) = request.program.equations
+    more = [value for value in call.outputs if value not in request.program.outputs]
+    program = replace(request.program, outputs=(*request.program.outputs, *more), name=call.op.programs[0].name)
+    return replace(
+        request,
+        program=program,
+        out_shardings=(*request.out_shardings, *[None] * len(more)),
+        out_names=(*request.out_names, *[f"update {number}" for number in range(len(more))]),
+    )

@@ -295,3 +295,20 @@ def test_arguments_with_the_same_last_key_change_together(mesh):
     advice = found.argument_advice
     assert advice.what == "`params[*]['w2']`, `moments[*]['w2']`" and str(advice.layout) == "P('model', None)"
     assert advice.outputs == ("`output[*][*]['w2']` would then have sharding P('model', None)",)
+
+
+def test_a_function_that_only_calls_a_jitted_one_shows_all_results_of_it(mesh):
+    """A wrapper such as `nnx.jit` writes some results into objects: they are no results of the wrapper."""
+    step = sw.jit(lambda x: (x.sum(), x @ x.T))
+    state = []
+
+    def wrapper(x):
+        loss, update = step(x)
+        state.append(update)
+        return loss
+
+    x = sw.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data", "model")))
+    explanation = sw.explain(wrapper, advise=False)(x)
+    assert explanation.counts() == sw.explain(step, advise=False)(x).counts()
+    assert [row.name for row in explanation.plan.outputs] == ["`output`", "update 0"]
+    assert sw.explain(sw.jit(wrapper), advise=False)(x).counts() == {"all_reduce": 1}
