@@ -178,6 +178,7 @@ class TestArrays:
 
 
 class TestTransfers:
+    @pytest.mark.table(default=32)
     @pytest.mark.parametrize("shape", [(8, 4), (7, 5), (0, 4)], ids=str)
     @pytest.mark.parametrize("spec", SPECS.values(), ids=list(SPECS))
     @pytest.mark.parametrize("target", [P(), P("X"), P(("X", "Y")), *SPECS.values()], ids=repr)

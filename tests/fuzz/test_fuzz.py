@@ -9,6 +9,7 @@ from tests.fuzz.check import check, random_case
 BLOCK = 20  # cases per test
 
 
+@pytest.mark.table(default=5)
 @pytest.mark.parametrize("first", range(0, 200, BLOCK))
 def test_simulation_matches_one_device(first):
     for seed in range(first, first + BLOCK):

@@ -54,7 +54,7 @@ def test_samples_match_jax(impl):
 
 
 @pytest.mark.jax
-@pytest.mark.table(default=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", IMPLS)
 def test_mapped_keys_match_jax(impl):
     """Under vmap the bits come from the first key."""
@@ -65,7 +65,7 @@ def test_mapped_keys_match_jax(impl):
         np.testing.assert_allclose(x, y, rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.table(default=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", IMPLS)
 def test_samples_do_not_depend_on_sharding(mesh, impl):
     key = random.key(3, impl=impl)

@@ -245,6 +245,7 @@ def test_errors(call, error, message):
     assert message is None or str(caught.value) == message
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("spec", [P("data"), P(None, "model"), P("model", None, "data"), P(("data", "model"))], ids=str)
 def test_on_a_mesh(mesh, spec):
     """Sharded evenly and unevenly, along indexed dims and others."""

@@ -293,6 +293,7 @@ def test_all_static_indices_share_one_program():
     assert len(launches) <= before + 1  # the sum
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("spec", [P("data"), P(None, "model"), P("model", None, "data"), P(("data", "model"))], ids=str)
 def test_on_a_mesh(mesh, spec):
     x = example()
