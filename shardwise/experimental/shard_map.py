@@ -52,7 +52,7 @@ def shard_map(
     if f is None:
         options = {"mesh": mesh, "in_specs": in_specs, "out_specs": out_specs}
         return partial(shard_map, **options, check_rep=check_rep, auto=auto)
-    if not callable(f):
+    if not callable(f) or isinstance(f, Mesh | AbstractMesh):  # a mesh is callable: it can decorate functions
         raise TypeError(
             f"shard_map: f must be a function of shards, not {f!r}. To use shard_map as a decorator, pass keywords: "
             "@shard_map(mesh=mesh, in_specs=…, out_specs=…)."
