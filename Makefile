@@ -27,11 +27,11 @@ test: .venv/.checks-installed .venv-nojax/.checks-installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(USERS:%=--ignore=%)
-	$(BIN)/pytest -n $(WORKERS) -m "jax and not slow" $(USERS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow" $(USERS:%=--ignore=%)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "jax and not slow" $(USERS)
 	@echo "What users reach, where jax is not installed:"
 	$(NOJAX)/python -c 'from importlib.util import find_spec; assert not find_spec("jax"), "jax is importable here"'
-	$(NOJAX)/pytest -n $(WORKERS) -m "not jax and not slow" $(USERS)
+	$(NOJAX)/pytest -n $(WORKERS) --dist worksteal -m "not jax and not slow" $(USERS)
 
 # The users' tests with the oldest and the newest supported jaxlib and those between, each where its Python is installed.
 test-versions:
@@ -42,13 +42,13 @@ test-ecosystem: .venv-ecosystem/.installed
 	.venv-ecosystem/bin/pytest tests/ecosystem
 
 slow: .venv/.checks-installed
-	$(BIN)/pytest -n $(WORKERS) -m slow
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m slow
 
 # The tests of `make test` and `make slow`, once, and the share of lines that they run in each folder of shardwise.
 coverage: .venv/.checks-installed
 	@mkdir -p build
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n $(WORKERS) $(TESTS)
+	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage json --quiet -o build/coverage.json
 	$(BIN)/python tests/coverage_report.py build/coverage.json build/coverage.txt

@@ -148,6 +148,7 @@ def collect():
     gc.collect()
 
 
+@pytest.mark.table(default=6)
 @pytest.mark.parametrize("make", FUNCTIONS, ids=lambda make: make.__name__)
 def test_clear_caches_releases_captured_arrays_and_functions(make):
     captured = jnp.asarray(X + 1) * 1

@@ -60,6 +60,7 @@ def random_steps(rng, shape):
 SPECS = [P(unreduced={"X"}), P(unreduced={"X", "Y"}), P(unreduced={"Y"}, reduced={"X"})]
 
 
+@pytest.mark.table(default=12)
 @pytest.mark.parametrize("seed", range(24))
 def test_a_random_linear_program(seed):
     rng = np.random.default_rng(seed)
@@ -93,6 +94,7 @@ def test_a_random_linear_program(seed):
         assert sent == pytest.approx(2 * expected.nbytes * (count - 1) / count)
 
 
+@pytest.mark.table(default=4)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_transpose_of_a_random_linear_program(seed):
     """<f(x), ct> = <x, transpose(f)(ct)>, with the cotangents of the table of types."""

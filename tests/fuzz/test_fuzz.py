@@ -20,6 +20,7 @@ def test_simulation_matches_one_device(first):
             raise AssertionError(str(case)) from error
 
 
+@pytest.mark.table(default=3)
 @pytest.mark.parametrize("first", range(1000, 1030, 5))
 def test_devices_match_one_device(first):
     for seed in range(first, first + 5):

@@ -79,6 +79,7 @@ CASES = [
 ]
 
 
+@pytest.mark.table(default=10)
 @pytest.mark.parametrize("run", [lambda f: f, sw.jit], ids=["eager", "jit"])
 @pytest.mark.parametrize(("name", "function", "argument", "reuses"), CASES, ids=[case[0] for case in CASES])
 def test_reuse_is_found(name, function, argument, reuses, run):

@@ -88,6 +88,7 @@ def test_pinv_of_a_thin_matrix_forms_no_square(shape):
     assert sw.grad(lambda x: (jnp.linalg.pinv(x) ** 2).sum())(x).shape == shape
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("shape", [(2, 5), (5, 2), (3, 3)])
 def test_derivative_of_pinv(shape):
     x = normal(*shape) + 1j * normal(*shape)

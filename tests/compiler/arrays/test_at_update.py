@@ -39,6 +39,7 @@ def reference(x, index, method, updates):
     return result
 
 
+@pytest.mark.table(default=12)
 @pytest.mark.parametrize("index", [*INDICES[::2], *ARRAYS], ids=str)
 def test_like_numpy(index):
     x = example() / 8 + 1
@@ -55,6 +56,7 @@ def test_like_numpy(index):
         np.testing.assert_allclose(actual, array, rtol=2e-6)
 
 
+@pytest.mark.table(default=5)
 @pytest.mark.jax
 @pytest.mark.parametrize("index", [*UNIQUE, *ARRAYS[:4], ARRAYS[21], *OUT_OF_BOUNDS], ids=str)
 def test_like_jax(index):
@@ -83,6 +85,7 @@ def test_like_jax(index):
         np.testing.assert_array_equal(actual, array)
 
 
+@pytest.mark.table(default=3)
 @pytest.mark.jax
 @pytest.mark.parametrize("index", UNIQUE, ids=str)
 def test_gradients_like_jax(index):

@@ -99,6 +99,7 @@ def test_every_pair_of_layouts_on_two_axes():
     check_pairs(FOUR_TWO, 3)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 def test_pairs_of_layouts_on_three_axes(ndim):
     check_pairs(TWO_TWO_TWO, ndim, 200 if ndim == 1 else 1000)

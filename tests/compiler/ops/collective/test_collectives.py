@@ -150,6 +150,7 @@ def collective_cases() -> list[tuple[AbstractMesh, Collective, str]]:
     return cases
 
 
+@pytest.mark.table(default=24)
 @pytest.mark.parametrize(("mesh", "op", "name"), collective_cases(), ids=str)
 def test_devices_compute_what_exchange_computes(mesh, op, name):
     shards = [] if isinstance(op, DeviceIndex) else random_shards(mesh, SHORT_NAMES[name])

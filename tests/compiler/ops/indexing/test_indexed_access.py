@@ -301,6 +301,7 @@ def test_minus_zero_survives_a_lookup():
     assert np.signbit(found).all()
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("spec", [P("data"), P("model", "data"), P(None, "data"), P(("data", "model"))], ids=str)
 @pytest.mark.parametrize("shape", [(16, 8), (13, 7)], ids=["even", "uneven"])
 def test_results_and_gradients_on_a_mesh_match_one_device(mesh, shape, spec):

@@ -131,6 +131,7 @@ def test_sort_on_a_mesh_matches_one_device(mesh, dtype, descending):
             np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.table(default=4)
 @pytest.mark.parametrize("k", [1, 2, 5, 9])
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8, np.bool_])
 def test_top_k_on_a_mesh_matches_one_device(mesh, dtype, k):

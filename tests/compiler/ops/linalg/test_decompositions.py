@@ -241,6 +241,7 @@ def test_right_hand_sides_stay_sharded():
     assert local.outputs[0].layout.dims == ((), ("x",))
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("spec", [P("data"), P(("data", "model")), P(None, "data"), P(None, None, "model")], ids=str)
 def test_results_on_a_mesh_are_bitwise_equal_to_one_device(mesh, spec):
     """Batches of 6 and of 8, sharded along each dim, also along dims of the matrices."""

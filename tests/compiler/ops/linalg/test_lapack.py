@@ -46,6 +46,7 @@ CASES = [
 ]
 
 
+@pytest.mark.table(default=6)
 @pytest.mark.parametrize(("op", "operands"), CASES, ids=[f"{op.name}-{xs[0].dtype}{xs[0].shape}" for op, xs in CASES])
 def test_a_large_batch_equals_its_matrices_one_at_a_time(op, operands):
     def apply(*operands):

@@ -134,6 +134,7 @@ def test_operands_and_result_with_different_padded_sizes():
 SHARDED_ROWS = [(13, P("data")), (3, P("data")), (24, P(("model", "data")))]
 
 
+@pytest.mark.table(default=3)
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("reduction", COMBINERS, ids=str)
 def test_sharded_like_one_device(mesh, reduction, reverse):

@@ -72,6 +72,7 @@ def test_devices_receive_what_they_lack(name, pinned):
     np.testing.assert_array_equal(result, function(np, *arrays))
 
 
+@pytest.mark.table(default=10)
 @pytest.mark.parametrize("mesh_name", MESHES)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_more_is_sent_than_by_jax(name, mesh_name):
