@@ -19,7 +19,7 @@ class Block(nnx.Module):
         self.dropout = nnx.Dropout(0.1, rngs=rngs)
 
     def __call__(self, x):
-        return x + self.dropout(self.down(nnx.gelu(self.up(self.batch_norm(self.norm(x))))))
+        return x + self.dropout(self.down(nnx.gelu(self.up(self.norm(self.batch_norm(x))))))
 
 
 class Model(nnx.Module):
