@@ -10,17 +10,17 @@ PACKAGE = str(Path(__file__).resolve().parent) + "/"
 
 
 # Code in these folders is not the user's: a model made with Flax is cited where the user calls it.
-_LIBRARIES = ["<frozen ", *{f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib", "scripts")}]
+library_folders = ["<frozen ", *{f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib", "scripts")}]
 
 
 def skip_folder(path: str) -> None:
     """Never cite lines of files in a folder as the user's."""
-    _LIBRARIES.append(path)
+    library_folders.append(path)
 
 
 def is_user_file(path: str) -> bool:
     """Return whether a file is outside of this package and of libraries."""
-    return not path.startswith((PACKAGE, *_LIBRARIES))
+    return not path.startswith((PACKAGE, *library_folders))
 
 
 def user_frame() -> FrameType | None:
@@ -30,7 +30,7 @@ def user_frame() -> FrameType | None:
     this package.
     """
     outside = _outside_frame()
-    frame, libraries = outside, tuple(_LIBRARIES)
+    frame, libraries = outside, tuple(library_folders)
     while frame is not None and frame.f_code.co_filename.startswith(libraries):
         frame = frame.f_back
         while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):

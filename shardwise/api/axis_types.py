@@ -71,10 +71,10 @@ def auto_axes(
         specs = given if out_sharding is None else out_sharding
         if specs is None:
             raise TypeError("auto_axes: missing keyword argument 'out_sharding': the shardings of the results")
-        mesh = _mesh_of(specs, (args, keywords))
-        inside = None if mesh is None else _with_axis_type("auto_axes", mesh.abstract, axes, AxisType.Auto)
-        if mesh is None or inside is None:
+        meshes = _meshes("auto_axes", specs, (args, keywords), axes, AxisType.Auto)
+        if meshes is None:
             return f(*args, **keywords)
+        mesh, inside = meshes
         with enter_axes(inside, mesh):
             args, keywords = _cast((args, keywords), inside)
             results = f(*args, **keywords)
@@ -132,10 +132,10 @@ def explicit_axes(
         specs = given if in_sharding is None else in_sharding
         if specs is None:
             raise TypeError("explicit_axes: missing keyword argument 'in_sharding': the shardings of the arguments")
-        mesh = _mesh_of(specs, (args, keywords))
-        inside = None if mesh is None else _with_axis_type("explicit_axes", mesh.abstract, axes, AxisType.Explicit)
-        if mesh is None or inside is None:
+        meshes = _meshes("explicit_axes", specs, (args, keywords), axes, AxisType.Explicit)
+        if meshes is None:
             return f(*args, **keywords)
+        mesh, inside = meshes
         specs = tuple(specs) if isinstance(specs, list) else specs
         with enter_axes(inside, mesh):
             args = reshard_leaves("explicit_axes", "in_sharding", args, specs)
@@ -144,6 +144,15 @@ def explicit_axes(
             return _cast(results, mesh.abstract)
 
     return call
+
+
+def _meshes(
+    name: str, shardings: Any, arguments: Any, axes: str | Sequence[str] | None, axis_type: AxisType
+) -> tuple[Mesh | AbstractMesh, AbstractMesh] | None:
+    """Return the mesh outside, and its axes inside; None if no axis changes its type."""
+    mesh = _mesh_of(shardings, arguments)
+    inside = None if mesh is None else _with_axis_type(name, mesh.abstract, axes, axis_type)
+    return None if mesh is None or inside is None else (mesh, inside)
 
 
 def _mesh_of(shardings: Any, arguments: Any) -> Mesh | AbstractMesh | None:

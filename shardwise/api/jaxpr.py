@@ -79,6 +79,11 @@ class JaxprEqn:
     source_info: Source = NOWHERE
     ctx: Any = None
 
+    def bind(self, operands: Sequence[Any]) -> list[Any]:
+        """Apply the primitive to operands, and return the list of its results."""
+        results = self.primitive.bind(*operands, **self.params)
+        return list(results) if self.primitive.multiple_results else [results]
+
     def replace(self, **changes: Any) -> "JaxprEqn":
         """Return a copy in which the given parts are replaced."""
         return replace(self, **changes)
@@ -191,6 +196,20 @@ def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], *args: Any, propagate_source
             f"eval_jaxpr: the jaxpr has {len(jaxpr.constvars)} constants and {len(jaxpr.invars)} arguments, but "
             f"{len(consts)} and {len(args)} were passed"
         )
+    return interpret_jaxpr(jaxpr, consts, args, JaxprEqn.bind, propagate_source_info)
+
+
+def interpret_jaxpr(
+    jaxpr: Jaxpr,
+    consts: Sequence[Any],
+    args: Sequence[Any],
+    results_of: Callable[[JaxprEqn, list[Any]], Sequence[Any]],
+    keep_lines: bool = True,
+) -> list[Any]:
+    """Return the results of a jaxpr, computing those of each equation by `results_of(equation, operands)`.
+
+    With `keep_lines`, equations that are traced here keep the lines of the jaxpr's equations.
+    """
     variables = (*jaxpr.constvars, *jaxpr.invars)
     env = {var: _match_weak_type(x, var.aval) for var, x in zip(variables, (*consts, *args), strict=True)}
 
@@ -199,18 +218,18 @@ def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], *args: Any, propagate_source
 
     with restore_source():
         for eqn in jaxpr.eqns:
-            if propagate_source_info and eqn.source_info is not NOWHERE:
+            if keep_lines and eqn.source_info is not NOWHERE:
                 provenance.source = eqn.source_info
-            results = eqn.primitive.bind(*map(read, eqn.invars), **eqn.params)
-            env.update(zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True))
+            env.update(zip(eqn.outvars, results_of(eqn, [read(atom) for atom in eqn.invars]), strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
 def _match_weak_type(x: Any, aval: ArrayType) -> Any:
     """Return an argument, weakly typed as its variable: nested programs expect the types that were traced."""
     operand = as_operand(x)
-    is_same = operand.type.dtype == aval.dtype and operand.type.weak == aval.weak
-    return operand if is_same or operand.type.dtype != aval.dtype else Convert(aval.dtype, aval.weak)(operand)
+    if operand.type.dtype != aval.dtype or operand.type.weak == aval.weak:
+        return operand
+    return Convert(aval.dtype, aval.weak)(operand)
 
 
 def jaxpr_as_fun(closed: ClosedJaxpr) -> Callable[..., list[Any]]:

@@ -182,22 +182,25 @@ _ELEMENTWISE_MODULES = {
 }
 _ELEMENTWISE = {name for name, op_class in Op.registry.items() if op_class.__module__ in _ELEMENTWISE_MODULES}
 _COMPARISONS = {direction: _comparison(direction) for direction in ("EQ", "NE", "LT", "LE", "GT", "GE")}
-_BY_NAME = {form.name: form for form in (*FORMS.values(), *_COMPARISONS.values())}
+_BY_NAME: dict[str, tuple[type[Op], Form]] = {
+    **{form.name: (op_class, form) for op_class, form in FORMS.items()},
+    **{form.name: (Compare, form) for form in _COMPARISONS.values()},
+}
 
 
 @final
 class OpPrimitive(Primitive):
     """The primitive of one of Shardwise's ops. Its rules are the op's; `bind` applies the op."""
 
-    def __init__(self, name: str, form: Form | None):
+    def __init__(self, name: str, op_class: type[Op], form: Form | None):
         super().__init__(name)
         self._form = form
-        self._op_class = None if form else Op.registry[name]
+        self._op_class = op_class
+        self.multiple_results = not op_class.single
 
     def bind(self, *args: Any, **params: Any) -> Any:
         operands: list[Any] = [as_operand(x, self.name) for x in args]
         if self._form is None:
-            assert self._op_class is not None
             op = self._op_class(**params)
         else:
             op = self._form.op(params)
@@ -216,10 +219,8 @@ def primitive_named(name: str) -> OpPrimitive:
         KeyError: if no op has this name.
     """
     if name not in _primitives:
-        primitive = _primitives[name] = OpPrimitive(name, _BY_NAME.get(name))
-        form = _BY_NAME.get(name)
-        op_class = next((of for of, other in FORMS.items() if other is form), None) if form else Op.registry[name]
-        primitive.multiple_results = op_class is not None and not op_class.single
+        op_class, form = _BY_NAME[name] if name in _BY_NAME else (Op.registry[name], None)
+        _primitives[name] = OpPrimitive(name, op_class, form)
     return _primitives[name]
 
 

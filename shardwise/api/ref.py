@@ -8,11 +8,11 @@ from typing import Any, final
 
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import open_frames
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.types import ArrayType, Typed
 
 
 @final
-class Ref:
+class Ref(Typed):
     """A mutable reference to an array, created by `new_ref`. `ref[...]` reads it; `ref[...] = x` changes it.
 
     Args:
@@ -33,22 +33,8 @@ class Ref:
         self._frames = tuple(map(id, open_frames()))
 
     @property
-    def type(self) -> ArrayType:
+    def type(self) -> ArrayType:  # type: ignore[override]
         return self._value.type
-
-    aval = type
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.type.dtype
-
-    @property
-    def ndim(self) -> int:
-        return self.type.ndim
 
     def __getitem__(self, index: Any) -> Any:
         return self._value if index is Ellipsis else self._value[index]

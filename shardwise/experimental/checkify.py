@@ -17,10 +17,10 @@ from shardwise import lax, tree
 from shardwise import numpy as jnp
 from shardwise.api.arguments import check_function
 from shardwise.api.inspect import make_jaxpr
-from shardwise.api.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from shardwise.api.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, interpret_jaxpr
 from shardwise.api.primitive import Primitive, primitive_batchers, primitive_jvps
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.dtypes import is_inexact, is_integer
+from shardwise.compiler.dtypes import is_inexact
 from shardwise.lazy import set_public_names
 from shardwise.tree_nodes import register_pytree_node
 
@@ -33,7 +33,6 @@ __all__ = [
     "check",
     "check_error",
     "checkify",
-    "debug_check",
     "div_checks",
     "float_checks",
     "nan_checks",
@@ -162,7 +161,7 @@ primitive_jvps[check_p] = _jvp
 primitive_batchers[check_p] = _batch
 
 
-def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs: Any) -> None:
+def check(pred: Any, msg: str, *fmt_args: Any, **fmt_kwargs: Any) -> None:
     """Check a condition, also inside functions that `checkify` transforms and `jit` compiles.
 
     Outside of traced functions, a condition that does not hold raises an error at once.
@@ -171,7 +170,6 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
         pred: a boolean, or an array of booleans that must all hold.
         msg: the message, as for `str.format`.
         *fmt_args: arrays that the message shows.
-        debug: whether functions without `checkify` ignore the check.
         **fmt_kwargs: arrays that the message shows, by name.
 
     Raises:
@@ -193,9 +191,6 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
     operands = [as_operand(value, "checkify.check") for value in values]
     site = _Site(FailedCheckError, msg, tuple(x.type for x in operands), structure)
     check_p.bind(jnp.all(condition), *operands, site=site)
-
-
-debug_check = check
 
 
 def check_error(error: Error) -> None:
@@ -303,15 +298,14 @@ class _Run:
         self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], code: Any, values: list[tuple[Any, ...]]
     ) -> tuple[Any, list[tuple[Any, ...]], list[Any]]:
         """Return the state after the jaxpr, and its results."""
-        env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
-        def read(atom: Any) -> Any:
-            return atom.array if isinstance(atom, Literal) else env[atom]
+        def checked_results(eqn: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+            nonlocal code, values
+            code, values, results = self._equation(eqn, operands, code, values)
+            return results  # type: ignore[no-any-return]
 
-        for eqn in jaxpr.eqns:
-            code, values, results = self._equation(eqn, [read(atom) for atom in eqn.invars], code, values)
-            env.update(zip(eqn.outvars, results, strict=True))
-        return code, values, [read(atom) for atom in jaxpr.outvars]
+        results = interpret_jaxpr(jaxpr, consts, args, checked_results)
+        return code, values, results
 
     def _equation(self, eqn: JaxprEqn, operands: list[Any], code: Any, values: list[Any]) -> Any:
         name, params = eqn.primitive.name, eqn.params
@@ -332,14 +326,12 @@ class _Run:
             inner = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
             closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
             return self.jaxpr(closed.jaxpr, closed.consts, operands, code, values)
-        results = eqn.primitive.bind(*operands, **params)
-        results = list(results) if eqn.primitive.multiple_results else [results]
+        results = eqn.bind(operands)
         if eqn in self.numbers:
             if self.sites[self.numbers[eqn]].kind is DivisionByZeroError:
                 failed = jnp.any(operands[1] == 0)
             else:
-                inexact = [x for x in results if is_inexact(x.dtype) and not is_integer(x.dtype)]
-                failed = jnp.any(jnp.stack([jnp.isnan(x).any() for x in inexact]))
+                failed = jnp.any(jnp.stack([jnp.isnan(x).any() for x in results if is_inexact(x.dtype)]))
             code, values = self._fail(eqn, failed, (), code, values)
         return code, values, results
 

@@ -77,6 +77,11 @@ class JaxModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # attributes of the module itself
             raise AttributeError(f"module 'jax' has no attribute {name!r}", name=name)
+        value = self._find(name)
+        setattr(self, name, value)  # later accesses do not come here
+        return value
+
+    def _find(self, name: str) -> Any:
         if name not in dir(shardwise):
             try:
                 return import_module(f"jax.{name}")  # some libraries expect that `import jax` imports its submodules

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from shardwise.call_site import is_user_file, skip_folder
+from shardwise.call_site import is_user_file, library_folders, skip_folder
 from shardwise.jax_modules.missing import report_missing
 
 register_exclusion = skip_folder  # Equinox, Flax, jaxtyping
-_exclude_paths: list[str] = []  # Flax adds a path for the time of a call
+_exclude_paths = library_folders  # Flax adds a path for the time of a call
 
 
 def api_boundary(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
