@@ -18,6 +18,7 @@ from shardwise import (
     scipy as scipy,
     sharding as sharding,
     stages as stages,
+    test_util as test_util,
     tree as tree,
     tree_util as tree_util,
     typing as typing,

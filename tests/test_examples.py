@@ -28,6 +28,7 @@ from shardwise import (
     random,
     scipy,
     sharding,
+    test_util,
     tree_util,
 )
 from shardwise.experimental import custom_partitioning, maps, mesh_utils, pjit, shard_map
@@ -35,7 +36,7 @@ from shardwise.experimental import custom_partitioning, maps, mesh_utils, pjit, 
 NAMESPACES: list[ModuleType] = [
     *(jnp, lax, nn, nn.initializers, ops),
     *(jnp.linalg, lax.linalg, scipy.linalg, jnp.fft, scipy.special),
-    *(random, scipy.stats, dtypes, dlpack, tree_util),
+    *(random, scipy.stats, dtypes, dlpack, tree_util, test_util),
 ]
 NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := getattr(scipy.stats, name), ModuleType)]
 # Classes of these modules also have examples.
