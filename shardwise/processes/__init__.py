@@ -1,0 +1,1 @@
+"""Processes of one program: their environment, and the control channel between them."""

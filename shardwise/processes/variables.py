@@ -1,0 +1,93 @@
+"""Typed access to environment variables, with errors that name the variable."""
+
+from collections.abc import Mapping
+from typing import final
+
+
+@final
+class Variables:
+    """Environment variables of a process.
+
+    A variable with an empty value counts as unset.
+
+    Args:
+        values: the variables by name.
+    """
+
+    def __init__(self, values: Mapping[str, str]):
+        self._values = values
+
+    def __contains__(self, name: str) -> bool:
+        return self.text(name) is not None
+
+    def text(self, name: str) -> str | None:
+        """Return the value of a variable without surrounding blanks, or None if it is unset or empty."""
+        return self._values.get(name, "").strip() or None
+
+    def integer(self, name: str, minimum: int = 0) -> int | None:
+        """Return the value of a variable as an integer, or None if it is unset.
+
+        Raises:
+            ValueError: if it is not an integer of at least `minimum`.
+        """
+        text = self.text(name)
+        return None if text is None else parse_integer(f"{name}={text}", text, minimum)
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """Return the integers of a comma-separated list, or None if the variable is unset.
+
+        Raises:
+            ValueError: if an item is not an integer of at least 0.
+        """
+        text = self.text(name)
+        return None if text is None else tuple(parse_integer(f"{name}={text}", item, 0) for item in text.split(","))
+
+    def required_text(self, name: str, present: str) -> str:
+        """Return the value of a variable that must be set, since the variable `present` is set.
+
+        Raises:
+            ValueError: if it is unset.
+        """
+        if (text := self.text(name)) is None:
+            raise ValueError(f"{name} is not set, but {present}={self.text(present)} is: set both or neither")
+        return text
+
+    def required_integer(self, name: str, present: str, minimum: int = 0) -> int:
+        """Return a variable as an integer; it must be set, since the variable `present` is set.
+
+        Raises:
+            ValueError: if it is unset or not an integer of at least `minimum`.
+        """
+        self.required_text(name, present)
+        value = self.integer(name, minimum)
+        assert value is not None
+        return value
+
+    def check_equal(self, name: str, other: str) -> None:
+        """Raise an error if two variables are set and are different integers."""
+        first, second = self.integer(name), self.integer(other)
+        if None not in (first, second) and first != second:
+            raise ValueError(f"{name}={first} contradicts {other}={second}: {HOW_TO_OVERRIDE}")
+
+
+HOW_TO_OVERRIDE = (
+    "unset the wrong one, or pass coordinator_address, num_processes and process_id to distributed.initialize"
+)
+
+
+def parse_integer(source: str, text: str, minimum: int) -> int:
+    """Return `text` as an integer.
+
+    Args:
+        source: the origin of the text, for the error.
+        text: digits, with an optional minus sign.
+        minimum: the smallest valid value.
+
+    Raises:
+        ValueError: if the text is not an integer of at least `minimum`.
+    """
+    text = text.strip()
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 19) or int(text) < minimum:
+        raise ValueError(f"{source}: {text!r} is not an integer of at least {minimum}")
+    return int(text)
