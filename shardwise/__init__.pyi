@@ -2,6 +2,7 @@ from shardwise import (
     core as core,
     custom_derivatives as custom_derivatives,
     debug as debug,
+    checkpoints as checkpoints,
     distributed as distributed,
     dlpack as dlpack,
     dtypes as dtypes,

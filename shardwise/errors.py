@@ -4,7 +4,11 @@ from shardwise._jaxlib import RuntimeFailure as JaxRuntimeError
 from shardwise.lazy import set_public_names
 
 __all__ = [
+    "CheckpointError",
+    "CheckpointExists",
+    "CheckpointMismatch",
     "ConcretizationTypeError",
+    "CorruptCheckpoint",
     "DeviceMismatchError",
     "JAXIndexError",
     "JAXTypeError",
@@ -113,6 +117,26 @@ class UnboundAxisError(NameError):
 
 class MissingRuleError(NotImplementedError):
     """An op lacks a rule that a transformation needs; the message names the method to define."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written or read."""
+
+
+class CheckpointExists(CheckpointError, FileExistsError):
+    """There is a checkpoint already where one is to be saved."""
+
+
+class CorruptCheckpoint(CheckpointError):
+    """A checkpoint was changed, cut or partly deleted after it was written."""
+
+
+class CheckpointMismatch(CheckpointError, ValueError):
+    """A checkpoint does not hold what the program asks for. `differences` lists them all."""
+
+    def __init__(self, message: str, differences: tuple[str, ...]):
+        super().__init__(message)
+        self.differences = differences
 
 
 set_public_names(__name__, __all__)

@@ -1,0 +1,15 @@
+"""Checkpoints: save and restore pytrees of sharded arrays, on any mesh and any number of processes.
+
+The name is plural because `shardwise.checkpoint` is JAX's function for rematerialization.
+"""
+
+from shardwise.checkpoints.manifest import Manifest as Manifest
+from shardwise.checkpoints.restore import read_manifest as read_manifest
+from shardwise.checkpoints.restore import restore as restore
+from shardwise.checkpoints.save import Save as Save
+from shardwise.checkpoints.save import save as save
+from shardwise.lazy import set_public_names
+
+__all__ = ["Manifest", "Save", "read_manifest", "restore", "save"]
+
+set_public_names(__name__, __all__)

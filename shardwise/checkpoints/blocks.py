@@ -1,0 +1,91 @@
+"""Blocks: how an array is cut into files and chunks, and the zarr3 arrays that hold them.
+
+A file holds a block of one shard, so that each process writes files of its own. Inside a file, each chunk has a
+checksum, and can be read alone.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwise.checkpoints.location import Location, ts
+from shardwise.checkpoints.manifest import Chunked, Shape
+from shardwise.compiler.dtypes import SMALL_FLOATS, SMALL_INTEGERS
+
+LARGEST_FILE = 1 << 28  # bytes; a file that is written exists once more in memory
+LARGEST_CHUNK = 1 << 22  # bytes
+PACK_CHUNK = 1 << 20  # bytes
+_BIT_PATTERNS = {*SMALL_FLOATS.values(), *SMALL_INTEGERS.values()} - {
+    SMALL_FLOATS["bf16"]
+}  # zarr has no names for them
+
+
+def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which elements are stored: bit patterns of the dtypes that zarr does not have."""
+    return np.dtype(np.uint8) if dtype in _BIT_PATTERNS else dtype
+
+
+def block_shape(shape: Sequence[int], itemsize: int, limit: int) -> Shape:
+    """Return the shape of equal blocks of an array, of at most `limit` bytes each where its sizes have divisors.
+
+    The leading dims are cut first, so that a block is contiguous.
+    """
+    block = [max(1, size) for size in shape]
+    for dim in range(len(block)):
+        rest = math.prod(block[:dim] + block[dim + 1 :]) * itemsize
+        if rest * block[dim] <= limit:
+            break
+        wanted = max(1, limit // rest)
+        block[dim] = max(divisor for divisor in _divisors(block[dim]) if divisor <= wanted)
+    return tuple(block)
+
+
+def _divisors(number: int) -> list[int]:
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return [*small, *(number // divisor for divisor in small)]
+
+
+def open_blocks(location: Location, shape: Shape, dtype: np.dtype[Any], blocks: Chunked, context: Any) -> Any:
+    """Return a future of the zarr3 array with these blocks in the checkpoint at `location`.
+
+    Its metadata is that of the manifest. zarr's own metadata file is there for other readers, and not read.
+    """
+    spec = {
+        "driver": "zarr3",
+        "kvstore": location.child(blocks.folder).kvstore(),
+        "metadata": _metadata(shape, dtype, blocks),
+        "assume_metadata": True,
+        "fill_missing_data_reads": False,  # a missing chunk is an error, and not zeros
+    }
+    return ts.open(spec, context=context, open=True)
+
+
+def zarr_file(shape: Shape, dtype: np.dtype[Any], blocks: Chunked) -> bytes:
+    """Return the content of zarr's metadata file."""
+    encoding = {"name": "default", "configuration": {"separator": "/"}}
+    fixed = {"zarr_format": 3, "node_type": "array", "chunk_key_encoding": encoding}
+    return json.dumps({**fixed, **_metadata(shape, dtype, blocks)}).encode()
+
+
+def _metadata(shape: Shape, dtype: np.dtype[Any], blocks: Chunked) -> dict[str, Any]:
+    """Return the metadata of a zarr3 array with sharded chunks and crc32c checksums."""
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+    sharding = {"chunk_shape": list(blocks.chunk_shape), "codecs": codecs, "index_codecs": codecs}
+    stored = stored_dtype(dtype)
+    return {
+        "shape": list(shape),
+        "data_type": str(stored),
+        "fill_value": False if stored == np.bool_ else [0, 0] if stored.kind == "c" else 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(blocks.file_shape)}},
+        "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+    }
+
+
+def pack_blocks(process: int, nbytes: int) -> Chunked:
+    """Return the blocks of the pack of a process: the bytes of all its small arrays."""
+    chunk = min(max(nbytes, 1), PACK_CHUNK)
+    files = min(-(-nbytes // chunk), LARGEST_FILE // chunk)
+    return Chunked(f"packs/{process}", (max(files, 1) * chunk,), (chunk,))

@@ -1,0 +1,48 @@
+"""Boxes: rectangular blocks of arrays, as the first index and the last index plus one along each dim."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+Span = tuple[int, int]
+Box = tuple[Span, ...]
+
+
+def whole(shape: Sequence[int]) -> Box:
+    """Return the box of all elements."""
+    return tuple((0, size) for size in shape)
+
+
+def box_size(box: Box) -> int:
+    """Return the number of elements in a box."""
+    return math.prod(high - low for low, high in box)
+
+
+def box_shape(box: Box) -> tuple[int, ...]:
+    """Return the sizes of a box."""
+    return tuple(high - low for low, high in box)
+
+
+def box_index(box: Box) -> tuple[slice, ...]:
+    """Return the index that selects a box."""
+    return tuple(slice(low, high) for low, high in box)
+
+
+def box_text(box: Box) -> str:
+    """Return a box as users write indices: `[0:4, 8:16]`."""
+    return f"[{', '.join(f'{low}:{high}' for low, high in box)}]"
+
+
+def relative(box: Box, outer: Box) -> Box:
+    """Return a box as a block of an outer box."""
+    return tuple((low - start, high - start) for (low, high), (start, _) in zip(box, outer, strict=True))
+
+
+def cut(box: Box, sizes: Sequence[int]) -> Iterator[Box]:
+    """Cut a box into boxes of these sizes, from its beginning on; those at the end may be smaller."""
+    if not box:
+        yield ()
+        return
+    (low, high), size = box[0], sizes[0]
+    for start in range(low, high, size):
+        for rest in cut(box[1:], sizes[1:]):
+            yield ((start, min(start + size, high)), *rest)

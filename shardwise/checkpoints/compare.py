@@ -1,0 +1,69 @@
+"""Compare what a checkpoint holds with what a program asks for."""
+
+from collections.abc import Mapping
+
+from shardwise.checkpoints.manifest import ArrayLeaf, Leaf
+from shardwise.checkpoints.target import Target, logical_type
+from shardwise.compiler.dtypes import is_key
+from shardwise.errors import CheckpointMismatch
+
+_MOST = 50  # differences in a message
+
+
+def check_targets(
+    path: str,
+    leaves: Mapping[str, Leaf],
+    targets: Mapping[str, Target],
+    *,
+    cast: bool,
+    allow_missing: bool,
+    allow_extra: bool,
+) -> None:
+    """Raise one error that lists all differences, if there are any.
+
+    Args:
+        path: the checkpoint.
+        leaves: what it holds.
+        targets: what the program asks for.
+        cast: whether dtypes may differ.
+        allow_missing: whether the checkpoint may lack leaves.
+        allow_extra: whether it may have leaves that are not asked for.
+
+    Raises:
+        CheckpointMismatch: if they differ.
+    """
+    differences = []
+    for name, target in targets.items():
+        if name in leaves:
+            if difference := _difference(leaves[name], target, cast):
+                differences.append(f"{name}: {difference}")
+        elif not allow_missing:
+            differences.append(f"{name}: missing in the checkpoint; the program asks for {target}")
+    if not allow_extra:
+        differences += [
+            f"{name}: the checkpoint has {leaf}, and the program does not ask for it"
+            for name, leaf in leaves.items()
+            if name not in targets
+        ]
+    if differences:
+        shown = "".join(f"\n  {difference}" for difference in differences[:_MOST])
+        more = f"\n  and {len(differences) - _MOST} more" if len(differences) > _MOST else ""
+        raise CheckpointMismatch(
+            f"{path} differs from what the program asks for in {len(differences)} leaves:{shown}{more}\n"
+            "cast=True converts dtypes; allow_missing=True keeps the program's leaves; allow_extra=True ignores those "
+            "of the checkpoint.",
+            tuple(differences),
+        )
+
+
+def _difference(leaf: Leaf, target: Target, cast: bool) -> str | None:
+    """Return how a leaf differs from what is asked for; None if it does not."""
+    if not isinstance(leaf, ArrayLeaf) or target.shape is None:
+        is_same_kind = not isinstance(leaf, ArrayLeaf) and target.shape is None
+        return None if is_same_kind else f"the checkpoint has {leaf}; the program asks for {target}"
+    shape, dtype = logical_type(leaf)
+    if shape != target.shape:
+        return f"the checkpoint has {leaf}; the program asks for {target}, of another shape"
+    if dtype != target.dtype and (not cast or is_key(dtype) or is_key(target.dtype)):
+        return f"the checkpoint has {leaf}; the program asks for {target}, of another dtype"
+    return None

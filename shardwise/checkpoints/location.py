@@ -1,0 +1,298 @@
+"""Location: a folder of a file system or a prefix of an object store, through TensorStore.
+
+A checkpoint is written to a location of its own and then committed: on a file system by one rename, on an object store
+by a marker that is written last. Before that, no reader sees it.
+"""
+
+import os
+import secrets
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, final
+from urllib.parse import urlsplit
+
+from shardwise.errors import CheckpointError, CheckpointExists, CorruptCheckpoint
+from shardwise.lazy import lazy_module
+
+ts: Any = lazy_module("tensorstore")
+
+MANIFEST = "manifest.json"
+MARKER = "committed"
+_SCHEMES = ("s3", "gs")
+_PARTIAL = ".partial-"  # begins the names of folders of checkpoints that are not committed
+
+
+def location_of(path: str | os.PathLike[str]) -> "Location":
+    """Return the location that a path or a URL names.
+
+    Raises:
+        CheckpointError: if TensorStore is not installed, or if the URL's scheme is not supported.
+    """
+    check_tensorstore()
+    text = os.fspath(path)
+    scheme = urlsplit(text).scheme
+    if scheme == "file":
+        return Folder(Path(urlsplit(text).path).absolute())
+    if "://" not in text:
+        return Folder(Path(text).absolute())
+    if scheme not in _SCHEMES:
+        raise CheckpointError(f"{text!r}: checkpoints are on file systems, s3:// or gs://, not on {scheme}://")
+    return ObjectPrefix(text.rstrip("/") + "/")
+
+
+def check_tensorstore() -> None:
+    """Raise an error that says how to install TensorStore, if it is not there."""
+    try:
+        _ = ts.open
+    except ImportError:
+        raise CheckpointError(
+            'checkpoints need TensorStore, which is not installed: pip install "shardwise[checkpoint]"'
+        ) from None
+
+
+class Location(ABC):
+    """Where a checkpoint, or a folder of checkpoints, is."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Return the path or URL."""
+
+    @abstractmethod
+    def child(self, name: str) -> "Location":
+        """Return the location of this name inside this one."""
+
+    @abstractmethod
+    def kvstore(self) -> dict[str, Any]:
+        """Return TensorStore's description of this location."""
+
+    @abstractmethod
+    def read(self, name: str, limit: int = 1 << 30) -> bytes | None:
+        """Return a file's content; None if there is no such file. Raises CorruptCheckpoint above `limit` bytes."""
+
+    @abstractmethod
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, and wait until it is on the disk or in the store."""
+
+    @abstractmethod
+    def children(self) -> list[str]:
+        """Return the names of committed checkpoints directly inside this location, sorted."""
+
+    @abstractmethod
+    def data(self) -> "Location | None":
+        """Return where the files of the committed checkpoint here are; None if there is no checkpoint."""
+
+    @abstractmethod
+    def size(self) -> int | None:
+        """Return the bytes of all files in it; None if that is not known."""
+
+    @abstractmethod
+    def begin(self, token: str) -> "Location":
+        """Return the location to write a new checkpoint to, which `commit` turns into this one."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Create the folder to write files into. Raises CheckpointError if that fails."""
+
+    @abstractmethod
+    def commit(self, partial: "Location") -> None:
+        """Make a completely written checkpoint visible here. Raises CheckpointExists if there is one already."""
+
+    @abstractmethod
+    def delete(self) -> None:
+        """Delete everything in it. A reader never sees a checkpoint that is partly deleted."""
+
+    @abstractmethod
+    def clean(self) -> list[str]:
+        """Delete what interrupted saves left directly inside this location, and return its names."""
+
+
+@final
+class Folder(Location):
+    """A folder of a file system."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def child(self, name: str) -> "Folder":
+        return Folder(self.path / name)
+
+    def kvstore(self) -> dict[str, Any]:
+        return {"driver": "file", "path": f"{self.path}/"}
+
+    def read(self, name: str, limit: int = 1 << 30) -> bytes | None:
+        try:
+            with open(self.path / name, "rb") as file:
+                content = file.read(limit + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise CheckpointError(f"{self.path / name} cannot be read: {error.strerror}") from error
+        if len(content) > limit:
+            raise CorruptCheckpoint(f"{self.path / name} has more than {limit:,} bytes")
+        return content
+
+    def write(self, name: str, data: bytes) -> None:
+        try:
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path / name, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path / name} ({len(data):,} bytes) cannot be written: {error.strerror}"
+            ) from error
+
+    def children(self) -> list[str]:
+        if not self.path.is_dir():
+            return []
+        return sorted(
+            entry.name
+            for entry in self.path.iterdir()
+            if not entry.name.startswith(".") and (entry / MANIFEST).is_file()
+        )
+
+    def data(self) -> Location | None:
+        return self if (self.path / MANIFEST).is_file() else None
+
+    def size(self) -> int | None:
+        return sum(path.stat().st_size for path in self._files())
+
+    def _files(self) -> Iterator[Path]:
+        return (path for path in self.path.rglob("*") if path.is_file())
+
+    def begin(self, token: str) -> "Folder":
+        return Folder(self.path.parent / f"{_PARTIAL}{self.path.name}-{token}")
+
+    def prepare(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path} cannot be created: {error.strerror}. Choose a folder that this user may write to."
+            ) from error
+
+    def commit(self, partial: Location) -> None:
+        assert isinstance(partial, Folder)
+        for folder in {partial.path, *(path.parent for path in partial._files())}:
+            _sync_folder(folder)
+        try:
+            os.rename(partial.path, self.path)  # fails if a checkpoint is there
+        except OSError as error:
+            if self.path.exists():
+                raise CheckpointExists(
+                    f"{self.path} exists: another writer saved it. That checkpoint is unchanged."
+                ) from error
+            raise CheckpointError(f"{partial.path} cannot be renamed to {self.path}: {error.strerror}") from error
+        _sync_folder(self.path.parent)
+
+    def delete(self) -> None:
+        if not self.path.exists():
+            return
+        doomed = self.path
+        if not self.path.name.startswith(_PARTIAL):  # so that it disappears at once
+            doomed = self.path.parent / f"{_PARTIAL}{self.path.name}-{secrets.token_hex(4)}"
+            os.rename(self.path, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def clean(self) -> list[str]:
+        if not self.path.is_dir():
+            return []
+        left = sorted(entry for entry in self.path.iterdir() if entry.name.startswith(_PARTIAL))
+        for entry in left:
+            shutil.rmtree(entry, ignore_errors=True)
+        return [entry.name for entry in left]
+
+
+@final
+class ObjectPrefix(Location):
+    """A prefix of an object store, such as `s3://bucket/run/`.
+
+    The files of a checkpoint are under a prefix of their own inside it, which the marker names.
+    """
+
+    def __init__(self, url: str):
+        self.url = url
+
+    def __str__(self) -> str:
+        return self.url.rstrip("/")
+
+    def child(self, name: str) -> "ObjectPrefix":
+        return ObjectPrefix(f"{self.url}{name}/")
+
+    def data(self) -> Location | None:
+        marker = self.read(MARKER)
+        return None if marker is None else self.child(marker.decode(errors="replace"))
+
+    def kvstore(self) -> Any:
+        return self.url
+
+    def _store(self) -> Any:
+        return ts.KvStore.open(self.url).result()
+
+    def _keys(self) -> list[str]:
+        return [key.decode() for key in self._store().list().result()]
+
+    def read(self, name: str, limit: int = 1 << 30) -> bytes | None:
+        result = self._store().read(name).result()
+        return None if result.state == "missing" else bytes(result.value)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._store().write(name, data).result()
+
+    def children(self) -> list[str]:
+        return sorted(key.removesuffix(f"/{MARKER}") for key in self._keys() if _is_marker_of_child(key))
+
+    def size(self) -> int | None:
+        return None
+
+    def begin(self, token: str) -> "ObjectPrefix":
+        return self.child(token)
+
+    def prepare(self) -> None:
+        """There are no folders to create."""
+
+    def commit(self, partial: Location) -> None:
+        store, token = self._store(), str(partial).rsplit("/", 1)[1]
+        current = store.read(MARKER).result()
+        if current.state == "missing":
+            written = store.write(MARKER, token.encode(), if_equal=current.stamp.generation).result()
+            if written.generation:
+                return
+        raise CheckpointExists(f"{self} exists: another writer saved it. That checkpoint is unchanged.")
+
+    def delete(self) -> None:
+        store = self._store()
+        store.write(MARKER, None).result()  # first: without it, nobody reads the rest
+        store.delete_range(ts.KvStore.KeyRange()).result()
+
+    def clean(self) -> list[str]:
+        keys = self._keys()
+        committed = {key.split("/", 1)[0] for key in keys if _is_marker_of_child(key)}
+        left = sorted({key.split("/", 1)[0] for key in keys if "/" in key} - committed)
+        for name in left:
+            self.child(name).delete()
+        return left
+
+
+def _is_marker_of_child(key: str) -> bool:
+    return key.count("/") == 1 and key.endswith(f"/{MARKER}")
+
+
+def _sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk. Some file systems cannot; their renames are ordered."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,347 @@
+"""Manifest: what a checkpoint holds, as JSON that is validated before anything else is read.
+
+The file is one JSON object: `format`, `format_version`, the `sha256` of the content, and the `content`. Its bytes must
+be those that `Manifest.encode` writes for the same content, so that no changed bit goes unnoticed.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.checkpoints.box import Box, Span, box_size
+from shardwise.checkpoints.fields import Fields
+from shardwise.compiler.dtypes import SHORT_NAMES
+from shardwise.errors import CheckpointError, CorruptCheckpoint
+
+FORMAT = "shardwise checkpoint"
+FORMAT_VERSION = 1
+LARGEST_MANIFEST = 1 << 30  # bytes
+DTYPES = {str(dtype): dtype for dtype in SHORT_NAMES.values()}
+_KEY_IMPLS = ("threefry2x32", "rbg", "unsafe_rbg")
+_SCALARS = (bool, int, float, complex, str, type(None))
+
+Shape = tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Chunked:
+    """Where a large array is stored: a zarr3 array in a folder of its own.
+
+    Attributes:
+        folder: the folder, relative to the checkpoint.
+        file_shape: the shape of the block that one file holds.
+        chunk_shape: the shape of the blocks with checksums inside a file.
+    """
+
+    folder: str
+    file_shape: Shape
+    chunk_shape: Shape
+
+
+@final
+@dataclass(frozen=True)
+class Part:
+    """A block of a small array, in the pack of a process.
+
+    Attributes:
+        process: the process whose pack holds it.
+        offset: its first byte in the pack.
+        box: where it is in the array.
+        crc32: the checksum of its bytes.
+    """
+
+    process: int
+    offset: int
+    box: Box
+    crc32: int
+
+
+@final
+@dataclass(frozen=True)
+class ArrayLeaf:
+    """An array of a checkpoint.
+
+    Attributes:
+        dtype: the dtype of the stored elements; of PRNG keys, that of their words.
+        shape: the shape of the stored array; of PRNG keys, with a last dim of words.
+        key_impl: the implementation of PRNG keys; None for other arrays.
+        is_host: whether it was a numpy array.
+        sharding: how it was sharded when it was saved, as text.
+        storage: where its elements are.
+        positions: for each key of its path, whether it is a position in a sequence.
+    """
+
+    dtype: np.dtype[Any]
+    shape: Shape
+    key_impl: str | None
+    is_host: bool
+    sharding: str
+    storage: Chunked | tuple[Part, ...]
+    positions: tuple[bool, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        keys = f" of {self.key_impl} keys" if self.key_impl else ""
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]{keys}"
+
+
+@final
+@dataclass(frozen=True)
+class ValueLeaf:
+    """A Python number, string or None of a checkpoint, which the manifest itself holds."""
+
+    value: Any
+    positions: tuple[bool, ...]
+
+    def __str__(self) -> str:
+        return f"{type(self.value).__name__} {self.value!r}"
+
+
+Leaf = ArrayLeaf | ValueLeaf
+
+
+@final
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint holds.
+
+    Attributes:
+        leaves: the leaves of the saved pytree, by name, in their order.
+        packs: the number of bytes in the pack of each process; 0 if it has none.
+        metadata: what the user saved beside the arrays: a JSON object.
+        versions: the versions of the packages that wrote it.
+        created: when it was written, in ISO 8601.
+    """
+
+    leaves: Mapping[str, Leaf]
+    packs: tuple[int, ...]
+    metadata: Mapping[str, Any]
+    versions: Mapping[str, str]
+    created: str
+
+    @cached_property
+    def arrays(self) -> dict[str, ArrayLeaf]:
+        return {name: leaf for name, leaf in self.leaves.items() if isinstance(leaf, ArrayLeaf)}
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all arrays."""
+        return sum(leaf.nbytes for leaf in self.arrays.values())
+
+    def encode(self) -> bytes:
+        """Return the bytes of the manifest's file."""
+        content = {
+            "leaves": {name: _encode_leaf(leaf) for name, leaf in self.leaves.items()},
+            "packs": list(self.packs),
+            "total_bytes": self.nbytes,
+            "metadata": self.metadata,
+            "versions": dict(self.versions),
+            "created": self.created,
+        }
+        return _encode_file(content)
+
+    @staticmethod
+    def decode(data: bytes, where: str) -> "Manifest":
+        """Read and validate a manifest. `where` names its file in errors.
+
+        Raises:
+            CorruptCheckpoint: if it is cut, changed or not valid.
+            CheckpointError: if a newer version of the format wrote it.
+        """
+        content = Fields(_decode_file(data, where), f"{where}: content")
+        packs = tuple(content.sizes("packs"))
+        leaves = {
+            name: _decode_leaf(Fields(value, f"{where}: leaf {name!r}"), packs)
+            for name, value in content.mapping("leaves").items()
+        }
+        manifest = Manifest(
+            leaves, packs, content.mapping("metadata"), content.texts("versions"), content.text("created")
+        )
+        folders = [leaf.storage.folder for leaf in manifest.arrays.values() if isinstance(leaf.storage, Chunked)]
+        if len(set(folders)) < len(folders):
+            raise CorruptCheckpoint(f"{where}: two arrays have the same folder")
+        if manifest.nbytes != content.size("total_bytes"):
+            raise CorruptCheckpoint(
+                f"{where}: the arrays have {manifest.nbytes:,} bytes, but total_bytes is "
+                f"{content.size('total_bytes'):,}"
+            )
+        return manifest
+
+
+def check_value(name: str, value: Any) -> Any:
+    """Return a leaf that the manifest can hold.
+
+    Raises:
+        CheckpointError: if it is neither a number nor a string nor None. `name` is that of the leaf.
+    """
+    if type(value) not in _SCALARS:
+        raise CheckpointError(
+            f"the leaf {name!r} is a {type(value).__name__}, which a checkpoint cannot hold: it holds arrays, PRNG "
+            "keys, numbers, strings and None. Convert it, or leave it out of the tree."
+        )
+    return value
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata as it is read back from JSON.
+
+    Raises:
+        CheckpointError: if it is not JSON.
+    """
+    try:
+        restored = json.loads(_dump(dict(metadata)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"metadata must be JSON (dicts with string keys, lists, numbers, strings): {error}"
+        ) from None
+    return dict(restored)
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------------
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _encode_file(content: Any) -> bytes:
+    digest = hashlib.sha256(_dump(content)).hexdigest()
+    return _dump({"format": FORMAT, "format_version": FORMAT_VERSION, "sha256": digest, "content": content})
+
+
+def _encode_leaf(leaf: Leaf) -> dict[str, Any]:
+    positions = [number for number, is_position in enumerate(leaf.positions) if is_position]
+    path = {"keys": len(leaf.positions), "positions": positions}
+    if isinstance(leaf, ValueLeaf):
+        return {**path, "value": _encode_value(leaf.value)}
+    if isinstance(leaf.storage, Chunked):
+        storage: dict[str, Any] = {
+            "folder": leaf.storage.folder,
+            "file_shape": list(leaf.storage.file_shape),
+            "chunk_shape": list(leaf.storage.chunk_shape),
+        }
+    else:
+        storage = {
+            "parts": [[part.process, part.offset, list(map(list, part.box)), part.crc32] for part in leaf.storage]
+        }
+    return {
+        **path,
+        "dtype": str(leaf.dtype),
+        "shape": list(leaf.shape),
+        "key_impl": leaf.key_impl,
+        "is_host": leaf.is_host,
+        "sharding": leaf.sharding,
+        **storage,
+    }
+
+
+def _encode_value(value: Any) -> Any:
+    """Return a JSON value. Floats are hexadecimal, so that they are exact and may be infinite or NaN."""
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, complex):
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    return value
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+
+def _decode_file(data: bytes, where: str) -> dict[str, Any]:
+    """Return the content of a manifest's file, after its checksum was compared."""
+    if len(data) > LARGEST_MANIFEST:
+        raise CorruptCheckpoint(f"{where} has {len(data):,} bytes, more than {LARGEST_MANIFEST:,}")
+    try:
+        parsed = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptCheckpoint(f"{where} is not JSON: {error}") from None
+    file = Fields(parsed, where)
+    if file.text("format") != FORMAT:
+        raise CorruptCheckpoint(f"{where} is not the manifest of a {FORMAT}")
+    if (version := file.size("format_version")) > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{where} has format_version {version}, and this version of shardwise reads up to {FORMAT_VERSION}: "
+            "upgrade shardwise"
+        )
+    content = file.mapping("content")
+    if hashlib.sha256(_dump(content)).hexdigest() != file.text("sha256") or _encode_file(content) != data:
+        raise CorruptCheckpoint(f"{where} does not match its checksum: it was changed after it was written")
+    return content
+
+
+def _decode_leaf(fields: Fields, packs: tuple[int, ...]) -> Leaf:
+    positions = [False] * fields.size("keys")
+    for number in fields.sizes("positions"):
+        if number >= len(positions):
+            raise fields.error("positions", "is out of range")
+        positions[number] = True
+    if "value" in fields:
+        return ValueLeaf(_decode_value(fields), tuple(positions))
+    dtype = DTYPES.get(fields.text("dtype"))
+    if dtype is None:
+        raise fields.error("dtype", "is unknown")
+    key_impl = fields.optional_text("key_impl")
+    if key_impl is not None and key_impl not in _KEY_IMPLS:
+        raise fields.error("key_impl", f"is none of {', '.join(_KEY_IMPLS)}")
+    shape = tuple(fields.sizes("shape"))
+    storage: Chunked | tuple[Part, ...]
+    if "parts" in fields:
+        storage = tuple(_decode_part(fields, part, shape, dtype.itemsize, packs) for part in fields.list("parts"))
+        if sum(box_size(part.box) for part in storage) != math.prod(shape):
+            raise fields.error("parts", "do not hold every element once")
+    else:
+        storage = Chunked(fields.text("folder"), tuple(fields.sizes("file_shape")), tuple(fields.sizes("chunk_shape")))
+        if not (storage.folder.startswith("arrays/") and storage.folder.removeprefix("arrays/").isdecimal()):
+            raise fields.error("folder", "is not arrays/ and a number")
+        ranks = {len(shape), len(storage.file_shape), len(storage.chunk_shape)}
+        if len(ranks) > 1 or 0 in storage.chunk_shape:
+            raise fields.error("file_shape", "and chunk_shape do not fit the shape")
+        if any(file % chunk for file, chunk in zip(storage.file_shape, storage.chunk_shape, strict=True)):
+            raise fields.error("file_shape", "is not a multiple of chunk_shape")
+    return ArrayLeaf(dtype, shape, key_impl, fields.flag("is_host"), fields.text("sharding"), storage, tuple(positions))
+
+
+def _decode_part(fields: Fields, part: Any, shape: Shape, itemsize: int, packs: tuple[int, ...]) -> Part:
+    if not isinstance(part, list) or len(part) != 4 or not isinstance(part[2], list):
+        raise fields.error("parts", "has a part that is not a list of four entries")
+    spans = {str(dim): span for dim, span in enumerate(part[2])}
+    entry = Fields({"process": part[0], "offset": part[1], "crc32": part[3], **spans}, fields.where)
+    box = tuple(_span(entry, dim) for dim in spans)
+    if len(box) != len(shape) or any(high > size for (_, high), size in zip(box, shape, strict=True)):
+        raise fields.error("parts", f"has a part outside of the array's shape {shape}")
+    decoded = Part(entry.size("process"), entry.size("offset"), box, entry.size("crc32"))
+    if decoded.process >= len(packs) or decoded.offset + box_size(box) * itemsize > packs[decoded.process]:
+        raise fields.error("parts", "has a part outside of its pack")
+    return decoded
+
+
+def _span(entry: Fields, name: str) -> Span:
+    match entry.sizes(name):
+        case [low, high] if low <= high:
+            return low, high
+    raise entry.error(name, "is not a first index and a last index plus one")
+
+
+def _decode_value(fields: Fields) -> Any:
+    value = fields["value"]
+    if not isinstance(value, (dict, list)):
+        return value
+    try:
+        match value:
+            case {"float": str(text)}:
+                return float.fromhex(text)
+            case {"complex": [str(real), str(imaginary)]}:
+                return complex(float.fromhex(real), float.fromhex(imaginary))
+    except ValueError:
+        pass
+    raise fields.error("value", "is neither a number nor a string nor null")

@@ -1,0 +1,75 @@
+"""Names of leaves: the path of a leaf in its pytree as text, such as `params/layers/0/kernel`.
+
+A name is a JSON pointer (RFC 6901) without its first slash: `~` and `/` inside a key are written as `~0` and `~1`.
+Names never become names of files.
+"""
+
+from typing import Any, final
+
+from shardwise import tree_util
+from shardwise.errors import CheckpointError
+
+_LONGEST = 4096  # characters
+
+
+@final
+class Branch:
+    """A node between the root and the leaves of a tree that is rebuilt from names: its children, by key."""
+
+    def __init__(self) -> None:
+        self.children: dict[str | int, Any] = {}
+
+    def build(self) -> Any:
+        """Return a list if the keys are 0, 1, 2, … as positions, otherwise a dict."""
+        built = {key: child.build() if isinstance(child, Branch) else child for key, child in self.children.items()}
+        if built and list(built) == list(range(len(built))):
+            return list(built.values())
+        return {str(key): child for key, child in built.items()}
+
+
+def leaf_name(path: tuple[Any, ...]) -> str:
+    """Return the name of the leaf at a key path.
+
+    Raises:
+        CheckpointError: if a key has a NUL character, or if the name is too long.
+    """
+    name = "/".join(str(key).replace("~", "~0").replace("/", "~1") for key in map(_key_of, path))
+    if "\0" in name:
+        raise CheckpointError(f"the key {name!r} has a NUL character: rename it")
+    if len(name) > _LONGEST:
+        raise CheckpointError(
+            f"the path of a leaf has {len(name)} characters, more than {_LONGEST}: shorten its keys. "
+            f"It begins with {name[:80]!r}"
+        )
+    return name
+
+
+def position_keys(path: tuple[Any, ...]) -> list[bool]:
+    """Return for each key of a path whether it is a position in a sequence."""
+    return [isinstance(key, (tree_util.SequenceKey, tree_util.FlattenedIndexKey)) for key in path]
+
+
+def nested(leaves: dict[str, tuple[list[bool], Any]]) -> Any:
+    """Return nested dicts and lists with these leaves; each has, by its name, `position_keys` and a value."""
+    if list(leaves) == [""]:
+        return leaves[""][1]
+    root = Branch()
+    for name, (positions, leaf) in leaves.items():
+        keys = [key.replace("~1", "/").replace("~0", "~") for key in name.split("/")]
+        typed = [int(key) if is_position else key for key, is_position in zip(keys, positions, strict=True)]
+        branch = root
+        for key in typed[:-1]:
+            branch = branch.children.setdefault(key, Branch())
+        branch.children[typed[-1]] = leaf
+    return root.build()
+
+
+def _key_of(key: Any) -> Any:
+    """Return what an entry of a key path holds: a dict key, a position or the name of an attribute."""
+    if isinstance(key, tree_util.SequenceKey):
+        return key.idx
+    if isinstance(key, (tree_util.DictKey, tree_util.FlattenedIndexKey)):
+        return key.key
+    if isinstance(key, tree_util.GetAttrKey):
+        return key.name
+    return key

@@ -1,0 +1,161 @@
+"""Read arrays of a checkpoint, with a bound on the host memory that is in use."""
+
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.checkpoints.blocks import open_blocks, pack_blocks, stored_dtype
+from shardwise.checkpoints.box import Box, box_index, box_shape, box_size, box_text
+from shardwise.checkpoints.context import read_context
+from shardwise.checkpoints.location import MANIFEST, Location, location_of
+from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part
+from shardwise.errors import CheckpointError, CorruptCheckpoint
+
+_PACK_WINDOW = 1 << 24  # bytes of a pack that are read at a time
+
+HostArray = np.ndarray[Any, Any]
+
+
+@final
+class Reader:
+    """A committed checkpoint, open for reading.
+
+    Args:
+        path: the folder or URL.
+        memory_limit: the bytes of host memory that reads may use at a time. A larger block is read alone.
+
+    Raises:
+        CheckpointError: if there is no checkpoint at `path`.
+        CorruptCheckpoint: if its manifest is not valid, or if files are missing.
+    """
+
+    def __init__(self, path: Any, memory_limit: int = 1 << 31):
+        location = location_of(path)
+        self.path = str(location)
+        self.location, self.manifest = _open_checkpoint(location)
+        self._limit = memory_limit
+        self._context = read_context()
+
+    def read_boxes(self, boxes: Iterable[tuple[str, Box]]) -> Iterator[tuple[str, Box, HostArray]]:
+        """Read boxes of arrays that have folders of their own, in order.
+
+        Args:
+            boxes: names of arrays, and indices into them.
+
+        Returns:
+            An iterator of the names, the indices and the elements.
+        """
+        waiting: deque[tuple[str, Box, int, Any]] = deque()
+        used = 0
+        stores: dict[str, Any] = {}
+        for name, box in boxes:
+            leaf = self.manifest.arrays[name]
+            nbytes = box_size(box) * leaf.dtype.itemsize
+            while waiting and used + nbytes > self._limit:
+                used -= waiting[0][2]
+                yield self._result(*waiting.popleft())
+            if name not in stores:
+                assert isinstance(leaf.storage, Chunked)
+                stores = {name: self._open(leaf, leaf.storage)}  # arrays come one after the other
+            waiting.append((name, box, nbytes, stores[name][box_index(box)].read()))
+            used += nbytes
+        while waiting:
+            yield self._result(*waiting.popleft())
+
+    def _open(self, leaf: ArrayLeaf, blocks: Chunked) -> Any:
+        return open_blocks(self.location, leaf.shape, leaf.dtype, blocks, self._context).result()
+
+    def _result(self, name: str, box: Box, nbytes: int, future: Any) -> tuple[str, Box, HostArray]:
+        leaf = self.manifest.arrays[name]
+        try:
+            data = future.result()
+        except Exception as error:
+            raise self._corrupt(f"{name!r}, {box_text(box)}", error) from error
+        return name, box, data.view(leaf.dtype)
+
+    def read_small(self, names: Iterable[str]) -> Iterator[tuple[str, HostArray]]:
+        """Read packed arrays, in the order in which they become complete.
+
+        Returns:
+            An iterator of the names and the elements.
+        """
+        wanted = {name: self.manifest.arrays[name] for name in names}
+        missing = {name: len(leaf.storage) for name, leaf in wanted.items() if isinstance(leaf.storage, tuple)}
+        arrays: dict[str, HostArray] = {}
+        for name, count in missing.items():
+            if not count:
+                yield name, np.empty(wanted[name].shape, wanted[name].dtype)
+        for name, part, content in self._parts(wanted):
+            leaf = wanted[name]
+            if zlib.crc32(content) != part.crc32:
+                raise CorruptCheckpoint(f"{self.path}: {name!r}, {box_text(part.box)}, does not match its checksum")
+            if name not in arrays:
+                arrays[name] = np.empty(leaf.shape, leaf.dtype)
+            elements = np.frombuffer(content, stored_dtype(leaf.dtype)).view(leaf.dtype)
+            arrays[name][box_index(part.box)] = elements.reshape(box_shape(part.box))
+            missing[name] -= 1
+            if not missing[name]:
+                yield name, arrays.pop(name)
+
+    def _parts(self, leaves: Mapping[str, ArrayLeaf]) -> Iterator[tuple[str, Part, bytes]]:
+        """Read the parts of packed arrays, in the order of the packs."""
+        parts = [
+            (part, name) for name, leaf in leaves.items() if isinstance(leaf.storage, tuple) for part in leaf.storage
+        ]
+        ordered = deque(sorted(parts, key=lambda each: (each[0].process, each[0].offset)))
+        while ordered:
+            window = [ordered.popleft()]
+            first = window[0][0]
+            while ordered and ordered[0][0].process == first.process:
+                end = ordered[0][0].offset + self._part_bytes(leaves, ordered[0])
+                if end > first.offset + _PACK_WINDOW:
+                    break
+                window.append(ordered.popleft())
+            end = max(part.offset + self._part_bytes(leaves, (part, name)) for part, name in window)
+            content = self._read_pack(first.process, first.offset, end, [name for _, name in window])
+            for part, name in window:
+                start = part.offset - first.offset
+                yield name, part, content[start : start + self._part_bytes(leaves, (part, name))]
+
+    @staticmethod
+    def _part_bytes(leaves: Mapping[str, ArrayLeaf], entry: tuple[Part, str]) -> int:
+        part, name = entry
+        return box_size(part.box) * leaves[name].dtype.itemsize
+
+    def _read_pack(self, process: int, start: int, stop: int, names: list[str]) -> bytes:
+        """Read bytes of the pack of a process, which hold these arrays."""
+        if start == stop:
+            return b""
+        nbytes = self.manifest.packs[process]
+        try:
+            blocks = pack_blocks(process, nbytes)
+            store = open_blocks(self.location, (nbytes,), np.dtype(np.uint8), blocks, self._context).result()
+            return bytes(store[start:stop].read().result().data)
+        except Exception as error:
+            shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise self._corrupt(f"the small arrays {shown}, in packs/{process}", error) from error
+
+    def _corrupt(self, what: str, error: Exception) -> CheckpointError:
+        kind = CheckpointError if "PERMISSION_DENIED" in str(error) else CorruptCheckpoint
+        return kind(f"{self.path}: {what}, cannot be read: {error}")
+
+
+def _open_checkpoint(location: Location) -> tuple[Location, Manifest]:
+    """Return where the files of a committed checkpoint are, and its manifest."""
+    data = location.data()
+    content = None if data is None else data.read(MANIFEST, LARGEST_MANIFEST)
+    if data is None or content is None:
+        near = location.children()
+        hint = f" It has the checkpoints {', '.join(near[-5:])}." if near else ""
+        raise CheckpointError(f"there is no checkpoint at {location}.{hint}")
+    manifest = Manifest.decode(content, f"{location}/{MANIFEST}")
+    size = data.size()
+    if size is not None and size < manifest.nbytes:
+        raise CorruptCheckpoint(
+            f"{location}: the arrays have {manifest.nbytes:,} bytes, but the files have only {size:,}: files are "
+            "missing or cut"
+        )
+    return data, manifest

@@ -1,0 +1,191 @@
+"""Restore checkpoints: each device gets its shard straight from the files that hold it."""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from shardwise import tree_util
+from shardwise.api.creation import make_array_from_single_device_arrays
+from shardwise.api.placement import device_put
+from shardwise.checkpoints.box import Box, whole
+from shardwise.checkpoints.compare import check_targets
+from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Manifest, ValueLeaf
+from shardwise.checkpoints.names import nested
+from shardwise.checkpoints.read import HostArray, Reader
+from shardwise.checkpoints.snapshot import named_leaves
+from shardwise.checkpoints.target import Target, default_target, target_of
+from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.runtime.array import ArrayImpl, array_signature, key_data_sharding
+from shardwise.runtime.sharding import Sharding
+
+
+def restore(
+    path: str | os.PathLike[str],
+    like: Any = None,
+    *,
+    shardings: Any = None,
+    only: str | None = None,
+    cast: bool = False,
+    allow_missing: bool = False,
+    allow_extra: bool = False,
+    memory_limit: int = 1 << 31,
+) -> Any:
+    """Restore a checkpoint.
+
+    Every process calls it with the same arguments. Each reads the blocks that its devices need, from whatever mesh and
+    number of processes they were saved. Every block is compared with its checksum.
+
+    Args:
+        path: the folder or URL of the checkpoint.
+        like: a pytree of arrays or `ShapeDtypeStruct`s, whose structure, types and shardings the result has. Without
+            it, the result is nested dicts and lists of numpy arrays.
+        shardings: shardings of arrays in place of those of `like`, as a tree prefix of it; or one for all arrays.
+        only: a regular expression; leaves whose names it does not match are left out, or kept from `like`.
+        cast: whether arrays are converted to the dtypes of `like`.
+        allow_missing: whether leaves that the checkpoint lacks are kept from `like`.
+        allow_extra: whether leaves that `like` lacks are ignored.
+        memory_limit: the bytes of host memory that reading may use; a shard that is larger is read alone.
+
+    Returns:
+        The restored pytree.
+
+    Raises:
+        CheckpointError: if there is no checkpoint at `path`, or if it cannot be read.
+        CorruptCheckpoint: if it was changed after it was written; the message names the array.
+        CheckpointMismatch: if it differs from `like`; the message lists all differences.
+
+    Example:
+        >>> jax.checkpoints.save(folder / "step-7", {"w": jnp.arange(4.0)}).wait()
+        >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
+        >>> like = {"w": jax.ShapeDtypeStruct((4,), jnp.float32, sharding=rows)}
+        >>> jax.checkpoints.restore(folder / "step-7", like)["w"].sharding.spec
+        P('rows')
+    """
+    reader = Reader(path, memory_limit)
+    pattern = re.compile(only) if only is not None else None
+    leaves = {name: leaf for name, leaf in reader.manifest.leaves.items() if not pattern or pattern.search(name)}
+    if like is None:
+        one = shardings if _is_sharding(shardings) else None
+        targets = {name: default_target(leaf, name, one) for name, leaf in leaves.items()}
+        restored = _restore_leaves(reader, targets, cast=False)
+        return nested({name: (list(leaf.positions), restored[name]) for name, leaf in leaves.items()})
+    named = named_leaves(like)
+    by_leaf = dict(zip(named, _shardings_of(shardings, like), strict=True))
+    targets = {
+        name: target_of(name, leaf, by_leaf[name])
+        for name, (_, leaf) in named.items()
+        if pattern is None or pattern.search(name)
+    }
+    check_targets(reader.path, leaves, targets, cast=cast, allow_missing=allow_missing, allow_extra=allow_extra)
+    restored = _restore_leaves(reader, {name: target for name, target in targets.items() if name in leaves}, cast)
+    structure = tree_util.tree_structure(like, is_leaf=lambda node: node is None)
+    return structure.unflatten([restored.get(name, leaf) for name, (_, leaf) in named.items()])
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Return what a checkpoint holds, without reading its arrays.
+
+    Args:
+        path: the folder or URL of the checkpoint.
+
+    Returns:
+        The manifest: `leaves` by name, `metadata`, `versions` and `created`.
+
+    Raises:
+        CheckpointError: if there is no checkpoint at `path`.
+        CorruptCheckpoint: if its manifest is not valid.
+
+    Example:
+        >>> jax.checkpoints.save(folder / "step-9", {"w": jnp.arange(4.0)}, metadata={"run": 1}).wait()
+        >>> jax.checkpoints.read_manifest(folder / "step-9").metadata
+        {'run': 1}
+    """
+    return Reader(path).manifest
+
+
+def _is_sharding(x: Any) -> bool:
+    return x is None or isinstance(x, (Sharding, PartitionSpec))
+
+
+def _shardings_of(shardings: Any, like: Any) -> list[Any]:
+    """Return a sharding or None for each leaf of `like`, where None counts as a leaf."""
+    marked = tree_util.tree_map(lambda _: 0, like, is_leaf=lambda node: node is None)
+    return tree_util.broadcast_prefix(shardings, marked, is_leaf=_is_sharding)
+
+
+def _restore_leaves(reader: Reader, targets: Mapping[str, Target], cast: bool) -> dict[str, Any]:
+    """Return the restored leaves, by name."""
+    restored: dict[str, Any] = {}
+    small, large = [], []
+    for name in targets:
+        leaf = reader.manifest.leaves[name]
+        if isinstance(leaf, ValueLeaf):
+            restored[name] = leaf.value
+        elif isinstance(leaf.storage, Chunked):
+            large.append(name)
+        else:
+            small.append(name)
+    for name, data in reader.read_small(small):
+        restored[name] = _placed(data, reader.manifest.arrays[name], targets[name])
+    shards: dict[str, dict[Box, list[Any]]] = {
+        name: _boxes(reader.manifest.arrays[name], targets[name]) for name in large
+    }
+    done: dict[str, list[Any]] = {}
+    boxes = [(name, box) for name in large for box in shards[name]]
+    left = {name: len(shards[name]) for name in large}
+    for name, box, data in reader.read_boxes(boxes):
+        target = targets[name]
+        if target.sharding is None:
+            restored[name] = data.astype(target.dtype, copy=False)
+        else:
+            converted = data if is_key(target.dtype) else data.astype(target.dtype, copy=False)
+            done.setdefault(name, []).extend(device_put(converted, device) for device in shards[name][box])
+            left[name] -= 1
+            if not left[name]:
+                restored[name] = _assembled(done.pop(name), reader.manifest.arrays[name], target)
+        del data
+    for name in large:  # no device of this process holds a part of it
+        if name not in restored:
+            restored[name] = _assembled([], reader.manifest.arrays[name], targets[name])
+    return restored
+
+
+def _boxes(leaf: ArrayLeaf, target: Target) -> dict[Box, list[Any]]:
+    """Return the distinct blocks of a stored array that this process needs, each with the devices that hold it."""
+    if target.sharding is None:
+        return {whole(leaf.shape): []}
+    sharding = key_data_sharding(target.sharding) if is_key(target.dtype) else target.sharding
+    boxes: dict[Box, list[Any]] = {}
+    for device, index in sharding.local_shard_indices(leaf.shape).items():
+        boxes.setdefault(tuple((span.start, span.stop) for span in index), []).append(device)
+    return boxes
+
+
+def _placed(data: HostArray, leaf: ArrayLeaf, target: Target) -> Any:
+    """Return a small array, read whole, where the target says."""
+    if target.sharding is None:
+        return data.astype(target.dtype, copy=False)
+    if not is_key(target.dtype):
+        return device_put(data.astype(target.dtype, copy=False), target.sharding)
+    return _as_keys(device_put(data, key_data_sharding(target.sharding)), target)
+
+
+def _assembled(shards: list[Any], leaf: ArrayLeaf, target: Target) -> Any:
+    """Return an array of shards on single devices."""
+    assert target.sharding is not None
+    if is_key(target.dtype):
+        words = make_array_from_single_device_arrays(
+            leaf.shape, key_data_sharding(target.sharding), shards, dtype=leaf.dtype
+        )
+        return _as_keys(words, target)
+    return make_array_from_single_device_arrays(leaf.shape, target.sharding, shards, dtype=target.dtype)
+
+
+def _as_keys(words: Any, target: Target) -> ArrayImpl:
+    """Return the keys that consist of these words, sharing their memory."""
+    assert target.shape is not None and target.sharding is not None
+    signature = array_signature(ArrayType(target.shape, target.dtype), target.sharding, True)
+    return ArrayImpl.of(words.buffers, signature)

@@ -1,0 +1,262 @@
+"""Save pytrees of sharded arrays, in the background.
+
+Every process writes the shards that it holds into a location that no reader sees. After all have written, process 0
+writes the manifest and commits.
+"""
+
+import atexit
+import logging
+import os
+import secrets
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.checkpoints.blocks import open_blocks, pack_blocks, zarr_file
+from shardwise.checkpoints.box import Box, box_index, cut, relative, whole
+from shardwise.checkpoints.context import write_context
+from shardwise.checkpoints.group import Group
+from shardwise.checkpoints.location import MANIFEST, Location, location_of
+from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Leaf, Manifest, check_metadata
+from shardwise.checkpoints.parts import merge_parts, parts_of
+from shardwise.checkpoints.snapshot import Snapshot, take_snapshot
+from shardwise.errors import CheckpointError, CheckpointExists
+from shardwise.version import __version__
+
+BYTES_IN_FLIGHT = 1 << 29  # that TensorStore may be writing at a time
+_log = logging.getLogger("shardwise")
+
+
+@final
+class Save:
+    """A checkpoint that is being written in the background.
+
+    Attributes:
+        path: where it will be, as text.
+        total_bytes: the bytes that this process writes.
+        written_bytes: how many of them are written.
+    """
+
+    def __init__(self, location: Location, snapshot: Snapshot, metadata: Mapping[str, Any], group: Group):
+        self.path = str(location)
+        self.total_bytes = snapshot.nbytes
+        self.written_bytes = 0
+        self._error: BaseException | None = None
+        self._is_reported = False
+        self._thread = threading.Thread(
+            target=self._run, args=(location, snapshot, metadata, group), name=f"save {self.path}", daemon=True
+        )
+        self._thread.start()
+
+    def done(self) -> bool:
+        """Return whether it is committed, or has failed."""
+        return not self._thread.is_alive()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the checkpoint is committed.
+
+        Args:
+            timeout: how many seconds to wait; by default, as long as it takes.
+
+        Raises:
+            CheckpointError: if it could not be written; earlier checkpoints are unchanged.
+            TimeoutError: if it is not committed in time.
+        """
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise TimeoutError(f"{self.path} is not committed after {timeout} s: {self}")
+        self._is_reported = True
+        if self._error is not None:
+            raise self._error
+
+    def __repr__(self) -> str:
+        if not self.done():
+            state = f"{self.written_bytes:,} of {self.total_bytes:,} bytes written"
+        else:
+            state = "committed" if self._error is None else f"failed: {self._error}"
+        return f"<Save {self.path}: {state}>"
+
+    def raise_unreported(self) -> None:
+        """Raise the error of a save that has failed and that nobody waited for."""
+        if self.done() and self._error is not None and not self._is_reported:
+            self.wait()
+
+    def _run(self, location: Location, snapshot: Snapshot, metadata: Mapping[str, Any], group: Group) -> None:
+        try:
+            self._write(location, snapshot, metadata, group)
+        except CheckpointError as error:
+            self._error = error
+        except Exception as error:
+            self._error = CheckpointError(
+                f"{self.path} could not be saved after {self.written_bytes:,} of {self.total_bytes:,} bytes: {error}. "
+                "Earlier checkpoints are unchanged."
+            )
+            self._error.__cause__ = error
+
+    def _write(self, location: Location, snapshot: Snapshot, metadata: Mapping[str, Any], group: Group) -> None:
+        partial = location.begin(group.exchange(secrets.token_hex(8))[0])
+        error: Exception | None = None
+        try:
+            partial.prepare()
+            self._write_arrays(partial, snapshot, group)
+        except Exception as failure:
+            error = failure
+        try:
+            parts = group.exchange(parts_of(snapshot) if error is None else None)
+            group.agree(error)
+            if group.index == 0:
+                try:
+                    self._commit(location, partial, merge_parts(snapshot.leaves, parts), parts, metadata)
+                except Exception as failure:
+                    error = failure
+            group.agree(error)
+        except BaseException:
+            if group.index == 0:
+                partial.delete()
+            raise
+        _log.info("saved %s: %s bytes", self.path, f"{self.total_bytes:,}")
+
+    def _write_arrays(self, partial: Location, snapshot: Snapshot, group: Group) -> None:
+        """Write the shards and the pack of this process; process 0 writes the metadata of arrays too."""
+        context = write_context()
+        in_flight: deque[tuple[int, str, Any]] = deque()
+        flying = 0
+        for name, blocks, store, box, data in _writes(partial, snapshot, group, context):
+            while in_flight and flying + data.nbytes > BYTES_IN_FLIGHT:
+                flying -= self._finish(*in_flight.popleft())
+            future = store[box_index(box)].write(data, can_reference_source_data_indefinitely=True)
+            in_flight.append((data.nbytes, f"{name} in {blocks.folder}", future))
+            flying += data.nbytes
+        while in_flight:
+            self._finish(*in_flight.popleft())
+
+    def _finish(self, nbytes: int, what: str, future: Any) -> int:
+        """Wait until a block is written, and return its bytes."""
+        try:
+            future.result()
+        except Exception as error:
+            raise CheckpointError(
+                f"{self.path}: {nbytes:,} bytes of {what} could not be written: {error}. "
+                "Earlier checkpoints are unchanged."
+            ) from error
+        self.written_bytes += nbytes
+        return nbytes
+
+    def _commit(
+        self,
+        location: Location,
+        partial: Location,
+        leaves: Mapping[str, Leaf],
+        parts: list[Any],
+        metadata: Mapping[str, Any],
+    ) -> None:
+        versions = {"shardwise": __version__, "jaxlib": version("jaxlib"), "tensorstore": version("tensorstore")}
+        packs = tuple(part["pack_bytes"] for part in parts)
+        manifest = Manifest(leaves, packs, metadata, versions, datetime.now(UTC).isoformat(timespec="seconds"))
+        data = manifest.encode()
+        Manifest.decode(data, f"{location}/{MANIFEST}")  # what cannot be read back is not committed
+        partial.write(MANIFEST, data)
+        location.commit(partial)
+
+
+def _writes(
+    partial: Location, snapshot: Snapshot, group: Group, context: Any
+) -> Iterator[tuple[str, Chunked, Any, Box, np.ndarray[Any, Any]]]:
+    """Return the writes of this process: the name and the blocks of an array, its store, and an index with its data."""
+    for name, leaf in snapshot.leaves.items():
+        if not isinstance(leaf, ArrayLeaf) or not isinstance(leaf.storage, Chunked):
+            continue
+        if group.index == 0:
+            partial.write(f"{leaf.storage.folder}/zarr.json", zarr_file(leaf.shape, leaf.dtype, leaf.storage))
+        if shards := snapshot.shards[name]:
+            store = open_blocks(partial, leaf.shape, leaf.dtype, leaf.storage, context).result()
+            for box, data in shards:
+                for part in cut(box, leaf.storage.file_shape):
+                    yield name, leaf.storage, store, part, data[box_index(relative(part, box))]
+    if snapshot.pack:
+        data = np.frombuffer(snapshot.pack, np.uint8)
+        blocks = pack_blocks(group.index, len(data))
+        partial.write(f"{blocks.folder}/zarr.json", zarr_file(data.shape, data.dtype, blocks))
+        store = open_blocks(partial, data.shape, data.dtype, blocks, context).result()
+        for part in cut(whole(data.shape), blocks.file_shape):
+            yield "small arrays", blocks, store, part, data[box_index(part)]
+
+
+class _Pending:
+    """The save that is being written. The next one waits for it, so that at most one snapshot is in memory."""
+
+    def __init__(self) -> None:
+        self.save: Save | None = None
+        self.number = 0
+        self.lock = threading.Lock()
+
+    def finish(self) -> None:
+        """Wait for the save that is being written, and raise its error if nobody waited for it."""
+        if self.save is not None:
+            self.save._thread.join()
+            self.save.raise_unreported()
+
+
+_pending = _Pending()
+
+
+def save(
+    path: str | os.PathLike[str],
+    tree: Any,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    timeout: float = 600,
+) -> Save:
+    """Save a pytree of arrays as a checkpoint, in the background.
+
+    It returns when the arrays may be changed or donated. The checkpoint appears at `path` when everything is written;
+    until then, and if the program ends before, there is nothing. Every process of a program calls it with the same
+    arguments, and writes the shards that it holds; replicas are written once. A save waits for the one before.
+
+    Args:
+        path: a folder that does not exist yet, or a URL, `s3://bucket/name` or `gs://bucket/name`. All processes must
+            reach it.
+        tree: a pytree of arrays, PRNG keys, numpy arrays, numbers, strings and None.
+        metadata: a JSON object to save beside it, such as the configuration of the run or the state of a data iterator.
+        timeout: how many seconds to wait for other processes.
+
+    Returns:
+        The save that is being written: `wait()` waits for it and raises its errors.
+
+    Raises:
+        CheckpointExists: if there is a checkpoint at `path`.
+        CheckpointError: if a leaf cannot be saved, if the folder cannot be written, or if the save before has failed
+            and nobody waited for it.
+
+    Example:
+        >>> state = {"w": jnp.ones((4, 4)), "step": 3}
+        >>> jax.checkpoints.save(folder / "step-3", state).wait()
+        >>> jax.checkpoints.restore(folder / "step-3")["step"]
+        3
+    """
+    location = location_of(path)
+    checked_metadata = check_metadata(metadata or {})
+    with _pending.lock:
+        _pending.finish()
+        _pending.number += 1
+        group = Group(f"save {_pending.number} of {location}", timeout)
+        if group.index == 0 and location.data() is not None:
+            group.agree(CheckpointExists(f"{location} exists: choose another name, or delete it first"))
+        group.agree(None)
+        snapshot = take_snapshot(tree, group.index)
+        _pending.save = Save(location, snapshot, checked_metadata, group)
+        return _pending.save
+
+
+@atexit.register
+def _finish_at_exit() -> None:
+    """Wait for the save that is being written, so that it is not lost when the program ends."""
+    if _pending.save is not None and not _pending.save.done():
+        _pending.save._thread.join()
+    if _pending.save is not None and _pending.save._error is not None and not _pending.save._is_reported:
+        _log.error("%s", _pending.save._error)

@@ -1,0 +1,140 @@
+"""Snapshot: copies in host memory of the shards that this process writes, so that the arrays may be donated."""
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from shardwise import tree_util
+from shardwise.checkpoints.blocks import LARGEST_CHUNK, LARGEST_FILE, block_shape, stored_dtype
+from shardwise.checkpoints.box import Box, box_size, whole
+from shardwise.checkpoints.manifest import DTYPES, ArrayLeaf, Chunked, Leaf, Part, Shape, ValueLeaf, check_value
+from shardwise.checkpoints.names import leaf_name, position_keys
+from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.trace.tracer import Tracer
+from shardwise.errors import CheckpointError
+from shardwise.random.keys import key_impl
+from shardwise.runtime.array import ArrayImpl
+
+LARGEST_PACKED = 1 << 20  # bytes; larger arrays are stored in folders of their own
+
+
+@final
+@dataclass(frozen=True)
+class Snapshot:
+    """What this process writes of a checkpoint.
+
+    Attributes:
+        leaves: all leaves, by name. Packed ones have only the parts of this process.
+        shards: for each array in a folder of its own, the shards that this process writes, each with its index.
+        pack: the bytes of the small arrays that this process writes.
+    """
+
+    leaves: Mapping[str, Leaf]
+    shards: Mapping[str, list[tuple[Box, np.ndarray[Any, Any]]]]
+    pack: bytes
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.pack) + sum(data.nbytes for shards in self.shards.values() for _, data in shards)
+
+
+def named_leaves(tree: Any) -> dict[str, tuple[tuple[bool, ...], Any]]:
+    """Return the leaves of a pytree by name, each with its `position_keys`. None counts as a leaf.
+
+    Raises:
+        CheckpointError: if two leaves have the same name.
+    """
+    leaves, _ = tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is None)
+    named: dict[str, tuple[tuple[bool, ...], Any]] = {}
+    for path, leaf in leaves:
+        name = leaf_name(path)
+        if name in named:
+            raise CheckpointError(
+                f"two leaves of the tree have the name {name!r}, because their keys differ only in type, such as 1 and "
+                '"1": rename one'
+            )
+        named[name] = tuple(position_keys(path)), leaf
+    return named
+
+
+def take_snapshot(tree: Any, process: int) -> Snapshot:
+    """Copy what process number `process` writes of a pytree.
+
+    Raises:
+        CheckpointError: if a leaf cannot be saved.
+    """
+    named = named_leaves(tree)
+    for _, leaf in named.values():  # copies from devices run at the same time
+        if isinstance(leaf, ArrayImpl):
+            _check_array(leaf)
+            leaf.copy_to_host_async()
+    leaves: dict[str, Leaf] = {}
+    shards: dict[str, list[tuple[Box, np.ndarray[Any, Any]]]] = {}
+    pack = bytearray()
+    for number, (name, (positions, leaf)) in enumerate(named.items()):
+        if not isinstance(leaf, (ArrayImpl, np.ndarray, np.generic)):
+            leaves[name] = ValueLeaf(check_value(name, _checked(name, leaf)), positions)
+            continue
+        own = _own_shards(name, leaf, process)
+        impl = key_impl(leaf) if isinstance(leaf, ArrayImpl) and is_key(leaf.type.dtype) else None
+        words = leaf.words if isinstance(leaf, ArrayImpl) else np.asarray(leaf)
+        dtype, shape = np.dtype(words.dtype), tuple(words.shape)
+        storage: Chunked | tuple[Part, ...]
+        if math.prod(shape) * dtype.itemsize > LARGEST_PACKED:
+            file_shape = block_shape(_shard_shape(words), dtype.itemsize, LARGEST_FILE)
+            storage = Chunked(f"arrays/{number}", file_shape, block_shape(file_shape, dtype.itemsize, LARGEST_CHUNK))
+            shards[name] = own
+        else:
+            storage = tuple(_add_part(pack, process, box, data) for box, data in own)
+        is_host = not isinstance(leaf, ArrayImpl)
+        text = str(leaf.sharding) if isinstance(leaf, ArrayImpl) else "host"
+        leaves[name] = ArrayLeaf(dtype, shape, impl, is_host, text, storage, positions)
+    return Snapshot(leaves, shards, bytes(pack))
+
+
+def _checked(name: str, leaf: Any) -> Any:
+    if isinstance(leaf, Tracer):
+        raise CheckpointError(f"the leaf {name!r} is {leaf!r}: save arrays outside of traced functions")
+    return leaf
+
+
+def _check_array(array: ArrayImpl) -> None:
+    if array.is_unreduced:
+        raise CheckpointError(
+            f"an array {array.type} is unreduced: each device holds a term of a sum. Sum them with `reshard` first."
+        )
+    array.block_until_ready()
+
+
+def _shard_shape(words: Any) -> Shape:
+    return tuple(words.sharding.shard_shape(words.shape)) if isinstance(words, ArrayImpl) else tuple(words.shape)
+
+
+def _own_shards(name: str, leaf: Any, process: int) -> list[tuple[Box, np.ndarray[Any, Any]]]:
+    """Return copies of the shards of an array that this process writes: the first replica of each.
+
+    Process 0 writes host arrays.
+    """
+    if not isinstance(leaf, ArrayImpl):
+        host = np.asarray(leaf)
+        if str(host.dtype) not in DTYPES:
+            raise CheckpointError(f"the leaf {name!r} is a numpy array of {host.dtype}, which a checkpoint cannot hold")
+        return [(whole(host.shape), _copy(host))] if process == 0 else []
+    shards = [shard for shard in leaf.words.addressable_shards if shard.replica_id == 0]
+    return [(shard.spans, _copy(shard.numpy())) for shard in shards if box_size(shard.spans)]
+
+
+def _copy(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a contiguous copy, in the dtype in which it is stored."""
+    return np.array(data, order="C").view(stored_dtype(data.dtype))
+
+
+def _add_part(pack: bytearray, process: int, box: Box, data: np.ndarray[Any, Any]) -> Part:
+    content = data.tobytes()
+    part = Part(process, len(pack), box, zlib.crc32(content))
+    pack += content
+    return part

@@ -1,0 +1,80 @@
+"""Target: what a leaf of a checkpoint is restored to."""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.checkpoints.manifest import ArrayLeaf, Leaf, Shape, ValueLeaf
+from shardwise.compiler.dtypes import KEY_DTYPES, is_key
+from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.errors import CheckpointError
+from shardwise.execute.request import default_device
+from shardwise.runtime.array import ArrayImpl
+from shardwise.runtime.client import process_count
+from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, sharding_in_force
+
+
+@final
+@dataclass(frozen=True)
+class Target:
+    """The type of a restored leaf.
+
+    Attributes:
+        shape: the shape of the array; None for a Python value.
+        dtype: the dtype, which may be that of PRNG keys; None for a Python value.
+        sharding: the sharding; None for a numpy array and for a Python value.
+    """
+
+    shape: Shape | None = None
+    dtype: Any = None
+    sharding: Sharding | None = None
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return "a Python value"
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+def target_of(name: str, like: Any, sharding: Any) -> Target:
+    """Return the target for a leaf of `like`. `sharding` replaces its own; None keeps that.
+
+    Raises:
+        CheckpointError: if it is not known on which devices the array shall be.
+    """
+    if isinstance(like, (np.ndarray, np.generic)) and sharding is None:
+        return Target(like.shape, like.dtype)
+    if not isinstance(like, (ArrayImpl, ShapeDtypeStruct, np.ndarray, np.generic)):
+        return Target()
+    return Target(tuple(like.shape), like.dtype, _resolved(name, sharding or getattr(like, "sharding", None)))
+
+
+def default_target(leaf: Leaf, name: str, sharding: Any) -> Target:
+    """Return the target for a leaf without a `like`: a numpy array, unless `sharding` is given."""
+    if isinstance(leaf, ValueLeaf):
+        return Target()
+    shape, dtype = logical_type(leaf)
+    if sharding is None and not is_key(dtype):
+        return Target(shape, dtype)
+    return Target(shape, dtype, _resolved(name, sharding))
+
+
+def logical_type(leaf: ArrayLeaf) -> tuple[Shape, Any]:
+    """Return the shape and dtype of an array as users see it: PRNG keys have no dim of words."""
+    if leaf.key_impl is None:
+        return leaf.shape, leaf.dtype
+    return leaf.shape[:-1], KEY_DTYPES[leaf.key_impl]
+
+
+def _resolved(name: str, sharding: Any) -> Sharding:
+    if isinstance(sharding, PartitionSpec):
+        return sharding_in_force(sharding, "checkpoints.restore")
+    if sharding is not None:
+        return sharding if isinstance(sharding, Sharding) else SingleDeviceSharding(sharding)
+    if process_count() > 1:
+        raise CheckpointError(
+            f"the sharding of {name!r} is not known, and there are several processes: pass `shardings`, or `like` with "
+            "shardings"
+        )
+    return SingleDeviceSharding(default_device())
