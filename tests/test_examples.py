@@ -6,6 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_origin
 
@@ -16,6 +17,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import (
     ad_checkpoint,
+    checkpoints,
     debug,
     distributed,
     dlpack,
@@ -41,12 +43,15 @@ NAMESPACES: list[ModuleType] = [
 NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := getattr(scipy.stats, name), ModuleType)]
 # Classes of these modules also have examples.
 WITH_CLASSES: list[ModuleType] = [
-    *(sw, debug, sharding, profiler, ad_checkpoint),
+    *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints),
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map),
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {
     "shardwise.as_jax": "changes what `import jax` means in the process; docs/ecosystem.md shows it",
+    "shardwise.checkpoints.Manifest": "`read_manifest` returns it",
+    "shardwise.checkpoints.Restored": "`Manager.restore` returns it",
+    "shardwise.checkpoints.Save": "`save` returns it",
     "shardwise.profiler.start_server": "keeps a port open until the process ends",
     "shardwise.profiler.stop_server": "needs a server of `start_server`",
     **{
@@ -112,14 +117,14 @@ def test_results_are_compared_with_annotations() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in NO_EXAMPLE])
-def test_example(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     function = FUNCTIONS[name]
     if inspect.isfunction(function):
         module, _, attribute = name.rpartition(".")
         monkeypatch.setattr(importlib.import_module(module), attribute, checks_result(function))
     text = function.__doc__ or ""
     assert text, f"{name} has no docstring"
-    example = doctest.DocTestParser().get_doctest(text, dict(SCOPE), name, None, 0)
+    example = doctest.DocTestParser().get_doctest(text, {**SCOPE, "folder": tmp_path}, name, None, 0)
     assert example.examples, f"{name} has no example"
     output: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)

@@ -3,13 +3,16 @@
 The name is plural because `shardwise.checkpoint` is JAX's function for rematerialization.
 """
 
+from shardwise.checkpoints.manager import Manager as Manager
+from shardwise.checkpoints.manager import Restored as Restored
 from shardwise.checkpoints.manifest import Manifest as Manifest
 from shardwise.checkpoints.restore import read_manifest as read_manifest
 from shardwise.checkpoints.restore import restore as restore
 from shardwise.checkpoints.save import Save as Save
 from shardwise.checkpoints.save import save as save
+from shardwise.checkpoints.verify import verify as verify
 from shardwise.lazy import set_public_names
 
-__all__ = ["Manifest", "Save", "read_manifest", "restore", "save"]
+__all__ = ["Manager", "Manifest", "Restored", "Save", "read_manifest", "restore", "save", "verify"]
 
 set_public_names(__name__, __all__)

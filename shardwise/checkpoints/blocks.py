@@ -57,10 +57,10 @@ def open_blocks(location: Location, shape: Shape, dtype: np.dtype[Any], blocks: 
         "driver": "zarr3",
         "kvstore": location.child(blocks.folder).kvstore(),
         "metadata": _metadata(shape, dtype, blocks),
-        "assume_metadata": True,
         "fill_missing_data_reads": False,  # a missing chunk is an error, and not zeros
+        "store_data_equal_to_fill_value": True,  # so chunks of zeros are stored too
     }
-    return ts.open(spec, context=context, open=True)
+    return ts.open(spec, context=context, open=True, assume_metadata=True)
 
 
 def zarr_file(shape: Shape, dtype: np.dtype[Any], blocks: Chunked) -> bytes:
@@ -89,3 +89,8 @@ def pack_blocks(process: int, nbytes: int) -> Chunked:
     chunk = min(max(nbytes, 1), PACK_CHUNK)
     files = min(-(-nbytes // chunk), LARGEST_FILE // chunk)
     return Chunked(f"packs/{process}", (max(files, 1) * chunk,), (chunk,))
+
+
+def storage_error_text(error: Exception) -> str:
+    """Return what TensorStore says of an error, without its description of the array."""
+    return str(error).partition(" [tensorstore_spec=")[0]

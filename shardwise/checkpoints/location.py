@@ -96,6 +96,10 @@ class Location(ABC):
         """Create the folder to write files into. Raises CheckpointError if that fails."""
 
     @abstractmethod
+    def check_writable(self) -> None:
+        """Write a file and delete it. Raises CheckpointError if that fails."""
+
+    @abstractmethod
     def commit(self, partial: "Location") -> None:
         """Make a completely written checkpoint visible here. Raises CheckpointExists if there is one already."""
 
@@ -177,6 +181,11 @@ class Folder(Location):
                 f"{self.path} cannot be created: {error.strerror}. Choose a folder that this user may write to."
             ) from error
 
+    def check_writable(self) -> None:
+        probe = f"{_PARTIAL}probe-{secrets.token_hex(4)}"
+        self.write(probe, b"")
+        (self.path / probe).unlink()
+
     def commit(self, partial: Location) -> None:
         assert isinstance(partial, Folder)
         for folder in {partial.path, *(path.parent for path in partial._files())}:
@@ -256,6 +265,14 @@ class ObjectPrefix(Location):
 
     def prepare(self) -> None:
         """There are no folders to create."""
+
+    def check_writable(self) -> None:
+        probe = f"probe-{secrets.token_hex(4)}"
+        try:
+            self.write(probe, b"")
+            self._store().write(probe, None).result()
+        except Exception as error:
+            raise CheckpointError(f"{self} cannot be written: {error}") from error
 
     def commit(self, partial: Location) -> None:
         store, token = self._store(), str(partial).rsplit("/", 1)[1]

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.checkpoints.blocks import open_blocks, pack_blocks, stored_dtype
+from shardwise.checkpoints.blocks import open_blocks, pack_blocks, storage_error_text, stored_dtype
 from shardwise.checkpoints.box import Box, box_index, box_shape, box_size, box_text
 from shardwise.checkpoints.context import read_context
 from shardwise.checkpoints.location import MANIFEST, Location, location_of
@@ -140,7 +140,7 @@ class Reader:
 
     def _corrupt(self, what: str, error: Exception) -> CheckpointError:
         kind = CheckpointError if "PERMISSION_DENIED" in str(error) else CorruptCheckpoint
-        return kind(f"{self.path}: {what}, cannot be read: {error}")
+        return kind(f"{self.path}: {what}, cannot be read: {storage_error_text(error)}")
 
 
 def _open_checkpoint(location: Location) -> tuple[Location, Manifest]:

@@ -10,14 +10,14 @@ import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, final
 
 import numpy as np
 
-from shardwise.checkpoints.blocks import open_blocks, pack_blocks, zarr_file
+from shardwise.checkpoints.blocks import open_blocks, pack_blocks, storage_error_text, zarr_file
 from shardwise.checkpoints.box import Box, box_index, cut, relative, whole
 from shardwise.checkpoints.context import write_context
 from shardwise.checkpoints.group import Group
@@ -42,12 +42,20 @@ class Save:
         written_bytes: how many of them are written.
     """
 
-    def __init__(self, location: Location, snapshot: Snapshot, metadata: Mapping[str, Any], group: Group):
+    def __init__(
+        self,
+        location: Location,
+        snapshot: Snapshot,
+        metadata: Mapping[str, Any],
+        group: Group,
+        after_commit: Callable[[], None] | None,
+    ):
         self.path = str(location)
         self.total_bytes = snapshot.nbytes
         self.written_bytes = 0
         self._error: BaseException | None = None
         self._is_reported = False
+        self._after_commit = after_commit
         self._thread = threading.Thread(
             target=self._run, args=(location, snapshot, metadata, group), name=f"save {self.path}", daemon=True
         )
@@ -119,6 +127,8 @@ class Save:
             if group.index == 0:
                 partial.delete()
             raise
+        if group.index == 0 and self._after_commit is not None:
+            self._after_commit()
         _log.info("saved %s: %s bytes", self.path, f"{self.total_bytes:,}")
 
     def _write_arrays(self, partial: Location, snapshot: Snapshot, group: Group) -> None:
@@ -141,7 +151,7 @@ class Save:
             future.result()
         except Exception as error:
             raise CheckpointError(
-                f"{self.path}: {nbytes:,} bytes of {what} could not be written: {error}. "
+                f"{self.path}: {nbytes:,} bytes of {what} could not be written: {storage_error_text(error)}. "
                 "Earlier checkpoints are unchanged."
             ) from error
         self.written_bytes += nbytes
@@ -211,6 +221,7 @@ def save(
     *,
     metadata: Mapping[str, Any] | None = None,
     timeout: float = 600,
+    after_commit: Callable[[], None] | None = None,
 ) -> Save:
     """Save a pytree of arrays as a checkpoint, in the background.
 
@@ -224,6 +235,7 @@ def save(
         tree: a pytree of arrays, PRNG keys, numpy arrays, numbers, strings and None.
         metadata: a JSON object to save beside it, such as the configuration of the run or the state of a data iterator.
         timeout: how many seconds to wait for other processes.
+        after_commit: a function that process 0 calls in the background, after the checkpoint is committed.
 
     Returns:
         The save that is being written: `wait()` waits for it and raises its errors.
@@ -249,7 +261,7 @@ def save(
             group.agree(CheckpointExists(f"{location} exists: choose another name, or delete it first"))
         group.agree(None)
         snapshot = take_snapshot(tree, group.index)
-        _pending.save = Save(location, snapshot, checked_metadata, group)
+        _pending.save = Save(location, snapshot, checked_metadata, group, after_commit)
         return _pending.save
 
 

@@ -1,0 +1,49 @@
+"""Retention: which of the saved steps are kept."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+
+@final
+@dataclass(frozen=True)
+class Retention:
+    """Which steps are kept: a step is kept if one of the rules keeps it. Without rules, all are kept.
+
+    Attributes:
+        last: keeps this many of the latest steps.
+        every: keeps the steps that are multiples of it.
+        best: keeps this many of the best steps.
+        metric: the metric that says which step is better.
+        is_larger_better: whether larger values of the metric are better.
+    """
+
+    last: int | None = None
+    every: int | None = None
+    best: int | None = None
+    metric: str | None = None
+    is_larger_better: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("last", "every", "best"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"keep_{name} must be at least 1, not {value}")
+        if (self.best is None) != (self.metric is None):
+            raise ValueError("keep_best needs a metric, and a metric needs keep_best")
+
+    def obsolete(self, steps: Mapping[int, Mapping[str, float]]) -> list[int]:
+        """Return the steps that are not kept. `steps` has the metrics of each. The latest step is always kept."""
+        if self.last is self.every is self.best is None or not steps:
+            return []
+        ordered = sorted(steps)
+        kept = {*ordered[-(self.last or 1) :]}
+        if self.every is not None:
+            kept |= {step for step in ordered if step % self.every == 0}
+        if self.best is not None and self.metric is not None:
+            metric = self.metric
+            measured = [step for step in ordered if not math.isnan(steps[step].get(metric, math.nan))]
+            sign = -1 if self.is_larger_better else 1
+            kept |= {*sorted(measured, key=lambda step: (sign * steps[step][metric], -step))[: self.best]}
+        return [step for step in ordered if step not in kept]

@@ -1,0 +1,120 @@
+"""Manager: when steps are saved, which are kept, and which is restored."""
+
+import math
+import os
+import signal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardwise.numpy as jnp
+from shardwise import checkpoints
+from shardwise.checkpoints.retention import Retention
+from shardwise.errors import CheckpointError, CorruptCheckpoint
+
+
+def state(step):
+    return {"w": jnp.full(3, step)}
+
+
+def run(manager, steps):
+    for step in steps:
+        manager.save(step, state(step), metrics={"loss": abs(step - 12)}, metadata={"batch": step})
+    manager.wait()
+
+
+def test_steps_are_saved_when_they_are_due_and_kept_by_the_rules(tmp_path):
+    with checkpoints.Manager(tmp_path, every_steps=3, keep_last=2, keep_every=9, keep_best=1, metric="loss") as manager:
+        assert manager.latest() is None
+        run(manager, range(31))
+        assert manager.steps() == [9, 12, 18, 27, 30]
+        restored = manager.restore(state(0))
+        assert restored.step == manager.latest() == 30
+        np.testing.assert_array_equal(restored.tree["w"], [30] * 3)
+        assert restored.metrics == {"loss": 18} and restored.metadata == {"batch": 30}
+        assert manager.restore(state(0), step=12).metrics == {"loss": 0}
+
+
+def test_every_minutes_saves_when_time_has_passed(tmp_path):
+    manager = checkpoints.Manager(tmp_path / "now", every_minutes=0, save_on_sigterm=False)
+    assert manager.save(1, state(1)) is not None
+    later = checkpoints.Manager(tmp_path / "later", every_minutes=60, save_on_sigterm=False)
+    assert later.save(1, state(1)) is None and later.save(2, state(2), force=True) is not None
+    manager.close()
+    later.close()
+
+
+def test_a_corrupt_step_is_skipped_with_a_warning(tmp_path):
+    manager = checkpoints.Manager(tmp_path, every_steps=1, save_on_sigterm=False)
+    run(manager, [1, 2, 3])
+    for step in (2, 3):
+        (tmp_path / f"step-{step}" / "manifest.json").write_text("{")
+    with pytest.warns(UserWarning, match=r"step [23] is skipped") as caught:
+        assert manager.restore(state(0)).step == 1
+    assert len(caught) == 2
+    with pytest.raises(CorruptCheckpoint):
+        manager.restore(state(0), step=3)
+    (tmp_path / "step-1" / "manifest.json").write_text("{")
+    with pytest.warns(UserWarning), pytest.raises(CheckpointError, match="none can be read"):
+        manager.restore(state(0))
+
+
+def test_sigterm_saves_the_step_and_stops(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    with checkpoints.Manager(tmp_path) as manager:
+        for step in range(100):
+            if step == 7:
+                os.kill(os.getpid(), signal.SIGTERM)
+            manager.save(step, state(step))
+            if manager.stopping:
+                break
+        assert manager.steps() == [step] == [7]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_what_interrupted_saves_left_is_deleted(tmp_path):
+    (tmp_path / ".partial-step-4-aaaa" / "arrays").mkdir(parents=True)
+    manager = checkpoints.Manager(tmp_path, save_on_sigterm=False)
+    assert manager.steps() == [] and not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_created_is_an_error_before_training(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="cannot be created"):
+        checkpoints.Manager(tmp_path / "file" / "run")
+
+
+def test_contradictory_arguments():
+    for arguments in ({"keep_best": 1}, {"metric": "loss"}, {"keep_last": 0}, {"every_steps": 0}):
+        with pytest.raises(ValueError, match=r"at least 1|needs"):
+            checkpoints.Manager("unused", **arguments)
+
+
+numbers = st.none() | st.integers(1, 5)
+
+
+@given(
+    steps=st.dictionaries(st.integers(0, 60), st.floats(allow_infinity=False)),
+    last=numbers,
+    every=numbers,
+    best=numbers,
+    larger=st.booleans(),
+)
+def test_retention_keeps_what_any_rule_keeps(steps, last, every, best, larger):
+    retention = Retention(last, every, best, None if best is None else "m", larger)
+    metrics = {step: {"m": value} for step, value in steps.items()}
+    kept = [step for step in sorted(steps) if step not in retention.obsolete(metrics)]
+    ordered = sorted(steps)
+    if last is every is best is None:
+        assert kept == ordered
+        return
+    assert not ordered or kept[-1] == ordered[-1]
+    assert set(ordered[-(last or 1) :]) <= set(kept)
+    if every:
+        assert all(step in kept for step in ordered if step % every == 0)
+    measured = sorted((value for value in steps.values() if not math.isnan(value)), reverse=larger)
+    if best:
+        values = sorted((steps[step] for step in kept if not math.isnan(steps[step])), reverse=larger)
+        assert values[: min(best, len(measured))] == measured[: min(best, len(measured))]

@@ -1,0 +1,194 @@
+"""Save pytrees of sharded arrays and restore them, on the same mesh and on others; bit for bit."""
+
+import collections
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import checkpoints
+from shardwise.checkpoints import snapshot
+from shardwise.errors import CheckpointError, CheckpointExists, CheckpointMismatch
+
+Pair = collections.namedtuple("Pair", ["first", "second"])
+MESHES = {"4x2": ((4, 2), ("a", "b")), "8": ((8,), ("a",)), "2x2x2": ((2, 2, 2), ("a", "b", "c")), "1": ((1,), ("a",))}
+DTYPES = ["float32", "bfloat16", "int4", "uint4", "float8_e4m3fn", "float8_e5m2", "bool", "complex64", "int8", "uint16"]
+
+
+def bits(x):
+    """Return the elements of an array, of keys or of numpy as bytes."""
+    if isinstance(x, sw.Array) and jnp.issubdtype(x.dtype, sw.dtypes.prng_key):
+        x = sw.random.key_data(x)
+    return np.asarray(x).tobytes()
+
+
+def assert_same(restored, saved):
+    assert type(restored) is type(saved)
+    if isinstance(saved, (sw.Array, np.ndarray)):
+        assert restored.dtype == saved.dtype and restored.shape == saved.shape
+        assert bits(restored) == bits(saved)
+        if isinstance(saved, sw.Array):
+            assert restored.sharding == saved.sharding
+    else:
+        assert restored == saved or (restored != restored and saved != saved)
+
+
+def random_array(rng, shape, dtype):
+    """Return an array whose elements are random bit patterns of its dtype."""
+    target = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype in ("int4", "uint4"):
+        return rng.integers(0, 7, shape).astype(target)
+    return np.frombuffer(rng.bytes(math.prod(shape) * target.itemsize), target).reshape(shape)
+
+
+@st.composite
+def shardings(draw, ndim):
+    sizes, axes = draw(st.sampled_from(list(MESHES.values())))
+    left = list(draw(st.permutations(axes)))
+    spec = []
+    for _ in range(ndim):
+        count = draw(st.integers(0, min(2, len(left))))
+        used, left = left[:count], left[count:]
+        spec.append(tuple(used) or None)
+    return sw.NamedSharding(sw.make_mesh(sizes, axes), sw.P(*spec))
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_array_is_restored_onto_any_sharding_bit_for_bit(data, tmp_path_factory, monkeypatch):
+    monkeypatch.setattr(snapshot, "LARGEST_PACKED", data.draw(st.sampled_from([0, 1 << 20]), label="packed up to"))
+    ndim = data.draw(st.integers(1, 3), label="rank")
+    shape = tuple(data.draw(st.lists(st.integers(1, 19), min_size=ndim, max_size=ndim), label="shape"))
+    dtype = data.draw(st.sampled_from(DTYPES), label="dtype")
+    host = random_array(np.random.default_rng(data.draw(st.integers(0, 99), label="seed")), shape, dtype)
+    before, after = data.draw(shardings(ndim), label="before"), data.draw(shardings(ndim), label="after")
+    path = tmp_path_factory.mktemp("checkpoint") / "one"
+    checkpoints.save(path, {"x": sw.device_put(host, before)}).wait()
+    like = {"x": sw.ShapeDtypeStruct(shape, host.dtype, sharding=after)}
+    restored = checkpoints.restore(path, like)["x"]
+    assert restored.sharding == after and restored.dtype == host.dtype
+    assert bits(restored) == host.tobytes()
+    assert bits(checkpoints.restore(path)["x"]) == host.tobytes()
+    assert checkpoints.verify(path) == host.nbytes
+
+
+def test_trees_of_all_kinds_of_leaves(tmp_path, mesh):
+    rows = sw.NamedSharding(mesh, sw.P("data", "model"))
+    tree = {
+        "large": sw.device_put(np.arange(700 * 701, dtype=np.float32).reshape(700, 701), rows),
+        "many keys": sw.random.split(sw.random.key(1), 200_000),
+        "nested": [Pair(jnp.arange(3), None), (jnp.zeros((0, 3)), {"a/b": 1, "~": 2.5})],
+        "key": sw.random.key(7, impl="rbg"),
+        "host": np.arange(6, dtype=np.int64),
+        "scalars": [True, 3, -(2**70), 0.1, math.nan, math.inf, 1 + 2j, "text", None],
+        "uneven": sw.device_put(np.arange(7), sw.NamedSharding(mesh, sw.P("data"))),
+    }
+    checkpoints.save(tmp_path / "one", tree, metadata={"run": [1, "a"]}).wait()
+    sw.tree.map(assert_same, checkpoints.restore(tmp_path / "one", tree), tree, is_leaf=lambda x: x is None)
+    manifest = checkpoints.read_manifest(tmp_path / "one")
+    assert manifest.metadata == {"run": [1, "a"]}
+    assert str(manifest.leaves["large"]) == "float32[700,701]"
+
+
+def test_without_like_the_result_is_nested_dicts_and_lists(tmp_path):
+    tree = {"a": [jnp.arange(2), {"b": 3}], "c": Pair(1.5, None), "d~/": "x"}
+    checkpoints.save(tmp_path / "one", tree).wait()
+    restored = checkpoints.restore(tmp_path / "one")
+    assert isinstance(restored["a"][0], np.ndarray)
+    np.testing.assert_array_equal(restored["a"][0], [0, 1])
+    assert restored["a"][1] == {"b": 3} and restored["c"] == {"first": 1.5, "second": None} and restored["d~/"] == "x"
+    assert checkpoints.restore(tmp_path / "one", only="^c") == {"c": {"first": 1.5, "second": None}}
+
+
+def test_a_single_array_is_a_tree(tmp_path):
+    checkpoints.save(tmp_path / "one", jnp.arange(3)).wait()
+    np.testing.assert_array_equal(checkpoints.restore(tmp_path / "one"), [0, 1, 2])
+
+
+def test_arrays_may_be_donated_as_soon_as_save_returns(tmp_path):
+    x = jnp.arange(1_000_000.0)
+    expected = np.array(x)
+    started = checkpoints.save(tmp_path / "one", x)
+    sw.jit(lambda x: x * 0 - 1, donate_argnums=0)(x).block_until_ready()
+    started.wait()
+    assert started.done() and started.written_bytes == started.total_bytes == expected.nbytes
+    np.testing.assert_array_equal(checkpoints.restore(tmp_path / "one"), expected)
+
+
+def test_one_error_lists_all_differences(tmp_path):
+    checkpoints.save(tmp_path / "one", {"a": jnp.ones(3), "b": jnp.ones(2), "c": 1, "d": jnp.ones(2)}).wait()
+    like = {"a": jnp.ones(4), "b": jnp.ones(2, int), "c": jnp.ones(1), "e": 1}
+    with pytest.raises(CheckpointMismatch) as caught:
+        checkpoints.restore(tmp_path / "one", like)
+    assert [difference.partition(":")[0] for difference in caught.value.differences] == ["a", "b", "c", "e", "d"]
+    assert "float32[3]" in str(caught.value) and "cast=True" in str(caught.value)
+
+
+def test_casting_missing_and_extra_leaves_are_opt_in(tmp_path):
+    checkpoints.save(tmp_path / "one", {"a": jnp.arange(3.0), "extra": 1}).wait()
+    like = {"a": jnp.zeros(3, jnp.bfloat16), "new": jnp.full(2, 7)}
+    restored = checkpoints.restore(tmp_path / "one", like, cast=True, allow_missing=True, allow_extra=True)
+    assert restored["a"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(restored["a"].astype(float), [0, 1, 2])
+    assert restored["new"] is like["new"]
+
+
+def test_shardings_replace_those_of_like(tmp_path, mesh):
+    tree = {"a": jnp.arange(8), "b": jnp.arange(4)}
+    checkpoints.save(tmp_path / "one", tree).wait()
+    rows, whole = sw.NamedSharding(mesh, sw.P("data")), sw.NamedSharding(mesh, sw.P())
+    restored = checkpoints.restore(tmp_path / "one", tree, shardings={"a": rows, "b": whole})
+    assert restored["a"].sharding == rows and restored["b"].sharding == whole
+    assert checkpoints.restore(tmp_path / "one", shardings=rows)["b"].sharding == rows
+
+
+def test_an_existing_checkpoint_is_not_overwritten(tmp_path):
+    checkpoints.save(tmp_path / "one", {"a": 1}).wait()
+    with pytest.raises(CheckpointExists, match="choose another name"):
+        checkpoints.save(tmp_path / "one", {"a": 2})
+    assert checkpoints.restore(tmp_path / "one") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"f": print}, "'f' is a builtin_function_or_method, which a checkpoint cannot hold"),
+        ({"f": np.array([None])}, "'f' is a numpy array of object"),
+        ({"a": collections.OrderedDict([(1, 0), ("1", 0)])}, "two leaves of the tree have the name 'a/1'"),
+        ({"a\0": 0}, "NUL"),
+        ({"a" * 5000: 0}, "5000 characters"),
+    ],
+)
+def test_what_cannot_be_saved_raises_before_anything_is_written(tmp_path, tree, message):
+    with pytest.raises((CheckpointError, ValueError), match=message):
+        checkpoints.save(tmp_path / "one", tree)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tracer_cannot_be_saved(tmp_path):
+    with pytest.raises(CheckpointError, match="outside of traced functions"):
+        sw.jit(lambda x: checkpoints.save(tmp_path / "one", x) and x)(jnp.ones(3))
+
+
+def test_paths_without_a_checkpoint(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint at"):
+        checkpoints.restore(tmp_path / "none")
+    checkpoints.save(tmp_path / "run" / "step-3", {"a": 1}).wait()
+    with pytest.raises(CheckpointError, match="It has the checkpoints step-3"):
+        checkpoints.restore(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="not on http://"):
+        checkpoints.restore("http://somewhere/x")
+
+
+def test_names_of_leaves_stay_inside_the_folder(tmp_path):
+    tree = {"../x": jnp.ones(2), "/etc/passwd": jnp.zeros(1 << 19), "a/b": 1, "": {"..": 2}}
+    checkpoints.save(tmp_path / "in" / "one", tree).wait()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["in"]
+    sw.tree.map(assert_same, checkpoints.restore(tmp_path / "in" / "one", tree), tree)
