@@ -36,6 +36,13 @@ _log = logging.getLogger("shardwise")
 class Save:
     """A checkpoint that is being written in the background.
 
+    Args:
+        location: where it will be.
+        snapshot: what this process writes.
+        metadata: a JSON object to save beside it.
+        group: the processes that write it.
+        after_commit: a function that process 0 calls after the checkpoint is committed.
+
     Attributes:
         path: where it will be, as text.
         total_bytes: the bytes that this process writes.
