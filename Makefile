@@ -37,9 +37,10 @@ test: .venv/.checks-installed .venv-nojax/.checks-installed
 test-versions:
 	$(PYTHON) tests/jaxlib_versions.py -n $(WORKERS) -m "not jax and not slow" $(USERS)
 
-# Libraries written for JAX, on Shardwise and on JAX.
+# Libraries written for JAX, on Shardwise and on JAX. If all of them run, write the table of docs/ecosystem.md.
 test-ecosystem: .venv-ecosystem/.installed
 	.venv-ecosystem/bin/pytest tests/ecosystem
+	.venv-ecosystem/bin/python -m tests.ecosystem.table
 
 slow: .venv/.checks-installed
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m slow

@@ -1,5 +1,6 @@
 """The line of the user's code that is running: the innermost frame outside of this package and of libraries."""
 
+import dis
 import sys
 import sysconfig
 import warnings
@@ -7,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 PACKAGE = str(Path(__file__).resolve().parent) + "/"
+_IMPORT_FROM = dis.opmap["IMPORT_FROM"]  # the instruction of `from module import name`
 
 
 # Code in these folders is not the user's: a model made with Flax is cited where the user calls it.
@@ -52,6 +54,23 @@ def calling_package() -> str:
         frame = frame.f_back
     name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
     return "" if name == "__main__" else name.partition(".")[0]
+
+
+def calling_library() -> str:
+    """Return the installed library whose code is running; empty for code of the user."""
+    frame = _outside_frame()
+    return "" if frame is None or is_user_file(frame.f_code.co_filename) else calling_package()
+
+
+def missing_name_error(message: str, name: str) -> AttributeError | ImportError:
+    """Return the error for a name that a module lacks.
+
+    `from module import name` would replace an AttributeError by one without this message, so it gets an ImportError.
+    """
+    frame = _outside_frame()
+    if frame is not None and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM:
+        return ImportError(message, name=name)
+    return AttributeError(message, name=name)
 
 
 def warn_user(text: str, category: type[Warning] = UserWarning) -> None:

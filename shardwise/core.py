@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 from shardwise.api.config_contexts import ensure_compile_time_eval
+from shardwise.api.custom_trace import Trace
 from shardwise.api.inspect import typeof
 from shardwise.api.jaxpr import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, jaxpr_as_fun
 from shardwise.api.primitive import Primitive
@@ -24,6 +25,7 @@ __all__ = [
     "Literal",
     "Primitive",
     "ShapedArray",
+    "Trace",
     "Tracer",
     "Var",
     "ensure_compile_time_eval",

@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, final
 
+from shardwise.call_site import calling_library, missing_name_error
+
 _IMPORT = re.compile(r"^from ([\w.]+) import (?:\(([^)]*)\)|(.+))$", re.MULTILINE)
 _ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
 
@@ -87,13 +89,14 @@ class lazy_module:
         return value
 
 
-def missing_attribute_error(module: str, name: str, names: Iterable[str]) -> AttributeError:
+def missing_attribute_error(module: str, name: str, names: Iterable[str]) -> AttributeError | ImportError:
     """Return the error for a public name that a module lacks, with the closest of `names` as a hint.
 
-    JAX may have the name, so the message says that it may not be supported yet.
+    JAX may have the name, so the message says that it may not be supported yet. It names the library that asks.
     """
     near = get_close_matches(name, list(names), 1, cutoff=0.75)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return AttributeError(
-        f"{module} has no attribute {name!r}: JAX has no such name, or it is not supported yet.{hint}", name=name
-    )
+    library = calling_library()
+    asks = f" {library} asks for it." if library else ""
+    message = f"{module} has no attribute {name!r}: JAX has no such name, or it is not supported yet.{hint}{asks}"
+    return missing_name_error(message, name)

@@ -195,13 +195,13 @@ class OpPrimitive(Primitive):
     def __init__(self, name: str, op_class: type[Op], form: Form | None):
         super().__init__(name)
         self._form = form
-        self._op_class = op_class
+        self.op_class = op_class
         self.multiple_results = not op_class.single
 
     def bind(self, *args: Any, **params: Any) -> Any:
         operands: list[Any] = [as_operand(x, self.name) for x in args]
         if self._form is None:
-            op = self._op_class(**params)
+            op = self.op_class(**params)
         else:
             op = self._form.op(params)
             if self._form.order is not None:
@@ -253,7 +253,7 @@ def closed_jaxpr(program: Program, consts: Sequence[Any] = ()) -> ClosedJaxpr:
                 atoms[equation.outputs[0]] = literal
                 continue
             op, operands = Broadcast(op.shape, ()), [literal]
-        primitive, params, order = _in_jax(op)
+        primitive, params, order = equation_form(op)
         if order is not None:
             operands = [operands[number] for number in order]
         effects = frozenset({op.effect}) if op.effect else frozenset()
@@ -265,7 +265,7 @@ def closed_jaxpr(program: Program, consts: Sequence[Any] = ()) -> ClosedJaxpr:
     return ClosedJaxpr(jaxpr, list(consts), program)
 
 
-def _in_jax(op: Op) -> tuple[Primitive, Params, tuple[int, ...] | None]:
+def equation_form(op: Op) -> tuple[Primitive, Params, tuple[int, ...] | None]:
     """Return the primitive of an op, its parameters, and the order of its operands."""
     if isinstance(op, PrimitiveCall):
         return op.rules.primitive, thaw(op.params), None  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from typing import Any, final
 
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_inexact
-from shardwise.compiler.ir.dispatch import recording_frame
+from shardwise.compiler.ir.dispatch import recording_frame, use_frames
 from shardwise.compiler.ir.op import BatchAxis, UndefinedPrimal
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.primitive_call import MissingLowering, Params, PrimitiveCall
@@ -97,6 +97,13 @@ class Primitive:
         frozen = _freeze(params)
         results = PrimitiveCall(self._program([x.type for x in operands], params), self._rules, frozen)(*operands)
         return list(results) if self.multiple_results else results[0]
+
+    def bind_with_trace(
+        self, trace: Any, args: Sequence[Any], types: Sequence[ArrayType], params: dict[str, Any]
+    ) -> Any:
+        """Apply the primitive in a trace that `take_current_trace` returned. Haiku."""
+        with use_frames(trace.frames):
+            return self.bind(*args, **params)
 
     def _program(self, types: Sequence[ArrayType], params: dict[str, Any]) -> Any:
         """Return what the primitive computes, for operands of these types."""

@@ -7,7 +7,6 @@ branches: the number of the first place that failed, or 0, and the values that i
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, final
 
@@ -18,9 +17,18 @@ from shardwise import numpy as jnp
 from shardwise.api.arguments import check_function
 from shardwise.api.inspect import make_jaxpr
 from shardwise.api.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, interpret_jaxpr
-from shardwise.api.primitive import Primitive, primitive_batchers, primitive_jvps
+from shardwise.api.primitive import Primitive, lowerings, primitive_batchers, primitive_jvps
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.dtypes import is_inexact
+from shardwise.experimental.check_sites import (
+    DivisionByZeroError,
+    ErrorCategory,
+    FailedCheckError,
+    JaxException,
+    NaNError,
+    OOBError,
+    Site,
+    automatic_sites,
+)
 from shardwise.lazy import set_public_names
 from shardwise.tree_nodes import register_pytree_node
 
@@ -33,8 +41,11 @@ __all__ = [
     "check",
     "check_error",
     "checkify",
+    "debug_check",
     "div_checks",
     "float_checks",
+    "index_checks",
+    "init_error",
     "nan_checks",
     "user_checks",
 ]
@@ -42,58 +53,24 @@ __all__ = [
 Out = TypeVar("Out")
 
 
-class JaxException(Exception):
-    """Base class of the errors that checks find."""
-
-
 class JaxRuntimeError(ValueError):
     """Raised by `Error.throw` and by `check` outside of traced functions."""
 
 
-class FailedCheckError(JaxException):
-    """A check of the user failed."""
-
-
-class NaNError(JaxException):
-    """An op computed NaN."""
-
-
-class DivisionByZeroError(JaxException):
-    """A number was divided by zero."""
-
-
-ErrorCategory = type[JaxException]
 user_checks: frozenset[ErrorCategory] = frozenset({FailedCheckError})
 nan_checks: frozenset[ErrorCategory] = frozenset({NaNError})
 div_checks: frozenset[ErrorCategory] = frozenset({DivisionByZeroError})
+index_checks: frozenset[ErrorCategory] = frozenset({OOBError})
 float_checks = nan_checks | div_checks
-automatic_checks = float_checks
+automatic_checks = float_checks | index_checks
 all_checks = automatic_checks | user_checks
-
-
-@final
-@dataclass(frozen=True)
-class _Site:
-    """A place that can fail: its kind, the message, and the types of the values that the message shows."""
-
-    kind: ErrorCategory
-    message: str
-    types: tuple[Any, ...] = ()
-    structure: Any = None
-    place: str = ""
-
-    def text(self, values: Sequence[Any]) -> str:
-        if self.structure is None:
-            return f"{self.message} ({self.place})"
-        args, keywords = self.structure.unflatten([np.asarray(value) for value in values])
-        return self.message.format(*args, **keywords)
 
 
 @final
 class Error:
     """The result of the checks of a function. It is a pytree, and may be returned from jitted functions."""
 
-    def __init__(self, code: Any, values: Sequence[Sequence[Any]], sites: tuple[_Site, ...]):
+    def __init__(self, code: Any, values: Sequence[Sequence[Any]], sites: tuple[Site, ...]):
         self._code = code
         self._values = values
         self._sites = sites
@@ -111,8 +88,7 @@ class Error:
     def get_exception(self) -> JaxException | None:
         """Return the error of the first check that failed; None if none failed."""
         code = int(np.max(np.asarray(self._code)))
-        site = self._sites[code - 1]
-        return site.kind(site.text(self._values[code - 1])) if code else None
+        return self._sites[code - 1].kind(self.get()) if code else None
 
     def __repr__(self) -> str:
         return f"Error({self.get()})"
@@ -124,44 +100,51 @@ register_pytree_node(
     lambda sites, parts: Error(parts[0], parts[1], sites),
 )
 
+init_error = Error(np.int32(0), (), ())
+
 check_p = Primitive("check")
-check_p.multiple_results = True
 check_p.lowering_problem = (
     "checkify.check is used in a compiled function without `checkify`, so that its error could not be raised: write "
     "`error, result = jit(checkify.checkify(function))(...)`, and then `error.throw()`"
 )
-check_p.def_abstract_eval(lambda *types, **params: [])
+debug_check_p = Primitive("debug_check")  # without `checkify`, it does nothing
+debug_check_p.def_impl(lambda *operands, **params: [])
+lowerings[debug_check_p] = lambda *operands, **params: []
+_CHECKS = (check_p, debug_check_p)
 
 
 @check_p.def_impl
-def _raise_now(pred: Any, *values: Any, site: _Site) -> list[Any]:
+def _raise_now(pred: Any, *values: Any, site: Site) -> list[Any]:
     if not bool(pred):
         raise JaxRuntimeError(site.text(values))
     return []
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
-    check_p.bind(*primals, **params)
-    return [], []
+def _define_rules(primitive: Primitive) -> None:
+    """Define how a check is traced, differentiated and batched."""
 
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
+        primitive.bind(*primals, **params)
+        return [], []
 
-def _batch(operands: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tuple[list[Any], list[Any]]:
-    """Check that all elements of the batch hold; the message shows the values of the first one that does not."""
-    pred, *values = operands
-    if dims[0] is not None:
-        first = jnp.argmin(pred)
+    def batch(operands: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tuple[list[Any], list[Any]]:
+        """Check that all elements of the batch hold; the message shows the values of the first one that does not."""
+        pred, *values = operands
+        first = 0 if dims[0] is None else jnp.argmin(pred)
         values = [x if d is None else jnp.take(x, first, d) for x, d in zip(values, dims[1:], strict=True)]
-        pred = pred.all()
-    else:
-        values = [x if d is None else jnp.take(x, 0, d) for x, d in zip(values, dims[1:], strict=True)]
-    return check_p.bind(pred, *values, **params), []
+        return primitive.bind(pred if dims[0] is None else pred.all(), *values, **params), []
+
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(lambda *types, **params: [])
+    primitive_jvps[primitive] = jvp
+    primitive_batchers[primitive] = batch
 
 
-primitive_jvps[check_p] = _jvp
-primitive_batchers[check_p] = _batch
+for _primitive in _CHECKS:
+    _define_rules(_primitive)
 
 
-def check(pred: Any, msg: str, *fmt_args: Any, **fmt_kwargs: Any) -> None:
+def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs: Any) -> None:
     """Check a condition, also inside functions that `checkify` transforms and `jit` compiles.
 
     Outside of traced functions, a condition that does not hold raises an error at once.
@@ -170,6 +153,7 @@ def check(pred: Any, msg: str, *fmt_args: Any, **fmt_kwargs: Any) -> None:
         pred: a boolean, or an array of booleans that must all hold.
         msg: the message, as for `str.format`.
         *fmt_args: arrays that the message shows.
+        debug: whether the check does nothing outside of functions that `checkify` transforms, as `debug_check`.
         **fmt_kwargs: arrays that the message shows, by name.
 
     Raises:
@@ -184,13 +168,39 @@ def check(pred: Any, msg: str, *fmt_args: Any, **fmt_kwargs: Any) -> None:
         >>> error.get()
         '-1.0 is negative'
     """
-    condition = as_operand(pred, "checkify.check")
+    name = "checkify.debug_check" if debug else "checkify.check"
+    condition = as_operand(pred, name)
     if condition.type.dtype != np.bool_:
-        raise TypeError(f"checkify.check needs a boolean, not {condition.type}")
+        raise TypeError(f"{name} needs a boolean, not {condition.type}")
     values, structure = tree.flatten((fmt_args, fmt_kwargs))
-    operands = [as_operand(value, "checkify.check") for value in values]
-    site = _Site(FailedCheckError, msg, tuple(x.type for x in operands), structure)
-    check_p.bind(jnp.all(condition), *operands, site=site)
+    operands = [as_operand(value, name) for value in values]
+    site = Site(FailedCheckError, msg, tuple(x.type for x in operands), structure)
+    primitive = debug_check_p if debug else check_p
+    primitive.bind(jnp.all(condition), *operands, site=site)
+
+
+def debug_check(pred: Any, msg: str, *fmt_args: Any, **fmt_kwargs: Any) -> None:
+    """Check a condition inside functions that `checkify` transforms, and nowhere else.
+
+    Args:
+        pred: a boolean, or an array of booleans that must all hold.
+        msg: the message, as for `str.format`.
+        *fmt_args: arrays that the message shows.
+        **fmt_kwargs: arrays that the message shows, by name.
+
+    Raises:
+        TypeError: if `pred` is not a boolean.
+
+    Example:
+        >>> def root(x):
+        ...     jax.experimental.checkify.debug_check(x >= 0, "{x} is negative", x=x)
+        ...     return jnp.sqrt(x)
+        >>> result = jax.jit(root)(-1.0)
+        >>> error, _ = jax.jit(jax.experimental.checkify.checkify(root))(-1.0)
+        >>> error.get()
+        '-1.0 is negative'
+    """
+    check(pred, msg, *fmt_args, debug=True, **fmt_kwargs)
 
 
 def check_error(error: Error) -> None:
@@ -215,7 +225,7 @@ def checkify(f: Callable[..., Out], errors: frozenset[ErrorCategory] = user_chec
 
     Args:
         f: the function.
-        errors: what is checked: `user_checks`, `nan_checks`, `div_checks`, or a union of these.
+        errors: what is checked: `user_checks`, `nan_checks`, `div_checks`, `index_checks`, or a union of these.
 
     Returns:
         A function that returns an `Error` and the result of `f`.
@@ -243,32 +253,11 @@ def checkify(f: Callable[..., Out], errors: frozenset[ErrorCategory] = user_chec
             return results
 
         closed = make_jaxpr(flat)(*leaves)
-        sites: dict[JaxprEqn, _Site] = {}
-        _collect(closed.jaxpr, errors, sites)
-        numbers = {eqn: number for number, eqn in enumerate(sites)}
-        run = _Run(numbers, list(sites.values()))
+        run = _Run(closed.jaxpr, errors)
         code, values, results = run.jaxpr(closed.jaxpr, closed.consts, leaves, *run.start())
-        return Error(code, values, tuple(sites.values())), out_tree[0].unflatten(results)
+        return Error(code, values, tuple(run.sites)), out_tree[0].unflatten(results)
 
     return checked
-
-
-def _collect(jaxpr: Jaxpr, errors: frozenset[ErrorCategory], sites: dict[JaxprEqn, _Site]) -> None:
-    """Find the equations that can fail, in nested jaxprs too."""
-    for eqn in jaxpr.eqns:
-        inner = list(_inner_jaxprs(eqn))
-        for closed in inner:
-            _collect(closed, errors, sites)
-        place = f"{eqn.primitive.name} at {eqn.source_info}"
-        if eqn.primitive is check_p:
-            if FailedCheckError in errors:
-                sites[eqn] = eqn.params["site"]
-        elif inner:
-            continue
-        elif DivisionByZeroError in errors and eqn.primitive.name == "div":
-            sites[eqn] = _Site(DivisionByZeroError, "divided by zero", place=place)
-        elif NaNError in errors and any(is_inexact(var.aval.dtype) for var in eqn.outvars):
-            sites[eqn] = _Site(NaNError, "nan generated", place=place)
 
 
 def _inner_jaxprs(eqn: JaxprEqn) -> list[Jaxpr]:
@@ -287,9 +276,26 @@ State = tuple[Any, list[tuple[Any, ...]]]
 class _Run:
     """Evaluates a jaxpr together with the state of its checks."""
 
-    def __init__(self, numbers: dict[JaxprEqn, int], sites: Sequence[_Site]):
-        self.numbers = numbers
-        self.sites = sites
+    def __init__(self, jaxpr: Jaxpr, errors: frozenset[ErrorCategory]):
+        self.numbers: dict[JaxprEqn, list[int]] = {}
+        self.sites: list[Site] = []
+        self._collect(jaxpr, errors)
+
+    def _collect(self, jaxpr: Jaxpr, errors: frozenset[ErrorCategory]) -> None:
+        """Number the places that can fail, in nested jaxprs too."""
+        for eqn in jaxpr.eqns:
+            inner = _inner_jaxprs(eqn)
+            for each in inner:
+                self._collect(each, errors)
+            if not inner and (sites := self._sites_of(eqn, errors)):
+                self.numbers[eqn] = [len(self.sites) + number for number in range(len(sites))]
+                self.sites += sites
+
+    def _sites_of(self, eqn: JaxprEqn, errors: frozenset[ErrorCategory]) -> list[Site]:
+        """Return the ways in which an equation without nested jaxprs can fail."""
+        if eqn.primitive in _CHECKS:
+            return [eqn.params["site"]] if FailedCheckError in errors else []
+        return automatic_sites(eqn, errors)
 
     def start(self) -> State:
         return jnp.int32(0), [tuple(jnp.zeros(type.shape, type.dtype) for type in site.types) for site in self.sites]
@@ -310,9 +316,9 @@ class _Run:
     def _equation(self, eqn: JaxprEqn, operands: list[Any], code: Any, values: list[Any]) -> Any:
         name, params = eqn.primitive.name, eqn.params
         has_sites = any(self._contains(inner) for inner in _inner_jaxprs(eqn))
-        if eqn.primitive is check_p:
-            if eqn in self.numbers:
-                code, values = self._fail(eqn, ~operands[0], operands[1:], code, values)
+        if eqn.primitive in _CHECKS:
+            for number in self.numbers.get(eqn, ()):
+                code, values = self._fail(number, ~operands[0], operands[1:], code, values)
             return code, values, []
         if has_sites and name == "cond":
             index, *rest = operands
@@ -327,23 +333,21 @@ class _Run:
             closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
             return self.jaxpr(closed.jaxpr, closed.consts, operands, code, values)
         results = eqn.bind(operands)
-        if eqn in self.numbers:
-            if self.sites[self.numbers[eqn]].kind is DivisionByZeroError:
-                failed = jnp.any(operands[1] == 0)
-            else:
-                failed = jnp.any(jnp.stack([jnp.isnan(x).any() for x in results if is_inexact(x.dtype)]))
-            code, values = self._fail(eqn, failed, (), code, values)
+        for number in self.numbers.get(eqn, ()):
+            test = self.sites[number].test
+            assert test is not None
+            failed, shown = test(eqn, operands, results)
+            code, values = self._fail(number, failed, shown, code, values)
         return code, values, results
 
     def _contains(self, jaxpr: Jaxpr) -> bool:
         return any(
-            eqn in self.numbers or eqn.primitive is check_p or any(map(self._contains, _inner_jaxprs(eqn)))
+            eqn in self.numbers or eqn.primitive in _CHECKS or any(map(self._contains, _inner_jaxprs(eqn)))
             for eqn in jaxpr.eqns
         )
 
-    def _fail(self, eqn: JaxprEqn, failed: Any, shown: Sequence[Any], code: Any, values: list[Any]) -> State:
+    def _fail(self, number: int, failed: Any, shown: Sequence[Any], code: Any, values: list[Any]) -> State:
         """Return the state after a check: the first failure stays."""
-        number = self.numbers[eqn]
         first = failed & (code == 0)
         new = tuple(jnp.where(first, x, old) for x, old in zip(shown, values[number], strict=True))
         return jnp.where(first, jnp.int32(number + 1), code), [*values[:number], new, *values[number + 1 :]]

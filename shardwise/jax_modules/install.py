@@ -87,10 +87,7 @@ class JaxModule(ModuleType):
                 return import_module(f"jax.{name}")  # some libraries expect that `import jax` imports its submodules
             except ModuleNotFoundError:
                 pass
-        try:
-            return getattr(shardwise, name)
-        except AttributeError as error:
-            raise AttributeError(f"{error}{_asked_by()}", name=name) from None
+        return getattr(shardwise, name)
 
     def __dir__(self) -> list[str]:
         return sorted({*vars(self), *dir(shardwise)})

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from typing import NoReturn
 
-from shardwise.call_site import calling_package
+from shardwise.call_site import calling_package, missing_name_error
 
 
 def report_missing(module: str, names: Iterable[str]) -> None:
@@ -16,6 +16,6 @@ def report_missing(module: str, names: Iterable[str]) -> None:
         package = calling_package()
         asked = f", which {package} asks for," if package else ""
         offered = f" It provides {', '.join(known)}." if known else ""
-        raise AttributeError(f"{in_jax}.{name}{asked} is not provided by Shardwise.{offered}", name=name)
+        raise missing_name_error(f"{in_jax}.{name}{asked} is not provided by Shardwise.{offered}", name)
 
     vars(sys.modules[module])["__getattr__"] = get

@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -15,6 +17,17 @@ mesh = jax.make_mesh(_sizes, ("data", "model"), axis_types=(AxisType.Auto, AxisT
 def shard(x, *axes):
     """Put an array on the mesh, sharded along these axes."""
     return jax.device_put(x, NamedSharding(mesh, P(*axes)))
+
+
+def explain(function, *args):
+    """Check on Shardwise that the plan of a jitted function explains its collectives, each by a line of the program."""
+    if not hasattr(jax, "explain"):
+        return
+    plan = jax.explain(function)(*args)
+    assert plan.collectives or mesh.size == 1, plan
+    program = Path(sys.argv[0]).name
+    for collective in plan.collectives:
+        assert collective.reason and str(collective.source).startswith(program), collective
 
 
 def report(name, value):

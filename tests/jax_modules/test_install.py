@@ -49,7 +49,10 @@ def test_a_library_that_imports_private_names(tmp_path):
             "import jax._src.sharding_impls",
             "jax._src.sharding_impls is not a module that Shardwise provides, and library",
         ),
-        ("from jax._src.core import nothing", "cannot import name 'nothing'"),
+        ("from jax._src.core import nothing", "jax._src.core.nothing, which library asks for, is not provided"),
+        ("from jax._src.core import nothing", "It provides ShapedArray, "),
+        ("from jax.extend import nothing", "jax.extend.nothing, which library asks for, is not provided"),
+        ("from jax.lax import nothing", "shardwise.lax has no attribute 'nothing'"),
         ("import jax.extend.core as c; c.nothing", "jax.extend.core.nothing, which library asks for, is not provided"),
         ("import jax; jax.nothing", "has no attribute 'nothing'"),
     ],
@@ -62,6 +65,26 @@ def test_missing_names_are_errors_with_the_library(tmp_path, statement, message)
         fails=True,
     )
     assert message in error.splitlines()[-1]
+
+
+def test_missing_names_can_be_looked_for(tmp_path):
+    (tmp_path / "library.py").write_text(
+        "import jax.extend.core, jax.numpy\n"
+        "assert not hasattr(jax.extend.core, 'nothing') and not hasattr(jax.numpy, 'nothing')\n"
+        "try:\n    from jax.extend.core import nothing\nexcept ImportError:\n    pass\n"
+    )
+    run("import sys, shardwise; sys.path.insert(0, sys.argv[1]); shardwise.as_jax(); import library", str(tmp_path))
+
+
+def test_a_missing_public_name_names_the_installed_library(tmp_path):
+    (tmp_path / "library.py").write_text("from jax.numpy import nothing\n")
+    program = (
+        "import sys, shardwise; from shardwise.call_site import skip_folder; skip_folder(sys.argv[1]); "
+        "sys.path.insert(0, sys.argv[1]); shardwise.as_jax(); import library"
+    )
+    error = run(program, str(tmp_path), fails=True).splitlines()[-1]
+    assert error.startswith("ImportError: shardwise.numpy has no attribute 'nothing'")
+    assert error.endswith("library asks for it.")
 
 
 def test_after_the_real_jax_it_is_an_error(tmp_path):

@@ -7,7 +7,7 @@ used after its frame is closed, it is a leaked tracer, and the error says where 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -218,25 +218,31 @@ class Frame:
         )
 
 
-@final
 class Tracer(Array):
     """An array in a function that is being traced: it has a type, operators and methods, but no elements.
 
     Attributes:
         frame: the frame that it belongs to.
-        value: its value in the frame's program.
+        value: its value in the frame's program. Tracers that libraries define are constructed with a type instead.
         made_by: the equation that defines it; None for inputs.
         source: the user's line that created it.
     """
 
     __slots__ = ("__weakref__", "frame", "made_by", "source", "type", "value")
 
-    def __init__(self, frame: Frame, value: Value, made_by: Equation | None, source: Source = NOWHERE):
+    def __init__(
+        self, frame: Frame, value: Value | ArrayType, made_by: Equation | None = None, source: Source = NOWHERE
+    ):
         self.frame = frame
-        self.value = value
-        self.type = value.type
+        self.value = value if isinstance(value, Value) else Value(value)
+        self.type = self.value.type
         self.made_by = made_by
         self.source = source
+
+    @property
+    def _trace(self) -> Frame:
+        """The frame, under the name that libraries with tracers of their own use (Haiku)."""
+        return self.frame
 
     @property
     def origin(self) -> str:

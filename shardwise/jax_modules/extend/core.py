@@ -1,5 +1,6 @@
 """jax.extend.core: the parts of jax.core that libraries may use."""
 
+from shardwise.api.custom_trace import TraceTag, set_current_trace, take_current_trace
 from shardwise.api.jaxpr import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from shardwise.api.primitive import Primitive
 from shardwise.compiler.ir.types import ArrayType
@@ -16,11 +17,14 @@ __all__ = [
     "JaxprEqn",  # Haiku
     "Literal",  # Distrax, Equinox, Haiku, NumPyro
     "Primitive",  # Equinox
+    "TraceTag",  # Haiku
     "Var",  # Distrax, Equinox, Haiku
     "get_opaque_trace_state",  # Flax, Haiku
     "jaxpr_as_fun",  # Haiku
     "mapped_aval",  # Equinox
     "primitives",  # Distrax, Haiku, NumPyro
+    "set_current_trace",  # Haiku
+    "take_current_trace",  # Haiku
     "unmapped_aval",  # Equinox
     "valid_jaxtype",  # Distrax
 ]

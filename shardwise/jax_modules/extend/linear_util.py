@@ -1,11 +1,17 @@
 """jax.extend.linear_util: functions with positional arguments that other functions wrap."""
 
 from collections.abc import Callable
+from contextlib import closing
+from functools import wraps
 from typing import Any, final
 
 from shardwise.jax_modules.missing import report_missing
 
-__all__ = ["WrappedFun", "wrap_init"]  # Flax, Haiku, NumPyro
+__all__ = [
+    "WrappedFun",  # Flax, Haiku, NumPyro
+    "transformation",  # Haiku
+    "wrap_init",  # Flax, Haiku, NumPyro
+]
 
 
 @final
@@ -13,12 +19,12 @@ class WrappedFun:
     """A function, and what is stored while it runs."""
 
     def __init__(self, function: Callable[..., Any]):
-        self.function = function
+        self.f = function
         self.__name__ = getattr(function, "__name__", "function")
 
     def call_wrapped(self, *args: Any, **keywords: Any) -> Any:
         """Call the function."""
-        return self.function(*args, **keywords)
+        return self.f(*args, **keywords)
 
 
 def wrap_init(function: Callable[..., Any], params: Any = None, *, debug_info: Any = None) -> WrappedFun:
@@ -26,6 +32,25 @@ def wrap_init(function: Callable[..., Any], params: Any = None, *, debug_info: A
     if not params:
         return WrappedFun(function)
     return WrappedFun(lambda *args: function(*args, **params))
+
+
+def transformation(generator: Callable[..., Any]) -> Callable[..., WrappedFun]:
+    """Return a function that wraps a function, whose arguments and results a generator changes.
+
+    The generator receives what is bound, and then the arguments. It first yields the arguments of the wrapped function,
+    a sequence and keywords, receives the result of the call, and then yields the new result.
+    """
+
+    def wrap(function: WrappedFun, *bound: Any) -> WrappedFun:
+        @wraps(function.f)
+        def call(*args: Any, **keywords: Any) -> Any:
+            with closing(generator(*bound, *args, **keywords)) as steps:  # also if the function fails
+                inner_args, inner_keywords = next(steps)
+                return steps.send(function.call_wrapped(*inner_args, **inner_keywords))
+
+        return WrappedFun(call)
+
+    return wrap
 
 
 report_missing(__name__, __all__)

@@ -1,4 +1,4 @@
-"""BlackJAX: the NUTS sampler of its README, in a scan."""
+"""BlackJAX: NUTS."""
 
 import blackjax
 import jax

@@ -1,4 +1,9 @@
-"""einops, jaxtyping and treescope: rearranged arrays, checked types, and a rendered model."""
+"""einops: rearrange, reduce, einsum.
+
+jaxtyping: types of arrays.
+
+treescope: rendering of arrays.
+"""
 
 import jax
 import jax.numpy as jnp

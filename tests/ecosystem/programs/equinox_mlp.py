@@ -1,4 +1,4 @@
-"""Equinox: the regression of its README, with filter_jit and filter_value_and_grad, and a scanned stack of layers."""
+"""Equinox: the README's regression, `nn.MLP`, `filter_jit`, `filter_value_and_grad`."""
 
 import equinox as eqx
 import jax

@@ -1,4 +1,4 @@
-"""Flax linen: a convolutional network with scanned layers, trained with Optax."""
+"""Flax linen (flax): Conv, Dense, LayerNorm, BatchNorm, `nn.scan`, mutable collections."""
 
 import flax.linen as nn
 import jax

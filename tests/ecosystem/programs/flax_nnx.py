@@ -1,4 +1,6 @@
-"""Flax NNX: a model with normalization, dropout and partitioned weights, trained by nnx.Optimizer under nnx.jit."""
+"""Flax NNX (flax): Linear, LayerNorm, BatchNorm, Dropout, remat, `nnx.jit`, `nnx.value_and_grad`, `nnx.Optimizer`,
+`nnx.with_partitioning` with sharded initialization.
+"""
 
 import jax
 import numpy as np

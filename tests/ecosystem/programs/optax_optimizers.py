@@ -1,4 +1,4 @@
-"""Optax: twelve optimizers on a regression, with a schedule and clipping."""
+"""Optax: twelve optimizers, schedules, clipping."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""tinygp: the log probability of its README, and its gradient."""
+"""tinygp: log probability of a Gaussian process, and its gradient."""
 
 import jax
 import jax.numpy as jnp
