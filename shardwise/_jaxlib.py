@@ -8,12 +8,13 @@ array, concatenated along dim 0; the package's own layouts are unknown to it.
 
 import gc
 import os
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock, get_ident
+from types import MappingProxyType
 from typing import Any, final
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no log of XLA by default: errors are raised
@@ -110,8 +111,13 @@ def _cuda_package(library: Path) -> str:
     return f"jax_cuda{library.parent.name.removeprefix('xla_cuda')}_plugin"
 
 
-def cuda_client() -> Any:
-    """Create a client with all GPUs of this machine, as the plugin's `initialize` does, but without importing jax."""
+def cuda_client(options: Mapping[str, Any] = MappingProxyType({}), store: Any = None) -> Any:
+    """Create a client with GPUs, as the plugin's `initialize` does, but without importing jax.
+
+    Args:
+        options: further options of the plugin: `visible_devices`, and `node_id` and `num_nodes` in a cluster.
+        store: the connection to the coordination service of a cluster, through which NCCL's processes meet.
+    """
     library = cuda_library()
     assert library is not None
     package = _cuda_package(library)
@@ -128,38 +134,33 @@ def cuda_client() -> Any:
         handlers.update(lazy_module(f"{package}.{part}").registrations())
     for name, value in handlers.items():
         _xla.register_custom_call_target(name, value, platform="CUDA", api_version=1)
-    return _xla.make_c_api_client("cuda", _xla.generate_pjrt_gpu_plugin_options(), None)
+    return _xla.make_c_api_client("cuda", {**_xla.generate_pjrt_gpu_plugin_options(), **options}, store)
 
 
-def cluster_service(address: str, processes: int, timeout: int) -> Any:
-    """Start the coordination service, in one of the processes."""
+def cluster_service(address: str, processes: int, timeout: int, heartbeat_timeout: int) -> Any:
+    """Start XLA's coordination service. A process that is lost does not end the others (`recoverable`)."""
     return _jax.get_distributed_runtime_service(
         address,
         processes,
-        heartbeat_timeout=timeout,
+        heartbeat_timeout=heartbeat_timeout,
         cluster_register_timeout=timeout,
         shutdown_timeout=timeout,
         recoverable=True,
     )
 
 
-def cluster_store(address: str, rank: int, timeout: int) -> Any:
-    """Connect this process to the coordination service."""
+def cluster_store(address: str, rank: int, timeout: int, heartbeat_timeout: int) -> Any:
+    """Connect this process to XLA's coordination service. XLA aborts the process if that fails."""
     store = _jax.get_distributed_runtime_client(
         address,
         rank,
         init_timeout=timeout,
         shutdown_timeout=timeout,
-        heartbeat_timeout=timeout,
+        heartbeat_timeout=heartbeat_timeout,
         shutdown_on_destruction=False,
     )
     store.connect()
     return store
-
-
-def wait_for_all(store: Any, name: str, timeout: int) -> None:
-    """Wait at the barrier `name` for all processes. `timeout` is in seconds."""
-    store.wait_at_barrier(name, 1000 * timeout)
 
 
 def cluster_cpu_client(store: Any, rank: int, processes: int, devices: int, host: str) -> Any:
@@ -212,6 +213,11 @@ def deserialize_executable(blob: bytes, text: str, devices: Sequence[Any], optio
     device_list, client = _jax.DeviceList(tuple(devices)), devices[0].client
     _load_libraries(text, client)
     return client.deserialize_executable(blob, device_list, _compile_options(devices, options))
+
+
+def jaxlib_version() -> str:
+    """Return the version of jaxlib."""
+    return str(_version.__version__)
 
 
 def versions(device: Any) -> str:

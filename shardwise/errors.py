@@ -18,7 +18,10 @@ __all__ = [
     "NoMeshError",
     "NonConcreteBooleanIndexError",
     "OutOfMemoryError",
+    "PeerFailure",
     "ProgramError",
+    "ProgramMismatch",
+    "RendezvousError",
     "ShardingError",
     "ShardingTypeError",
     "TangentMismatchError",
@@ -38,6 +41,35 @@ class OutOfMemoryError(JaxRuntimeError):  # type: ignore[misc]
 
 class TransferError(JaxRuntimeError):  # type: ignore[misc]
     """A transfer guard disallows a transfer between host and devices."""
+
+
+class PeerFailure(JaxRuntimeError):  # type: ignore[misc]
+    """Another process of the program failed: it was lost, is stuck, or ended too early.
+
+    Attributes:
+        rank: the number of the process that failed; -1 if it is unknown.
+        step: the last step that it reported with `distributed.report_step`, or None.
+        reason: what happened, in words.
+        detail: its traceback or Python stack, if it could send one.
+    """
+
+    def __init__(self, rank: int, step: int | None, reason: str, detail: str = ""):
+        where = f"process {rank} failed" if rank >= 0 else "a process failed"
+        after = f" after step {step}" if step is not None else ""
+        text = f"{where}{after}: {reason}"
+        super().__init__(f"{text}\n{detail.rstrip()}" if detail else text)
+        self.rank, self.step, self.reason, self.detail = rank, step, reason, detail
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return PeerFailure, (self.rank, self.step, self.reason, self.detail)
+
+
+class ProgramMismatch(JaxRuntimeError):  # type: ignore[misc]
+    """The processes of a set launched different programs, or the same programs in a different order."""
+
+
+class RendezvousError(RuntimeError):
+    """This process cannot join the others: the coordinator is unreachable or refuses it, or a process is missing."""
 
 
 class JAXTypeError(TypeError):

@@ -278,6 +278,7 @@ def test_executables_are_serialized(client, count):
     assert isinstance(buffers, _jaxlib.Buffers)
     for shard in shards_to_numpy(launch([buffers])[0]):
         np.testing.assert_array_equal(shard, np.full((2, 3), 2))
+    assert version("jaxlib") == _jaxlib.jaxlib_version()
     assert version("jaxlib") in _jaxlib.versions(devices[0])
 
 
@@ -314,9 +315,8 @@ from shardwise import _jaxlib
 with socket.socket() as probe:
     probe.bind(("127.0.0.1", 0))
     address = f"127.0.0.1:{probe.getsockname()[1]}"
-service = _jaxlib.cluster_service(address, 1, 30)
-store = _jaxlib.cluster_store(address, 0, 30)
-_jaxlib.wait_for_all(store, "start", 30)
+service = _jaxlib.cluster_service(address, 1, 30, 30)
+store = _jaxlib.cluster_store(address, 0, 30, 30)
 client = _jaxlib.cluster_cpu_client(store, 0, 1, 3, "127.0.0.1")
 print(len(client.devices()), client.process_index())
 store.shutdown()

@@ -1,0 +1,561 @@
+"""Coordinator: the server of the control channel, which every process of a program connects to first.
+
+It accepts each process id once, compares versions and flags, and waits until all processes are present. Then it starts
+XLA's coordination service and tells the members its port, so that XLA connects only processes that fit together.
+Afterwards it stays: it sees at once when a process dies, tells the others, and answers which process failed when one
+of them waits too long. `shardwise launch` hosts it; without the launcher, process 0 starts it as a child process
+(`coordinator_process.py`), so that the other processes survive the death of process 0.
+"""
+
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Literal, final
+
+from shardwise._jaxlib import cluster_service
+from shardwise.processes.protocol import (
+    HELLO_LIMIT,
+    LINE_LIMIT,
+    PROTOCOL_VERSION,
+    Answer,
+    Connected,
+    Failed,
+    Failure,
+    Goodbye,
+    Hello,
+    Leave,
+    LineBuffer,
+    Message,
+    Progress,
+    ProtocolError,
+    Refused,
+    Request,
+    Suspicion,
+    Welcome,
+    decode,
+    encode,
+    join_address,
+    resolve,
+    tokens_match,
+)
+
+HEARTBEAT_INTERVAL = 1.0  # seconds between two messages of a member
+SILENCE = 3 * HEARTBEAT_INTERVAL  # a member that says nothing for so long is stopped, or has lost its network
+ANSWER_TIME = 1.0  # seconds for a member to send its stack, and for the death of a process to become visible
+_HELLO_TIME = 10.0  # seconds for the first line of a connection
+_TICK = 0.2  # seconds between two checks of deadlines
+
+_log = logging.getLogger("shardwise")
+
+
+@final
+@dataclass(frozen=True)
+class Event:
+    """An event of a member: it joined, all are present (`ready`, rank -1), it failed, or it left.
+
+    `step` is the last step that the member reported. `text` says why it failed; `detail` is its traceback or stack.
+    """
+
+    kind: Literal["joined", "ready", "failed", "left", "refused"]
+    rank: int
+    step: int | None = None
+    text: str = ""
+    detail: str = ""
+
+
+@final
+class _Connection:
+    """One TCP connection; a member's after its `Hello` was accepted."""
+
+    def __init__(self, connection: socket.socket, peer: str):
+        self.socket = connection
+        self.peer = peer
+        self.lines = LineBuffer(HELLO_LIMIT)
+        self.unsent = bytearray()
+        self.opened = self.last_seen = time.monotonic()
+        self.hello: Hello | None = None
+        self.closing = False  # close when everything is sent
+        self.connected = False  # to XLA's coordination service
+        self.leaving = False
+        self.step: int | None = None
+        self.launches: dict[str, list[int]] = {}
+
+    @property
+    def rank(self) -> int:
+        return self.hello.rank if self.hello else -1
+
+    def launch_count(self, processes: str) -> int:
+        return self.launches.get(processes, [0])[0]
+
+    def describe(self) -> str:
+        assert self.hello is not None
+        return f"pid {self.hello.pid} on {self.hello.host}"
+
+
+@final
+@dataclass
+class _Inquiry:
+    """The search for the process that a member waits for. Its verdict is due at `deadline`."""
+
+    asker: int
+    processes: str
+    reason: str
+    deadline: float
+    suspect: int | None = None
+    explanation: str = ""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address, for a coordinator. Port 0 lets the system choose one.
+
+    Raises:
+        ValueError: if the host cannot be resolved.
+        OSError: if the port is in use, or the host is not an address of this machine; the message says what to do.
+    """
+    family, kind, number, _, address = resolve(host, port)[0]
+    listener = socket.socket(family, kind, number)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(512)
+    except OSError as error:
+        listener.close()
+        where = join_address(host, port)
+        raise OSError(
+            error.errno,
+            f"the coordinator cannot listen on {where}: {error.strerror}. Choose another port if port {port} is used "
+            "by another program or coordinator; if the address is not one of this machine, pass "
+            "coordinator_bind_address.",
+        ) from None
+    if not ip_address(address[0].partition("%")[0]).is_loopback:
+        _log.warning(
+            "The coordinator listens on %s, which other machines can reach. XLA's coordination service has no "
+            "authentication: use a network that only this cluster can reach.",
+            join_address(*listener.getsockname()[:2]),
+        )
+    return listener
+
+
+@final
+class Coordinator:
+    """The server that the processes of one program meet at, in a thread of the process that hosts it.
+
+    Use: `start()`, start the processes with `address` and `token`, `wait()` until all have left, `stop()`.
+
+    Args:
+        num_processes: the number of processes of the program.
+        host: the address to listen on: loopback unless other machines take part.
+        port: the port to listen on; 0 lets the system choose one.
+        token: a secret that members must send; "" if there is none.
+        initialization_timeout: the seconds from `start` until all processes must be present.
+        heartbeat_timeout: the seconds of silence after which a member counts as lost.
+        on_event: called in the coordinator's thread with every `Event`; it must return at once.
+        listener: a socket that listens already, instead of `host` and `port`.
+        starts_engine: whether it starts XLA's coordination service; False for members that do not run programs.
+    """
+
+    def __init__(
+        self,
+        num_processes: int,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str = "",
+        initialization_timeout: float = 300,
+        heartbeat_timeout: float = 100,
+        on_event: Callable[[Event], None] = lambda _: None,
+        listener: socket.socket | None = None,
+        starts_engine: bool = True,
+    ):
+        self.num_processes = num_processes
+        self.token = token
+        self.heartbeat_timeout = heartbeat_timeout
+        self.failures: dict[int, Failure] = {}  # by rank, in the order in which they happened
+        self._host, self._port = host, port
+        self._timeout = initialization_timeout
+        self._on_event = on_event
+        self._listener = listener
+        self._starts_engine = starts_engine
+        self._finished = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._serve, name="shardwise coordinator", daemon=True)
+        self._connections: set[_Connection] = set()
+        self._members: dict[int, _Connection] = {}
+        self._gone: set[int] = set()  # ranks whose connection is closed, after the rendezvous
+        self._ready = False
+        self._deadline = 0.0
+        self._service: Any = None
+        self._inquiries: dict[int, _Inquiry] = {}
+        self._inquiry_number = 0
+
+    @property
+    def address(self) -> str:
+        """The `host:port` that it listens on, after `start`."""
+        assert self._listener is not None
+        return join_address(*self._listener.getsockname()[:2])
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all processes are present, or were."""
+        return self._ready
+
+    def start(self) -> None:
+        """Listen, and serve members in a thread.
+
+        Raises:
+            ValueError: if the host cannot be resolved.
+            OSError: if the port is in use, or the host is not an address of this machine.
+        """
+        if self._listener is None:
+            self._listener = listen(self._host, self._port)
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._wakeup, self._waker = socket.socketpair()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        self._deadline = time.monotonic() + self._timeout
+        self._thread.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all members have left, or the rendezvous failed. Return False if `timeout` seconds pass before."""
+        return self._finished.wait(timeout)
+
+    def stop(self) -> None:
+        """Close all connections, and stop XLA's coordination service. Members that still run then abort."""
+        self._stopping = True
+        with suppress(OSError):
+            self._waker.send(b"x")
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._service is not None:
+            self._service.shutdown()
+            self._service = None
+
+    def steps(self) -> dict[int, int | None]:
+        """Return the last step that each member reported."""
+        return {rank: member.step for rank, member in sorted(self._members.items())}
+
+    def _serve(self) -> None:
+        assert self._listener is not None
+        try:
+            while not self._stopping and not self._is_finished():
+                for key, mask in self._selector.select(_TICK):
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    elif key.fileobj is not self._wakeup:
+                        self._exchange(key.data, mask)
+                self._check_deadlines()
+        finally:
+            self._selector.close()
+            connections = [connection.socket for connection in self._connections]
+            for opened in (*connections, self._listener, self._wakeup, self._waker):
+                opened.close()
+            self._finished.set()
+
+    def _is_finished(self) -> bool:
+        everyone_left = self._ready and len(self._gone) == self.num_processes
+        return (everyone_left or self._deadline == 0) and not any(c.unsent for c in self._connections)
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        with suppress(OSError):
+            accepted, peer = self._listener.accept()
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = _Connection(accepted, join_address(*peer[:2]))
+            self._connections.add(connection)
+            self._selector.register(accepted, selectors.EVENT_READ, connection)
+
+    def _exchange(self, connection: _Connection, mask: int) -> None:
+        """Read from a connection and write to it, as far as it is ready."""
+        if mask & selectors.EVENT_WRITE:
+            self._flush(connection)
+        if not mask & selectors.EVENT_READ or connection not in self._connections:
+            return
+        try:
+            data = connection.socket.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._close(connection)
+            return
+        connection.last_seen = time.monotonic()
+        try:
+            for line in connection.lines.add(data):
+                self._receive(connection, decode(line))
+                if connection not in self._connections or connection.closing:
+                    return
+        except ProtocolError as error:
+            self._drop(connection, str(error))
+
+    def _drop(self, connection: _Connection, reason: str) -> None:
+        """Close a connection that does not speak the protocol."""
+        _log.warning("The coordinator dropped a connection from %s: %s", connection.peer, reason)
+        self._on_event(Event("refused", connection.rank, text=reason))
+        self._close(connection)
+
+    def _send(self, connection: _Connection, message: Message) -> None:
+        connection.unsent += encode(message)
+        self._flush(connection)
+
+    def _flush(self, connection: _Connection) -> None:
+        try:
+            sent = connection.socket.send(connection.unsent)
+            del connection.unsent[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            connection.unsent.clear()  # the end of the connection is read, too
+        if connection.closing and not connection.unsent:
+            self._close(connection)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
+        self._selector.modify(connection.socket, events, connection)
+
+    def _close(self, connection: _Connection) -> None:
+        """Close a connection. The end of a member's connection is the end of the member."""
+        self._connections.discard(connection)
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        rank = connection.rank
+        if self._members.get(rank) is not connection:
+            return
+        if not self._ready:
+            del self._members[rank]  # its process may be started again
+            return
+        self._gone.add(rank)
+        if connection.leaving or rank in self.failures:
+            self._on_event(Event("left", rank, connection.step))
+        else:
+            reason = "its connection closed: the process was killed, or it exited without distributed.shutdown"
+            self._fail(rank, reason)
+        self._release_leaving()
+
+    def _receive(self, connection: _Connection, message: Message) -> None:
+        if connection.hello is None:
+            if not isinstance(message, Hello):
+                raise ProtocolError(f"{type(message).__name__} before Hello")
+            self._receive_hello(connection, message)
+            return
+        match message:
+            case Connected():
+                connection.connected = True
+            case Progress():
+                connection.step = message.step
+                connection.launches.update(message.launches)
+                self._check_early_exits()
+            case Leave():
+                connection.leaving = True
+                connection.launches.update(message.launches)
+                self._check_early_exits()
+                self._release_leaving()
+            case Failed():
+                self._fail(connection.rank, message.reason, message.traceback)
+            case Suspicion():
+                self._inquire(connection, message)
+            case Answer():
+                self._receive_answer(connection, message)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} from a member")
+
+    def _receive_hello(self, connection: _Connection, hello: Hello) -> None:
+        if not tokens_match(hello.token, self.token):
+            self._drop(connection, "wrong token")
+            return
+        refusal = self._refusal(hello)
+        if refusal is not None:
+            _log.warning("The coordinator refused a process from %s: %s", connection.peer, refusal.reason)
+            self._on_event(Event("refused", hello.rank, text=refusal.reason))
+            connection.closing = True
+            self._send(connection, refusal)
+            return
+        connection.hello = hello
+        connection.lines.limit = LINE_LIMIT
+        self._members[hello.rank] = connection
+        self._on_event(Event("joined", hello.rank))
+        if len(self._members) == self.num_processes:
+            self._become_ready()
+
+    def _refusal(self, hello: Hello) -> Refused | None:
+        """Return why a process may not join, or None."""
+        if hello.protocol != PROTOCOL_VERSION:
+            versions = f"{hello.protocol} and {PROTOCOL_VERSION}"
+            return Refused("RendezvousError", f"the versions of Shardwise differ (control channel {versions})")
+        if hello.num_processes != self.num_processes:
+            return Refused(
+                "ValueError",
+                f"num_processes is {hello.num_processes} in process {hello.rank}, and {self.num_processes} in the "
+                "coordinator: all processes must pass the same number",
+            )
+        if not 0 <= hello.rank < self.num_processes:
+            return Refused("ValueError", f"process_id must be from 0 to {self.num_processes - 1}, not {hello.rank}")
+        other = self._members.get(hello.rank)
+        if other is not None:
+            return Refused(
+                "RendezvousError",
+                f"process id {hello.rank} is taken by {other.describe()}: give each process its own process_id",
+            )
+        for member in self._members.values():
+            assert member.hello is not None
+            difference = _difference(member.hello, hello)
+            if difference:
+                return Refused("RendezvousError", difference)
+        return None
+
+    def _become_ready(self) -> None:
+        """Start XLA's coordination service, and tell its port to all members."""
+        port = self._start_engine() if self._starts_engine else 0
+        self._ready = True
+        self._on_event(Event("ready", -1))
+        for member in self._members.values():
+            self._send(member, Welcome(port))
+
+    def _start_engine(self) -> int:
+        """Start XLA's coordination service, and return its port."""
+        assert self._listener is not None
+        host = self._listener.getsockname()[0]
+        with socket.socket(self._listener.family) as reservation:
+            # XLA's service binds with SO_REUSEPORT too; until then, no other program can take the port.
+            reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reservation.bind((host, 0))
+            port = reservation.getsockname()[1]
+            self._service = cluster_service(
+                join_address(host, port), self.num_processes, int(self._timeout), int(self.heartbeat_timeout)
+            )
+        return int(port)
+
+    def _check_deadlines(self) -> None:
+        now = time.monotonic()
+        for connection in list(self._connections):
+            if connection.hello is None and not connection.closing and now - connection.opened > _HELLO_TIME:
+                self._drop(connection, f"no message within {_HELLO_TIME:.0f} s")
+        if not self._ready:
+            if self._deadline and now > self._deadline:
+                self._give_up()
+            return
+        for rank, member in self._members.items():
+            silence = now - member.last_seen
+            if rank not in self._gone and rank not in self.failures and silence > self.heartbeat_timeout:
+                self._fail(rank, f"no heartbeat for {silence:.0f} s: the process is stopped, or unreachable")
+        for number, inquiry in list(self._inquiries.items()):
+            if now > inquiry.deadline:
+                self._conclude(number, inquiry)
+
+    def _give_up(self) -> None:
+        """End the rendezvous: a process did not come in time."""
+        missing = [rank for rank in range(self.num_processes) if rank not in self._members]
+        reason = (
+            f"after {self._timeout:.0f} s, {len(missing)} of {self.num_processes} processes are missing: process ids "
+            f"{', '.join(map(str, missing))}. Look whether they were started and can reach the coordinator."
+        )
+        for member in list(self._members.values()):
+            member.closing = True
+            self._send(member, Refused("RendezvousError", reason))
+        self._deadline = 0.0
+
+    def _fail(self, rank: int, reason: str, detail: str = "") -> None:
+        """Note that a member failed, and tell all members."""
+        if rank in self.failures:
+            return
+        member = self._members[rank]
+        failure = self.failures[rank] = Failure(rank, member.step, reason, detail)
+        self._on_event(Event("failed", rank, member.step, reason, detail))
+        for other in self._members.values():
+            if other in self._connections:
+                self._send(other, failure)
+        self._release_leaving()
+
+    def _release_leaving(self) -> None:
+        """Let members disconnect if every other one has left, or if one failed."""
+        if self.failures or all(m.leaving or rank in self._gone for rank, m in self._members.items()):
+            for member in self._members.values():
+                if member.leaving and member in self._connections:
+                    self._send(member, Goodbye())
+
+    def _check_early_exits(self) -> None:
+        """Find members that reached the end of their program while another one launched more on the same processes."""
+        for rank, leaver in self._members.items():
+            if not leaver.leaving or rank in self.failures:
+                continue
+            for other, member in self._members.items():
+                for processes, (count, *_) in member.launches.items():
+                    own = leaver.launch_count(processes)
+                    if str(rank) in processes.split(",") and count > own:
+                        self._fail(
+                            rank,
+                            f"it reached the end of its program after {own} launches on processes {processes}, but "
+                            f"process {other} made {count}",
+                        )
+                        return
+
+    def _inquire(self, connection: _Connection, suspicion: Suspicion) -> None:
+        """Search the process that a member waits for: silent ones first, then those with the fewest launches."""
+        ranks = _ranks(suspicion.processes)
+        for rank in ranks:
+            if rank in self.failures:
+                self._send(connection, self.failures[rank])
+                return
+        self._inquiry_number += 1
+        inquiry = _Inquiry(connection.rank, suspicion.processes, suspicion.reason, time.monotonic() + ANSWER_TIME)
+        self._inquiries[self._inquiry_number] = inquiry
+        suspects = [rank for rank in ranks if rank in self._members and rank != connection.rank]
+        own = connection.launch_count(suspicion.processes)
+        silent = [rank for rank in suspects if time.monotonic() - self._members[rank].last_seen > SILENCE]
+        behind = [rank for rank in suspects if self._members[rank].launch_count(suspicion.processes) < own]
+        if silent:
+            inquiry.suspect = silent[0]
+            inquiry.explanation = "it sends no heartbeat: the process is stopped, or unreachable"
+        elif behind:
+            inquiry.suspect = min(behind, key=lambda rank: self._members[rank].launch_count(suspicion.processes))
+            count = self._members[inquiry.suspect].launch_count(suspicion.processes)
+            inquiry.explanation = (
+                f"it is alive, but made {count} launches on processes {suspicion.processes}, not {own}"
+            )
+        if inquiry.suspect is not None:
+            self._send(self._members[inquiry.suspect], Request(self._inquiry_number, "stack"))
+
+    def _receive_answer(self, connection: _Connection, answer: Answer) -> None:
+        inquiry = self._inquiries.get(answer.number)
+        if inquiry is not None and inquiry.suspect == connection.rank:
+            self._conclude(answer.number, inquiry, answer.text)
+
+    def _conclude(self, number: int, inquiry: _Inquiry, stack: str = "") -> None:
+        """End an inquiry with a verdict."""
+        del self._inquiries[number]
+        asker = self._members[inquiry.asker]
+        failed = [self.failures[rank] for rank in _ranks(inquiry.processes) if rank in self.failures]
+        if failed:
+            if asker in self._connections:
+                self._send(asker, failed[0])
+        elif inquiry.suspect is not None:
+            steps = ", ".join(f"process {rank}: {step}" for rank, step in self.steps().items())
+            reason = f"process {inquiry.asker} {inquiry.reason}; {inquiry.explanation}. Last steps: {steps}"
+            self._fail(inquiry.suspect, reason, stack)
+        elif asker in self._connections:
+            self._send(
+                asker, Failure(-1, None, f"{inquiry.reason}; all processes are alive and made the same launches")
+            )
+
+
+def _ranks(processes: str) -> list[int]:
+    return [int(rank) for rank in processes.split(",") if rank.isdecimal()]
+
+
+def _difference(one: Hello, other: Hello) -> str:
+    """Return the difference between the requirements of two processes in words, or ""."""
+    for name in sorted({*one.requirements, *other.requirements}):
+        values = one.requirements.get(name), other.requirements.get(name)
+        if values[0] != values[1]:
+            return (
+                f"{name} differs: {values[0]!r} in process {one.rank}, {values[1]!r} in process {other.rank}. All "
+                "processes must have the same."
+            )
+    return ""

@@ -1,0 +1,113 @@
+"""Coordinator process: the child process in which process 0 hosts the coordinator where no launcher does.
+
+It outlives process 0, so that the others get an exception when process 0 dies: XLA aborts every process that loses
+the coordination service. It ends when all members are gone.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import final
+
+from shardwise.processes.coordinator import Coordinator, listen
+
+_log = logging.getLogger("shardwise")
+_TOKEN_VARIABLE = "SHARDWISE_COORDINATOR_TOKEN"
+
+
+@final
+class CoordinatorProcess:
+    """A child process that hosts a coordinator.
+
+    Args:
+        host: the address to listen on.
+        port: the port to listen on.
+        num_processes: the number of processes of the program.
+        token: the token that members must send.
+        initialization_timeout: the seconds until all processes must be present.
+        heartbeat_timeout: the seconds of silence after which a member counts as lost.
+
+    Raises:
+        ValueError: if the host cannot be resolved.
+        OSError: if the port is in use.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        num_processes: int,
+        token: str,
+        initialization_timeout: float,
+        heartbeat_timeout: float,
+    ):
+        with listen(host, port) as listener:
+            self.port = listener.getsockname()[1]
+            numbers = (listener.fileno(), num_processes, initialization_timeout, heartbeat_timeout)
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, *map(str, numbers)],
+                stdin=subprocess.PIPE,  # its end tells the child that this process is gone
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[listener.fileno()],
+                env={**os.environ, _TOKEN_VARIABLE: token, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        threading.Thread(target=self._log_output, name="shardwise coordinator log", daemon=True).start()
+
+    def _log_output(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            _log.warning("%s", line.decode(errors="replace").rstrip())
+
+    def kill(self) -> None:
+        """End the process if it still runs."""
+        self._process.kill()
+        self._process.wait()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for the end of the process. Return False if `timeout` seconds pass before."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout)
+        return self._process.returncode is not None
+
+
+def main() -> None:
+    """Host the coordinator on the socket that process 0 opened."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("listener", type=int)
+    parser.add_argument("num_processes", type=int)
+    parser.add_argument("initialization_timeout", type=float)
+    parser.add_argument("heartbeat_timeout", type=float)
+    arguments = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # members may still have work to do: saving, for example
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(format="%(message)s", stream=sys.stdout)
+    coordinator = Coordinator(
+        arguments.num_processes,
+        token=os.environ.pop(_TOKEN_VARIABLE, ""),
+        initialization_timeout=arguments.initialization_timeout,
+        heartbeat_timeout=arguments.heartbeat_timeout,
+        listener=socket.socket(fileno=arguments.listener),
+    )
+    coordinator.start()
+    parent = threading.Thread(target=_stop_with_parent, args=(coordinator,), daemon=True)
+    parent.start()
+    coordinator.wait()
+    os._exit(0)  # without the service's shutdown, which would wait for members that were killed
+
+
+def _stop_with_parent(coordinator: Coordinator) -> None:
+    """Stop the coordinator if process 0 ends before the rendezvous. Afterwards it stays for the other members."""
+    sys.stdin.read()
+    if not coordinator.is_ready:
+        coordinator.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""Member: the connection of this process to the coordinator.
+
+A thread sends a heartbeat with the progress of this process, receives the failures of others, and answers the
+coordinator's questions while the main thread computes or waits.
+"""
+
+import os
+import select
+import socket
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from types import TracebackType
+from typing import final
+
+from shardwise.errors import PeerFailure, RendezvousError
+from shardwise.processes.coordinator import ANSWER_TIME, HEARTBEAT_INTERVAL
+from shardwise.processes.protocol import (
+    LINE_LIMIT,
+    PROTOCOL_VERSION,
+    TEXT_LIMIT,
+    Answer,
+    Connected,
+    Failed,
+    Failure,
+    Goodbye,
+    Hello,
+    Leave,
+    LineBuffer,
+    Message,
+    Progress,
+    ProtocolError,
+    Refused,
+    Request,
+    Suspicion,
+    Welcome,
+    decode,
+    encode,
+    join_address,
+    resolve,
+)
+
+_RETRY_INTERVAL = 0.1  # seconds between two attempts to connect
+_REFUSALS: dict[str, type[Exception]] = {"ValueError": ValueError, "RendezvousError": RendezvousError}
+
+
+@final
+class Member:
+    """The connection of this process to the coordinator, after the rendezvous.
+
+    Args:
+        host: the coordinator's host.
+        port: the coordinator's port.
+        rank: the number of this process.
+        num_processes: the number of processes.
+        token: the secret that the coordinator expects.
+        requirements: versions, flags and settings that must be equal in all processes.
+        timeout: the seconds to wait for the coordinator and the other processes.
+
+    Raises:
+        ValueError: if the host cannot be resolved, or the numbers of processes differ.
+        RendezvousError: if the coordinator cannot be reached or refuses this process, or another process is missing.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        rank: int,
+        num_processes: int,
+        token: str,
+        requirements: dict[str, str],
+        timeout: float,
+    ):
+        self.rank = rank
+        self.num_processes = num_processes
+        self.address = join_address(host, port)
+        self.step: int | None = None
+        self.failures: dict[int, PeerFailure] = {}  # of other processes, by rank, in the order of their arrival
+        self._changed = threading.Condition()
+        self._verdict: PeerFailure | None = None
+        self._may_leave = False
+        self._closed = False
+        self._send_lock = threading.Lock()
+        self._lines = LineBuffer(LINE_LIMIT)
+        deadline = time.monotonic() + timeout
+        self._socket = _connect(host, port, deadline, timeout)
+        try:
+            hello = Hello(
+                token, PROTOCOL_VERSION, rank, num_processes, socket.gethostname(), os.getpid(), dict(requirements)
+            )
+            self._send(hello)
+            self.engine_port = self._wait_for_welcome(deadline, timeout)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._thread = threading.Thread(target=self._serve, name="shardwise member", daemon=True)
+        self._thread.start()
+
+    @property
+    def local_host(self) -> str:
+        """The address of this process on the network that it reaches the coordinator by."""
+        return str(self._socket.getsockname()[0])
+
+    def _wait_for_welcome(self, deadline: float, timeout: float) -> int:
+        """Wait until all processes are present, and return the port of XLA's coordination service."""
+        # The coordinator has the same deadline, and knows who is missing.
+        self._socket.settimeout(max(0.1, deadline + 2 * HEARTBEAT_INTERVAL - time.monotonic()))
+        lines: list[bytes] = []
+        while not lines:
+            try:
+                data = self._socket.recv(1 << 16)
+            except TimeoutError:
+                raise RendezvousError(
+                    f"process {self.rank} reached the coordinator at {self.address}, but not all "
+                    f"{self.num_processes} processes came within {timeout:.0f} s"
+                ) from None
+            except OSError:
+                data = b""
+            if not data:
+                raise RendezvousError(
+                    f"the coordinator at {self.address} closed the connection: it has another token, process 0 ended, "
+                    "or another program listens on this port"
+                )
+            lines += self._lines.add(data)
+        try:
+            message = decode(lines[0])
+        except ProtocolError:
+            raise RendezvousError(f"another program than a coordinator listens on {self.address}") from None
+        if isinstance(message, Refused):
+            raise _REFUSALS.get(message.error, RendezvousError)(message.reason)
+        if not isinstance(message, Welcome):
+            raise RendezvousError(f"the coordinator at {self.address} sent {type(message).__name__}, not Welcome")
+        self._socket.settimeout(None)
+        for line in lines[1:]:
+            self._receive(decode(line))
+        return message.engine_port
+
+    def _send(self, message: Message) -> None:
+        """Send a message. A coordinator that is gone is noticed by the receiving thread."""
+        with self._send_lock, suppress(OSError):
+            self._socket.sendall(encode(message))
+
+    def _serve(self) -> None:
+        """Receive messages, and send heartbeats."""
+        next_heartbeat = 0.0
+        while not self._closed:
+            now = time.monotonic()
+            if now >= next_heartbeat:
+                self.send_progress()
+                next_heartbeat = now + HEARTBEAT_INTERVAL
+            try:
+                readable, _, _ = select.select([self._socket], [], [], max(0.0, next_heartbeat - now))
+                data = self._socket.recv(1 << 16) if readable else None
+            except (OSError, ValueError):
+                data = b""
+            if data is None:
+                continue
+            if not data:
+                self._end()
+                return
+            for line in self._lines.add(data):
+                self._receive(decode(line))
+
+    def _end(self) -> None:
+        """Note that the connection is closed: nobody is left to say which process failed."""
+        with self._changed:
+            self._closed = self._may_leave = True
+            self._verdict = self._verdict or PeerFailure(
+                -1, None, "the coordinator ended: its machine or the launcher failed"
+            )
+            self._changed.notify_all()
+
+    def _receive(self, message: Message) -> None:
+        match message:
+            case Failure():
+                with self._changed:
+                    failure = PeerFailure(message.rank, message.step, message.reason, message.detail)
+                    self._verdict = failure
+                    if message.rank >= 0:
+                        self.failures.setdefault(message.rank, failure)
+                    self._changed.notify_all()
+            case Request(question="stack"):
+                self._send(Answer(message.number, main_stack()))
+            case Goodbye():
+                with self._changed:
+                    self._may_leave = True
+                    self._changed.notify_all()
+
+    def report_connected(self) -> None:
+        """Tell the coordinator that this process is connected to XLA's coordination service."""
+        self._send(Connected())
+
+    def send_progress(self) -> None:
+        """Send the last step."""
+        self._send(Progress(self.step))
+
+    def report_step(self, step: int) -> None:
+        """Note that this process has reached a step, and tell the coordinator."""
+        self.step = step
+        self.send_progress()
+
+    def report_exception(self, error: BaseException) -> None:
+        """Tell the coordinator that this process ends with an exception."""
+        text = "".join(traceback.format_exception(error))
+        reason = f"it raised {''.join(traceback.format_exception_only(error)).strip()}"
+        self._send(Failed(reason[:TEXT_LIMIT], text[-TEXT_LIMIT:]))
+
+    def ask_for_failure(self, processes: str, reason: str) -> PeerFailure:
+        """Ask the coordinator which process of a set failed. Wait a moment for its verdict.
+
+        Args:
+            processes: the numbers of the processes, separated by commas.
+            reason: what this process saw, for the others: "waited 60 s in `f`".
+        """
+        with self._changed:
+            self._verdict = None
+        self._send(Suspicion(processes, reason))
+        with self._changed:
+            self._changed.wait_for(lambda: self._verdict is not None or self._closed, 3 * ANSWER_TIME)
+            return self._verdict or PeerFailure(-1, None, f"this process {reason}, and the coordinator does not answer")
+
+    def leave(self, timeout: float) -> bool:
+        """Wait until all processes want to leave, or one has failed. Return False if `timeout` seconds pass before."""
+        self._send(Leave())
+        with self._changed:
+            return self._changed.wait_for(lambda: self._may_leave or bool(self.failures), timeout)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._closed = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self._socket.close()
+
+
+def _connect(host: str, port: int, deadline: float, timeout: float) -> socket.socket:
+    """Connect to the coordinator, which may not listen yet."""
+    addresses = resolve(host, port)
+    while True:
+        for family, kind, number, _, address in addresses:
+            connection = socket.socket(family, kind, number)
+            connection.settimeout(max(0.1, deadline - time.monotonic()))
+            try:
+                connection.connect(address)
+            except OSError as failure:
+                error = failure
+                connection.close()
+                continue
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connection
+        if time.monotonic() + _RETRY_INTERVAL > deadline:
+            raise RendezvousError(
+                f"the coordinator at {join_address(host, port)} cannot be reached within {timeout:.0f} s "
+                f"({error.strerror or error}). Process 0 or the launcher hosts it: look whether that runs, whether "
+                "the address is right, and whether a firewall blocks the port."
+            )
+        time.sleep(_RETRY_INTERVAL)
+
+
+def main_stack() -> str:
+    """Return the Python stack of the main thread."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return "".join(traceback.format_stack(frame)) if frame else ""
+
+
+def report_uncaught_exceptions(member: Member) -> None:
+    """Report exceptions that end this process, before they are printed."""
+    previous = sys.excepthook
+
+    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        member.report_exception(error)
+        previous(kind, error, trace)
+
+    sys.excepthook = report

@@ -1,0 +1,254 @@
+"""Protocol of the control channel: one JSON object per line over TCP, between members and their coordinator.
+
+A message is a dataclass below. Its line holds the class name under `type` and its fields. Lines are limited in length,
+and a line that is not a valid message raises `ProtocolError`: nothing that arrives on the port is evaluated or
+unpickled. The first line of a member is `Hello`, with the token.
+"""
+
+import hmac
+import json
+import socket
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, final, get_origin, get_type_hints
+
+PROTOCOL_VERSION = 1
+HELLO_LIMIT = 1 << 16  # bytes of the first line, before the token is known to be right
+LINE_LIMIT = 1 << 26  # bytes of later lines, which may hold the text of a program
+TEXT_LIMIT = 1 << 24  # characters of a text in a message
+
+
+class ProtocolError(ValueError):
+    """Bytes that are not a message of the protocol."""
+
+
+class Message:
+    """Base class of messages."""
+
+    types: ClassVar[dict[str, "type[Message]"]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Message.types[cls.__name__] = cls
+
+
+# From a member to the coordinator.
+
+
+@final
+@dataclass(frozen=True)
+class Hello(Message):
+    """The first message of a member. `requirements` must be equal on all members: versions, flags and settings."""
+
+    token: str
+    protocol: int
+    rank: int
+    num_processes: int
+    host: str
+    pid: int
+    requirements: dict[str, str]
+
+
+@final
+@dataclass(frozen=True)
+class Connected(Message):
+    """The member has connected to XLA's coordination service."""
+
+
+@final
+@dataclass(frozen=True)
+class Progress(Message):
+    """The heartbeat of a member: its last reported step, and its launches on each set of processes: count and hash."""
+
+    step: int | None
+    launches: dict[str, list[int]] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True)
+class Failed(Message):
+    """The member ends with an uncaught exception."""
+
+    reason: str
+    traceback: str
+
+
+@final
+@dataclass(frozen=True)
+class Leave(Message):
+    """The member has reached the end of its program."""
+
+    launches: dict[str, list[int]] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True)
+class Answer(Message):
+    """The answer to a `Request`."""
+
+    number: int
+    text: str
+
+
+@final
+@dataclass(frozen=True)
+class Suspicion(Message):
+    """The member waited too long for the processes of a set, or lost one: it asks which one failed."""
+
+    processes: str
+    reason: str
+
+
+# From the coordinator to a member.
+
+
+@final
+@dataclass(frozen=True)
+class Refused(Message):
+    """The member may not join. `error` names the exception to raise: ValueError or RendezvousError."""
+
+    error: str
+    reason: str
+
+
+@final
+@dataclass(frozen=True)
+class Welcome(Message):
+    """All members are present. XLA's coordination service listens on `engine_port` of the coordinator's host."""
+
+    engine_port: int
+
+
+@final
+@dataclass(frozen=True)
+class Request(Message):
+    """A question to the member, such as `stack` for the Python stack of its main thread."""
+
+    number: int
+    question: str
+    detail: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class Failure(Message):
+    """A member failed: it was lost, is stuck, or ended too early. `detail` is a traceback or a stack, or empty."""
+
+    rank: int
+    step: int | None
+    reason: str
+    detail: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class Goodbye(Message):
+    """All members have left, or failed: the member may disconnect."""
+
+
+def encode(message: Message) -> bytes:
+    """Return the line of a message."""
+    return json.dumps({"type": type(message).__name__, **asdict(message)}).encode() + b"\n"  # type: ignore[call-overload]
+
+
+def decode(line: bytes) -> Message:
+    """Return the message of a line.
+
+    Raises:
+        ProtocolError: if the line is not a message.
+    """
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ProtocolError(f"not a JSON object: {_excerpt(line)}") from None
+    if not isinstance(content, dict):
+        raise ProtocolError(f"not a JSON object: {_excerpt(line)}")
+    name = content.pop("type", None)
+    message_type = Message.types.get(name) if isinstance(name, str) else None
+    if message_type is None:
+        raise ProtocolError(f"no message type: {_excerpt(line)}")
+    types = get_type_hints(message_type)
+    names = {each.name for each in fields(message_type)}  # type: ignore[arg-type]
+    if set(content) != names or not all(_has_type(value, types[key]) for key, value in content.items()):
+        raise ProtocolError(f"wrong fields of {name}: {_excerpt(line)}")
+    return message_type(**content)
+
+
+def _has_type(value: Any, annotation: Any) -> bool:
+    if annotation is int:
+        return type(value) is int
+    if annotation == int | None:
+        return value is None or type(value) is int
+    if annotation == dict[str, str]:
+        return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+    if get_origin(annotation) is dict:  # name to integers
+        return isinstance(value, dict) and all(
+            isinstance(numbers, list) and all(type(number) is int for number in numbers) for numbers in value.values()
+        )
+    return isinstance(value, annotation)
+
+
+def _excerpt(line: bytes) -> str:
+    return repr(line[:60])
+
+
+def tokens_match(token: str, expected: str) -> bool:
+    """Compare tokens in constant time."""
+    return hmac.compare_digest(token.encode(), expected.encode())
+
+
+@final
+class LineBuffer:
+    """Splits received bytes into lines of at most `limit` bytes."""
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self._bytes = bytearray()
+
+    def add(self, data: bytes) -> list[bytes]:
+        """Add received bytes, and return the lines that they complete.
+
+        Raises:
+            ProtocolError: if a line is too long.
+        """
+        self._bytes += data
+        if b"\n" not in data:
+            lines, longest = [], len(self._bytes)
+        else:
+            *lines, rest = bytes(self._bytes).split(b"\n")
+            self._bytes, longest = bytearray(rest), max(map(len, (*lines, rest)))
+        if longest > self.limit:
+            raise ProtocolError(f"a line of more than {self.limit} bytes")
+        return lines
+
+
+def split_address(address: str, argument: str = "coordinator_address") -> tuple[str, int]:
+    """Return host and port of `host:port`, or of `[host]:port` with an IPv6 address.
+
+    Raises:
+        ValueError: if the address is malformed.
+    """
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    is_valid = bool(bare) and (":" not in bare or bare != host) and not any(c.isspace() or c in "/@" for c in bare)
+    if not is_valid or not (port.isascii() and port.isdecimal()) or not 0 <= int(port) < 1 << 16:
+        raise ValueError(f"{argument} must be host:port, not {address!r}")
+    return bare, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return `host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def resolve(host: str, port: int, argument: str = "coordinator_address") -> list[tuple[Any, ...]]:
+    """Return the socket addresses of a host, as `socket.getaddrinfo` does.
+
+    Raises:
+        ValueError: if the host cannot be resolved.
+    """
+    try:
+        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError) as error:
+        raise ValueError(
+            f"{argument}: the host {host!r} cannot be resolved ({error}). Write its IP address, or a name that this "
+            "machine knows."
+        ) from None
