@@ -81,7 +81,7 @@ def interleaved(
     for side in sides:
         side(1)
     count = max(1, int(effort.seconds / max(side(1) for side in sides))) if effort.seconds else 1
-    return _alternate([partial(side, count) for side in sides], effort.rounds)
+    return alternate([partial(side, count) for side in sides], effort.rounds)
 
 
 def in_processes(ours: str, peer: str, rounds: int) -> Timing:
@@ -94,10 +94,11 @@ def in_processes(ours: str, peer: str, rounds: int) -> Timing:
         environment["PYTHONPYCACHEPREFIX"] = bytecode
         for script in (ours, peer):
             _run_script(script, environment)
-        return _alternate([partial(_run_script, script, environment) for script in (ours, peer)], rounds)
+        return alternate([partial(_run_script, script, environment) for script in (ours, peer)], rounds)
 
 
-def _alternate(sides: Sequence[Callable[[], float]], rounds: int) -> Timing:
+def alternate(sides: Sequence[Callable[[], float]], rounds: int) -> Timing:
+    """Call each side once per round, in alternating order. A side returns seconds."""
     rounds_of_side: list[list[float]] = [[] for _ in sides]
     for number in range(rounds):
         order = list(zip(sides, rounds_of_side, strict=True))

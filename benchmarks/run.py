@@ -5,12 +5,13 @@ python -m benchmarks.run [--suite NAME …] [--only WORDS] [--json FILE] [--plot
 
 import argparse
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import calls, compile, explicit, manual, planning, plot, report, startup, step, workloads
+from benchmarks import calls, compile, explicit, flax_nnx, manual, planning, plot, report, startup, step, workloads
 from benchmarks.row import Row
 
 SUITES = {
@@ -23,6 +24,8 @@ SUITES = {
     "explicit": explicit.cases,
     "planning": planning.cases,
 }
+if find_spec("flax"):  # as in the environment of `make test-ecosystem`
+    SUITES["flax"] = flax_nnx.cases
 
 
 def main() -> None:

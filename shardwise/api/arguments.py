@@ -13,7 +13,7 @@ from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError
-from shardwise.runtime.sharding import Sharding, sharding_in_force
+from shardwise.runtime.sharding import Sharding, resolve_sharding
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -166,8 +166,8 @@ def describe_mismatch(mismatch: tree.TreeMismatch, parameter: str) -> str:
 
 
 def _check_sharding(sharding: Any, parameter: str, type: ArrayType) -> Sharding | None:
-    """Return a user's sharding as a `Sharding`; a bare PartitionSpec is on the current mesh."""
-    resolved = sharding_in_force(sharding, parameter) if isinstance(sharding, PartitionSpec) else sharding
+    """Return a user's sharding as a `Sharding`; a bare PartitionSpec, and an abstract mesh, mean the current mesh."""
+    resolved = resolve_sharding(sharding, parameter)
     if resolved is None:
         return None
     if not isinstance(resolved, Sharding):

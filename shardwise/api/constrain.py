@@ -49,9 +49,9 @@ def constrain(x: Any, sharding: Sharding, requested_by: str = "", pins_auto: boo
 
 
 def _constrain_layout(x: Any, sharding: Sharding, requested_by: str, pins_auto: bool) -> Any:
-    """Pin `x` to the layout of a sharding; a sharding on one device pins nothing."""
+    """Pin `x` to the layout of a sharding; one on one device, or on a mesh without axes, pins nothing."""
     mesh = sharding.mesh if isinstance(sharding, NamedSharding) else mesh_of(sharding)
-    if mesh is None:
+    if mesh is None or not mesh.axis_names:
         return x
     scoped = is_scoped(sharding)
     pin = sharding.pin(x.type.shape)

@@ -14,6 +14,8 @@ from shardwise import tree
 from shardwise.api.arguments import array_leaves, describe_function, function_name
 from shardwise.api.flatten import check_outputs
 from shardwise.api.float0 import flatten_hiding_float0, hide_float0
+from shardwise.api.ref import Ref
+from shardwise.api.trace_cache import body_cache, is_alive, may_be_cached, trace_context
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays.methods import where
 from shardwise.compiler.arrays.operands import as_operand, type_of
@@ -58,11 +60,18 @@ class _TracedBody:
     def of(
         function: Function, args: tuple[Any, ...], types: Sequence[ArrayType], outs: Sequence[Any] = ()
     ) -> "_TracedBody":
-        """Trace `function` for pytrees like `args`, whose leaves have these types.
+        """Trace `function` for pytrees like `args`, whose leaves have these types, or find it traced in a cache.
 
         A result is converted to its type in `outs`, if the two differ at most in weak type and varying axes.
         """
         structure = tree.structure(args)
+        key = (structure, tuple(types), tuple(outs), trace_context())
+        cache = body_cache(function, key)
+        if cache is not None:
+            cached = cache.get(key) or cache.promote(key)
+            if cached is not None and is_alive(cached[1]):
+                return _TracedBody(function, *cached)
+        reads = Ref.reads_from_outside
         returned: Any = None
 
         def flat(*leaves: Any) -> list[Any]:
@@ -78,7 +87,10 @@ class _TracedBody:
         program, captured = build(flat, types, function_name(function))
         count = len(program.inputs) - len(captured)
         inputs = (*program.inputs[count:], *program.inputs[:count])
-        return _TracedBody(function, replace(program, inputs=inputs), captured, returned)
+        traced = replace(program, inputs=inputs), captured, returned
+        if cache is not None and may_be_cached(captured) and Ref.reads_from_outside == reads:
+            cache.insert(key, traced)
+        return _TracedBody(function, *traced)
 
     @property
     def structure(self) -> tree.Structure:

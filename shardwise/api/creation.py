@@ -18,7 +18,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError, UnexpectedTracerError
 from shardwise.execute.transfer import assemble_blocks, transfer
 from shardwise.runtime.array import ArrayImpl, array_signature, padded
-from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, sharding_in_force
+from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, resolve_sharding
 
 NumpyArray = np.ndarray[Any, Any]
 Span = tuple[int, int]
@@ -215,8 +215,7 @@ def _is_shape(x: Any) -> bool:
 
 def _from_local_data(name: str, sharding: Any, local_data: Any, global_shape: Sequence[int] | None) -> Array:
     data = np.asarray(local_data)
-    if isinstance(sharding, PartitionSpec):
-        sharding = sharding_in_force(sharding, name)
+    sharding = resolve_sharding(sharding, name)
     if isinstance(sharding, Device):
         sharding = SingleDeviceSharding(sharding)
     if not isinstance(sharding, Sharding):
@@ -256,7 +255,7 @@ def _from_local_data(name: str, sharding: Any, local_data: Any, global_shape: Se
 
 def _check_sharding(name: str, sharding: Any, shape: tuple[int, ...]) -> Sharding:
     """Return a user's sharding as a `Sharding` that determines the layout of an array of this shape."""
-    resolved = sharding_in_force(sharding, name) if isinstance(sharding, PartitionSpec) else sharding
+    resolved = resolve_sharding(sharding, name)
     if not isinstance(resolved, Sharding):
         raise TypeError(f"{name} needs a Sharding, not {sharding!r}")
     try:

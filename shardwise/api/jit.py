@@ -25,7 +25,7 @@ from shardwise.api.arguments import (
 from shardwise.api.constrain import constrain_all
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.float0 import hide_float0, is_float0
-from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.api.static_args import (
     NO_ARGUMENTS,
     ArgumentSelection,
@@ -35,10 +35,11 @@ from shardwise.api.static_args import (
     select_arguments,
     split_static,
 )
+from shardwise.api.trace_cache import is_alive, may_be_cached, trace_context
 from shardwise.caches import register
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.ir.dispatch import bound_axes, open_frames, tracked_axes
+from shardwise.compiler.ir.dispatch import bound_axes, open_frames
 from shardwise.compiler.ir.program import Program, Source
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import Call
@@ -217,10 +218,16 @@ class Jitted(Generic[_P, _R]):
         return self._request(self._arguments(args, keywords, abstract=True))
 
     def _arguments(self, args: tuple[Any, ...], keywords: dict[str, Any], abstract: bool = False) -> _Arguments:
-        """Split and flatten arguments; leaves are arrays and numbers, and with `abstract` also ShapeDtypeStructs."""
+        """Split and flatten arguments; leaves are arrays and numbers, and with `abstract` also ShapeDtypeStructs.
+
+        With `abstract`, a tracer counts as the struct of its type: only types matter.
+        """
         args, keywords = hide_float0((args, keywords))
         split = split_static(self.function, self.options.static, args, keywords)
-        return _Arguments(split, *array_leaves(split.bind(self.function), split.args, split.keywords, abstract))
+        leaves, structure = array_leaves(split.bind(self.function), split.args, split.keywords, abstract)
+        if abstract:
+            leaves = [struct(x.type) if isinstance(x, Tracer) else x for x in leaves]
+        return _Arguments(split, leaves, structure)
 
     def _traced(self, arguments: _Arguments) -> TracedFunction:
         """Return the function traced for these arguments, from a cache.
@@ -228,26 +235,17 @@ class Jitted(Generic[_P, _R]):
         The key holds everything that a trace depends on: structure, types, static arguments, settings, the mesh and the
         named axes.
         """
-        axes = (tuple(bound_axes().items()), tracked_axes())
-        key = (
-            arguments.structure,
-            config.state.trace_settings,
-            mesh_context.mesh,
-            mesh_context.scoped,
-            arguments.split.key,
-            axes,
-            arguments.types,
-        )
+        key = (arguments.structure, trace_context(), arguments.split.key, arguments.types)
         traced: TracedFunction | None = self._programs.get(key) or self._programs.promote(key)
-        if traced is None or not _is_alive(traced.captured):
+        if traced is None or not is_alive(traced.captured):
             if config.no_tracing:
                 raise RuntimeError(
                     f"no_tracing is set, so {describe_function(self.function)} cannot be traced here for arguments of "
                     f"types {', '.join(map(str, arguments.types)) or 'none'}"
                 )
             traced = trace(self._body(arguments.split), arguments.structure, self._types_inside(arguments))
-            if not (config.check_tracer_leaks and any(isinstance(x, Tracer) for x in traced.captured)):
-                self._programs.insert(key, traced)  # with leak checks, a cache must not refer to tracers
+            if may_be_cached(traced.captured):
+                self._programs.insert(key, traced)
         return traced
 
     def _body(self, split: SplitArguments) -> Callable[..., Any]:
@@ -509,8 +507,3 @@ def _caches(function: Callable[..., Any], options: JitOptions) -> tuple[LruCache
         return _shared.setdefault(function, {}).setdefault(options, caches)
     except TypeError:  # options or callable are not hashable, or the callable has no weak references
         return caches
-
-
-def _is_alive(captured: Sequence[Any]) -> bool:
-    """Return whether no captured tracer belongs to a trace that has ended."""
-    return all(not isinstance(x, Tracer) or x.frame in open_frames() for x in captured)

@@ -7,9 +7,10 @@ from typing import Any
 from shardwise.api.placement import reshard, with_sharding_constraint
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.dispatch import installed, resolve_shardings
+from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError, ShardingTypeError
-from shardwise.runtime.sharding import NamedSharding, sharding_in_force
+from shardwise.runtime.sharding import NamedSharding, resolve_sharding
 
 
 def constrain_sharding(x: Any, out_sharding: Any, keeps_sums: bool = False) -> Any:
@@ -26,9 +27,9 @@ def constrain_sharding(x: Any, out_sharding: Any, keeps_sums: bool = False) -> A
     """
     if out_sharding is None:
         return x
-    target = (
-        sharding_in_force(out_sharding, "out_sharding") if isinstance(out_sharding, PartitionSpec) else out_sharding
-    )
+    if _says_nothing(out_sharding):
+        return x
+    target = resolve_sharding(out_sharding, "out_sharding")
     if isinstance(target, NamedSharding) and target.mesh_shape.explicit_axes:
         if target.nondefault_memory is not None:
             raise ShardingError(
@@ -44,6 +45,16 @@ def constrain_sharding(x: Any, out_sharding: Any, keeps_sums: bool = False) -> A
             )
         return reshard(x, target)
     return with_sharding_constraint(x, target)
+
+
+def _says_nothing(out_sharding: Any) -> bool:
+    """Return whether a sharding is that of a type without Explicit axes: `typeof(x).sharding` leaves Auto axes open."""
+    return (
+        isinstance(out_sharding, NamedSharding)
+        and isinstance(out_sharding.mesh, AbstractMesh)
+        and not out_sharding.mesh_shape.explicit_axes
+        and all(entry is None for entry in out_sharding.spec)
+    )
 
 
 def unreduced_axes(out_sharding: Any) -> frozenset[str]:

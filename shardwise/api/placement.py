@@ -32,8 +32,7 @@ from shardwise.runtime.sharding import (
     SingleDeviceSharding,
     is_scoped,
     mesh_of,
-    on_current_mesh,
-    sharding_in_force,
+    resolve_sharding,
     traced_sharding,
 )
 from shardwise.runtime.transfer_guard import check_transfer
@@ -171,7 +170,7 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
     leaves, structure = tree.flatten(x)
     out = []
     for leaf, target in zip(leaves, _broadcast_prefix(name, "shardings", shardings, x), strict=True):
-        sharding = sharding_in_force(target, name) if isinstance(target, PartitionSpec) else on_current_mesh(target)
+        sharding = resolve_sharding(target, name)
         if not isinstance(sharding, Sharding):
             raise ShardingTypeError(f"{name} needs shardings, such as NamedSharding(mesh, spec), not {sharding!r}")
         _check_rank(name, leaf, sharding)
@@ -243,7 +242,7 @@ def reshard_leaves(name: str, parameter: str, x: Any, shardings: Any) -> Any:
     leaves, structure = tree.flatten(x)
     out = []
     for leaf, target in zip(leaves, _broadcast_prefix(name, parameter, shardings, x), strict=True):
-        sharding = sharding_in_force(target, name) if isinstance(target, PartitionSpec) else on_current_mesh(target)
+        sharding = resolve_sharding(target, name)
         if not isinstance(sharding, NamedSharding):
             raise TypeError(f"{name} needs a PartitionSpec or a NamedSharding, not {sharding!r}")
         _reject_auto_axes(name, sharding)
@@ -293,12 +292,10 @@ def _broadcast_prefix(name: str, parameter: str, prefix: Any, x: Any) -> list[An
 
 
 def _as_sharding(name: str, target: Any) -> Sharding | None:
-    if target is None or isinstance(target, Sharding):
-        return on_current_mesh(target)
     if isinstance(target, Device):
         return SingleDeviceSharding(target)
-    if isinstance(target, PartitionSpec):
-        return sharding_in_force(target, name)
+    if target is None or isinstance(target, (Sharding, PartitionSpec)):
+        return resolve_sharding(target, name)
     raise ValueError(f"{name} needs a Sharding or a device, not {target!r}")
 
 

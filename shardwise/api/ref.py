@@ -28,6 +28,8 @@ class Ref(Typed):
         Array([0., 5., 0.], dtype=float32)
     """
 
+    reads_from_outside = 0  # by functions that are traced: such a trace must not be reused, since a Ref changes
+
     def __init__(self, value: Any):
         self._value = as_operand(value, "new_ref")
         self._frames = tuple(map(id, open_frames()))
@@ -37,15 +39,21 @@ class Ref(Typed):
         return self._value.type
 
     def __getitem__(self, index: Any) -> Any:
+        if self._is_outside():
+            Ref.reads_from_outside += 1
         return self._value if index is Ellipsis else self._value[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if tuple(map(id, open_frames())) != self._frames:
+        if self._is_outside():
             raise NotImplementedError(
                 f"a Ref of type {self.type} was created outside of the function that is being traced, and cannot be "
                 "changed inside. Pass its array, `ref[...]`, as an argument, and return the new one."
             )
         self._value = self._value.at[index].set(value)
+
+    def _is_outside(self) -> bool:
+        """Return whether another function is being traced than where the Ref was created."""
+        return tuple(map(id, open_frames())) != self._frames
 
     def __repr__(self) -> str:
         return f"Ref({self._value!r})"

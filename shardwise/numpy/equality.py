@@ -15,7 +15,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
-from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.dtypes import is_inexact, is_key
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And, Or
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -29,6 +29,7 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
     """Return element-wise whether two arrays are equal within a tolerance.
 
     Elements are close if `|a - b| <= atol + rtol * |b|`. An infinity is close only to an infinity of the same sign.
+    PRNG keys are close if they are equal.
 
     Args:
         a, b: the arrays to compare; they broadcast.
@@ -73,7 +74,11 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
 
 @compiled_function
 def _isclose(a: Any, b: Any, rtol: Any, atol: Any, *, equal_nan: bool, reduce_all: bool) -> Any:
-    dtype, weak = promote_dtypes("isclose", (type_of(a, "isclose"), type_of(b, "isclose")))
+    types = type_of(a, "isclose"), type_of(b, "isclose")
+    if any(is_key(type.dtype) for type in types):  # keys are close if they are equal
+        equal = as_operand(a) == as_operand(b)
+        return ReduceAnd(tuple(range(equal.type.ndim)))(equal) if reduce_all else equal
+    dtype, weak = promote_dtypes("isclose", types)
     x, y = promote_and_broadcast("isclose", (a, b), dtype if is_inexact(dtype) else default_dtype("float*"), weak)
     magnitude = absolute(y)
     relative, least = (_tolerance(number, magnitude) for number in (rtol, atol))

@@ -65,7 +65,7 @@ def array_html(array: Readable) -> str:
         "sharding": repr(array.sharding),
     }
     rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in properties.items())
-    values = array_str(array) if array.is_readable else repr(array)
+    values = str(array)
     layout = _html_layout(array.type.shape, array.sharding)
     return f"<table>{rows}<tr><th>layout</th><td>{layout}</td></tr></table><pre>{html.escape(values)}</pre>"
 

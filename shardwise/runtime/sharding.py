@@ -578,6 +578,14 @@ def sharding_in_force(spec: PartitionSpec, what: str) -> NamedSharding:
     return NamedSharding(mesh_context.mesh, spec)
 
 
+def resolve_sharding(target: Any, what: str) -> Any:
+    """Return a bare spec, and a sharding on the axes of the current mesh, as a sharding on that mesh.
+
+    Anything else is returned unchanged. `what` names the argument for the error.
+    """
+    return sharding_in_force(target, what) if isinstance(target, PartitionSpec) else on_current_mesh(target)
+
+
 def on_current_mesh(sharding: Any) -> Any:
     """Return a sharding on an abstract mesh as one on the current mesh, if that has the same axes; else unchanged."""
     current = mesh_context.mesh

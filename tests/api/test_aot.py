@@ -436,3 +436,20 @@ def test_compiled_functions_accept_arrays_with_their_in_shardings():
         np.testing.assert_array_equal(compiled(x), X + 1)
     with pytest.raises(ValueError, match="was compiled for"):
         compiled(sw.device_put(X, sw.devices()[1]))
+
+
+def test_lower_for_tracers():
+    """Inside another trace, only the types of arguments matter."""
+    texts = []
+
+    @sw.jit
+    def outer(x):
+        texts.append(layer.lower(x, W).as_text())
+        assert layer.eval_shape(x, W)["out"].shape == (x.shape[0], 6)
+        return layer(x, W)["out"]
+
+    np.testing.assert_array_equal(outer(X), layer(X, W)["out"])
+    sw.vmap(lambda x: outer.function(x[None])[0])(X)
+    sw.grad(lambda x: outer.function(x).sum())(jnp.array(X))
+    assert texts[0] == texts[2] == layer.lower(X, W).as_text()
+    assert "tensor<1x4xf32>" in texts[1]

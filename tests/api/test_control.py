@@ -956,3 +956,92 @@ def test_python_if_on_a_carry_raises(outer):
     )
     with pytest.raises(sw.errors.TracerBoolConversionError, match=text):
         outer(lambda x: lax.scan(step, x, THREE)[0])(1.0)
+
+
+def count_traces(call):
+    """Return how often a function is traced in three eager calls of a control flow function with it."""
+    traces = []
+
+    def body(*args):
+        traces.append(args)
+        return (args[0] + 1.0, None) if len(args) == 2 else args[0] + 1.0
+
+    results = [call(body) for _ in range(3)]
+    close(results[0], results[2])
+    return len(traces)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda body: lax.scan(body, X, XS)[0],
+        lambda body: lax.while_loop(lambda x: x[0] < 3, body, X),
+        lambda body: lax.cond(True, body, lambda x: x, X),
+        lambda body: lax.switch(1, [body, body], X),
+    ],
+)
+def test_bodies_are_traced_once(call):
+    assert count_traces(call) == 1
+
+
+def test_bodies_are_traced_again_where_it_matters(mesh):
+    traces = []
+
+    def body(x, _):
+        traces.append(x.type)
+        return x * 2, sw.config.enable_x64
+
+    lax.scan(body, X, None, 2)
+    lax.scan(body, X[:2], None, 2)  # another type
+    lax.scan(body, X, None, 2)
+    assert len(traces) == 2
+    with sw.set_mesh(mesh):
+        lax.scan(body, X, None, 2)
+    with sw.enable_x64(True):
+        lax.scan(body, X, None, 2)
+    assert len(traces) == 4
+    sw.clear_caches()
+    lax.scan(body, X, None, 2)
+    assert len(traces) == 5
+
+
+def test_a_body_that_closes_over_a_tracer_is_traced_again():
+    """The tracer belongs to one trace; a cached body must not bring it into another one."""
+    scale = None
+
+    def body(x, _):
+        return x * scale, None
+
+    @sw.jit
+    def scaled(factor, x):
+        nonlocal scale
+        scale = factor
+        return lax.scan(body, x, None, 2)[0]
+
+    close(scaled(2.0, X), X * 4)
+    close(scaled(3.0, X[:2]), X[:2] * 9)
+    close(sw.grad(lambda factor: scaled(factor, X).sum())(2.0), np.float32(4 * X.sum()))
+
+
+def test_a_body_that_reads_a_ref_sees_its_new_value():
+    ref = sw.new_ref(jnp.float32(2.0))
+
+    def body(x, _):
+        return x * ref[...], None
+
+    close(lax.scan(body, X, None, 2)[0], X * 4)
+    ref[...] = 3.0
+    close(lax.scan(body, X, None, 2)[0], X * 9)
+
+
+def test_a_body_with_unhashable_static_data():
+    """A pytree node whose static data is a numpy array cannot be a key of a cache."""
+
+    class Node:
+        def __init__(self, x, static):
+            self.x, self.static = x, static
+
+    sw.tree_util.register_pytree_node(Node, lambda n: ((n.x,), n.static), lambda static, x: Node(x[0], static))
+    node = Node(X, [1, 2])
+    out, _ = lax.scan(lambda n, _: (Node(n.x + 1, n.static), None), node, None, 2)
+    close(out.x, X + 2)

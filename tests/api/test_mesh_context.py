@@ -197,3 +197,43 @@ def test_meshes_with_wrong_axes():
     with pytest.raises(ValueError, match=r"one integer per axis: \(4,\) in \(\(4,\), 2\) is none"):
         sw.make_mesh(((4,), 2), ("x", "y"))
     assert sw.make_mesh((np.int32(1), np.int64(2)), ("x", "y")).size == 2
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda x, s: sw.jit(lambda x: sw.lax.with_sharding_constraint(x, s))(x),
+        sw.lax.with_sharding_constraint,
+        lambda x, s: sw.jit(lambda x: x, out_shardings=s)(x),
+        lambda x, s: sw.jit(lambda x: x, in_shardings=s)(x),
+        sw.device_put,
+        lambda x, s: jnp.array(x, device=s),
+        lambda x, s: sw.make_array_from_callback(x.shape, s, lambda index: np.asarray(x)[index]),
+    ],
+)
+def test_a_sharding_on_the_abstract_mesh_is_on_the_current_mesh(place):
+    """Flax and Optax write `NamedSharding(get_abstract_mesh(), spec)`."""
+    mesh, x = sw.make_mesh((4,), ("rows",)), jnp.arange(8.0)
+    with set_mesh(mesh):
+        y = place(x, NamedSharding(sw.sharding.get_abstract_mesh(), P("rows")))
+    assert y.sharding == NamedSharding(mesh, P("rows"))
+    np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize("is_meshed", [False, True])
+def test_the_sharding_of_a_type_leaves_auto_axes_open(is_meshed):
+    """`out_sharding=typeof(x).sharding`, as dropout in Flax writes, has no effect without Explicit axes."""
+    mesh = sw.make_mesh((4,), ("rows",)) if is_meshed else None
+    key = sw.random.key(0)
+    expected = sw.random.normal(key, (8,))
+    with set_mesh(mesh):
+
+        def noise(x):
+            return x + sw.random.normal(key, x.shape, out_sharding=sw.typeof(x).sharding)
+
+        np.testing.assert_array_equal(noise(jnp.zeros(8)), expected)
+        np.testing.assert_array_equal(sw.jit(noise)(jnp.zeros(8)), expected)
+        if mesh is not None:
+            x = sw.device_put(jnp.zeros(8), P("rows"))
+            assert sw.explain(noise, advise=False)(x).wire_bytes == 0
+            assert sw.jit(noise)(x).sharding.spec == P("rows")

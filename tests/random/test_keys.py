@@ -250,3 +250,18 @@ def test_seed_offset():
 def test_implementation_must_be_a_name():
     with pytest.raises(TypeError, match="unrecognized type int of a PRNG implementation: pass its name"):
         random.key(0, impl=3)
+
+
+def test_keys_are_close_if_they_are_equal():
+    keys = random.split(random.key(0), 3)
+    assert jnp.isclose(keys, keys[1]).tolist() == [False, True, False]
+    assert jnp.allclose(keys, keys.copy()) and not jnp.allclose(keys, keys[::-1])
+    assert sw.jit(jnp.allclose)(keys, keys)
+    with pytest.raises(TypeError):
+        jnp.allclose(keys, np.zeros(3))
+
+
+def test_keys_have_a_notebook_view():
+    keys = random.split(random.key(0), 3)
+    page = keys._repr_html_()
+    assert "key&lt;fry&gt;" in page and str(words(keys)[0, 0]) in page
