@@ -49,6 +49,8 @@ WITH_CLASSES: list[ModuleType] = [
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {
     "shardwise.as_jax": "changes what `import jax` means in the process; docs/ecosystem.md shows it",
+    "shardwise.checkpoints.import_orbax": "needs a checkpoint that Orbax wrote; test_orbax.py has some",
+    "shardwise.checkpoints.read_orbax": "needs a checkpoint that Orbax wrote; test_orbax.py has some",
     "shardwise.checkpoints.Manifest": "`read_manifest` returns it",
     "shardwise.checkpoints.Restored": "`Manager.restore` returns it",
     "shardwise.checkpoints.Save": "`save` returns it",

@@ -65,6 +65,14 @@ class Reader:
         while waiting:
             yield self._result(*waiting.popleft())
 
+    def read_box(self, name: str, box: Box) -> HostArray:
+        """Read one box of an array."""
+        if isinstance(self.manifest.arrays[name].storage, Chunked):
+            ((_, _, data),) = self.read_boxes([(name, box)])
+            return data
+        ((_, data),) = self.read_small([name])
+        return data[box_index(box)]
+
     def _open(self, leaf: ArrayLeaf, blocks: Chunked) -> Any:
         return open_blocks(self.location, leaf.shape, leaf.dtype, blocks, self._context).result()
 

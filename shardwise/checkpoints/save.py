@@ -222,6 +222,12 @@ class _Pending:
 _pending = _Pending()
 
 
+def check_free(location: Location) -> None:
+    """Raise a CheckpointExists if there is a checkpoint."""
+    if location.data() is not None:
+        raise CheckpointExists(f"{location} exists: choose another name, or delete it first")
+
+
 def save(
     path: str | os.PathLike[str],
     tree: Any,
@@ -264,9 +270,12 @@ def save(
         _pending.finish()
         _pending.number += 1
         group = Group(f"save {_pending.number} of {location}", timeout)
-        if group.index == 0 and location.data() is not None:
-            group.agree(CheckpointExists(f"{location} exists: choose another name, or delete it first"))
-        group.agree(None)
+        error = None
+        try:
+            check_free(location)
+        except CheckpointError as failure:
+            error = failure
+        group.agree(error)
         snapshot = take_snapshot(tree, group.index)
         _pending.save = Save(location, snapshot, checked_metadata, group, after_commit)
         return _pending.save

@@ -84,16 +84,26 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
         words = leaf.words if isinstance(leaf, ArrayImpl) else np.asarray(leaf)
         dtype, shape = np.dtype(words.dtype), tuple(words.shape)
         storage: Chunked | tuple[Part, ...]
-        if math.prod(shape) * dtype.itemsize > LARGEST_PACKED:
-            file_shape = block_shape(_shard_shape(words), dtype.itemsize, LARGEST_FILE)
-            storage = Chunked(f"arrays/{number}", file_shape, block_shape(file_shape, dtype.itemsize, LARGEST_CHUNK))
-            shards[name] = own
+        if is_packed(shape, dtype):
+            storage = tuple(add_part(pack, process, box, data) for box, data in own)
         else:
-            storage = tuple(_add_part(pack, process, box, data) for box, data in own)
+            storage = blocks_of(number, _shard_shape(words), dtype)
+            shards[name] = own
         is_host = not isinstance(leaf, ArrayImpl)
         text = str(leaf.sharding) if isinstance(leaf, ArrayImpl) else "host"
         leaves[name] = ArrayLeaf(dtype, shape, impl, is_host, text, storage, positions)
     return Snapshot(leaves, shards, bytes(pack))
+
+
+def is_packed(shape: Shape, dtype: np.dtype[Any]) -> bool:
+    """Return whether an array is so small that it is stored in a pack."""
+    return math.prod(shape) * dtype.itemsize <= LARGEST_PACKED
+
+
+def blocks_of(number: int, shard_shape: Shape, dtype: np.dtype[Any]) -> Chunked:
+    """Return the blocks of an array with shards of this shape. `number` is that of its folder."""
+    file_shape = block_shape(shard_shape, dtype.itemsize, LARGEST_FILE)
+    return Chunked(f"arrays/{number}", file_shape, block_shape(file_shape, dtype.itemsize, LARGEST_CHUNK))
 
 
 def _checked(name: str, leaf: Any) -> Any:
@@ -133,7 +143,8 @@ def _copy(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.array(data, order="C").view(stored_dtype(data.dtype))
 
 
-def _add_part(pack: bytearray, process: int, box: Box, data: np.ndarray[Any, Any]) -> Part:
+def add_part(pack: bytearray, process: int, box: Box, data: np.ndarray[Any, Any]) -> Part:
+    """Append a block to the pack of a process, and return where it is."""
     content = data.tobytes()
     part = Part(process, len(pack), box, zlib.crc32(content))
     pack += content

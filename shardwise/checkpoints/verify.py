@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwise.checkpoints.blocks import pack_blocks, zarr_file
 from shardwise.checkpoints.box import Box, box_size, cut, whole
-from shardwise.checkpoints.manifest import Chunked
+from shardwise.checkpoints.manifest import ArrayLeaf, Chunked
 from shardwise.checkpoints.read import Reader
 from shardwise.errors import CorruptCheckpoint
 
@@ -35,20 +35,15 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
     """
     reader = Reader(path)
     problems, done, total = list(_metadata_problems(reader)), 0, reader.manifest.nbytes
-    for name, box in _blocks(reader):
-        leaf = reader.manifest.arrays[name]
-        try:
-            if isinstance(leaf.storage, Chunked):
-                for _ in reader.read_boxes([(name, box)]):
-                    pass
-            else:
-                for _ in reader.read_small([name]):
-                    pass
-        except CorruptCheckpoint as error:
-            problems.append(str(error).removeprefix(f"{reader.path}: "))
-        done += box_size(box) * leaf.dtype.itemsize
-        if progress is not None:
-            progress(done, total)
+    for name, leaf in reader.manifest.arrays.items():
+        for box in blocks_of_leaf(leaf):
+            try:
+                reader.read_box(name, box)
+            except CorruptCheckpoint as error:
+                problems.append(str(error).removeprefix(f"{reader.path}: "))
+            done += box_size(box) * leaf.dtype.itemsize
+            if progress is not None:
+                progress(done, total)
     if problems:
         shown = "".join(f"\n  {problem}" for problem in problems[:_MOST])
         more = f"\n  and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
@@ -56,14 +51,11 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
     return total
 
 
-def _blocks(reader: Reader) -> Iterator[tuple[str, Box]]:
-    """Return the files of large arrays, and the small arrays whole."""
-    for name, leaf in reader.manifest.arrays.items():
-        if isinstance(leaf.storage, Chunked):
-            for box in cut(whole(leaf.shape), leaf.storage.file_shape):
-                yield name, box
-        else:
-            yield name, whole(leaf.shape)
+def blocks_of_leaf(leaf: ArrayLeaf) -> list[Box]:
+    """Return the boxes of the files of a large array; that of a small array is the whole array."""
+    if isinstance(leaf.storage, Chunked):
+        return list(cut(whole(leaf.shape), leaf.storage.file_shape))
+    return [whole(leaf.shape)]
 
 
 def _metadata_problems(reader: Reader) -> Iterator[str]:

@@ -1,0 +1,202 @@
+"""The command `shardwise checkpoint`: list, inspect, verify, compare, export and import checkpoints."""
+
+import math
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import sleep
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from shardwise.checkpoints.location import location_of
+from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Leaf
+from shardwise.checkpoints.orbax import import_orbax
+from shardwise.checkpoints.read import Reader
+from shardwise.checkpoints.safetensors import export_safetensors, import_safetensors
+from shardwise.checkpoints.save import Save
+from shardwise.checkpoints.verify import blocks_of_leaf, verify
+from shardwise.errors import CheckpointError, CorruptCheckpoint
+
+
+def add_checkpoint_command(parser: ArgumentParser) -> None:
+    """Add the subcommands to the parser of `shardwise checkpoint`."""
+    commands = parser.add_subparsers(dest="checkpoint_command", required=True, metavar="COMMAND")
+    listing = commands.add_parser("ls", help="list the checkpoints in a folder")
+    listing.add_argument("path", help="a folder, or a URL such as s3://bucket/run")
+    inspect = commands.add_parser("inspect", help="print what a checkpoint holds")
+    inspect.add_argument("path", help="the checkpoint")
+    check = commands.add_parser("verify", help="read every byte of checkpoints, and compare it with its checksum")
+    check.add_argument("paths", nargs="+", help="the checkpoints")
+    diff = commands.add_parser("diff", help="compare two checkpoints, bit for bit")
+    diff.add_argument("first")
+    diff.add_argument("second")
+    export = commands.add_parser("export", help="write the arrays of a checkpoint to a safetensors file")
+    export.add_argument("path", help="the checkpoint")
+    export.add_argument("file", help="the safetensors file")
+    importing = commands.add_parser("import", help="make a checkpoint of safetensors files or of an Orbax checkpoint")
+    importing.add_argument("sources", nargs="+", help="safetensors files, or the folder of one Orbax checkpoint")
+    importing.add_argument("path", help="where the checkpoint will be")
+
+
+def run_checkpoint_command(parsed: Namespace) -> int:
+    """Run a subcommand, and return the exit code: 1 if a checkpoint is corrupt or differs."""
+    commands: dict[str, Callable[[], int]] = {
+        "ls": lambda: _list(parsed.path),
+        "inspect": lambda: _inspect(parsed.path),
+        "verify": lambda: _verify(parsed.paths),
+        "diff": lambda: _diff(parsed.first, parsed.second),
+        "export": lambda: _export(parsed.path, parsed.file),
+        "import": lambda: _import(parsed.sources, parsed.path),
+    }
+    try:
+        return commands[parsed.checkpoint_command]()
+    except (CheckpointError, OSError) as error:
+        print(f"shardwise checkpoint {parsed.checkpoint_command}: {error}", file=sys.stderr)
+        return 1
+
+
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def _list(path: str) -> int:
+    location = location_of(path)
+    table = Table("checkpoint", "saved", "leaves", "bytes", "metadata")
+    names = location.children()
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        try:
+            manifest = Reader(str(location.child(name))).manifest
+            table.add_row(
+                name, manifest.created, str(len(manifest.leaves)), f"{manifest.nbytes:,}", _short(manifest.metadata)
+            )
+        except CorruptCheckpoint as error:
+            table.add_row(name, "corrupt", "", "", str(error))
+    if not names:
+        print(f"there is no checkpoint in {location}")
+        return 1
+    _console().print(table)
+    return 0
+
+
+def _inspect(path: str) -> int:
+    reader = Reader(path)
+    manifest = reader.manifest
+    table = Table("leaf", "type", "bytes", "sharding when saved", "files")
+    for name, leaf in manifest.leaves.items():
+        size = f"{leaf.nbytes:,}" if isinstance(leaf, ArrayLeaf) else ""
+        sharding = leaf.sharding if isinstance(leaf, ArrayLeaf) else ""
+        table.add_row(name, str(leaf), size, sharding, _files(leaf))
+    console = _console()
+    console.print(
+        f"{reader.path}: saved {manifest.created}, {manifest.nbytes:,} bytes in {len(manifest.arrays)} arrays"
+    )
+    console.print(", ".join(f"{name} {version}" for name, version in manifest.versions.items()))
+    if manifest.metadata:
+        console.print(f"metadata: {dict(manifest.metadata)}")
+    console.print(table)
+    return 0
+
+
+def _files(leaf: Leaf) -> str:
+    if not isinstance(leaf, ArrayLeaf):
+        return "manifest.json"
+    if isinstance(leaf.storage, Chunked):
+        return leaf.storage.folder
+    return ", ".join(sorted({f"packs/{part.process}" for part in leaf.storage}))
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=Console(stderr=True),
+    )
+
+
+def _verify(paths: Sequence[str]) -> int:
+    failed = 0
+    for path in paths:
+        try:
+            print(f"{path}: {_verify_one(path):,} bytes, every checksum matches")
+        except CheckpointError as error:
+            print(error, file=sys.stderr)
+            failed += 1
+    return 1 if failed else 0
+
+
+def _verify_one(path: str) -> int:
+    with _progress() as progress:
+        task = progress.add_task(path, total=None)
+        return verify(path, lambda done, total: progress.update(task, completed=done, total=total))
+
+
+def _diff(first: str, second: str) -> int:
+    readers = Reader(first), Reader(second)
+    before, after = (reader.manifest.leaves for reader in readers)
+    differences = [f"- {name}: {before[name]}" for name in before if name not in after]
+    differences += [f"+ {name}: {after[name]}" for name in after if name not in before]
+    for name in before:
+        if name in after and (difference := _leaf_difference(readers, name)):
+            differences.append(f"! {name}: {difference}")
+    for difference in differences:
+        print(difference)
+    if not differences:
+        print(f"the {len(before)} leaves are equal, bit for bit")
+    return 1 if differences else 0
+
+
+def _leaf_difference(readers: tuple[Reader, Reader], name: str) -> str | None:
+    first, second = (reader.manifest.leaves[name] for reader in readers)
+    if not isinstance(first, ArrayLeaf) or not isinstance(second, ArrayLeaf):
+        return None if str(first) == str(second) else f"{first}, then {second}"
+    if str(first) != str(second):
+        return f"{first}, then {second}"
+    different, largest = 0, 0.0
+    for box in blocks_of_leaf(first):
+        blocks = [reader.read_box(name, box).reshape(-1) for reader in readers]
+        bits = [block.view(np.uint8).reshape(len(block), -1) for block in blocks]
+        unequal = np.any(bits[0] != bits[1], axis=1)
+        different += int(np.sum(unequal))
+        values = [block[unequal].astype(np.complex128 if block.dtype.kind == "c" else float) for block in blocks]
+        largest = max(largest, float(np.nanmax(np.abs(values[0] - values[1]), initial=0.0)))
+    if not different:
+        return None
+    return f"{different:,} of {math.prod(first.shape):,} elements differ in bits, by at most {largest:.3g}"
+
+
+def _export(path: str, file: str) -> int:
+    print(f"{file}: {export_safetensors(path, file):,} bytes")
+    return 0
+
+
+def _import(sources: Sequence[str], path: str) -> int:
+    if len(sources) == 1 and Path(sources[0]).is_dir():
+        started = import_orbax(sources[0], path)
+    else:
+        files: list[str | os.PathLike[str]] = list(sources)
+        started = import_safetensors(files, path)
+    _show(started)
+    started.wait()
+    print(f"{path}: {started.total_bytes:,} bytes")
+    return 0
+
+
+def _show(started: Save) -> None:
+    """Show the progress of a save until it ends."""
+    with _progress() as progress:
+        task = progress.add_task(started.path, total=started.total_bytes)
+        while not started.done():
+            progress.update(task, completed=started.written_bytes)
+            sleep(0.1)
+
+
+def _short(metadata: object) -> str:
+    text = str(metadata)
+    return text if len(text) <= 60 else f"{text[:57]}..."

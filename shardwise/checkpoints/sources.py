@@ -1,0 +1,89 @@
+"""Sources: arrays in files of another format, which are read block by block while a checkpoint is written from them."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol, final
+
+import numpy as np
+
+from shardwise.checkpoints.blocks import stored_dtype
+from shardwise.checkpoints.box import whole
+from shardwise.checkpoints.group import Group
+from shardwise.checkpoints.location import location_of
+from shardwise.checkpoints.manifest import (
+    DTYPES,
+    ArrayLeaf,
+    Chunked,
+    Leaf,
+    Part,
+    ValueLeaf,
+    check_metadata,
+    check_value,
+)
+from shardwise.checkpoints.save import Save, check_free
+from shardwise.checkpoints.snapshot import Snapshot, add_part, blocks_of, is_packed
+from shardwise.errors import CheckpointError
+
+
+class Source(Protocol):
+    """An array that is not in memory."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]: ...
+
+
+@final
+class _Stored:
+    """A source whose blocks have the dtype in which they are stored."""
+
+    def __init__(self, source: Source):
+        self._source = source
+        self.nbytes = int(np.prod(source.shape, dtype=np.int64)) * source.dtype.itemsize
+
+    def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        block = np.ascontiguousarray(self._source[index])
+        return block.view(stored_dtype(block.dtype))
+
+
+def save_sources(
+    path: str | os.PathLike[str], leaves: Mapping[str, tuple[tuple[bool, ...], Any]], metadata: Mapping[str, Any]
+) -> Save:
+    """Save arrays from sources as a checkpoint, with one block in memory at a time.
+
+    Args:
+        path: where the checkpoint will be.
+        leaves: by name, whether each key of the path is a position, and a source or a Python value.
+        metadata: a JSON object to save beside them.
+
+    Raises:
+        CheckpointError: if a leaf cannot be saved, or if there is a checkpoint at `path`.
+    """
+    location = location_of(path)
+    group = Group(f"import {location}", 600)
+    if group.count > 1:
+        raise CheckpointError("files are imported by one process")
+    check_free(location)
+    saved: dict[str, Leaf] = {}
+    shards: dict[str, Any] = {}
+    pack = bytearray()
+    for number, (name, (positions, leaf)) in enumerate(leaves.items()):
+        if not hasattr(leaf, "__getitem__") or isinstance(leaf, str):
+            saved[name] = ValueLeaf(check_value(name, leaf), positions)
+            continue
+        dtype, shape = np.dtype(leaf.dtype), tuple(leaf.shape)
+        if str(dtype) not in DTYPES:
+            raise CheckpointError(f"the array {name!r} is of {dtype}, which a checkpoint cannot hold")
+        stored, box = _Stored(leaf), whole(shape)
+        storage: Chunked | tuple[Part, ...]
+        if is_packed(shape, dtype):
+            storage = (add_part(pack, 0, box, stored[()]),)
+        else:
+            storage = blocks_of(number, shape, dtype)
+            shards[name] = [(box, stored)]
+        saved[name] = ArrayLeaf(dtype, shape, None, True, "host", storage, positions)
+    return Save(location, Snapshot(saved, shards, bytes(pack)), check_metadata(metadata), group, None)

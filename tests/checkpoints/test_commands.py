@@ -1,0 +1,113 @@
+"""The command `shardwise checkpoint`, and safetensors files."""
+
+from argparse import ArgumentParser
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import shardwise.numpy as jnp
+from shardwise import checkpoints
+from shardwise.checkpoints.commands import add_checkpoint_command, run_checkpoint_command
+from shardwise.checkpoints.safetensors import read_safetensors
+from shardwise.errors import CorruptCheckpoint
+
+
+def run(*arguments):
+    parser = ArgumentParser()
+    add_checkpoint_command(parser)
+    return run_checkpoint_command(parser.parse_args([str(argument) for argument in arguments]))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    tree = {"w": jnp.arange(300_000.0).reshape(300, 1000), "b": [jnp.arange(3), 7]}
+    checkpoints.save(tmp_path / "run" / "step-1", tree, metadata={"loss": 2}).wait()
+    return tmp_path / "run" / "step-1"
+
+
+def test_ls_and_inspect(saved, capsys):
+    assert run("ls", saved.parent) == 0
+    assert "step-1" in (text := capsys.readouterr().out) and "1,200,012" in text and "'loss': 2" in text
+    assert run("inspect", saved) == 0
+    text = capsys.readouterr().out
+    assert "float32[300,1000]" in text and "arrays/2" in text and "packs/0" in text and "int 7" in text
+    assert run("ls", saved / "none") == 1
+
+
+def test_verify(saved, capsys):
+    assert run("verify", saved) == 0 and "every checksum matches" in capsys.readouterr().out
+    file = next(saved.glob("arrays/*/c/*/*"))
+    content = bytearray(file.read_bytes())
+    content[100] ^= 4
+    file.write_bytes(content)
+    assert run("verify", saved) == 1 and "'w', [0:300, 0:1000], cannot be read" in capsys.readouterr().err
+    assert run("verify", saved / "none") == 1 and "no checkpoint" in capsys.readouterr().err
+
+
+def test_diff(saved, tmp_path, capsys):
+    assert run("diff", saved, saved) == 0 and "the 3 leaves are equal" in capsys.readouterr().out
+    tree = {"w": jnp.arange(300_000.0).reshape(300, 1000).at[5, 5].add(0.5), "b": [jnp.arange(4)], "new": 1}
+    checkpoints.save(tmp_path / "other", tree).wait()
+    assert run("diff", saved, tmp_path / "other") == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "- b/1: int 7",
+        "+ new: int 1",
+        "! b/0: int32[3], then int32[4]",
+        "! w: 1 of 300,000 elements differ in bits, by at most 0.5",
+    ]
+
+
+def test_diff_compares_bits(tmp_path, capsys):
+    checkpoints.save(tmp_path / "a", {"x": jnp.array([0.0, jnp.nan])}).wait()
+    checkpoints.save(tmp_path / "b", {"x": jnp.array([-0.0, jnp.nan])}).wait()
+    assert run("diff", tmp_path / "a", tmp_path / "b") == 1
+    assert "1 of 2 elements differ in bits" in capsys.readouterr().out
+
+
+def test_export_and_import(saved, tmp_path, capsys):
+    file = tmp_path / "x.safetensors"
+    assert run("export", saved, file) == 0
+    arrays = read_safetensors(file)
+    np.testing.assert_array_equal(arrays["w"], np.arange(300_000.0).reshape(300, 1000))
+    np.testing.assert_array_equal(arrays["b.0"], [0, 1, 2])
+    assert run("import", file, tmp_path / "back") == 0
+    restored = checkpoints.restore(tmp_path / "back")
+    np.testing.assert_array_equal(restored["w"], arrays["w"])
+    assert checkpoints.verify(tmp_path / "back") == 1_200_012
+    assert run("export", saved, file) == 1 and "exists" in capsys.readouterr().err
+    assert run("import", file, tmp_path / "back") == 1 and "exists" in capsys.readouterr().err
+    assert run("import", file, file, tmp_path / "twice") == 1 and "in another of the files" in capsys.readouterr().err
+
+
+def test_dtypes_of_safetensors(tmp_path):
+    tree = {
+        "bf16": jnp.arange(5, dtype=jnp.bfloat16),
+        "f8": np.arange(5).astype(ml_dtypes.float8_e4m3fn),
+        "i64": np.arange(5),
+        "empty": np.zeros((0, 3), np.float16),
+        "bool": np.array([True, False]),
+    }
+    checkpoints.save(tmp_path / "one", tree).wait()
+    assert run("export", tmp_path / "one", tmp_path / "x") == 0
+    for name, array in read_safetensors(tmp_path / "x").items():
+        assert array.dtype == np.asarray(tree[name]).dtype and array.tobytes() == np.asarray(tree[name]).tobytes()
+    checkpoints.save(tmp_path / "four", {"x": jnp.arange(3).astype(jnp.int4)}).wait()
+    assert run("export", tmp_path / "four", tmp_path / "y") == 1 and not (tmp_path / "y").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 20,
+        (3).to_bytes(8, "little") + b"{",
+        (2).to_bytes(8, "little") + b"[]",
+        (61).to_bytes(8, "little") + b'{"x":{"dtype":"F32","shape":[1000],"data_offsets":[0,4000]}}  ' + b"0" * 8,
+        (58).to_bytes(8, "little") + b'{"x":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}}    ' + b"0" * 8,
+    ],
+)
+def test_a_broken_safetensors_file_is_an_error(tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(CorruptCheckpoint):
+        read_safetensors(tmp_path / "x")
