@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
 
 from shardwise import tree
 from shardwise.api.float0 import flatten_hiding_float0, hide_float0
@@ -11,6 +11,7 @@ from shardwise.api.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError
 from shardwise.runtime.sharding import Sharding, resolve_sharding
@@ -109,6 +110,17 @@ def _leaf_advice(leaf: Any, name: str) -> str:
     )
 
 
+@final
+class _ReplicatedOnCurrentMesh:
+    """None in the shardings of `pjit`: replicated on the current mesh; without one, nothing is requested."""
+
+    def __repr__(self) -> str:
+        return "None"
+
+
+REPLICATED_ON_CURRENT_MESH = _ReplicatedOnCurrentMesh()
+
+
 def broadcast_shardings(
     shardings: Any,
     arguments: Any,
@@ -167,6 +179,8 @@ def describe_mismatch(mismatch: tree.TreeMismatch, parameter: str) -> str:
 
 def _check_sharding(sharding: Any, parameter: str, type: ArrayType) -> Sharding | None:
     """Return a user's sharding as a `Sharding`; a bare PartitionSpec, and an abstract mesh, mean the current mesh."""
+    if sharding is REPLICATED_ON_CURRENT_MESH:
+        sharding = None if mesh_context.mesh is None else PartitionSpec()
     resolved = resolve_sharding(sharding, parameter)
     if resolved is None:
         return None

@@ -14,8 +14,8 @@ from shardwise.runtime.sharding import ONE_DEVICE
 class set_mesh:
     """Set the current mesh of this thread, on which bare PartitionSpecs are interpreted.
 
-    As a statement it sets the mesh from now on; in `with set_mesh(mesh):`, until the block ends. If the mesh has
-    Explicit axes, arrays that are created without a sharding are replicated on it.
+    As a statement it sets the mesh from now on; in `with set_mesh(mesh):`, until the block ends. Functions without
+    committed arguments run on the mesh, and arrays that are created without a sharding are replicated on it.
 
     Args:
         mesh: the mesh; None or an empty mesh if there is no current mesh from now on.
@@ -44,20 +44,20 @@ class set_mesh:
                 "set_mesh cannot be used inside a function that is being traced: set the mesh before the call"
             )
         self._mesh = mesh
-        self._before = mesh_context.mesh, mesh_context.scoped
-        mesh_context.mesh = None if mesh is None or mesh.empty else mesh
-        mesh_context.scoped = False
+        self._before = mesh_context.state
+        current = None if mesh is None or mesh.empty else mesh
+        mesh_context.state = current, False, current is not None
 
     def __enter__(self) -> Mesh | None:
         return self._mesh
 
     def __exit__(self, *exception: object) -> None:
-        mesh_context.mesh, mesh_context.scoped = self._before
+        mesh_context.state = self._before
 
 
 @contextmanager
 def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
-    """Set the current mesh of this thread inside a `with` block, as `with mesh:` does.
+    """Set the current mesh of this thread inside a `with` block, as `with set_mesh(mesh):` does.
 
     Args:
         mesh: the mesh.
@@ -77,6 +77,7 @@ def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
     if not isinstance(mesh, Mesh):
         raise TypeError(f"use_mesh needs a Mesh, not {mesh!r}")
     with mesh:
+        mesh_context.runs_programs = True
         yield mesh
 
 

@@ -43,7 +43,7 @@ from shardwise.compiler.ir.dispatch import bound_axes, open_frames
 from shardwise.compiler.ir.program import Program, Source
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import Call
-from shardwise.compiler.shardings.mesh import mesh_context
+from shardwise.compiler.shardings.mesh import Mesh, mesh_context
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
@@ -94,7 +94,9 @@ class JitOptions:
     inline: bool = False
     compiler_options: CompilerOptions = ()
     device: Any = None
-    source: Source | None = field(default=None, repr=False)  # the line that requests shardings; None if there are none
+    follows_with_mesh: bool = field(default=False, repr=False)  # whether it runs on the mesh of `with mesh:`, as `pjit`
+    # The line that requests shardings; None if there are none. Not compared: equal jits of a function share caches.
+    source: Source | None = field(default=None, repr=False, compare=False)
 
 
 @final
@@ -147,7 +149,8 @@ class Jitted(Generic[_P, _R]):
             return self._stage(self._arguments(args, keywords))
         statics = split.key if split is not None else ()
         try:
-            key = (structure, mesh_context.mesh, state.trace_settings, statics, *[x.signature for x in leaves])
+            mesh = mesh_context.mesh, mesh_context.runs_programs
+            key = (structure, mesh, state.trace_settings, statics, *[x.signature for x in leaves])
         except AttributeError:  # a leaf is not an array
             if any(map(is_float0, leaves)):
                 args, keywords = hide_float0((args, keywords))
@@ -155,7 +158,7 @@ class Jitted(Generic[_P, _R]):
             if not all(map(is_array_like, leaves)):
                 self._arguments(args, keywords)  # raises an error that names the argument
             leaves = [as_argument(x, may_be_donated=bool(self.options.donate)) for x in leaves]
-            key = (structure, mesh_context.mesh, state.trace_settings, statics, *[x.signature for x in leaves])
+            key = (structure, mesh, state.trace_settings, statics, *[x.signature for x in leaves])
         launches = self._launches
         entry = launches.get(key)
         if entry is None:
@@ -270,8 +273,16 @@ class Jitted(Generic[_P, _R]):
             out_names=tuple(_output_names(traced)),
             jit_source=self.options.source,
             mesh=mesh_context.mesh,
+            on_current_mesh=self._runs_on_current_mesh,
         )
         return request, traced
+
+    @property
+    def _runs_on_current_mesh(self) -> bool:
+        """Whether a call without committed arguments and shardings runs on the current mesh."""
+        if self.options.follows_with_mesh and isinstance(mesh_context.mesh, Mesh):
+            return True
+        return mesh_context.program_mesh is not None
 
     @filter_traceback
     def _captured(self, arguments: _Arguments) -> list[Any]:
@@ -457,7 +468,7 @@ def jit(
     source = None if in_shardings is None and out_shardings is None else user_source()
     return Jitted(
         function,
-        JitOptions(in_shardings, out_shardings, static, donate, keep_unused, inline, options, device, source),
+        JitOptions(in_shardings, out_shardings, static, donate, keep_unused, inline, options, device, source=source),
     )
 
 

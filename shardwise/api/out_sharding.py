@@ -96,7 +96,10 @@ def check_sums(
 
 def decided_by(out_sharding: Any) -> AbstractContextManager[None]:
     """Return a context in which types may conflict along Explicit axes, if `out_sharding` decides the result's."""
-    return nullcontext() if out_sharding is None else resolve_shardings()
+    return _NO_DECISION if out_sharding is None else resolve_shardings()
+
+
+_NO_DECISION = nullcontext()
 
 
 installed.constrain_sharding = constrain_sharding

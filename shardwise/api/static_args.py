@@ -1,6 +1,7 @@
 """Static and donated arguments: `static_argnums`, `static_argnames`, `donate_argnums`, `donate_argnames`.
 
-A parameter that is selected by its number is also selected when it is passed by name, and the reverse.
+A parameter that is selected by its number is also selected when it is passed by name, and the reverse, unless the user
+selects both by number and by name: then a number selects positional arguments, and a name keyword arguments.
 """
 
 import inspect
@@ -76,6 +77,8 @@ def select_arguments(function: Callable[..., Any], prefix: str, argnums: Any, ar
                 f"{prefix}_argnums of {describe_function(function)} has {number}, but the function has "
                 f"{len(positional)} positional parameters"
             )
+    if argnums is not None and argnames is not None:
+        return ArgumentSelection(frozenset(numbers), frozenset(names))
     by_name = {positional.index(name) for name in names if name in positional}
     by_number = {positional[n] for n in numbers if -len(positional) <= n < len(positional) and positional[n] in keyword}
     return ArgumentSelection(frozenset(numbers | by_name), frozenset(names | by_number))

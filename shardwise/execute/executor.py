@@ -353,15 +353,28 @@ def as_argument(
     if config.transfer_guard_host_to_device != "allow":
         check_transfer("host_to_device", type_of(x, name), explicit)
     if isinstance(x, PYTHON_SCALARS) and not may_be_donated:
-        # 0.0 == -0.0, so the text is part of the cache key.
         return _scalar(type_of(x), x, str(x), default_device())
     type = type_of(x, name)
     return HostArgument(np.asarray(x, type.dtype), array_signature(type, SingleDeviceSharding(default_device()), False))
 
 
 @registered_cache(maxsize=128)
-def _scalar(type: ArrayType, value: Any, text: str, device: Any) -> ArrayImpl:
-    return place(np.asarray(value, type.dtype), type, SingleDeviceSharding(device), committed=False)
+def _scalar(type: ArrayType, value: Any, text: str, where: Any) -> ArrayImpl:
+    """Return a Python scalar as an uncommitted array on a device or with a sharding.
+
+    `text` distinguishes 0.0 from -0.0, which are equal.
+    """
+    sharding = where if isinstance(where, Sharding) else SingleDeviceSharding(where)
+    return place(np.asarray(value, type.dtype), type, sharding, committed=False)
+
+
+def _as_operand(x: Any, first: Any, name: str) -> ArrayImpl:
+    """Convert an operand as `as_array` does; a Python scalar after an array on a mesh is placed there once."""
+    if isinstance(first, ArrayImpl) and first.committed and isinstance(x, PYTHON_SCALARS):
+        sharding = first.sharding
+        if len(sharding.devices) > 1 and config.transfer_guard_host_to_device == "allow":
+            return _scalar(type_of(x), x, str(x), sharding.replicated)
+    return as_array(x, name)
 
 
 class _Executor:
@@ -374,11 +387,11 @@ class _Executor:
     def place(self, value: Any, beside: Any = None) -> ArrayImpl:
         """Return `value` as an Array: replicated on the devices of the array `beside`.
 
-        Without it, the value is replicated on a current mesh with Explicit axes, or on the default device.
+        Without it, the value is replicated on the mesh that `set_mesh` has set, or on the default device.
         """
-        mesh = mesh_context.mesh
-        if beside is None and isinstance(mesh, Mesh) and mesh.explicit_axes:
-            return place(value, type_of(value), NamedSharding(mesh, PartitionSpec()), committed=False)
+        mesh = None if beside is not None else mesh_context.program_mesh
+        if isinstance(mesh, Mesh):
+            return place(value, type_of(value), NamedSharding(mesh, PartitionSpec()), committed=True)
         if not isinstance(beside, ArrayImpl) or (len(beside.sharding.devices) == 1 and not beside.committed):
             return as_array(value)
         return place(value, type_of(value), beside.sharding.replicated, beside.committed)
@@ -394,8 +407,8 @@ class _Executor:
         if isinstance(op, Inspect):
             op.callback(args[0].sharding)
             return ()
-        mesh = mesh_context.mesh
-        key = (op, config.state.trace_settings, resolves_shardings(), mesh, *(x.signature for x in args))
+        mesh, on_mesh = mesh_context.mesh, mesh_context.runs_programs
+        key = (op, config.state.trace_settings, resolves_shardings(), mesh, on_mesh, *(x.signature for x in args))
         launch = self._launches.get(key)
         if launch is None:
             launch = self._launches.promote(key)
@@ -416,12 +429,14 @@ class _Executor:
     @filter_traceback
     def call_list(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> list[ArrayImpl]:
         """Run a function that returns an array or a list of arrays, as one program."""
-        arrays = [x if isinstance(x, ArrayImpl) else as_array(x, function.__name__.lstrip("_")) for x in args]
+        name = function.__name__.lstrip("_")
+        arrays = [x if isinstance(x, ArrayImpl) else _as_operand(x, args[0], name) for x in args]
         key = (
             function,
             config.state.trace_settings,
             resolves_shardings(),
             mesh_context.mesh,
+            mesh_context.runs_programs,
             *(x.signature for x in arrays),
             *static.items(),
         )
@@ -443,7 +458,14 @@ class _Executor:
 def _request(program: Program, args: Sequence[ArrayImpl]) -> Request:
     names = tuple(f"operand {number}" for number in range(len(args)))
     signatures, out_shardings = tuple(x.signature for x in args), (None,) * len(program.outputs)
-    return Request(program, signatures, out_shardings, names, mesh=mesh_context.mesh)
+    return Request(
+        program,
+        signatures,
+        out_shardings,
+        names,
+        mesh=mesh_context.mesh,
+        on_current_mesh=mesh_context.program_mesh is not None,
+    )
 
 
 installed.executor = _Executor()

@@ -121,6 +121,7 @@ class Request:
         jit_source: the line of the `jit` that has the requested shardings; None if the user requested none.
         platform: the platform to lower for; None for that of the devices.
         mesh: the current mesh where the program is called; None if there is none.
+        on_current_mesh: whether the program runs on `mesh` if it has no committed arrays and no shardings.
     """
 
     program: Program
@@ -136,6 +137,7 @@ class Request:
     jit_source: Source | None = None
     platform: str | None = None
     mesh: Mesh | AbstractMesh | None = None
+    on_current_mesh: bool = False
 
     def without_unused_inputs(self) -> "Request":
         """Return this request without the inputs that its program does not use, unless `keep_unused`."""
@@ -162,6 +164,7 @@ class Request:
             jit_source=self.jit_source,
             platform=self.platform,
             mesh=self.mesh,
+            on_current_mesh=self.on_current_mesh,
         )
 
     def on_devices(self, devices: Sequence[Any]) -> "Request":
@@ -275,7 +278,7 @@ class Request:
         ]
         scoped = list(dict.fromkeys([*scoped, *(mesh.abstract for mesh in abstract)]))
         current = mesh_of(self.mesh)
-        if not requests and current is not None and (scoped or current.explicit_axes):
+        if not requests and current is not None and (scoped or self.on_current_mesh):
             requests.append(("the current mesh", current))
         requests = requests or scoped_requests
         if not requests and abstract:

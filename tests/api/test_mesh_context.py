@@ -168,15 +168,48 @@ def test_the_setting_of_axis_types():
         lambda: 2 * jnp.ones(8),
     ],
 )
-def test_new_arrays_are_on_the_current_mesh_if_it_has_explicit_axes(create):
-    mesh = sw.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit, AxisType.Auto))
+@pytest.mark.parametrize("axis_types", [(AxisType.Explicit, AxisType.Auto), (AxisType.Auto, AxisType.Auto)])
+def test_arrays_and_functions_without_shardings_are_on_the_mesh_of_set_mesh(create, axis_types):
+    mesh = sw.make_mesh((4, 2), ("x", "y"), axis_types=axis_types)
     expected = create()
-    with set_mesh(mesh):
-        array = create()
-    assert array.sharding == NamedSharding(mesh, P())
-    assert (array == expected).all()
-    with set_mesh(sw.make_mesh((4, 2), ("x", "y"))):
+    for context in (set_mesh, use_mesh):
+        with context(mesh):
+            array = create()
+        assert array.sharding == NamedSharding(mesh, P()) and array.committed
+        assert (array == expected).all()
+    with mesh.update(axis_types=AxisType.Auto):
         assert len(create().devices()) == 1
+    assert len(create().devices()) == 1
+
+
+def test_functions_of_uncommitted_arrays_run_on_the_mesh_of_set_mesh(mesh):
+    x = jnp.arange(8.0)
+    f = sw.jit(lambda x: {"y": jnp.sin(x), "x": x})
+    with set_mesh(mesh):
+        results = [*f(x).values(), x + 1, x[0], x.at[0].set(1), sw.jit(lambda: 2)(), f.lower(x).compile()(x)["y"]]
+        results += [sw.grad(lambda x: (x**2).sum())(x), sw.vmap(jnp.cos)(x), sw.jit(jnp.sin, out_shardings=None)(x)]
+        assert jnp.asarray(x) is x and len(sw.device_put(x).devices()) == 1
+        assert sw.jit(jnp.sin, in_shardings=P("data"))(x).sharding == NamedSharding(mesh, P("data"))
+    assert {result.sharding for result in results} == {NamedSharding(mesh, P())}
+    np.testing.assert_allclose(results[1], np.sin(np.arange(8.0)), rtol=1e-6)
+    assert len(f(x)["y"].devices()) == 1
+    assert f(results[0])["y"].sharding == NamedSharding(mesh, P())
+
+
+def test_committed_arrays_decide_before_the_current_mesh(mesh):
+    device = sw.devices()[3]
+    with set_mesh(mesh):
+        x = sw.device_put(np.arange(8), device)
+        assert (x + 1).devices() == sw.jit(lambda x: x * 2)(x).devices() == {device}
+        assert jnp.zeros(3, device=device).devices() == {device}
+        assert sw.jit(lambda x: x + 1, out_shardings=sw.sharding.SingleDeviceSharding(device))(1).devices() == {device}
+
+
+def test_an_abstract_mesh_without_explicit_axes_runs_nothing(mesh):
+    with sw.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        assert len(jnp.arange(8).devices()) == len(sw.jit(lambda x: x + 1)(1).devices()) == 1
+    with set_mesh(mesh), sw.sharding.use_abstract_mesh(AbstractMesh((8,), ("z",))):
+        assert jnp.arange(8).sharding == NamedSharding(sw.make_mesh((8,), ("z",)), P())
 
 
 def test_a_mesh_decorates_a_function():

@@ -23,8 +23,8 @@ def power(x, n, *, negate=False):
 @pytest.mark.parametrize(
     "options",
     [
-        {"static_argnums": (1,), "static_argnames": "negate"},
-        {"static_argnums": -1, "static_argnames": ("negate",)},
+        {"static_argnums": (1,), "static_argnames": ("n", "negate")},
+        {"static_argnums": -1, "static_argnames": ("n", "negate")},
         {"static_argnames": ["n", "negate"]},
     ],
     ids=["number", "negative", "names"],
@@ -36,6 +36,28 @@ def test_static_by_number_and_by_name(options):
     assert float(f(3.0, 2, negate=True)) == -9.0
     assert float(sw.jit(lambda x: f(x, 3))(2.0)) == 8.0
     assert float(sw.grad(f)(2.0, 3)) == 12.0
+
+
+def test_numbers_select_positional_and_names_keyword_arguments_if_both_are_passed():
+    def traced(x, y):
+        return [isinstance(value, sw.core.Tracer) for value in (x, y)]
+
+    def run(call, **options):
+        found = []
+        call(sw.jit(lambda x, y: found.append(traced(x, y)), **options))
+        return found[0]
+
+    both = {"static_argnums": 1, "static_argnames": "x"}
+    for options, by_position, by_name in [
+        ({"static_argnums": 1, "static_argnames": ()}, [True, False], [True, True]),
+        ({"static_argnums": (), "static_argnames": "y"}, [True, True], [True, False]),
+        (both, [True, False], [True, True]),
+        ({"static_argnums": 1}, [True, False], [True, False]),
+        ({"static_argnames": "y"}, [True, False], [True, False]),
+    ]:
+        assert run(lambda f: f(2, 3), **options) == by_position
+        assert run(lambda f: f(2, y=3), **options) == by_name
+    assert run(lambda f: f(x=2, y=3), **both) == [False, True]
 
 
 def test_equal_static_values_of_different_types_are_distinguished():

@@ -8,9 +8,7 @@ import pytest
 import shardwise as sw
 from shardwise.errors import ShardingError
 from shardwise.experimental import mesh_utils
-from shardwise.experimental.pjit import pjit
-from shardwise.sharding import Mesh, NamedSharding
-from shardwise.sharding import PartitionSpec as P
+from shardwise.sharding import Mesh
 
 
 @dataclass(frozen=True)
@@ -70,10 +68,3 @@ def test_wrong_shapes_raise(call, message):
     with pytest.raises(ShardingError) as caught:
         call()
     assert message in str(caught.value)
-
-
-def test_pjit_is_jit(mesh):
-    assert pjit is sw.jit
-    with mesh:
-        out = pjit(lambda x: x * 2, in_shardings=P("data"), out_shardings=P(None))(np.ones(8, np.float32))
-    assert out.sharding == NamedSharding(mesh, P())

@@ -270,11 +270,33 @@ class _MeshContext(threading.local):
 
     def __init__(self) -> None:
         self.mesh: Mesh | AbstractMesh | None = None
+        # Whether programs without committed arrays run on `mesh`: `set_mesh` asks for it, `with mesh:` does not.
+        self.runs_programs = False
         self.region_mesh: Mesh | AbstractMesh | None = None  # the mesh of the innermost manual region
         self.manual_axes: frozenset[str] = frozenset()
         # Whether `mesh` has other axes than the mesh on which the values of the traced program are by default.
         self.scoped = False
-        self.outer: list[tuple[Mesh | AbstractMesh | None, bool]] = []  # what the exits of `with mesh:` blocks restore
+        self.outer: list[tuple[Mesh | AbstractMesh | None, bool, bool]] = []  # what exits of `with mesh:` restore
+
+    @property
+    def state(self) -> "tuple[Mesh | AbstractMesh | None, bool, bool]":
+        """The current mesh, whether it belongs to a part of a program, and whether programs run on it."""
+        return self.mesh, self.scoped, self.runs_programs
+
+    @state.setter
+    def state(self, state: "tuple[Mesh | AbstractMesh | None, bool, bool]") -> None:
+        self.mesh, self.scoped, self.runs_programs = state
+
+    @property
+    def program_mesh(self) -> "Mesh | AbstractMesh | None":
+        """The mesh on which programs without committed arrays run; None if they run on one device.
+
+        It is the current mesh if `set_mesh` has set it or if it has Explicit axes.
+        """
+        mesh = self.mesh
+        if mesh is None or mesh.explicit_axes:
+            return mesh
+        return mesh if self.runs_programs and isinstance(mesh, Mesh) else None
 
     @contextmanager
     def entered(self, mesh: "Mesh | AbstractMesh | None", scoped: bool = False) -> Iterator[None]:
@@ -429,12 +451,12 @@ class Mesh(_MeshAxes, ContextDecorator):
         return [device for device in self.flat_devices if device.process_index == here]
 
     def __enter__(self) -> "Mesh":
-        mesh_context.outer.append((mesh_context.mesh, mesh_context.scoped))
+        mesh_context.outer.append(mesh_context.state)
         mesh_context.mesh, mesh_context.scoped = self, False
         return self
 
     def __exit__(self, *exception: object) -> None:
-        mesh_context.mesh, mesh_context.scoped = mesh_context.outer.pop()
+        mesh_context.state = mesh_context.outer.pop()
 
     @cached_property
     def flat_devices(self) -> tuple[Any, ...]:
