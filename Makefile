@@ -15,12 +15,16 @@ USERS := tests/api tests/runtime tests/compiler/test_pipeline.py tests/compiler/
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
-.PHONY: venv demo test test-versions test-ecosystem slow coverage fuzz bench format clean
+.PHONY: venv demo demo-processes test test-versions test-ecosystem faults slow coverage fuzz bench format clean
 
 venv: .venv/.checks-installed
 
 demo: .venv/.demo-installed
 	$(BIN)/python examples/transformer.py
+
+# Two processes with four devices each; every loss is compared with one process.
+demo-processes: .venv/.demo-installed
+	$(BIN)/shardwise launch -n 2 --devices-per-process 4 examples/transformer_processes.py
 
 test: .venv/.checks-installed .venv-nojax/.checks-installed
 	$(BIN)/ruff format --check .
@@ -41,6 +45,10 @@ test-versions:
 test-ecosystem: .venv-ecosystem/.installed
 	.venv-ecosystem/bin/pytest tests/ecosystem
 	.venv-ecosystem/bin/python -m tests.ecosystem.table
+
+# Every fault of programs with several processes: kills, stops, signals, wrong variables, garbage on sockets.
+faults: .venv/.checks-installed
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m faults
 
 slow: .venv/.checks-installed
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m slow

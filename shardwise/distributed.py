@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from shardwise.lazy import set_public_names
+from shardwise.processes.environment import find_processes
 from shardwise.runtime.cluster import Timeouts, cluster
 
 __all__ = ["initialize", "is_initialized", "report_step", "shutdown"]
@@ -21,7 +22,7 @@ def initialize(
     slice_index: int | None = None,
     partition_index: int | None = None,
     *,
-    peer_timeout: float = 300,
+    peer_timeout: float | None = None,
 ) -> None:
     """Connect this process to the others.
 
@@ -29,12 +30,18 @@ def initialize(
     meet at a coordinator, which process 0 starts as a child process, or `shardwise launch`. It listens on the address
     that you pass and nowhere else: XLA's coordination service, which it hosts, has no authentication.
 
+    The first three arguments are found if they are omitted: from `shardwise launch`, from the variables
+    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or under Slurm, Open MPI, PMI, Kubernetes indexed
+    jobs and TPU pods.
+
     Args:
         coordinator_address: the `host:port` of the coordinator.
         num_processes: the number of processes.
         process_id: the number of this process, from 0.
-        local_device_ids: the GPUs that this process uses; by default all of its machine.
-        cluster_detection_method: how omitted arguments are found.
+        local_device_ids: the GPUs that this process uses; by default all of its machine, or one per process under
+            a launcher or scheduler.
+        cluster_detection_method: the source of omitted arguments: launcher, variables, slurm, ompi, pmi, k8s or tpu;
+            by default the first that is present. With deactivate, arguments and plain variables only.
         initialization_timeout: the seconds to wait for the other processes.
         heartbeat_timeout_seconds: the seconds of silence after which a process counts as lost.
         shutdown_timeout_seconds: the seconds to wait for the other processes at the end.
@@ -42,24 +49,33 @@ def initialize(
         slice_index: another name for `partition_index`.
         partition_index: the index of the group of GPUs with a fast network that this process belongs to.
         peer_timeout: the seconds that a program waits for another process in a collective before it raises
-            `PeerFailure`. A process that dies is noticed at once.
+            `PeerFailure`; by default the launcher's `--timeout`, or 300. A process that dies is noticed at once.
 
     Raises:
-        ValueError: if an argument is not valid, or processes pass different numbers.
+        ValueError: if an argument is missing or not valid, variables contradict each other, or processes pass
+            different numbers.
         RendezvousError: if the coordinator cannot be reached, a process is missing or came twice, or versions differ.
         RuntimeError: if a device was used before, or `initialize` was called before.
         OSError: if process 0 cannot listen on the port.
     """
-    del cluster_detection_method
-    if coordinator_address is None or num_processes is None or process_id is None:
-        raise ValueError("distributed.initialize needs coordinator_address, num_processes and process_id")
+    processes = find_processes(
+        coordinator_address=coordinator_address,
+        num_processes=num_processes,
+        process_id=process_id,
+        local_device_ids=local_device_ids,
+        coordinator_bind_address=coordinator_bind_address,
+        cluster_detection_method=cluster_detection_method,
+    )
+    peer_timeout = peer_timeout or processes.peer_timeout or Timeouts.peer
     cluster.join(
-        coordinator_address,
-        num_processes,
-        process_id,
+        processes.coordinator_address,
+        processes.num_processes,
+        processes.process_id,
         timeouts=Timeouts(initialization_timeout, heartbeat_timeout_seconds, shutdown_timeout_seconds, peer_timeout),
-        bind_address=coordinator_bind_address,
-        local_device_ids=[local_device_ids] if isinstance(local_device_ids, int) else local_device_ids,
+        bind_address=processes.coordinator_bind_address,
+        token=processes.token,
+        hosts_coordinator=not processes.has_launcher,
+        local_device_ids=processes.local_device_ids,
         partition_index=slice_index if partition_index is None else partition_index,
     )
 

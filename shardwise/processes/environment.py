@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from shardwise.processes.protocol import split_address
 from shardwise.processes.schedulers import SCHEDULERS, Scheduler
 from shardwise.processes.services import HostServices
 from shardwise.processes.variables import HOW_TO_OVERRIDE, Variables
@@ -24,6 +25,7 @@ LOCAL_DEVICE_IDS = "SHARDWISE_LOCAL_DEVICE_IDS"
 TOKEN = "SHARDWISE_COORDINATOR_TOKEN"
 LAUNCHER = "SHARDWISE_LAUNCHER"
 PORT = "SHARDWISE_COORDINATOR_PORT"
+PEER_TIMEOUT = "SHARDWISE_PEER_TIMEOUT"
 
 LAUNCHER_METHOD = "launcher"
 VARIABLES_METHOD = "variables"
@@ -33,20 +35,25 @@ METHOD_ALIASES = {"gcetpu": "tpu", "gketpu": "tpu"}
 METHODS = (LAUNCHER_METHOD, VARIABLES_METHOD, *(scheduler.name for scheduler in SCHEDULERS), DEACTIVATED)
 
 
+class NoProcessesError(ValueError):
+    """Neither arguments nor variables describe the processes of a program."""
+
+
 @final
 @dataclass(frozen=True)
 class ProcessEnvironment:
     """The processes of a program, as one of them sees them.
 
     Attributes:
-        method: the source of the values: "arguments", "launcher", "variables" or the name of a scheduler. With
-            "launcher", the coordinator is hosted by the launcher, and otherwise by process 0.
+        method: the source of the values: "arguments", "launcher", "variables" or the name of a scheduler.
         coordinator_address: the `host:port` of the coordinator.
         num_processes: the number of processes.
         process_id: the number of this process, from 0.
         local_device_ids: the GPUs of this process, or None for all of its host.
         coordinator_bind_address: the address on which the host of the coordinator listens, or None for the default.
-        token: the secret that the coordinator expects, or None.
+        token: the secret that the coordinator expects; "" for none.
+        has_launcher: whether a launcher hosts the coordinator; otherwise process 0 does.
+        peer_timeout: the seconds that a process waits for others in a collective, or None for the default.
     """
 
     method: str
@@ -55,7 +62,9 @@ class ProcessEnvironment:
     process_id: int
     local_device_ids: tuple[int, ...] | None = None
     coordinator_bind_address: str | None = None
-    token: str | None = None
+    token: str = ""
+    has_launcher: bool = False
+    peer_timeout: float | None = None
 
 
 @final
@@ -168,7 +177,9 @@ def _environment(
         process_id=known.rank[0],
         local_device_ids=device_ids,
         coordinator_bind_address=_address("coordinator_bind_address", bind_address) or _address(bind_source, bind),
-        token=variables.text(TOKEN),
+        token=variables.text(TOKEN) or "",
+        has_launcher=LAUNCHER in variables and known.address[0] == variables.text(ADDRESS),
+        peer_timeout=variables.seconds(PEER_TIMEOUT),
     )
 
 
@@ -258,7 +269,7 @@ def _check_complete(known: _Values, variables: Variables) -> None:
         hint = (
             " KUBERNETES_SERVICE_HOST is set, but JOB_COMPLETION_INDEX is not: the Job needs `completionMode: Indexed`."
         )
-    raise ValueError(
+    raise NoProcessesError(
         "distributed.initialize found neither arguments nor variables: pass coordinator_address, num_processes and "
         "process_id, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or start the program with "
         f"`shardwise launch -n N script.py`.{hint}"
@@ -308,10 +319,6 @@ def _integer(name: str, value: int | None) -> int | None:
 
 
 def _address(name: str, address: str | None) -> str | None:
-    if address is None:
-        return None
-    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    valid_port = port.isascii() and port.isdecimal() and len(port) < 6 and int(port) < 2**16
-    if not host or not valid_port or any(character.isspace() for character in host):
-        raise ValueError(f"{name} must be host:port, not {address!r}")
+    if address is not None:
+        split_address(address, name)
     return address

@@ -1,5 +1,6 @@
 """Typed access to environment variables, with errors that name the variable."""
 
+import re
 from collections.abc import Mapping
 from typing import final
 
@@ -41,6 +42,19 @@ class Variables:
         """
         text = self.text(name)
         return None if text is None else tuple(parse_integer(f"{name}={text}", item, 0) for item in text.split(","))
+
+    def seconds(self, name: str) -> float | None:
+        """Return the value of a variable as a positive number of seconds, or None if it is unset.
+
+        Raises:
+            ValueError: if it is not a positive number.
+        """
+        text = self.text(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) or float(text) == 0:
+            raise ValueError(f"{name}={text} is not a positive number of seconds")
+        return float(text)
 
     def required_text(self, name: str, present: str) -> str:
         """Return the value of a variable that must be set, since the variable `present` is set.

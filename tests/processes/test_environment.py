@@ -142,8 +142,9 @@ def test_values_are_found(variables, expected):
 
 
 def test_launcher_has_a_token_and_an_empty_variable_is_unset():
-    assert find({**LAUNCHER, "SLURM_JOB_ID": "", "JAX_PROCESS_ID": ""}) == ProcessEnvironment(
-        "launcher", "127.0.0.1:5000", 2, 1, token="secret"
+    variables = {**LAUNCHER, "SLURM_JOB_ID": "", "JAX_PROCESS_ID": "", "SHARDWISE_PEER_TIMEOUT": "2.5"}
+    assert find(variables) == ProcessEnvironment(
+        "launcher", "127.0.0.1:5000", 2, 1, token="secret", has_launcher=True, peer_timeout=2.5
     )
 
 
@@ -166,6 +167,8 @@ def test_arguments_take_precedence():
     )
     assert find(SLURM, coordinator_address="a:1").num_processes == 8
     assert find(PLAIN, process_id=1).process_id == 1
+    assert find(LAUNCHER, coordinator_address="127.0.0.1:5000", num_processes=2, process_id=0).has_launcher
+    assert not find(LAUNCHER, coordinator_address="127.0.0.1:5001", num_processes=2, process_id=0).has_launcher
     bound = find({**PLAIN, "JAX_COORDINATOR_BIND_ADDRESS": "0.0.0.0:1"})
     assert bound.coordinator_bind_address == "0.0.0.0:1"
     assert find(PLAIN, coordinator_bind_address="[::]:1").coordinator_bind_address == "[::]:1"
@@ -206,6 +209,7 @@ def test_a_method_is_selected_by_name(method):
         ({**PLAIN, "JAX_COORDINATOR_ADDRESS": "nowhere"}, {}, ["JAX_COORDINATOR_ADDRESS", "host:port"]),
         ({**PLAIN, "JAX_COORDINATOR_ADDRESS": "a:99999"}, {}, ["JAX_COORDINATOR_ADDRESS", "host:port"]),
         ({**PLAIN, "JAX_LOCAL_DEVICE_IDS": "0,x"}, {}, ["JAX_LOCAL_DEVICE_IDS", "'x'"]),
+        ({**LAUNCHER, "SHARDWISE_PEER_TIMEOUT": "0"}, {}, ["SHARDWISE_PEER_TIMEOUT=0", "seconds"]),
         ({**OPEN_MPI_4, "OMPI_MCA_orte_hnp_uri": "junk"}, {}, ["OMPI_MCA_orte_hnp_uri"]),
         # Missing values.
         ({name: value for name, value in SLURM.items() if name != "SLURM_PROCID"}, {}, ["SLURM_PROCID is not set"]),
@@ -379,7 +383,7 @@ ATTRIBUTES = "/computeMetadata/v1/instance/attributes/"
     ],
 )
 def test_tpu_metadata_server(endpoints, tpu_env, expected, monkeypatch):
-    """A loopback fake; proxies are ignored ."""
+    """A loopback fake; proxies are ignored."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     answers = {
         f"{ATTRIBUTES}agent-worker-number": (200, "1"),

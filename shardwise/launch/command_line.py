@@ -1,0 +1,108 @@
+"""The command `shardwise`, also `python -m shardwise`: one parser with the subcommands `run`, `launch` and `doctor`."""
+
+import os
+import sys
+from argparse import REMAINDER, ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardwise.launch.doctor import run_doctor
+from shardwise.launch.launcher import Launcher, LaunchOptions, python_command
+from shardwise.launch.script import run_script
+from shardwise.version import __version__
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and run the command. Return the exit code.
+
+    Args:
+        arguments: the arguments, by default those of this process.
+    """
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    match parsed.command:
+        case "run":
+            _check_script(parser, parsed)
+            run_script(parsed.script, parsed.arguments, parsed.is_module)
+            return 0
+        case "launch":
+            _check_script(parser, parsed)
+            return _launch(parser, parsed)
+        case _:
+            return run_doctor(as_json=parsed.json)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="shardwise", description="Run programs with Shardwise.")
+    parser.add_argument("--version", action="version", version=f"shardwise {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run a script or a module in which `import jax` is Shardwise")
+    _add_script(run)
+
+    launch = commands.add_parser("launch", help="run a script in several processes, which use their devices together")
+    launch.add_argument("-n", "--processes", type=int, required=True, help="the number of processes, on each node")
+    launch.add_argument("--devices-per-process", type=int, metavar="N", help="virtual CPU devices or GPUs per process")
+    launch.add_argument("--nodes", type=int, default=1, help="the number of launchers, one on each node")
+    launch.add_argument("--node-rank", type=int, default=0, metavar="RANK", help="the number of this launcher, from 0")
+    launch.add_argument("--coordinator", default="", metavar="HOST:PORT", help="where launcher 0 hosts the coordinator")
+    launch.add_argument(
+        "--max-restarts", type=int, default=0, metavar="N", help="how often all start again after a failure"
+    )
+    launch.add_argument("--log-dir", type=Path, metavar="DIR", help="the folder of one log file per process")
+    launch.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="how long processes wait for each other, at the start and later",
+    )
+    launch.add_argument(
+        "--grace-period",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="from SIGTERM until the processes are killed",
+    )
+    launch.add_argument("--as-jax", action="store_true", help="`import jax` is Shardwise in the script")
+    _add_script(launch)
+
+    doctor = commands.add_parser("doctor", help="check this machine, and say how to fix what is wrong")
+    doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
+    return parser
+
+
+def _add_script(parser: ArgumentParser) -> None:
+    parser.add_argument("-m", dest="is_module", action="store_true", help="run a module, as `python -m` does")
+    parser.add_argument("script", help="the script, or the module with -m")
+    parser.add_argument("arguments", nargs=REMAINDER, help="the arguments of the script")
+
+
+def _check_script(parser: ArgumentParser, parsed: Namespace) -> None:
+    if not parsed.is_module and not Path(parsed.script).is_file():
+        parser.error(f"there is no file {parsed.script}")
+
+
+def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
+    command = python_command(parsed.script, parsed.arguments, is_module=parsed.is_module, as_jax=parsed.as_jax)
+    try:
+        options = LaunchOptions(
+            command,
+            parsed.processes,
+            devices_per_process=parsed.devices_per_process,
+            nodes=parsed.nodes,
+            node_rank=parsed.node_rank,
+            coordinator=parsed.coordinator,
+            max_restarts=parsed.max_restarts,
+            log_folder=parsed.log_dir,
+            timeout=parsed.timeout,
+            grace_period=parsed.grace_period,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        code = Launcher(options).run()
+    except OSError as error:
+        print(f"shardwise launch: {error}", file=sys.stderr)
+        code = 1
+    sys.stdout.flush()
+    os._exit(code)  # XLA's coordination service would wait for processes that were killed

@@ -1,0 +1,157 @@
+"""Output of the launched processes: prefixed and coloured lines on the terminal, and a log file for each process."""
+
+import os
+import re
+import selectors
+import sys
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO, TextIO, final
+
+# Bright colours that are readable on dark and light backgrounds, by rank.
+COLOURS = (36, 33, 35, 32, 34, 31)
+# A longer line without an end is written in parts.
+MAX_LINE = 2**16
+# The last lines of a process that are kept to report its failure.
+KEPT_LINES = 400
+READ_BYTES = 2**16
+# Gloo's threads print these lines while they connect, sometimes in pieces. They are in the log files only.
+_NOISE = re.compile(
+    r"(\[Gloo\] Rank )*(\d+ )?(is connected to \d+ peer ranks\. Expected number of connected peer ranks is : \d+)?"
+)
+
+
+def uses_colour(stream: TextIO, variables: Mapping[str, str] = os.environ) -> bool:
+    """Return whether to write colours to a stream: on terminals, unless NO_COLOR is set or the terminal is dumb."""
+    return stream.isatty() and not variables.get("NO_COLOR") and variables.get("TERM") != "dumb"
+
+
+@final
+class _Pipe:
+    """One output stream of a process."""
+
+    def __init__(self, rank: int, stream: BinaryIO, target: TextIO, log: BinaryIO, kept: "deque[str]"):
+        self.rank = rank
+        self.stream = stream
+        self.target = target
+        self.log = log
+        self.kept = kept
+        self.rest = b""
+
+
+@final
+class Output:
+    """Copies the output of processes to this process's output and to log files.
+
+    Args:
+        log_folder: the folder of the log files.
+        num_processes: the number of all processes, for the width of the prefix.
+        stdout: the target of the processes' standard output.
+        stderr: the target of the processes' standard error.
+    """
+
+    def __init__(
+        self, log_folder: Path, num_processes: int, stdout: TextIO | None = None, stderr: TextIO | None = None
+    ):
+        self.log_folder = log_folder
+        self._width = len(str(num_processes - 1))
+        self._targets = (stdout or sys.stdout, stderr or sys.stderr)
+        self._selector = selectors.DefaultSelector()
+        self._logs: dict[int, BinaryIO] = {}
+        self._errors: dict[int, deque[str]] = {}
+
+    def log_file(self, rank: int, restart: int = 0) -> Path:
+        """Return the log file of a process."""
+        return self.log_folder / (f"rank{rank}.restart{restart}.log" if restart else f"rank{rank}.log")
+
+    def add(self, rank: int, restart: int, stdout: BinaryIO, stderr: BinaryIO) -> None:
+        """Copy the pipes of a process from now on."""
+        self.log_folder.mkdir(parents=True, exist_ok=True)
+        log = self._logs[rank] = self.log_file(rank, restart).open("wb", buffering=0)
+        self._errors[rank] = deque(maxlen=KEPT_LINES)
+        unused: deque[str] = deque(maxlen=0)
+        for stream, target, kept in zip((stdout, stderr), self._targets, (unused, self._errors[rank]), strict=True):
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ, _Pipe(rank, stream, target, log, kept))
+
+    def copy(self, timeout: float) -> None:
+        """Wait for output for at most `timeout` seconds, and copy it."""
+        if not self._selector.get_map():
+            self._selector.select(timeout)
+            return
+        for key, _ in self._selector.select(timeout):
+            self._read(key.data)
+        for target in self._targets:
+            target.flush()
+
+    def close(self) -> None:
+        """Copy what the pipes still hold, and close pipes and log files."""
+        for key in list(self._selector.get_map().values()):
+            while self._read(key.data):
+                pass
+            if not key.data.stream.closed:  # a child of the process may hold the other end
+                self._end(key.data)
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+        for target in self._targets:
+            target.flush()
+
+    def error_lines(self, rank: int) -> list[str]:
+        """Return the last lines of a process's standard error."""
+        return list(self._errors.get(rank, ()))
+
+    def prefix(self, rank: int, target: TextIO) -> str:
+        """Return the prefix of a process's lines."""
+        text = f"[{rank:>{self._width}}]"
+        return f"\033[{COLOURS[rank % len(COLOURS)]}m{text}\033[0m " if uses_colour(target) else f"{text} "
+
+    def _read(self, pipe: _Pipe) -> bool:
+        """Copy what a pipe holds. Return False if there is nothing now."""
+        try:
+            data = os.read(pipe.stream.fileno(), READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._end(pipe)
+            return False
+        pipe.log.write(data)
+        *lines, pipe.rest = (pipe.rest + data).split(b"\n")
+        if len(pipe.rest) > MAX_LINE:
+            lines.append(pipe.rest)
+            pipe.rest = b""
+        for line in lines:
+            self._write(pipe, line)
+        return True
+
+    def _end(self, pipe: _Pipe) -> None:
+        if pipe.rest:
+            self._write(pipe, pipe.rest)
+        self._selector.unregister(pipe.stream)
+        pipe.stream.close()
+
+    def _write(self, pipe: _Pipe, line: bytes) -> None:
+        # A progress bar rewrites its line after each carriage return: its last state is shown.
+        text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+        if text and _NOISE.fullmatch(text):
+            return
+        pipe.kept.append(text)
+        pipe.target.write(f"{self.prefix(pipe.rank, pipe.target)}{text}\n")
+
+
+def last_traceback(lines: list[str]) -> str:
+    """Return the last Python traceback in some lines of standard error, with its causes, or "" if there is none.
+
+    Args:
+        lines: the lines.
+    """
+    start = None
+    for number, line in enumerate(lines):
+        if line.lstrip("+| ").startswith("Traceback (most recent call last):"):
+            chained = start is not None and any(_CHAIN.match(before) for before in lines[max(0, number - 3) : number])
+            start = start if chained else number
+    return "" if start is None else "\n".join(lines[start:])
+
+
+_CHAIN = re.compile(r"(During handling of the above exception|The above exception was the direct cause)")

@@ -1,0 +1,132 @@
+"""Processes that the launcher starts, each with a process group of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import final
+
+from shardwise.launch import guardian
+from shardwise.launch.output import Output
+
+
+@final
+@dataclass(frozen=True)
+class Exit:
+    """The end of a process. A negative `code` is the signal that killed it."""
+
+    rank: int
+    pid: int
+    code: int
+    seconds: float
+
+    def describe(self) -> str:
+        """Return the exit in words."""
+        if self.code >= 0:
+            return f"exit code {self.code}"
+        name = signal.Signals(-self.code).name if -self.code in signal.valid_signals() else f"signal {-self.code}"
+        hint = ", perhaps since the machine ran out of memory" if self.code == -signal.SIGKILL else ""
+        return f"killed by {name}{hint}"
+
+
+@final
+class Workers:
+    """The processes of one start of a program.
+
+    Args:
+        output: copies the output of the processes.
+    """
+
+    def __init__(self, output: Output):
+        self._output = output
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self.start_time = time.monotonic()
+        self._guardian = subprocess.Popen(
+            [sys.executable, "-I", "-S", guardian.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+        )
+        self.exits: list[Exit] = []
+
+    @property
+    def running(self) -> list[int]:
+        """The ranks of the processes that run."""
+        return list(self._running)
+
+    def start(self, rank: int, command: Sequence[str], variables: Mapping[str, str], restart: int) -> None:
+        """Start a process.
+
+        Raises:
+            OSError: if the command cannot be executed.
+        """
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=variables,
+            start_new_session=True,  # Ctrl-C in the terminal reaches the launcher only, which then stops all processes
+        )
+        self._tell_guardian("+", process.pid)
+        self._running[rank] = process
+        assert process.stdout is not None and process.stderr is not None
+        self._output.add(rank, restart, process.stdout, process.stderr)
+
+    def poll(self) -> list[Exit]:
+        """Return the processes that have ended since the last call, and end the children that they left behind."""
+        exits = []
+        for rank, process in list(self._running.items()):
+            # The process stays a zombie until its group is killed, so that the number of the group is not reused.
+            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                continue
+            _kill_group(process.pid, signal.SIGKILL)
+            self._tell_guardian("-", process.pid)
+            del self._running[rank]
+            exits.append(Exit(rank, process.pid, process.wait(), time.monotonic() - self.start_time))
+        self.exits += exits
+        return exits
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all processes that run: SIGKILL to their whole groups."""
+        for process in self._running.values():
+            if number == signal.SIGKILL:
+                _kill_group(process.pid, number)
+            else:
+                process.send_signal(number)
+
+    def check_guardian(self) -> None:
+        """Raise an error if the guardian is gone: without it, processes could outlive the launcher.
+
+        Raises:
+            RuntimeError: if it is gone.
+        """
+        if self._guardian.poll() is not None:
+            raise RuntimeError("the guardian process of the launcher was killed")
+
+    def close(self) -> None:
+        """Kill all processes that still run, and wait for their end."""
+        self.signal(signal.SIGKILL)
+        while self._running:
+            self.poll()
+            time.sleep(0.01)
+        assert self._guardian.stdin is not None
+        with suppress(BrokenPipeError):
+            self._guardian.stdin.close()
+        self._guardian.wait()
+
+    def _tell_guardian(self, change: str, pid: int) -> None:
+        assert self._guardian.stdin is not None
+        with suppress(BrokenPipeError):
+            self._guardian.stdin.write(f"{change}{pid}\n")
+            self._guardian.stdin.flush()
+
+
+def _kill_group(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)

@@ -1,0 +1,323 @@
+"""`shardwise launch` with real processes and signals. Every wait is bounded, and tests end only what they started."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shardwise.launch.command_line import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests/launch/programs.py"
+TRAINING = ROOT / "tests/launch/training.py"
+STOP_TIME = 5.0  # seconds in which all processes must be gone
+
+pytestmark = pytest.mark.faults
+
+
+def command(*arguments, script=PROGRAMS):
+    return [sys.executable, "-m", "shardwise", "launch", *map(str, arguments[:-1]), str(script), *arguments[-1]]
+
+
+def variables():
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def run(*arguments, timeout=120, script=PROGRAMS):
+    """Run the launcher to its end. The last argument lists the arguments of the script."""
+    return subprocess.run(
+        command(*arguments, script=script),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env=variables(),
+    )
+
+
+class Running:
+    """A launcher in the background, which is killed at the end of the test."""
+
+    def __init__(self, *arguments):
+        self.process = subprocess.Popen(
+            command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables()
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.process.kill()
+        self.process.communicate(timeout=20)
+
+    def wait_for(self, folder, names):
+        """Wait until the programs have written files, and return their contents as process ids."""
+        deadline = time.monotonic() + 60
+        while not all(Path(folder, name).exists() for name in names):
+            assert self.process.poll() is None, self.process.communicate(timeout=20)
+            assert time.monotonic() < deadline, f"no {names}"
+            time.sleep(0.02)
+        return [int(Path(folder, name).read_text()) for name in names]
+
+
+def is_alive(pid):
+    """Return whether a process runs: not one that has ended and waits for its parent."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status not in ("Z", "X")
+
+
+def alive_after(pids, seconds):
+    """Return the processes that still run after some seconds."""
+    deadline = time.monotonic() + seconds
+    while (alive := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return alive
+
+
+def coordinator_port(pid):
+    """Return the port of the coordinator that a launched process sees."""
+    text = Path(f"/proc/{pid}/environ").read_bytes().decode()
+    return re.search(r"\bSHARDWISE_COORDINATOR_ADDRESS=127\.0\.0\.1:(\d+)\0", text)[1]
+
+
+def test_output_is_prefixed_and_logged(tmp_path):
+    launch = run("-n", 3, "--log-dir", tmp_path / "logs", ["show", "a", "--flag"])
+    assert launch.returncode == 0, launch.stderr
+    assert sorted(launch.stdout.splitlines()) == [f"[{rank}] rank {rank} a --flag" for rank in range(3)]
+    assert sorted(launch.stderr.splitlines()) == [f"[{rank}] error {rank}" for rank in range(3)]
+    for rank in range(3):
+        log = (tmp_path / f"logs/rank{rank}.log").read_text().splitlines()
+        assert sorted(log) == [f"error {rank}", f"rank {rank} a --flag"]
+
+
+def test_lines_stay_whole():
+    launch = run("-n", 1, ["write"])
+    assert launch.stdout.splitlines() == ["[0] one line", "[0] 100%", "[0] no end of line"]
+
+
+@pytest.mark.slow
+def test_modules_and_scripts_that_import_jax(tmp_path):
+    (tmp_path / "program.py").write_text("import sys, jax\nprint(jax.__name__, sys.argv[1:])\n")
+    for arguments in (["--as-jax", "program.py", "x"], ["--as-jax", "-m", "program", "x"]):
+        launch = subprocess.run(
+            [sys.executable, "-m", "shardwise", "launch", "-n", "1", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env=variables(),
+            cwd=tmp_path,
+        )
+        assert launch.stdout == "[0] jax ['x']\n", launch.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-n", 0), "must be at least 1"),
+        (("-n", 2, "--nodes", 2), "--nodes needs --coordinator"),
+        (("-n", 2, "--node-rank", 1), "--node-rank must be from 0 to 0"),
+        (("-n", 2, "--coordinator", "nowhere"), "--coordinator must be host:port"),
+        (("-n", 2, "--devices-per-process", 0), "--devices-per-process must be at least 1"),
+        (("-n", 2, "--timeout", 0), "--timeout must be more than 0"),
+        (("-n", 2, "--nodes", 2, "--coordinator", "a:1", "--max-restarts", 1), "--max-restarts needs one node"),
+    ],
+)
+def test_wrong_options_are_errors(arguments, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["launch", *map(str, arguments), str(PROGRAMS)])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["launch", "-n", "1", "absent.py"], "there is no file absent.py"),
+        (["launch", "script.py"], "-n"),
+        (["--help"], "doctor"),
+        (["launch", "--help"], "--max-restarts"),
+        (["--version"], "shardwise"),
+    ],
+)
+def test_command_line(arguments, text, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    captured = capsys.readouterr()
+    assert text in captured.out + captured.err
+
+
+@pytest.mark.parametrize(
+    ("program", "names"),
+    [
+        ("have_children", ["child0", "child1"]),
+        pytest.param("ignore_signals", [], marks=pytest.mark.slow),
+        pytest.param("stop", [], marks=pytest.mark.slow),
+    ],
+)
+def test_workers_are_gone_after_sigkill_of_the_launcher(program, names, tmp_path):
+    """Fault 3."""
+    with Running("-n", 2, [program, str(tmp_path)]) as launch:
+        pids = launch.wait_for(tmp_path, ["pid0", "pid1", *names])
+        assert all(is_alive(pid) for pid in pids)
+        launch.process.kill()
+        assert alive_after(pids, STOP_TIME) == []
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["ignore_signals", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sleep", "stop", "have_children"))],
+)
+def test_interrupt_ends_all_processes(program, tmp_path):
+    """Fault 10: Ctrl-C."""
+    names = ["pid0", "pid1", *(["child0", "child1"] if program == "have_children" else [])]
+    with Running("-n", 2, [program, str(tmp_path)]) as launch:
+        pids = launch.wait_for(tmp_path, names)
+        launch.process.send_signal(signal.SIGINT)
+        assert alive_after(pids, STOP_TIME) == []
+        _, errors = launch.process.communicate(timeout=20)
+        assert launch.process.returncode == 130
+        assert "stopped by SIGINT" in errors
+
+
+def test_sigterm_is_passed_on(tmp_path):
+    with Running("-n", 2, ["handle_sigterm", str(tmp_path)]) as launch:
+        launch.wait_for(tmp_path, ["pid0", "pid1"])
+        launch.process.terminate()
+        launch.process.communicate(timeout=20)
+        assert launch.process.returncode == 0
+        assert [(tmp_path / f"saved{rank}").exists() for rank in range(2)] == [True, True]
+
+
+@pytest.mark.slow
+def test_sigterm_kills_processes_after_the_grace_period(tmp_path):
+    with Running("-n", 2, "--grace-period", 0.5, ["ignore_signals", str(tmp_path)]) as launch:
+        pids = launch.wait_for(tmp_path, ["pid0", "pid1"])
+        launch.process.terminate()
+        launch.process.communicate(timeout=20)
+        assert launch.process.returncode == 143
+        assert alive_after(pids, STOP_TIME) == []
+
+
+def test_the_first_failure_is_reported_with_its_traceback(tmp_path):
+    """Fault 6, without devices."""
+    launch = run("-n", 3, ["fail", str(tmp_path)], timeout=60)
+    assert launch.returncode == 1
+    report = launch.stderr[launch.stderr.index("shardwise launch:") :].splitlines()
+    assert re.fullmatch(r"shardwise launch: process 1 failed first: exit code 1 \(pid \d+\)", report[0])
+    assert report[1] == "Traceback (most recent call last):"
+    assert "KeyError: 'cause'" in report and "ValueError: no such number" in report
+    assert "process 0: killed by SIGTERM; process 2: killed by SIGTERM" in report[-2]
+    folder = Path(report[-1].partition("logs: ")[2])
+    assert "no such number" in (folder / "rank1.log").read_text()
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_reported(tmp_path):
+    launch = run("-n", 2, "--log-dir", tmp_path, ["kill_self", str(tmp_path)], timeout=60)
+    assert launch.returncode == 128 + signal.SIGKILL
+    assert "process 1 failed first: killed by SIGKILL, perhaps since the machine ran out of memory" in launch.stderr
+
+
+@pytest.mark.slow
+def test_children_of_finished_processes_are_ended(tmp_path):
+    launch = run("-n", 2, ["leave_child", str(tmp_path)], timeout=60)
+    assert launch.returncode == 0
+    assert alive_after([int((tmp_path / f"child{rank}").read_text()) for rank in range(2)], STOP_TIME) == []
+
+
+def test_restarts(tmp_path):
+    launch = run("-n", 2, "--max-restarts", 2, "--log-dir", tmp_path / "logs", ["fail_once", str(tmp_path)])
+    assert launch.returncode == 0, launch.stderr
+    assert "ValueError: first start" in launch.stderr and "restart 1 of 2" in launch.stderr
+    assert [(tmp_path / f"starts{rank}").read_text().split() for rank in range(2)] == [["0", "1"], ["0", "1"]]
+    assert "first start" in (tmp_path / "logs/rank1.log").read_text()
+    assert (tmp_path / "logs/rank1.restart1.log").read_text() == "finished\n"
+
+
+@pytest.mark.slow
+def test_restarts_are_limited(tmp_path):
+    launch = run("-n", 2, "--max-restarts", 1, "--log-dir", tmp_path, ["fail", str(tmp_path)])
+    assert launch.returncode == 1
+    assert launch.stderr.count("process 1 failed first") == 2
+
+
+@pytest.mark.slow
+def test_a_port_in_use_is_an_error(tmp_path):
+    with Running("-n", 1, "--coordinator", "127.0.0.1:0", ["sleep", str(tmp_path)]) as launch:
+        (pid,) = launch.wait_for(tmp_path, ["pid0"])
+        port = coordinator_port(pid)
+        second = run("-n", 1, "--coordinator", f"127.0.0.1:{port}", ["show"])
+        assert second.returncode == 1
+        assert port in second.stderr and "Traceback" not in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("exit", r"process 1 failed first: it ended with exit code 0 while others still ran \(a premature exit\)"),
+        pytest.param("fail", r"process 1 failed first: exit code 1, after step 2 \(pid \d+\)", marks=pytest.mark.slow),
+        pytest.param("kill", r"process 1 failed first: killed by SIGKILL", marks=pytest.mark.slow),
+    ],
+)
+def test_failures_in_training(name, reason, tmp_path):
+    """Faults 1, 6 and 7 under the launcher."""
+    options = ("-n", 2, "--devices-per-process", 2, "--timeout", 30, "--log-dir", tmp_path)
+    launch = run(*options, ["train", name], script=TRAINING)
+    assert launch.returncode != 0
+    assert re.search(reason, launch.stderr), launch.stderr
+    assert ("ValueError: one rank only" in launch.stderr) == (name == "fail")
+    assert "step 2: 4.0" in launch.stdout and "step 3" not in launch.stdout
+
+
+@pytest.mark.slow
+def test_training_is_restarted(tmp_path):
+    options = ("-n", 2, "--devices-per-process", 2, "--timeout", 30, "--max-restarts", 1, "--log-dir", tmp_path)
+    launch = run(*options, ["train", "kill"], script=TRAINING)
+    assert launch.returncode == 0, launch.stderr
+    assert launch.stdout.count("step 5: 4.0") == 2
+
+
+@pytest.mark.slow
+def test_an_exit_before_initialize_is_premature(tmp_path):
+    launch = run("-n", 2, "--log-dir", tmp_path, ["exit_before_initialize"], timeout=60, script=TRAINING)
+    assert launch.returncode == 1
+    assert "process 1 failed first: it ended with exit code 0 while others still ran" in launch.stderr
+
+
+@pytest.mark.slow
+def test_two_launchers_run_one_program(tmp_path):
+    """Two nodes on this machine."""
+    with Running("-n", 1, "--coordinator", "127.0.0.1:0", ["sleep", str(tmp_path)]) as probe:
+        (pid,) = probe.wait_for(tmp_path, ["pid0"])
+        port = coordinator_port(pid)
+    options = ("-n", 1, "--devices-per-process", 2, "--nodes", 2, "--coordinator", f"127.0.0.1:{port}", "--timeout", 60)
+    launchers = [
+        subprocess.Popen(
+            command(*options, "--node-rank", node, ["train", "nothing"], script=TRAINING),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=variables(),
+        )
+        for node in range(2)
+    ]
+    try:
+        outputs = [launcher.communicate(timeout=120) for launcher in launchers]
+    finally:
+        for launcher in launchers:
+            launcher.kill()
+            launcher.wait(timeout=20)
+    for node, (launcher, (out, err)) in enumerate(zip(launchers, outputs, strict=True)):
+        assert launcher.returncode == 0, err
+        assert f"[{node}] step 5: 4.0" in out
