@@ -101,7 +101,7 @@ def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
         parser.error(str(error))
     try:
         code = Launcher(options).run()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the coordinator's address
         print(f"shardwise launch: {error}", file=sys.stderr)
         code = 1
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Doctor: checks of this machine, each with the way to fix what is wrong."""
+"""Doctor: checks of this machine, each with a fix for a problem that it finds."""
 
 import json
 import os
@@ -35,9 +35,9 @@ class Check:
     """The result of one check.
 
     Attributes:
-        name: what was checked.
+        name: the name of the check.
         status: "ok"; "warning" if programs run, but something may be wrong; "error" if they do not.
-        detail: what was found.
+        detail: the finding.
         fix: what to do, unless the status is "ok".
     """
 

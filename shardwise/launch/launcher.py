@@ -21,6 +21,7 @@ from shardwise.processes import environment
 from shardwise.processes.coordinator import Coordinator, Event
 from shardwise.processes.protocol import split_address
 
+INITIALIZATION_TIMEOUT = 300.0  # seconds until all processes must have called `distributed.initialize`
 POLL_INTERVAL = 0.05  # seconds between two looks at the processes
 # Seconds that the other processes have after a failure, to report it themselves; and for a process that ends early
 # with exit code 0, in which the others may end too.
@@ -186,9 +187,13 @@ class Launcher:
 
         # Launchers on several nodes have a common token only if the user sets it.
         token = os.environ.get(environment.TOKEN) or ("" if options.nodes > 1 else secrets.token_hex(16))
-        timeouts = {} if options.timeout is None else {"initialization_timeout": options.timeout}
         coordinator = Coordinator(
-            options.nodes * options.processes, host=host, port=port, token=token, on_event=note, **timeouts
+            options.nodes * options.processes,
+            host=host,
+            port=port,
+            token=token,
+            initialization_timeout=options.timeout or INITIALIZATION_TIMEOUT,
+            on_event=note,
         )
         coordinator.start()
         return coordinator

@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, TextIO, final
+from typing import IO, BinaryIO, TextIO, final
 
 # Bright colours that are readable on dark and light backgrounds, by rank.
 COLOURS = (36, 33, 35, 32, 34, 31)
@@ -16,7 +16,7 @@ MAX_LINE = 2**16
 # The last lines of a process that are kept to report its failure.
 KEPT_LINES = 400
 READ_BYTES = 2**16
-# Gloo's threads print these lines while they connect, sometimes in pieces. They are in the log files only.
+# Gloo's threads print these lines while they connect, sometimes interleaved. They are in the log files only.
 _NOISE = re.compile(
     r"(\[Gloo\] Rank )*(\d+ )?(is connected to \d+ peer ranks\. Expected number of connected peer ranks is : \d+)?"
 )
@@ -31,7 +31,7 @@ def uses_colour(stream: TextIO, variables: Mapping[str, str] = os.environ) -> bo
 class _Pipe:
     """One output stream of a process."""
 
-    def __init__(self, rank: int, stream: BinaryIO, target: TextIO, log: BinaryIO, kept: "deque[str]"):
+    def __init__(self, rank: int, stream: IO[bytes], target: TextIO, log: BinaryIO, kept: "deque[str]"):
         self.rank = rank
         self.stream = stream
         self.target = target
@@ -65,7 +65,7 @@ class Output:
         """Return the log file of a process."""
         return self.log_folder / (f"rank{rank}.restart{restart}.log" if restart else f"rank{rank}.log")
 
-    def add(self, rank: int, restart: int, stdout: BinaryIO, stderr: BinaryIO) -> None:
+    def add(self, rank: int, restart: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         """Copy the pipes of a process from now on."""
         self.log_folder.mkdir(parents=True, exist_ok=True)
         log = self._logs[rank] = self.log_file(rank, restart).open("wb", buffering=0)
