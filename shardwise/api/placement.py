@@ -25,6 +25,7 @@ from shardwise.execute.executor import as_array
 from shardwise.execute.transfer import transfer, transfer_to_memory
 from shardwise.runtime.array import ArrayImpl, array_signature, deleted_error, place, wait
 from shardwise.runtime.client import devices as all_devices
+from shardwise.runtime.memory_layout import Format, sharding_of_format
 from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import (
     NamedSharding,
@@ -92,8 +93,9 @@ def device_put(
 
     Args:
         x: a pytree of arrays and numbers.
-        device: a `Sharding`, a device, a PartitionSpec on the current mesh, or a tree prefix of these. None leaves
-            arrays where they are, and puts numbers and numpy arrays on the default device.
+        device: a `Sharding`, a device, a PartitionSpec on the current mesh, a `Format` with the default layout, or a
+            tree prefix of these. None leaves arrays where they are, and puts numbers and numpy arrays on the default
+            device.
         src: ignored: arrays know their devices.
         donate: whether to delete the arrays of `x` that cannot share memory with a result.
         may_alias: False if the results must not share memory with `x`.
@@ -108,6 +110,7 @@ def device_put(
         ShardingError: if `device` is not a tree prefix of `x`, if a sharding does not match the rank of an array, or
             if it has UNCONSTRAINED dims.
         RuntimeError: if an array was deleted or donated.
+        NotImplementedError: if a `Format` has a layout in memory that is not the default one.
 
     Example:
         >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
@@ -120,7 +123,9 @@ def device_put(
     leaves, structure = tree.flatten(x)
     out = []
     for leaf, target in zip(leaves, _broadcast_prefix("device_put", "device", device, x), strict=True):
-        result = _put(leaf, _as_sharding("device_put", target))
+        is_format = isinstance(target, Format)
+        where = sharding_of_format("device_put", target, np.ndim(leaf)) if is_format else target
+        result = _put(leaf, _as_sharding("device_put", where))
         if isinstance(leaf, ArrayImpl) and may_alias is False:
             result = ArrayImpl.of(_copy(result).buffers, result.signature)
         if isinstance(leaf, ArrayImpl) and donate and _share_no_memory(leaf.sharding, result.sharding):

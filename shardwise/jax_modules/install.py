@@ -110,7 +110,9 @@ def _find_module(name: str) -> ModuleType:
     if name == "jax":
         return JaxModule()
     path = name.removeprefix("jax.")
-    for home in ("shardwise.jax_modules", "shardwise"):
+    is_public = path.partition(".")[0] in dir(shardwise)
+    homes = ("shardwise.jax_modules", "shardwise")
+    for home in reversed(homes) if is_public else homes:
         try:
             return import_module(f"{home}.{path}")
         except ModuleNotFoundError as error:

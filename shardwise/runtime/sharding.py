@@ -67,6 +67,11 @@ class Sharding:
         return tuple(device for device in self.devices if device.process_index == process)
 
     @property
+    def _addressable_device_assignment(self) -> tuple[Any, ...]:
+        """`local_devices` under the private name that Orbax reads."""
+        return self.local_devices
+
+    @property
     def addressable_devices(self) -> set[Any]:
         """The devices that belong to this process."""
         return set(self.local_devices)

@@ -9,6 +9,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.errors import DeviceMismatchError, ShardingError
 from shardwise.execute import transfer
+from shardwise.experimental.layout import Format, Layout
 from shardwise.runtime.array import ArrayImpl
 from shardwise.sharding import Mesh, NamedSharding, PositionalSharding, SingleDeviceSharding
 from shardwise.sharding import PartitionSpec as P
@@ -207,6 +208,15 @@ def test_creation_functions_accept_devices_and_specs(mesh):
     assert inside.sharding == NamedSharding(mesh, P("data"))
     with pytest.raises(ValueError, match="full needs a Sharding or a device, not 'cpu'"):
         jnp.zeros(3, device="cpu")
+
+
+def test_a_format_with_the_default_layout_is_a_sharding(mesh):
+    sharding = NamedSharding(mesh, P("data"))
+    for layout in (None, Layout((0, 1))):
+        x = sw.device_put({"x": np.ones((8, 2))}, Format(layout, sharding))["x"]
+        assert x.sharding == sharding
+    with pytest.raises(NotImplementedError, match=r"device_put: Layout\(major_to_minor=\(1, 0\), tiling=None\) is not"):
+        sw.device_put(np.ones((8, 2)), Format(Layout((1, 0)), sharding))
 
 
 def test_errors_of_device_put(mesh):

@@ -1,8 +1,10 @@
 """What a program of this folder prints, and its mesh. It runs on Shardwise and on JAX, over 8 devices or on one."""
 
+import io
 import json
 import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import jax
@@ -23,7 +25,8 @@ def explain(function, *args):
     """Check on Shardwise that the plan of a jitted function explains its collectives, each by a line of the program."""
     if not hasattr(jax, "explain"):
         return
-    plan = jax.explain(function)(*args)
+    with redirect_stdout(io.StringIO()):  # programs print results alone
+        plan = jax.explain(function, advise=False)(*args)
     assert plan.collectives or mesh.size == 1, plan
     program = Path(sys.argv[0]).name
     for collective in plan.collectives:

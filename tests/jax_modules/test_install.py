@@ -38,6 +38,9 @@ def test_import_jax_gives_shardwise():
 def test_a_library_that_imports_private_names(tmp_path):
     (tmp_path / "library.py").write_text(
         "import jax.extend.core\nfrom jax.interpreters import ad, batching, mlir\nfrom jax._src import core, dtypes\n"
+        "import jax.experimental.array_serialization.serialization, jax.experimental.layout, shardwise.experimental\n"
+        "assert jax.experimental is shardwise.experimental and jax._src.distributed.global_state.client is None\n"
+        "assert jax._src.distributed.global_state.process_id == 0\n"
     )
     run("import sys, shardwise; sys.path.insert(0, sys.argv[1]); shardwise.as_jax(); import library", str(tmp_path))
 

@@ -1,1 +1,32 @@
-"""Private modules of JAX that libraries import."""
+"""Private modules of JAX that libraries import, or read as attributes of `jax._src`."""
+
+from shardwise.jax_modules._src import (
+    ad_util,
+    checkify,
+    core,
+    dispatch,
+    distributed,
+    dtypes,
+    flatten_util,
+    interpreters,
+    state,
+    traceback_util,
+    tree_util,
+)
+from shardwise.jax_modules.missing import report_missing
+
+__all__ = [
+    "ad_util",
+    "checkify",
+    "core",
+    "dispatch",
+    "distributed",
+    "dtypes",
+    "flatten_util",
+    "interpreters",
+    "state",
+    "traceback_util",
+    "tree_util",
+]
+
+report_missing(__name__, __all__)

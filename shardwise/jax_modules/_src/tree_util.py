@@ -2,7 +2,10 @@
 
 from shardwise import tree_nodes
 from shardwise.jax_modules.missing import report_missing
+from shardwise.tree_nodes import flatten_one_level  # Orbax
 
 _registry = tree_nodes.static_fields_of  # Flax asks whether a class is in it
 
-report_missing(__name__, ["_registry"])
+__all__ = ["_registry", "flatten_one_level"]
+
+report_missing(__name__, __all__)

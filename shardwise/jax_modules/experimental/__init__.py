@@ -1,0 +1,1 @@
+"""Modules of jax.experimental that libraries import and `shardwise.experimental` does not have."""

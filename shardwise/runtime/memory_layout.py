@@ -1,0 +1,55 @@
+"""Layouts in memory: how the elements of an array are ordered on a device. Arrays have the default one, row-major."""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+
+@final
+@dataclass(frozen=True)
+class Layout:
+    """The order of the dims of an array in memory.
+
+    Attributes:
+        major_to_minor: the dims, from the one whose steps are largest in memory.
+        tiling: the tiles, if the memory is tiled.
+
+    Example:
+        >>> jax.experimental.layout.Layout(major_to_minor=(0, 1))
+        Layout(major_to_minor=(0, 1), tiling=None)
+    """
+
+    major_to_minor: tuple[int, ...]
+    tiling: tuple[tuple[int, ...], ...] | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Format:
+    """A layout in memory and a sharding.
+
+    Attributes:
+        layout: the layout; None for the default one.
+        sharding: the sharding; None if it is not determined.
+
+    Example:
+        >>> jax.experimental.layout.Format()
+        Format(layout=None, sharding=None)
+    """
+
+    layout: Layout | None = None
+    sharding: Any = None
+
+
+def sharding_of_format(name: str, format: Format, ndim: int) -> Any:
+    """Return the sharding of a format.
+
+    Raises:
+        NotImplementedError: if its layout is not the default one. `name` is the function, for the message.
+    """
+    default = (None, Layout(tuple(range(ndim))))
+    if format.layout not in default:
+        raise NotImplementedError(
+            f"{name}: {format.layout} is not supported. Arrays are row-major in memory: use `Format(None, sharding)`, "
+            "or the sharding itself."
+        )
+    return format.sharding
