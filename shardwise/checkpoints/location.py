@@ -239,10 +239,14 @@ class ObjectPrefix(Location):
         return None if marker is None else self.child(marker.decode(errors="replace"))
 
     def kvstore(self) -> Any:
-        return self.url
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        if not self.url.startswith("s3://") or not endpoint:
+            return self.url
+        bucket, _, path = self.url.removeprefix("s3://").partition("/")  # TensorStore does not read these variables
+        return {"driver": "s3", "bucket": bucket, "path": path, "endpoint": endpoint}
 
     def _store(self) -> Any:
-        return ts.KvStore.open(self.url).result()
+        return ts.KvStore.open(self.kvstore()).result()
 
     def _keys(self) -> list[str]:
         return [key.decode() for key in self._store().list().result()]

@@ -212,6 +212,16 @@ class _Pending:
         self.number = 0
         self.lock = threading.Lock()
 
+    def start(self) -> int:
+        """Return the number of a new save, after the one that is being written has ended."""
+        self.finish()
+        if (
+            not self.number
+        ):  # not earlier: functions that are registered last run first, and processes are still connected
+            atexit.register(_finish_at_exit)
+        self.number += 1
+        return self.number
+
     def finish(self) -> None:
         """Wait for the save that is being written, and raise its error if nobody waited for it."""
         if self.save is not None:
@@ -267,9 +277,7 @@ def save(
     location = location_of(path)
     checked_metadata = check_metadata(metadata or {})
     with _pending.lock:
-        _pending.finish()
-        _pending.number += 1
-        group = Group(f"save {_pending.number} of {location}", timeout)
+        group = Group(f"save {_pending.start()} of {location}", timeout)
         error = None
         try:
             check_free(location)
@@ -281,7 +289,6 @@ def save(
         return _pending.save
 
 
-@atexit.register
 def _finish_at_exit() -> None:
     """Wait for the save that is being written, so that it is not lost when the program ends."""
     if _pending.save is not None and not _pending.save.done():
