@@ -171,6 +171,13 @@ def cluster_cpu_client(store: Any, rank: int, processes: int, devices: int, host
     )
 
 
+def preemption_sync_manager(store: Any) -> Any:
+    """Return an object that watches for SIGTERM and agrees with all processes on a step, by `reached_sync_point`."""
+    manager = _jax.create_preemption_sync_manager()
+    manager.initialize(store)
+    return manager
+
+
 CompilerOptions = Sequence[tuple[str, str | bool | int | float]]  # names and values of XLA's compiler options
 
 
@@ -428,7 +435,10 @@ def launcher(
 
 def split(buffers: Any) -> list[Any]:
     """Return the shards on the devices of this process, each as buffers of one device, in device order, uncopied."""
-    return list(buffers._arrays) if len(buffers._sharding.device_set) > 1 else [buffers]
+    devices = buffers._sharding._internal_device_list
+    if len(devices) > 1:
+        return list(buffers._arrays)
+    return [buffers] if devices[0].process_index == devices[0].client.process_index() else []
 
 
 def join(
@@ -445,7 +455,7 @@ def join(
     device, or through the host if the platforms differ.
 
     Args:
-        shards: the buffers for each device of this process.
+        shards: the buffers for each device of this process; none if all devices belong to other processes.
         shape: the shape of a shard.
         dtype: the dtype.
         devices: all devices of the array.

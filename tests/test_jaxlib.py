@@ -319,6 +319,7 @@ service = _jaxlib.cluster_service(address, 1, 30, 30)
 store = _jaxlib.cluster_store(address, 0, 30, 30)
 client = _jaxlib.cluster_cpu_client(store, 0, 1, 3, "127.0.0.1")
 print(len(client.devices()), client.process_index())
+print(_jaxlib.preemption_sync_manager(store).reached_sync_point(1))
 store.shutdown()
 service.shutdown()
 """
@@ -328,7 +329,7 @@ def test_cluster_of_one_process():
     """In a process of its own: an error of the coordination service ends the process."""
     run = subprocess.run([sys.executable, "-c", _CLUSTER], capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split() == ["3", "0"]
+    assert run.stdout.split() == ["3", "0", "False"]
 
 
 def test_cuda_client():

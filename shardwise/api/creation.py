@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import tree
-from shardwise._jaxlib import Device, join, put
+from shardwise._jaxlib import Device, join
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
@@ -17,7 +17,7 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError, UnexpectedTracerError
 from shardwise.execute.transfer import assemble_blocks, transfer
-from shardwise.runtime.array import ArrayImpl, array_signature, padded
+from shardwise.runtime.array import ArrayImpl, array_signature, padded, put_shards
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, resolve_sharding
 
 NumpyArray = np.ndarray[Any, Any]
@@ -97,7 +97,7 @@ def make_array_from_callback(
         raise ValueError(
             f"{name}: this process has no device in {checked_sharding}, so the dtype is not known: pass `dtype`"
         )
-    buffers = put(shards, checked_sharding.devices, checked_sharding.local_devices, checked_sharding.nondefault_memory)
+    buffers = put_shards(shards, type.with_shape(checked_sharding.shard_shape(sizes)), checked_sharding)
     return ArrayImpl.of(buffers, array_signature(type, checked_sharding, True))
 
 
@@ -133,6 +133,10 @@ def make_array_from_single_device_arrays(
     sizes = tuple(int(size) for size in shape)
     checked_sharding = _check_sharding(name, sharding, sizes)
     by_device = _arrays_by_device(name, checked_sharding, arrays)
+    if dtype is None and not by_device:
+        raise ValueError(
+            f"{name}: this process has no device in {checked_sharding}, so the dtype is not known: pass `dtype`"
+        )
     out_dtype = canonical_dtype(dtype) if dtype is not None else next(iter(by_device.values())).type.dtype
     type = ArrayType(sizes, out_dtype)
     padded_shape = checked_sharding.shard_shape(sizes)

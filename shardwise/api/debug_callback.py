@@ -15,6 +15,7 @@ from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ops.random.key_data import KeyData
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import array_from_words
+from shardwise.runtime.client import process_count, process_index
 
 Function = Callable[..., Any]
 
@@ -104,6 +105,7 @@ def debug_print(
 ) -> Any:
     """Print values of a program when it runs, as `print(fmt.format(*args, **kwargs))`.
 
+    If there are several processes, the process that prints comes first, as `[process 0] `.
     Numpy's print options are those of the time when the program is traced. `debug.print(ordered=True)(fmt, *args)`
     separates the options from the named fields.
 
@@ -207,5 +209,6 @@ class _Printer:
                 text = self.fmt.format(*args, **kwargs)
             else:
                 text = " ".join((self.fmt, *map(str, args)))
+        prefix = f"[process {process_index()}] " if process_count() > 1 else ""
         # One write for the line and its newline: several devices may print at the same time.
-        print(f"{text}\n", end="")
+        print(f"{prefix}{text}\n", end="")

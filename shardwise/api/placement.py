@@ -11,10 +11,12 @@ from shardwise import tree
 from shardwise._jaxlib import Device, RuntimeFailure
 from shardwise.api.constrain import constrain
 from shardwise.api.jit import jit
+from shardwise.api.process_data import check_equal, digest
 from shardwise.caches import registered_cache
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed, is_staging
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, AxisType, Mesh, device_grid
 from shardwise.compiler.shardings.spec import PartitionSpec
@@ -25,6 +27,7 @@ from shardwise.execute.executor import as_array
 from shardwise.execute.transfer import transfer, transfer_to_memory
 from shardwise.runtime.array import ArrayImpl, array_signature, deleted_error, place, wait
 from shardwise.runtime.client import devices as all_devices
+from shardwise.runtime.client import process_count
 from shardwise.runtime.memory_layout import Format, sharding_of_format
 from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import (
@@ -333,13 +336,57 @@ def _put(leaf: Any, sharding: Sharding | None) -> Any:
             raise deleted_error(leaf.type, "the operand of device_put")
         if leaf.committed and leaf.sharding == sharding:
             return leaf
+        _check_on_processes(leaf, sharding)
         if leaf.sharding.device_set != sharding.device_set:  # on the same devices, it is resharded by a program
             check_transfer("device_to_device", leaf.type, explicit=True)
         result = transfer(leaf, sharding)
         return ArrayImpl.of(result.buffers, array_signature(result.type, sharding, True))
     type = type_of(leaf, "device_put")
     check_transfer("host_to_device", type, explicit=True)
-    return place(np.asarray(leaf), type, sharding, committed=True)
+    host = np.asarray(leaf)
+    if not sharding.is_fully_addressable:
+        _check_host_value(host, type, sharding)
+    return place(host, type, sharding, committed=True)
+
+
+def _check_on_processes(array: ArrayImpl, sharding: Sharding) -> None:
+    """Check that all processes call `device_put` with the same array, if it gets shards on other processes.
+
+    If some process has no device in either sharding, the others cannot know whether it takes part, and nothing is
+    checked.
+    """
+    if array.sharding.is_fully_addressable and sharding.is_fully_addressable:
+        return
+    if not array.committed and array.is_readable:
+        _check_host_value(array.words.numpy(), array.type, sharding)
+    elif len(array.sharding.process_indices | sharding.process_indices) == process_count():
+        check_equal(
+            digest(f"{array.type} {_placement_text(array.sharding)} {_placement_text(sharding)}".encode()),
+            lambda: (
+                f"device_put: the devices of this {array.type} in {array.sharding}, or those of {sharding}, are not "
+                "the same on each process. device_put accepts an array that all processes have in common: a local "
+                "array becomes one with `make_array_from_process_local_data`."
+            ),
+            ValueError,
+        )
+
+
+def _placement_text(sharding: Sharding) -> str:
+    return f"{sharding} {[device.id for device in sharding.devices]}"
+
+
+def _check_host_value(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding) -> None:
+    """Check that all processes put the same value on a mesh of all processes."""
+    if len(sharding.process_indices) == process_count():
+        check_equal(
+            digest(f"{type}".encode(), value),
+            lambda: (
+                f"device_put: the value passed to device_put is not the same on each process: {type} in {sharding}. "
+                "Pass the same value on each process; or make an array of different data with "
+                "`make_array_from_process_local_data`."
+            ),
+            AssertionError,
+        )
 
 
 def create_on_device(function: Callable[..., Any], args: tuple[Any, ...], device: Any, name: str) -> Any:

@@ -2,17 +2,16 @@
 
 Over the same devices, the reshard is a compiled program with one sharding constraint. Between devices of this process,
 each source device slices its shard into blocks, the blocks are copied from device to device, and each target device
-assembles its shard from them. Transfers to devices of another client or process go through the host.
+assembles its shard from them. Between devices of several processes, it is a program over all of them. Transfers to
+devices of another client go through the host.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
 from shardwise._jaxlib import copy_to_memory, join, put, split
-from shardwise.caches import registered_cache
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.placement.constrain import Constrain
@@ -22,11 +21,10 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_dims
 from shardwise.compiler.shardings.mesh import Mesh, device_grid
 from shardwise.compiler.shardings.refine import common_mesh
 from shardwise.compiler.shardings.spec import spec_of
+from shardwise.execute.block_plan import Box, plan_blocks
+from shardwise.execute.exchange import exchange
 from shardwise.runtime.array import ArrayImpl, array_signature, key_data_sharding, place, single_device_array
-from shardwise.runtime.array_repr import Span
 from shardwise.runtime.sharding import NamedSharding, Sharding, explicit_sharding, mesh_of
-
-Box = tuple[Span, ...]  # a rectangular block: its span along each dim
 
 
 def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
@@ -51,15 +49,31 @@ def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
                 Constrain(sharding.pin(shape).layout.dims, target_mesh.with_auto_axes()), (_on_auto_axes(array),)
             )
             return ArrayImpl.of(resharded.buffers, array_signature(array.type, sharding, True))
-    in_host_memory = not array.committed and array.sharding.devices[0].platform == "cpu"
-    if in_host_memory or not (array.sharding.is_fully_addressable and sharding.is_fully_addressable):
-        return place(array.numpy(), array.type, sharding, committed=True)
+    is_local = array.sharding.is_fully_addressable and sharding.is_fully_addressable
+    is_host_copy = not is_local or array.sharding.devices[0].platform == "cpu"
+    if not array.committed and is_host_copy and array.is_readable:
+        return place(array.numpy(), array.type, sharding, committed=True)  # each process has its own copy
+    if not is_local:
+        return _transfer_between_processes(array, sharding)
     if source_mesh is not None and target_mesh is not None and source_mesh.size == target_mesh.size:
         mesh = _mesh_over(source_mesh.flat_devices, target_mesh)
         if common_mesh((source_mesh, mesh)) is not None:
             resharded = transfer(array, NamedSharding(mesh, spec_of(sharding.pin(shape).layout)))
             return _copy_shards(resharded, sharding)
     return _redistributed(array, sharding)
+
+
+def _transfer_between_processes(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
+    """Transfer an array whose devices, or those of `sharding`, belong to several processes."""
+    if array.sharding.devices[0].client is sharding.devices[0].client:
+        return exchange(array, sharding)
+    if not array.is_readable:
+        raise ValueError(
+            f"cannot transfer this {array.type} in {array.sharding} to {sharding}: the devices are of different "
+            f"platforms, and process {sharding.devices[0].client.process_index()} has not all shards. Replicate it on "
+            "its own devices first."
+        )
+    return place(array.numpy(), array.type, sharding, committed=True)
 
 
 def _transfer_terms(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
@@ -124,49 +138,9 @@ def _copy_shards(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     return ArrayImpl.of(buffers, array_signature(array.type, sharding, True))
 
 
-@final
-@dataclass(frozen=True)
-class _BlockPlan:
-    """The blocks that each source slices from its shard, and those that each target assembles.
-
-    Sources and targets are numbered as the devices of their shardings.
-
-    Attributes:
-        slices: for each source, the boxes of its blocks, relative to its shard.
-        boxes: for each target, the boxes of its blocks, relative to the global array.
-        sources: for each box of a target, the source and the number of its block.
-    """
-
-    slices: tuple[tuple[int, tuple[Box, ...]], ...]
-    boxes: tuple[tuple[Box, ...], ...]
-    sources: tuple[tuple[tuple[int, int], ...], ...]
-
-
-@registered_cache(maxsize=4096)
-def _plan_blocks(shape: tuple[int, ...], before: Sharding, after: Sharding) -> _BlockPlan:
-    """Plan the blocks that bring an array of this shape from one sharding to another."""
-    holders: dict[Box, list[int]] = {}
-    for number, index in enumerate(before.shard_indices(shape)):
-        holders.setdefault(_box(index), []).append(number)
-    slices: dict[int, dict[Box, int]] = {}
-    boxes, sources = [], []
-    for target, (device, index) in enumerate(zip(after.devices, after.shard_indices(shape), strict=True)):
-        blocks = {}
-        for shard, numbers in holders.items():
-            box = tuple((max(a, low), min(b, high)) for (a, b), (low, high) in zip(shard, _box(index), strict=True))
-            if all(low < high for low, high in box):
-                source = next((n for n in numbers if before.devices[n] == device), numbers[target % len(numbers)])
-                local = tuple((low - start, high - start) for (low, high), (start, _) in zip(box, shard, strict=True))
-                source_slices = slices.setdefault(source, {})
-                blocks[box] = (source, source_slices.setdefault(local, len(source_slices)))
-        boxes.append(tuple(blocks))
-        sources.append(tuple(blocks.values()))
-    return _BlockPlan(tuple((source, tuple(local)) for source, local in slices.items()), tuple(boxes), tuple(sources))
-
-
 def _redistributed(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     """Transfer an array to other devices, block by block."""
-    plan = _plan_blocks(array.type.shape, array.sharding, sharding)
+    plan = plan_blocks(array.type.shape, array.sharding, sharding)
     shard_type = array.type.with_shape(array.sharding.shard_shape(array.type.shape))
     shards = split(array.buffers)
     blocks = {
@@ -223,7 +197,3 @@ def assemble_blocks(*blocks: Any, boxes: tuple[Box, ...], shape: tuple[int, ...]
         zeros = (0,) * len(shape)
         shard = Pad(zeros, padding, zeros)(shard, full((), 0, shard.type.dtype, shard.type.weak))
     return [shard]
-
-
-def _box(index: tuple[slice, ...]) -> Box:
-    return tuple((part.start, part.stop) for part in index)

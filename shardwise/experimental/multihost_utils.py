@@ -3,40 +3,40 @@
 Every process calls these functions with pytrees of the same structure and types.
 """
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, final
 from zlib import crc32
 
 import numpy as np
 
 from shardwise import tree
 from shardwise.api.arguments import describe_mismatch
-from shardwise.api.creation import make_array_from_process_local_data
-from shardwise.api.jit import jit
-from shardwise.compiler.arrays.methods import Array
+from shardwise.api.creation import make_array_from_single_device_arrays
+from shardwise.api.placement import device_put
+from shardwise.api.process_data import broadcast_row, describe_groups, digest, gather_rows
+from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.execute.transfer import transfer
 from shardwise.lazy import set_public_names
-from shardwise.runtime.client import devices, process_count, process_index
+from shardwise.runtime.array import ArrayImpl
+from shardwise.runtime.client import process_index
+from shardwise.runtime.cluster import cluster
+from shardwise.runtime.preemption import preemption
 from shardwise.runtime.sharding import NamedSharding
 
 __all__ = [
+    "ProcessFailureError",
     "assert_equal",
     "broadcast_one_to_all",
+    "global_array_to_host_local_array",
     "host_local_array_to_global_array",
+    "live_devices",
     "process_allgather",
     "reached_preemption_sync_point",
     "sync_global_devices",
 ]
-
-
-def _rows_of_all_processes(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the arrays of all processes, stacked along a new first dim."""
-    if process_count() == 1:
-        return x[None]
-    by_process = sorted(devices(), key=lambda device: (device.process_index, device.id))
-    mesh = Mesh(np.array(by_process).reshape(process_count(), -1), ("process", "device"))
-    rows = make_array_from_process_local_data(NamedSharding(mesh, PartitionSpec("process")), x[None])
-    return np.asarray(jit(lambda rows: rows, out_shardings=NamedSharding(mesh, PartitionSpec()))(rows))
 
 
 def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
@@ -44,13 +44,14 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
 
     Args:
         in_tree: a pytree of arrays and numbers. An array with shards on other processes is gathered as it is.
-        tiled: whether to concatenate the data along the first dim, and not to stack it along a new one.
+        tiled: whether to concatenate the data along the first dim, and not to stack it along a new one. Numbers are
+            stacked in both cases.
 
     Returns:
         A pytree of numpy arrays.
 
     Raises:
-        ValueError: if `tiled` is true and an array has rank 0.
+        ValueError: if `tiled` is false and an array has shards on other processes.
 
     Example:
         >>> jax.experimental.multihost_utils.process_allgather(np.arange(3))  # of a single process
@@ -58,15 +59,15 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
     """
 
     def gather(x: Any) -> np.ndarray[Any, Any]:
-        if isinstance(x, Array) and not x.is_fully_addressable:
-            mesh = x.sharding.mesh
-            return np.asarray(jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(x))
-        rows = _rows_of_all_processes(np.asarray(x))
-        if not tiled:
-            return rows
-        if rows.ndim == 1:
-            raise ValueError("process_allgather: tiled=True concatenates along the first dim, which a number has not")
-        return rows.reshape(-1, *rows.shape[2:])
+        if isinstance(x, ArrayImpl) and not x.is_fully_addressable:
+            if not tiled:
+                raise ValueError(
+                    f"process_allgather: this {x.type} in {x.sharding} has shards on other processes. It is one array "
+                    "for all processes, which cannot be stacked: pass tiled=True"
+                )
+            return transfer(x, x.sharding.replicated).numpy()
+        rows = gather_rows(np.asarray(x))
+        return rows.reshape(-1, *rows.shape[2:]) if tiled and rows.ndim > 1 else rows
 
     return tree.map(gather, in_tree)
 
@@ -89,11 +90,7 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
         array([0, 1, 2])
     """
     source = process_index() == 0 if is_source is None else is_source
-    sources = _rows_of_all_processes(np.asarray(source))
-    if sources.sum() != 1:
-        raise ValueError(f"broadcast_one_to_all: one process must be the source, not {sources.sum()}")
-    number = int(sources.argmax())
-    return tree.map(lambda x: _rows_of_all_processes(np.asarray(x))[number], in_tree)
+    return tree.map(lambda x: broadcast_row(np.asarray(x), bool(source)), in_tree)
 
 
 def sync_global_devices(name: str) -> None:
@@ -140,7 +137,8 @@ def assert_equal(in_tree: Any, fail_message: str = "") -> None:
     """Check that all processes have the same data.
 
     Args:
-        in_tree: a pytree of arrays and numbers.
+        in_tree: a pytree of arrays and numbers. Of a replicated array on all processes, each process compares its own
+            copy. An array of which each process has other shards is one array for all, and is not compared.
         fail_message: the beginning of the error message.
 
     Raises:
@@ -150,17 +148,24 @@ def assert_equal(in_tree: Any, fail_message: str = "") -> None:
         >>> jax.experimental.multihost_utils.assert_equal({"seed": 3})
     """
     for path, leaf in tree.leaves_with_path(in_tree):
-        rows = _rows_of_all_processes(np.asarray(leaf))
-        if not all(np.array_equal(row, rows[0]) for row in rows):
-            raise AssertionError(f"{fail_message or 'the data of processes differs'}: {tree.keystr(path)} is {rows}")
+        if isinstance(leaf, ArrayImpl) and not leaf.is_readable:
+            continue
+        value = np.asarray(leaf)
+        rows = gather_rows(digest(f"{value.shape} {value.dtype}".encode(), value))
+        if any(row.tobytes() != rows[0].tobytes() for row in rows):
+            text = fail_message or "the data of processes differs"
+            raise AssertionError(f"{text}. {tree.keystr(path) or 'The value'} is {value} here. {describe_groups(rows)}")
 
 
 def host_local_array_to_global_array(local_inputs: Any, global_mesh: Mesh, pspecs: Any) -> Any:
     """Create arrays on a mesh to which each process contributes its own data.
 
+    The memory of an array that is sharded over this process's devices already is shared, not copied.
+
     Args:
-        local_inputs: a pytree of arrays: the elements that the devices of this process hold.
-        global_mesh: the mesh.
+        local_inputs: a pytree of arrays: the elements that the devices of this process hold. An array with shards on
+            other processes is returned unchanged.
+        global_mesh: the mesh. The devices of each process form a grid in it.
         pspecs: the specs of the arrays, as a tree prefix.
 
     Returns:
@@ -175,15 +180,179 @@ def host_local_array_to_global_array(local_inputs: Any, global_mesh: Mesh, pspec
         >>> x.sharding.spec
         P('rows')
     """
+
+    def to_global(x: Any, spec: PartitionSpec) -> Any:
+        if isinstance(x, ArrayImpl) and not x.is_fully_addressable:
+            return x
+        local, sharding = NamedSharding(global_mesh.local_mesh, spec), NamedSharding(global_mesh, spec)
+        if not isinstance(x, ArrayImpl) or not x.sharding.is_equivalent_to(local, x.type.ndim):
+            x = device_put(x, local)
+        shape = _scaled_shape(x.type.shape, local, sharding)
+        return _from_shards(shape, sharding, x)
+
+    return _map_with_specs("host_local_array_to_global_array", to_global, local_inputs, pspecs)
+
+
+def global_array_to_host_local_array(global_inputs: Any, global_mesh: Mesh, pspecs: Any) -> Any:
+    """Return the part of each array that the devices of this process hold, as an array on these devices.
+
+    It is the inverse of `host_local_array_to_global_array`.
+
+    Args:
+        global_inputs: a pytree of arrays on the mesh. They are resharded first, if they have other specs. An array on
+            this process's devices is returned unchanged.
+        global_mesh: the mesh. The devices of each process form a grid in it.
+        pspecs: the specs of the arrays, as a tree prefix.
+
+    Returns:
+        A pytree of arrays on `global_mesh.local_mesh`.
+
+    Raises:
+        ValueError: if `pspecs` is not a tree prefix, or if an array does not fit its spec.
+
+    Example:
+        >>> mesh = jax.make_mesh((4,), ("rows",))
+        >>> x = jax.device_put(jnp.arange(8), jax.NamedSharding(mesh, P("rows")))
+        >>> jax.experimental.multihost_utils.global_array_to_host_local_array(x, mesh, P("rows")).shape
+        (8,)
+    """
+
+    def to_local(x: Any, spec: PartitionSpec) -> Any:
+        if isinstance(x, ArrayImpl) and x.is_fully_addressable:
+            return x
+        local, sharding = NamedSharding(global_mesh.local_mesh, spec), NamedSharding(global_mesh, spec)
+        x = device_put(x, sharding)
+        return _from_shards(_scaled_shape(x.type.shape, sharding, local), local, x)
+
+    return _map_with_specs("global_array_to_host_local_array", to_local, global_inputs, pspecs)
+
+
+def _map_with_specs(name: str, function: Any, inputs: Any, pspecs: Any) -> Any:
+    """Apply a function of an array and its spec to the leaves of a pytree."""
     try:
-        specs = tree.broadcast_prefix(pspecs, local_inputs, lambda x: x is None or isinstance(x, PartitionSpec))
+        specs = tree.broadcast_prefix(pspecs, inputs, lambda x: x is None or isinstance(x, PartitionSpec))
     except tree.TreeMismatch as mismatch:
-        raise ValueError(f"host_local_array_to_global_array: {describe_mismatch(mismatch, 'pspecs')}") from None
-    leaves, structure = tree.flatten(local_inputs)
-    shardings = [NamedSharding(global_mesh, PartitionSpec() if spec is None else spec) for spec in specs]
-    return structure.unflatten(
-        [make_array_from_process_local_data(s, np.asarray(x)) for s, x in zip(shardings, leaves, strict=True)]
-    )
+        raise ValueError(f"{name}: {describe_mismatch(mismatch, 'pspecs')}") from None
+    if None in specs:
+        raise ValueError(f"{name}: pspecs cannot hold None: write PartitionSpec() for a replicated array")
+    leaves, structure = tree.flatten(inputs)
+    return structure.unflatten([function(leaf, spec) for leaf, spec in zip(leaves, specs, strict=True)])
+
+
+def _scaled_shape(shape: tuple[int, ...], before: NamedSharding, after: NamedSharding) -> tuple[int, ...]:
+    """Return the shape of an array whose shards are those of another one, on a larger or smaller mesh."""
+    counts = [before.mesh_shape.extent(axes) for axes in before.pin(shape).layout.dims]
+    new_counts = [after.mesh_shape.extent(axes) for axes in after.pin(shape).layout.dims]
+    if uneven := [dim for dim, (size, count) in enumerate(zip(shape, counts, strict=True)) if size % count]:
+        raise ValueError(
+            f"dim {uneven[0]} of an array of shape {shape} is not divisible by {counts[uneven[0]]}, the number of its "
+            f"shards in {before}: parts of processes cannot be joined. Use `make_array_from_process_local_data`."
+        )
+    return tuple(size // count * new for size, count, new in zip(shape, counts, new_counts, strict=True))
+
+
+def _from_shards(shape: tuple[int, ...], sharding: NamedSharding, x: ArrayImpl) -> Any:
+    """Return the array whose shards on this process's devices are those of `x`, sharing their memory."""
+    shards = [shard.data for shard in x.addressable_shards if shard.data is not None]
+    return make_array_from_single_device_arrays(shape, sharding, shards, dtype=type_of(x).dtype)
+
+
+def reached_preemption_sync_point(step_id: int) -> bool:
+    """Return whether this is the step at which all processes should save, because one of them will be preempted.
+
+    A process is preempted by SIGTERM. All processes call this at every step, from the same step on. After a SIGTERM
+    it returns True at one step, which is the same on all processes, and which none of them has passed. The first call
+    starts to watch for SIGTERM, which then does not end the process.
+
+    Args:
+        step_id: the number of the step.
+
+    Returns:
+        Whether to save now. False without `distributed.initialize`.
+
+    Example:
+        >>> jax.experimental.multihost_utils.reached_preemption_sync_point(7)
+        False
+    """
+    return preemption.reached_sync_point(cluster.store, step_id)
+
+
+class ProcessFailureError(Exception):
+    """Processes ended while code ran on their devices.
+
+    Attributes:
+        failed_devices: the devices of these processes.
+
+    Example:
+        >>> issubclass(jax.experimental.multihost_utils.ProcessFailureError, Exception)
+        True
+    """
+
+    def __init__(self, failed_devices: set[Any]):
+        self.failed_devices = failed_devices
+        processes = sorted({device.process_index for device in failed_devices})
+        super().__init__(f"process {', '.join(map(str, processes))} ended: devices {sorted(map(str, failed_devices))}")
+
+
+@final
+class _LiveDevices:
+    """The context manager `live_devices`. It remembers the devices of its last use and their incarnations."""
+
+    def __init__(self) -> None:
+        self._alive: dict[Any, int] | None = None
+
+    @contextmanager
+    def __call__(self, devices: Sequence[Any]) -> Iterator[list[Any]]:
+        if cluster.store is None:
+            raise RuntimeError("live_devices needs distributed.initialize first")
+        if not any(device.process_index == process_index() for device in devices):
+            raise ValueError(f"live_devices: process {process_index()} has none of the devices {list(devices)}")
+        before = self._alive if self._alive is not None else _alive_devices(devices)
+        error: Exception | None = None
+        try:
+            yield sorted(before, key=lambda device: device.id)
+        except Exception as raised:
+            error = raised
+        self._alive = after = _alive_devices(devices)
+        if failed := {device for device in before if after.get(device) != before[device]}:
+            raise ProcessFailureError(failed) from error
+        if error is not None:
+            raise error
+
+
+def _alive_devices(devices: Sequence[Any]) -> dict[Any, int]:
+    """Return the devices whose processes run, each with the incarnation of its process. It waits for all of these."""
+    incarnations = cluster.store.get_live_nodes(sorted({device.process_index for device in devices}))
+    return {device: incarnations[device.process_index] for device in devices if device.process_index in incarnations}
+
+
+_live_devices = _LiveDevices()
+
+
+def live_devices(devices: Sequence[Any]) -> Any:
+    """Run code on those devices whose processes still run.
+
+    In `with live_devices(devices) as alive:`, all processes of `alive` get the same list. At the end of the block they
+    wait for each other. If one of them has failed meanwhile, all others raise an error.
+
+    Args:
+        devices: devices, at least one of them of this process.
+
+    Returns:
+        A context manager that returns the list of live devices.
+
+    Raises:
+        RuntimeError: if `distributed.initialize` was not called.
+        ValueError: if no device belongs to this process.
+        ProcessFailureError: at the end of the block, if a process has failed.
+
+    Example:
+        >>> with jax.experimental.multihost_utils.live_devices(jax.devices()):
+        ...     pass
+        Traceback (most recent call last):
+        RuntimeError: live_devices needs distributed.initialize first
+    """
+    return _live_devices(devices)
 
 
 set_public_names(__name__, __all__)

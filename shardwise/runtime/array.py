@@ -29,8 +29,8 @@ from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.config import config
 from shardwise.errors import ShardingTypeError
-from shardwise.runtime.array_repr import Span, array_html, array_repr, array_str
-from shardwise.runtime.client import local_devices
+from shardwise.runtime.array_repr import Span, array_html, array_repr, array_str, local_part_str
+from shardwise.runtime.client import local_devices, process_index
 from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import (
     NamedSharding,
@@ -238,6 +238,10 @@ class ArrayImpl(Array):
 
     def addressable_data(self, index: int) -> "ArrayImpl":
         """Return the shard on the `index`-th device of this process, without padding."""
+        if not self.sharding.has_addressable_devices:
+            raise RuntimeError(
+                f"addressable_data: this {self.type} in {self.sharding} has no shard on process {process_index()}"
+            )
         data = self.addressable_shards[index].data
         assert data is not None  # the device belongs to this process
         return data
@@ -258,7 +262,7 @@ class ArrayImpl(Array):
         """Whether this process can read all elements without a collective."""
         if self.is_unreduced or self.is_deleted():
             return False
-        return self.is_fully_addressable or self.is_fully_replicated
+        return self.sharding.has_all_shards_here(self.type.shape)
 
     def _check_reduced(self) -> None:
         """Raise an error if the elements are sums whose terms are on several devices."""
@@ -292,17 +296,23 @@ class ArrayImpl(Array):
                 f"numpy has no arrays of keys, such as this {self.type}; `random.key_data` returns their words"
             )
         self._check_reduced()
-        if self.is_fully_replicated:
-            return to_numpy(split(self._alive().buffers)[0])
-        if not self.is_fully_addressable:
+        if self.is_fully_replicated and (shards := split(self._alive().buffers)):
+            return to_numpy(shards[0])
+        if not self.sharding.has_all_shards_here(self.type.shape):
             raise RuntimeError(
-                f"this {self.type} in {self.sharding} has shards on other processes: read `addressable_shards`, "
-                "or replicate it first with `device_put`"
+                f"this {self.type} in {self.sharding} {self._elsewhere()}, so process {process_index()} cannot read "
+                "its value. Every process gets it with `experimental.multihost_utils.process_allgather(x, "
+                "tiled=True)`, which all processes must call; `x.addressable_shards` are the local shards."
             )
         result = np.empty(self.type.shape, self.type.dtype)
         for shard in self.distinct_shards():
             result[shard.index] = shard.numpy()
         return result
+
+    def _elsewhere(self) -> str:
+        """Return where the shards that this process does not have are, for messages."""
+        others = sorted(self.sharding.process_indices - {process_index()})
+        return f"has shards on process{'es' if len(others) > 1 else ''} {', '.join(map(str, others))}"
 
     def _read(self) -> np.ndarray[Any, Any]:
         """Read the global array for an implicit transfer to the host, which a transfer guard may forbid."""
@@ -316,8 +326,14 @@ class ArrayImpl(Array):
             shard.start_copy_to_host()
 
     def on_device_size_in_bytes(self) -> int:
-        """Return the memory that the devices of this process use for it, including padding and replicas."""
-        return sum(int(shard.on_device_size_in_bytes()) for shard in split(self._alive().buffers))
+        """Return the memory that its devices use for it, including padding, replicas and the shards elsewhere."""
+        shards = split(self._alive().buffers)
+        if not shards:
+            raise RuntimeError(
+                f"on_device_size_in_bytes: this {self.type} in {self.sharding} has no shard on process "
+                f"{process_index()}, which therefore does not know its size"
+            )
+        return int(shards[0].on_device_size_in_bytes()) * self.sharding.num_devices
 
     def is_deleted(self) -> bool:
         """Return whether the memory was freed, by `delete` or by donation to a compiled function."""
@@ -439,7 +455,7 @@ class ArrayImpl(Array):
         return self._read().__index__()
 
     def __format__(self, spec: str) -> str:
-        if is_key(self.type.dtype) or self.is_unreduced:
+        if is_key(self.type.dtype) or not (self.is_readable or self.is_deleted()):
             return format(str(self), spec)
         return format(self._read()[()] if not self.type.ndim else self._read(), spec)
 
@@ -448,15 +464,15 @@ class ArrayImpl(Array):
             return f"Array({self.type}, deleted)"
         if self.is_unreduced:
             return f"Array({self.type}, {self.sharding}, unreduced)"
-        if not (self.is_fully_addressable or self.is_fully_replicated):
-            return f"Array({self.type}, {self.sharding}, shards on other processes)"
+        if not self.is_readable:
+            return f"Array(shape={self.type.shape}, dtype={self.type.dtype})"
         if is_key(self.type.dtype):
             return f"Array({self.type.shape}, dtype={self.type.dtype}) overlaying:\n{self.words}"
         return array_repr(self)
 
     def __str__(self) -> str:
         if not self.is_readable:
-            return repr(self)
+            return repr(self) if self.is_deleted() or self.is_unreduced else local_part_str(self, process_index())
         return repr(self) if is_key(self.type.dtype) else array_str(self)
 
     def _repr_html_(self) -> str:
@@ -536,6 +552,13 @@ class HostArgument:
 
     def place(self, sharding: Sharding | None = None) -> ArrayImpl:
         """Return it as an Array, committed to `sharding` if that is given."""
+        if sharding is not None and not (sharding.is_fully_addressable or sharding.is_fully_replicated):
+            raise ValueError(
+                f"a numpy array, {self.type}, is passed for {sharding}, whose devices belong to several processes. "
+                "Each process would use its own part of its own array, and nothing checks that they agree. Put it "
+                "there first: with `device_put` if all processes have the same array, or with "
+                "`make_array_from_process_local_data` if each has its own part."
+            )
         return place(self.value, self.type, sharding or self.signature.sharding, committed=sharding is not None)
 
     @property
@@ -558,8 +581,8 @@ def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, comm
     """Copy a host array to devices: each device of this process gets its shard, padded with zeros."""
     host = np.asarray(value, type.dtype)
     if isinstance(sharding, SingleDeviceSharding):
-        buffers = put([host], sharding.devices, sharding.devices, sharding.nondefault_memory)
-        return ArrayImpl.of(buffers, array_signature(type, sharding, committed))
+        shards = [host] if sharding.has_addressable_devices else []
+        return ArrayImpl.of(put_shards(shards, type, sharding), array_signature(type, sharding, committed))
     shape, indices = _local_shards(sharding, type.shape)
     shards = [padded(host[index], shape) for index in indices]
     if sharding.is_unreduced:  # the first device along the unreduced axes holds the value, the others zeros
@@ -568,8 +591,20 @@ def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, comm
             np.full_like(shard, zero) if terms[device] else shard
             for shard, device in zip(shards, sharding.local_devices, strict=True)
         ]
-    buffers = put(shards, sharding.devices, sharding.local_devices, sharding.nondefault_memory)
+    buffers = put_shards(shards, type.with_shape(shape), sharding)
     return ArrayImpl.of(buffers, array_signature(type, sharding, committed))
+
+
+def put_shards(shards: Sequence[np.ndarray[Any, Any]], shard_type: ArrayType, sharding: Sharding) -> Any:
+    """Copy the padded shards of this process to its devices, and return the buffers.
+
+    A process without a device in `sharding` has no shards; its array has a type and a sharding, but no elements.
+    """
+    devices, local, memory_kind = sharding.devices, sharding.local_devices, sharding.nondefault_memory
+    if not shards:
+        physical = shard_type.physical
+        return join([], physical.shape, physical.dtype, devices, local, memory_kind)
+    return put(shards, devices, local, memory_kind)
 
 
 @registered_cache(maxsize=4096)

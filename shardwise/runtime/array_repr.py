@@ -16,6 +16,8 @@ from shardwise._jaxlib import to_numpy
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.runtime.sharding import Sharding
 
+MAX_SHARDS = 8  # shards that are shown of an array with shards on other processes
+
 NumpyArray = np.ndarray[Any, Any]
 Span = tuple[int, int]
 
@@ -38,6 +40,10 @@ class ReadableShard(Protocol):
 
     spans: tuple[Span, ...]
 
+    @property
+    def data(self) -> Any:
+        """The shard as an array on its device; None if the device belongs to another process."""
+
     def block(self, spans: tuple[Span, ...]) -> Any:
         """Return the buffers of a block. `spans` are relative to the global array."""
 
@@ -55,6 +61,35 @@ def array_repr(array: Readable) -> str:
 def array_str(array: Readable) -> str:
     """Return the elements as text."""
     return str(array.numpy()) if not array.type.ndim else _text(array, " ", "")
+
+
+def local_part_str(array: Readable, process: int) -> str:
+    """Return the shards of this process as text, and where the others are:
+
+    Array(shape=(8,), dtype=int32) in NamedSharding(mesh(x=4), P('x')); process 0 has
+      [0:2] on CPU 0: [0 1]
+      [2:4] on CPU 1: [2 3]
+    and elsewhere are [4:6] on process 1, [6:8] on process 1
+    """
+    distinct = sorted(array.distinct_shards(), key=lambda shard: shard.spans)
+    shards = {shard.spans: shard.data for shard in distinct if all(start < stop for start, stop in shard.spans)}
+    devices = devices_by_shard(array.type.shape, array.sharding)
+    lines = []
+    for spans, data in list(shards.items())[:MAX_SHARDS]:
+        label = f"  {span_text(spans)} on "
+        label += f"{device_label([device for device in devices[spans] if device.process_index == process])}: "
+        lines.append(label + str(data).replace("\n", "\n" + " " * len(label)))
+    if len(shards) > MAX_SHARDS:
+        lines.append(f"  and {len(shards) - MAX_SHARDS} more shards")
+    others = [
+        f"{span_text(spans)} on process {', '.join(map(str, sorted({device.process_index for device in holders})))}"
+        for spans, holders in devices.items()
+        if spans not in shards and any(start < stop for start, stop in spans)
+    ]
+    more = f" and {len(others) - MAX_SHARDS} more shards" if len(others) > MAX_SHARDS else ""
+    head = f"{array!r} in {array.sharding}; process {process} has {'' if lines else 'no shard of it'}".rstrip()
+    elsewhere = f"and elsewhere are {', '.join(others[:MAX_SHARDS])}{more}"
+    return "\n".join([head, *lines, elsewhere])
 
 
 def array_html(array: Readable) -> str:

@@ -77,9 +77,28 @@ class Sharding:
         return set(self.local_devices)
 
     @property
+    def has_addressable_devices(self) -> bool:
+        """Whether a device belongs to this process."""
+        return bool(self.local_devices)
+
+    @property
     def is_fully_addressable(self) -> bool:
         """Whether every device belongs to this process."""
         return len(self.local_devices) == len(self.devices)
+
+    @cached_property
+    def process_indices(self) -> frozenset[int]:
+        """The processes that the devices belong to."""
+        return frozenset(int(device.process_index) for device in self.devices)
+
+    def has_all_shards_here(self, shape: tuple[int, ...]) -> bool:
+        """Return whether the devices of this process hold every shard of an array of this shape."""
+        if self.is_fully_addressable:
+            return True
+        if not self.has_addressable_devices or self.is_fully_replicated:
+            return self.has_addressable_devices
+        here = {_bounds(index) for index in self.local_shard_indices(shape).values()}
+        return all(_bounds(index) in here for index in self.shard_indices(shape))
 
     def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, tuple[slice, ...]]:
         """Return the index of each device's shard in an array of this shape; `slice(None)` for unsharded dims."""
@@ -159,6 +178,10 @@ class Sharding:
     def in_default_memory(self) -> "Sharding":
         """This sharding in the default memory of its devices, in which they compute."""
         return self if self.nondefault_memory is None else self.with_memory_kind(None)
+
+
+def _bounds(index: tuple[slice, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple((part.start, part.stop) for part in index)
 
 
 def _nondefault_memory(name: str, kind: str | None, devices: Sequence[Any]) -> str | None:

@@ -1,10 +1,6 @@
 """Arrays from a callback, from single-device arrays, and from process-local data."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +9,8 @@ import shardwise as sw
 from shardwise.errors import ShardingError, UnexpectedTracerError
 from shardwise.sharding import NamedSharding, PositionalSharding, SingleDeviceSharding
 from shardwise.sharding import PartitionSpec as P
-from tests.runtime.test_cluster import free_port
+from tests.multi_process.cluster import run_processes
 
-ROOT = Path(__file__).resolve().parents[2]
 WHOLE = np.arange(30, dtype=np.int32).reshape(10, 3)
 
 
@@ -217,25 +212,7 @@ sw.distributed.shutdown()
 def test_two_processes_contribute_their_parts(tmp_path):
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
-    port = free_port()
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(port)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=120) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    for rank, (out, err) in zip(ranks, outputs, strict=True):
-        assert rank.returncode == 0, err
+    for out in run_processes(lambda rank, port: [str(script), str(rank), str(port)], 2):
         found = json.loads(out.splitlines()[-1])
         assert set(found) == {"inferred", "given", "all", "columns", "called", "moved"}
         for name, (shape, there, absent, total) in found.items():

@@ -1,59 +1,28 @@
 """The demo's training step on two processes with four devices each, against one process and one device."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import shardwise as sw
 from examples import mlp
+from tests.multi_process.cluster import run_processes
 
-ROOT = Path(__file__).resolve().parents[2]
 PROCESSES, DEVICES_EACH = 2, 4
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def run_cluster(worker: str, processes: int, devices: int) -> list[dict]:
-    port = free_port()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ranks = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                str(ROOT / "tests/runtime" / worker),
-                *map(str, (rank, processes, port, devices)),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=ROOT,
-        )
-        for rank in range(processes)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=120) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    for rank, (out, err) in zip(ranks, outputs, strict=True):
-        assert rank.returncode == 0, f"{out}\n{err}"
-    return [json.loads(next(line for line in out.splitlines() if line.startswith("{"))) for out, _ in outputs]
+def run_worker(worker: str) -> list[dict]:
+    """Return the JSON object that each process of a worker prints."""
+    path = f"tests/runtime/{worker}"
+    outputs = run_processes(lambda rank, port: [path, *map(str, (rank, PROCESSES, port, DEVICES_EACH))], PROCESSES)
+    return [json.loads(next(line for line in out.splitlines() if line.startswith("{"))) for out in outputs]
 
 
 def test_training_step_on_two_processes_equals_one_device():
-    reports = run_cluster("cluster_worker.py", PROCESSES, DEVICES_EACH)
+    reports = run_worker("cluster_worker.py")
     params, losses = mlp.train(mlp.initial_params(), *mlp.batch(), steps=5)
     w1 = np.asarray(params["w1"])
     rows = []
@@ -61,7 +30,7 @@ def test_training_step_on_two_processes_equals_one_device():
         assert len(report["devices"]) == PROCESSES * DEVICES_EACH
         assert len(report["local"]) == DEVICES_EACH
         assert not report["addressable"]
-        assert "shards on other processes" in report["error"]
+        assert f"has shards on process {1 - rank}" in report["error"]
         np.testing.assert_allclose(report["losses"], losses, rtol=1e-5, err_msg=f"process {rank}")
         for index, part in report["w1"].items():
             np.testing.assert_allclose(part, w1[eval(index)], rtol=1e-4, atol=1e-6)
@@ -71,7 +40,7 @@ def test_training_step_on_two_processes_equals_one_device():
 
 def test_pmap_on_two_processes_equals_one_process():
     """Each process passes the slices of its own devices, and gets the results of these."""
-    reports = run_cluster("pmap_worker.py", PROCESSES, DEVICES_EACH)
+    reports = run_worker("pmap_worker.py")
     whole = {name: [part for report in reports for part in report[name]] for name in ("parts", "places", "normal")}
     numbers = np.arange(8, dtype=np.float32)
     np.testing.assert_allclose(whole["parts"], numbers / numbers.sum(), rtol=1e-6)

@@ -450,6 +450,34 @@ class Mesh(_MeshAxes, ContextDecorator):
         here = self.flat_devices[0].client.process_index()
         return [device for device in self.flat_devices if device.process_index == here]
 
+    @property
+    def is_multi_process(self) -> bool:
+        """Whether the devices belong to several processes, or to another process than this one."""
+        return len(self.local_devices) != self.size
+
+    @cached_property
+    def local_mesh(self) -> "Mesh":
+        """The mesh of this process's devices, with the same axes.
+
+        Raises:
+            ShardingError: if this process has no device in the mesh, or if its devices are no grid: if one process has
+                the devices at (0, 0) and (1, 1), a mesh of these two has no rows and columns.
+        """
+        process = self.flat_devices[0].client.process_index()
+        here = np.array([device.process_index == process for device in self.flat_devices]).reshape(self.devices.shape)
+        positions = [
+            np.flatnonzero(here.any(axis=tuple(other for other in range(here.ndim) if other != axis)))
+            for axis in range(here.ndim)
+        ]
+        grid = np.ix_(*positions)
+        if not here.any() or not here[grid].all():
+            raise ShardingError(
+                f"local_mesh: the devices of process {process} in the mesh {self.abstract} must be a grid, but they "
+                f"are at {[tuple(map(int, place)) for place in np.argwhere(here)]}. Order the devices of the mesh by "
+                "process, as `make_mesh` does."
+            )
+        return Mesh(self.devices[grid], self.axis_names, self.axis_types)
+
     def __enter__(self) -> "Mesh":
         mesh_context.outer.append(mesh_context.state)
         mesh_context.mesh, mesh_context.scoped = self, False

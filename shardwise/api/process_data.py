@@ -1,0 +1,108 @@
+"""Exchange host data between all processes: gather, broadcast, and check that they agree.
+
+Data travels as 32-bit words, so that its bits do not change, whatever its dtype.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from shardwise.api.jit import jit
+from shardwise.caches import registered_cache
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.shardings.mesh import Mesh, device_grid, mesh_context
+from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.execute.transfer import transfer
+from shardwise.runtime.array import ArrayImpl, array_signature, put_shards
+from shardwise.runtime.client import devices, process_count
+from shardwise.runtime.sharding import NamedSharding
+
+NumpyArray = np.ndarray[Any, Any]
+WORD = np.dtype(np.uint32)
+
+
+def gather_rows(x: NumpyArray) -> NumpyArray:
+    """Return the arrays of all processes, stacked along a new first dim. They have one shape and dtype."""
+    if process_count() == 1:
+        return x[None]
+    with mesh_context.entered(None):
+        rows = _row_of_each_process(_words(x))
+        gathered = transfer(rows, NamedSharding(_process_mesh(), PartitionSpec())).numpy()
+    return np.stack([_from_words(row, x) for row in gathered])
+
+
+def broadcast_row(x: NumpyArray, is_source: bool) -> NumpyArray:
+    """Return the array of the only process whose `is_source` is true.
+
+    Raises:
+        ValueError: if not exactly one process is the source.
+    """
+    words = _words(x)
+    row = np.concatenate([np.array([is_source], WORD), words if is_source else np.zeros_like(words)])
+    if process_count() > 1:
+        with mesh_context.entered(None):
+            row = _row_sum(_process_mesh())(_row_of_each_process(row)).numpy()
+    if row[0] != 1:
+        raise ValueError(f"broadcast_one_to_all: one process must be the source, not {row[0]}")
+    return _from_words(row[1:], x)
+
+
+def digest(*parts: bytes | NumpyArray) -> NumpyArray:
+    """Return a digest of bytes and arrays, to compare data that is too large to send."""
+    hasher = blake2b(digest_size=16)
+    for part in parts:
+        hasher.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).view(np.uint8).data)
+    return np.frombuffer(hasher.digest(), WORD)
+
+
+def check_equal(x: NumpyArray, message: Callable[[], str], error: type[Exception]) -> None:
+    """Raise an error on all processes if their arrays differ."""
+    rows = gather_rows(x)
+    if any(row.tobytes() != rows[0].tobytes() for row in rows):
+        raise error(f"{message()}\n  {describe_groups(rows)}")
+
+
+def describe_groups(rows: NumpyArray) -> str:
+    """Return which processes have equal rows, as text."""
+    groups: dict[bytes, list[str]] = {}
+    for process, row in enumerate(rows):
+        groups.setdefault(row.tobytes(), []).append(str(process))
+    texts = [" and ".join(group) for group in groups.values()]
+    return f"Processes with the same value: {'; '.join(texts)}."
+
+
+@registered_cache(maxsize=1)
+def _process_mesh() -> Mesh:
+    """Return the mesh of the first device of each process."""
+    first: dict[int, Any] = {}
+    for device in devices():
+        first.setdefault(device.process_index, device)
+    return Mesh(device_grid([first[process] for process in sorted(first)], (len(first),)), ("process",))
+
+
+@registered_cache(maxsize=1)
+def _row_sum(mesh: Mesh) -> Any:
+    return jit(Sum((0,)), out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def _row_of_each_process(words: NumpyArray) -> ArrayImpl:
+    """Return the array with one row of words per process."""
+    sharding = NamedSharding(_process_mesh(), PartitionSpec("process"))
+    row_type = ArrayType((1, len(words)), WORD)
+    buffers = put_shards([words[None]], row_type, sharding)
+    return ArrayImpl.of(buffers, array_signature(row_type.with_shape((process_count(), len(words))), sharding, True))
+
+
+def _words(x: NumpyArray) -> NumpyArray:
+    """Return the bytes of an array as words, with zeros at the end."""
+    flat = np.frombuffer(x.tobytes(), np.uint8)
+    return np.pad(flat, (0, -len(flat) % WORD.itemsize)).view(WORD)
+
+
+def _from_words(words: NumpyArray, like: NumpyArray) -> NumpyArray:
+    """Return the array whose words these are; it has the dtype and shape of `like`."""
+    flat = np.ascontiguousarray(words).view(np.uint8)[: like.nbytes]
+    return np.frombuffer(flat.tobytes(), like.dtype).reshape(like.shape)

@@ -1,0 +1,59 @@
+"""plan_blocks: which blocks of an array each device sends to which other, to bring it from one sharding to another."""
+
+from dataclasses import dataclass
+from typing import final
+
+from shardwise.caches import registered_cache
+from shardwise.runtime.array_repr import Span
+from shardwise.runtime.sharding import Sharding
+
+Box = tuple[Span, ...]  # a rectangular block: its span along each dim
+
+
+@final
+@dataclass(frozen=True)
+class BlockPlan:
+    """The blocks that each source slices from its shard, and those that each target assembles.
+
+    Sources and targets are numbered as the devices of their shardings.
+
+    Attributes:
+        slices: for each source, the boxes of its blocks, relative to its shard.
+        boxes: for each target, the boxes of its blocks, relative to the global array.
+        sources: for each box of a target, the source and the number of its block.
+    """
+
+    slices: tuple[tuple[int, tuple[Box, ...]], ...]
+    boxes: tuple[tuple[Box, ...], ...]
+    sources: tuple[tuple[tuple[int, int], ...], ...]
+
+
+@registered_cache(maxsize=4096)
+def plan_blocks(shape: tuple[int, ...], before: Sharding, after: Sharding) -> BlockPlan:
+    """Plan the blocks that bring an array of this shape from one sharding to another.
+
+    Of several devices that hold a block, a target gets it from itself, else from one of its own process.
+    """
+    holders: dict[Box, list[int]] = {}
+    for number, index in enumerate(before.shard_indices(shape)):
+        holders.setdefault(box_of(index), []).append(number)
+    slices: dict[int, dict[Box, int]] = {}
+    boxes, sources = [], []
+    for target, (device, index) in enumerate(zip(after.devices, after.shard_indices(shape), strict=True)):
+        blocks = {}
+        for shard, numbers in holders.items():
+            box = tuple((max(a, low), min(b, high)) for (a, b), (low, high) in zip(shard, box_of(index), strict=True))
+            if all(low < high for low, high in box):
+                near = [n for n in numbers if before.devices[n].process_index == device.process_index] or numbers
+                source = next((n for n in numbers if before.devices[n] == device), near[target % len(near)])
+                local = tuple((low - start, high - start) for (low, high), (start, _) in zip(box, shard, strict=True))
+                source_slices = slices.setdefault(source, {})
+                blocks[box] = (source, source_slices.setdefault(local, len(source_slices)))
+        boxes.append(tuple(blocks))
+        sources.append(tuple(blocks.values()))
+    return BlockPlan(tuple((source, tuple(local)) for source, local in slices.items()), tuple(boxes), tuple(sources))
+
+
+def box_of(index: tuple[slice, ...]) -> Box:
+    """Return an index as a box."""
+    return tuple((part.start, part.stop) for part in index)
