@@ -108,31 +108,6 @@ def sync_global_devices(name: str) -> None:
     assert_equal(np.uint32(crc32(name.encode())), f"sync_global_devices: processes differ in the name of {name!r}")
 
 
-def reached_preemption_sync_point(step_id: int) -> bool:
-    """Return whether all processes have reached the step at which they save before one of them is stopped.
-
-    Args:
-        step_id: the number of the training step.
-
-    Returns:
-        False: a program of one process has none to wait for.
-
-    Raises:
-        RuntimeError: if the program has several processes: they do not tell each other of a preemption here.
-            `shardwise.checkpoints` does, if its manager has `save_on_sigterm`.
-
-    Example:
-        >>> jax.experimental.multihost_utils.reached_preemption_sync_point(3)
-        False
-    """
-    if process_count() > 1:
-        raise RuntimeError(
-            "reached_preemption_sync_point: there is no preemption service. The manager of shardwise.checkpoints saves "
-            "at a common step, with `save_on_sigterm=True`."
-        )
-    return False
-
-
 def assert_equal(in_tree: Any, fail_message: str = "") -> None:
     """Check that all processes have the same data.
 
