@@ -38,6 +38,7 @@ from shardwise.experimental import custom_partitioning, maps, mesh_utils, pjit, 
 NAMESPACES: list[ModuleType] = [
     *(jnp, lax, nn, nn.initializers, ops),
     *(jnp.linalg, lax.linalg, scipy.linalg, jnp.fft, scipy.special),
+    *(scipy.fft, scipy.optimize, scipy.sparse.linalg),
     *(random, scipy.stats, dtypes, dlpack, tree_util, test_util),
 ]
 NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := getattr(scipy.stats, name), ModuleType)]

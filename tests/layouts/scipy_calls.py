@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.scipy import linalg, special, stats
+from shardwise.scipy import fft, linalg, sparse, special, stats
 from tests.layouts.call import (
     Call,
     above_one,
@@ -184,4 +184,26 @@ def statistics(n: int) -> Iterator[Call]:
     )
 
 
-FAMILIES = (special_functions, linalg_functions, distribution_functions, statistics)
+def cosine_transforms(n: int) -> Iterator[Call]:
+    x = floats(n, n)
+    for name in ("dct", "idct"):
+        function = getattr(fft, name)
+        yield call(f"scipy.fft.{name}", lambda x, f=function: [f(x, axis=0), f(x, axis=1, norm="ortho")], x, atol=1e-4)
+    for name in ("dctn", "idctn"):
+        yield call(f"scipy.fft.{name}", getattr(fft, name), x, atol=1e-3)
+
+
+def krylov_solvers(n: int) -> Iterator[Call]:
+    right = floats(n)
+    for name in ("bicgstab", "cg", "gmres"):
+        solver, matrix = (
+            getattr(sparse.linalg, name),
+            positive_definite(n, n) if name == "cg" else well_conditioned(n, n),
+        )
+        yield call(f"scipy.sparse.linalg.{name}", lambda a, b, f=solver: f(a, b)[0], matrix, right, atol=1e-4)
+
+
+FAMILIES = (
+    *(special_functions, linalg_functions, distribution_functions, statistics),
+    *(cosine_transforms, krylov_solvers),
+)

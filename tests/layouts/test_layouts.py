@@ -24,7 +24,7 @@ FAMILIES = [
 ]
 NAMESPACES = (
     *("numpy", "numpy.linalg", "numpy.fft", "lax", "lax.linalg", "nn", "nn.initializers", "random", "ops"),
-    *("scipy.special", "scipy.linalg", "scipy.stats"),
+    *("scipy.special", "scipy.linalg", "scipy.stats", "scipy.fft", "scipy.sparse.linalg"),
 )
 BATCH = 24
 KEY_WORDS = 2
