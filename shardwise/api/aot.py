@@ -304,7 +304,7 @@ class Compiled(_PlannedStage):
         return self.out_tree.unflatten(self._launch.run(arrays))
 
     def _check_argument(self, number: int, array: ArrayImpl, expected: ArraySignature) -> ArrayImpl:
-        """Check an argument's type and sharding; reshard it if it is uncommitted."""
+        """Check an argument's type and sharding; reshard it if it is uncommitted, or if jit has a device."""
         if array.signature is expected:
             return array
         if array.type.strong() is not expected.type.strong():
@@ -314,7 +314,7 @@ class Compiled(_PlannedStage):
         requested = self._request.in_shardings[number] if self._request.in_shardings else None
         if array.sharding in (expected.sharding, requested):
             return array
-        if array.signature.committed:
+        if array.signature.committed and self._request.device is None:
             raise ValueError(
                 f"{self._argument_name(number)} has {array.sharding}, but the function was compiled for "
                 f"{expected.sharding}.\n"

@@ -205,6 +205,26 @@ def numpy_dtype_promotion(new_val: str) -> ConfigContext:
     return config.override("numpy_dtype_promotion", new_val)
 
 
+def threefry_partitionable(new_val: bool) -> ConfigContext:
+    """Accept JAX's setting for random bits that do not depend on the sharding, which is always on here.
+
+    Args:
+        new_val: True.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        NotImplementedError: on entry, if `new_val` is not True.
+
+    Example:
+        >>> with jax.threefry_partitionable(True):
+        ...     print(jax.random.bits(jax.random.key(0), (2,)))
+        [4070199207 4202968722]
+    """
+    return config.override("threefry_partitionable", new_val)
+
+
 def default_prng_impl(new_val: str) -> ConfigContext:
     """Set the PRNG implementation of new keys, and of raw keys.
 

@@ -86,9 +86,7 @@ def make_mesh(
     return Mesh(device_grid(available[:count], sizes), tuple(axis_names), axis_types)
 
 
-def device_put(
-    x: Any, device: Any = None, *, src: Any = None, donate: bool = False, may_alias: bool | None = None
-) -> Any:
+def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = False, may_alias: Any = None) -> Any:
     """Put the arrays of a pytree on devices.
 
     The results are committed to their devices. Under `jit` it is a sharding constraint. Along the unreduced axes of a
@@ -100,14 +98,14 @@ def device_put(
             tree prefix of these. None leaves arrays where they are, and puts numbers and numpy arrays on the default
             device.
         src: ignored: arrays know their devices.
-        donate: whether to delete the arrays of `x` that cannot share memory with a result.
-        may_alias: False if the results must not share memory with `x`.
+        donate: whether to delete the arrays of `x` whose sharding changes; a bool, or a tree prefix of bools.
+        may_alias: False if the results must not share memory with `x`; a bool, None, or a tree prefix of these.
 
     Returns:
         A pytree like `x` of arrays.
 
     Raises:
-        ValueError: if both `donate` and `may_alias` are true, or if `device` holds something else.
+        ValueError: if both `donate` and `may_alias` are true for an array, or if `device` holds something else.
         TypeError: if a leaf of `x` is not an array or a number, or if a bare PartitionSpec is passed and no mesh is
             set.
         ShardingError: if `device` is not a tree prefix of `x`, if a sharding does not match the rank of an array, or
@@ -121,25 +119,53 @@ def device_put(
         >>> [shard.data.tolist() for shard in x.addressable_shards]
         [[0, 1], [2, 3], [4, 5], [6, 7]]
     """
-    if donate and may_alias:
-        raise ValueError("device_put: donated memory cannot be shared: pass donate=True or may_alias=True, not both")
     leaves, structure = tree.flatten(x)
+    targets = _broadcast_prefix("device_put", "device", device, x)
+    donated, aliased = (
+        [flag] * len(leaves)
+        if flag is None or isinstance(flag, bool)
+        else _broadcast_prefix("device_put", name, flag, x)
+        for name, flag in (("donate", donate), ("may_alias", may_alias))
+    )
+    if any(is_donated and may_share for is_donated, may_share in zip(donated, aliased, strict=True)):
+        raise ValueError("device_put: donated memory cannot be shared: pass donate=True or may_alias=True, not both")
     out = []
-    for leaf, target in zip(leaves, _broadcast_prefix("device_put", "device", device, x), strict=True):
+    for leaf, target, is_donated, may_share in zip(leaves, targets, donated, aliased, strict=True):
         is_format = isinstance(target, Format)
         where = sharding_of_format("device_put", target, np.ndim(leaf)) if is_format else target
         result = _put(leaf, _as_sharding("device_put", where))
-        if isinstance(leaf, ArrayImpl) and may_alias is False:
-            result = ArrayImpl.of(_copy(result).buffers, result.signature)
-        if isinstance(leaf, ArrayImpl) and donate and _share_no_memory(leaf.sharding, result.sharding):
-            leaf.delete()
+        if isinstance(leaf, ArrayImpl):
+            is_deleted = is_donated and not _is_same_placement(leaf, result)
+            if may_share is False or (is_deleted and _share_memory(leaf, result)):
+                result = ArrayImpl.of(_copy(result).buffers, result.signature)
+            if is_deleted:
+                leaf.delete()
         out.append(result)
     return structure.unflatten(out)
 
 
-def _share_no_memory(before: Sharding, after: Sharding) -> bool:
-    """Return whether arrays with these shardings are in different memories."""
-    return before.nondefault_memory != after.nondefault_memory or before.device_set.isdisjoint(after.device_set)
+def _is_same_placement(before: ArrayImpl, after: ArrayImpl) -> bool:
+    """Return whether two arrays have the same shards on the same devices, in the same order."""
+    old, new = before.sharding, after.sharding
+    return old.devices == new.devices and old.is_equivalent_to(new, before.type.ndim)
+
+
+def _share_memory(before: ArrayImpl, after: ArrayImpl) -> bool:
+    """Return whether the result of `device_put` has a buffer of its argument."""
+    old, new = before.sharding, after.sharding
+    if old.nondefault_memory != new.nondefault_memory or old.device_set.isdisjoint(new.device_set):
+        return False
+    if before.buffers is after.buffers:
+        return True
+    pointers = [
+        {
+            data.unsafe_buffer_pointer()
+            for shard in x.addressable_shards
+            if (data := shard.data) is not None and data.size
+        }
+        for x in (before, after)
+    ]
+    return not pointers[0].isdisjoint(pointers[1])
 
 
 def _copy(array: ArrayImpl) -> ArrayImpl:

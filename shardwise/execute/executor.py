@@ -261,14 +261,29 @@ class LoweredRequest:
         layouts, types = self.stages.plan.outputs, self.stages.out_types
         outputs = zip(self.request.out_shardings, layouts, types, strict=True)  # layouts of keys have a dim of words
         shardings = [
-            _out_sharding(requested, Layout(layout.dims[: type.ndim], layout.partial), type, self.target)
-            for requested, layout, type in outputs
+            self._forwarded_sharding(number, layout)
+            or _out_sharding(requested, Layout(layout.dims[: type.ndim], layout.partial), type, self.target)
+            for number, (requested, layout, type) in enumerate(outputs)
         ]
         memory_kinds = out_kinds(self.request.program)
         return [
             sharding.with_memory_kind(kind) if kind and requested is None else sharding
             for sharding, kind, requested in zip(shardings, memory_kinds, self.request.out_shardings, strict=True)
         ]
+
+    def _forwarded_sharding(self, number: int, layout: Layout) -> Sharding | None:
+        """Return the sharding of a committed argument that is a result unchanged; None for other results."""
+        program, request = self.request.program, self.request
+        value = program.outputs[number]
+        if request.out_shardings[number] is not None or value not in program.inputs:
+            return None
+        position = program.inputs.index(value)
+        signature = request.signatures[position]
+        requested = request.in_shardings[position] if position < len(request.in_shardings) else None
+        if requested is not None or not signature.committed or signature.sharding.devices != self.target.devices:
+            return None
+        pin = self.target.pin(signature.sharding, signature.type.shape)
+        return signature.sharding if pin.layout == layout else None
 
 
 def lower_request(request: Request, constants: Sequence[ArrayImpl] = (), chip: Chip | None = None) -> LoweredRequest:

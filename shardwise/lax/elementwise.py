@@ -847,8 +847,8 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
     elements become the parts of one element.
 
     Args:
-        operand: an array of integers or floats of 8 bits or more, or a scalar.
-        new_dtype: the dtype of the result, of 8 bits or more and not complex.
+        operand: an array of integers or floats, or a scalar.
+        new_dtype: the dtype of the result, of integers or floats.
 
     Returns:
         An array of `new_dtype` with the same bits.

@@ -343,6 +343,9 @@ class TestDevice:
             for result in f(x, 1.0):
                 assert result.committed and result.sharding == SingleDeviceSharding(device)
             np.testing.assert_array_equal(f(x, 1.0)[0], np.asarray(X) + 1)
+        compiled = f.lower(X, 1.0).compile()
+        for x in (X, sharded):
+            assert [result.devices() for result in compiled(x, 1.0)] == [{device}] * 2
 
     def test_backend(self):
         with pytest.warns(DeprecationWarning):

@@ -355,3 +355,11 @@ def test_check_static_indices():
         assert int(x.at[5, 0].get(mode="clip")) == 8
         assert int(x[jnp.array(5), 0]) == 8  # not static
     assert int(sw.jit(lambda x: x[5, 0])(x)) == 8
+
+
+def test_random_bits_are_always_partitionable():
+    expected = sw.random.bits(sw.random.key(0))
+    with sw.threefry_partitionable(True):
+        assert sw.random.bits(sw.random.key(0)) == expected
+    with pytest.raises(NotImplementedError, match="random bits never depend on the sharding"):
+        sw.threefry_partitionable(False).__enter__()

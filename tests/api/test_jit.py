@@ -47,6 +47,39 @@ def test_traced_once_per_type_and_structure(mesh):
     assert len(calls) == 4
 
 
+def test_equal_jits_of_a_function_at_different_lines_share_its_trace(mesh):
+    counted, calls = counting(lambda x: x * 2)
+    rows = NamedSharding(mesh, P("data"))
+    first = sw.jit(counted, in_shardings=rows, out_shardings=None)(np.ones(8, np.float32))
+    second = sw.jit(counted, in_shardings=rows, out_shardings=None)(np.ones(8, np.float32))
+    again = NamedSharding(sw.make_mesh((4, 2), ("data", "model")), P("data"))
+    third = sw.jit(counted, in_shardings=again, out_shardings=None)(np.ones(8, np.float32))
+    assert len(calls) == 1 and first.sharding == second.sharding == third.sharding
+    sw.jit(counted, in_shardings=NamedSharding(mesh, P("model")))(np.ones(8, np.float32))
+    assert len(calls) == 2
+
+
+def test_results_that_are_arguments_keep_their_mesh(mesh):
+    flat = sw.make_mesh((8,), ("all",))
+    x = sw.device_put(np.ones(8, np.float32), NamedSharding(mesh, P("data")))
+    y = sw.device_put(np.ones(8, np.float32), NamedSharding(flat, P()))
+    results = sw.jit(lambda x, y: (x, y, x + y))(x, y)
+    assert [result.sharding for result in results[:2]] == [x.sharding, y.sharding]
+    assert results[2].sharding == x.sharding
+    assert sw.jit(lambda y: y, out_shardings=x.sharding)(y).sharding == x.sharding
+
+
+def test_donated_buffers_are_reused_for_results_of_other_shapes(mesh):
+    rows, columns = NamedSharding(mesh, P("data")), NamedSharding(mesh, P(None, "data"))
+    x, y, z = (np.arange(64, dtype=np.float32).reshape(shape) for shape in ((64,), (64, 1), (4, 4, 4)))
+    put = [sw.device_put(array, rows) for array in (x, y, z)]
+    f = sw.jit(lambda x, y, z: (x, y.reshape(64), z + 1), out_shardings=(rows, rows, columns), donate_argnums=(0, 1, 2))
+    results = f(*put)
+    assert all(array.is_deleted() for array in put)
+    for result, expected in zip(results, (x, y.reshape(64), z + 1), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
 def test_closures_over_arrays_and_tracers():
     bias = jnp.arange(3.0)
 

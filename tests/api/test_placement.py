@@ -104,6 +104,23 @@ def test_donated_memory_is_deleted():
         sw.device_put(y, sw.devices()[2], donate=True, may_alias=True)
 
 
+def test_donate_may_be_a_tree(mesh):
+    rows = NamedSharding(mesh, P("data"))
+    swapped = NamedSharding(sw.sharding.Mesh(mesh.devices.T, ("a", "b")), P("b"))  # the same shards, in another order
+    for target in (NamedSharding(mesh, P(None, "data")), swapped, sw.devices()[0]):
+        x, y, z = (sw.device_put(np.arange(32.0).reshape(8, 4) + k, rows) for k in range(3))
+        results = sw.device_put({"x": x, "y": [y, z]}, target, donate={"x": True, "y": [False, True]})
+        assert [a.is_deleted() for a in (x, y, z)] == [True, False, True]
+        for k, result in enumerate([results["x"], *results["y"]]):
+            np.testing.assert_array_equal(result, np.arange(32.0).reshape(8, 4) + k)
+    (kept,) = sw.device_put([y], rows, donate=True)
+    (copied,) = sw.device_put([y], rows, may_alias=[False])
+    addresses = [_address(array.addressable_shards[0].data) for array in (y, kept, copied)]
+    assert not y.is_deleted() and addresses[0] == addresses[1] != addresses[2]
+    with pytest.raises(ShardingError, match="donate must be a tree prefix of x"):
+        sw.device_put((y, y), rows, donate=(True,))
+
+
 def test_resharding_between_meshes_is_one_program(monkeypatch):
     """Resharding from 4×2 to 2×4 is one compiled program, not a transfer block by block."""
     monkeypatch.setattr(transfer, "_redistributed", _refused)

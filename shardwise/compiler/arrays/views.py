@@ -9,7 +9,7 @@ from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.elementwise.bitwise import BitcastConvert, has_bytes
+from shardwise.compiler.ops.elementwise.bitwise import BitcastConvert, element_bits
 from shardwise.compiler.ops.elementwise.complex_parts import Complex, Imag, Real
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, complex_part_type
@@ -31,7 +31,7 @@ def view_as(x: Any, *, dtype: Any) -> Any:
     """Reinterpret the bytes of the last dim as `dtype`."""
     x, new_dtype = as_operand(x, "view"), canonical_dtype(dtype)
     for each in (x.type.dtype, new_dtype):
-        if not has_bytes(_cast_dtype(each)):
+        if element_bits(_cast_dtype(each)) % 8:
             raise TypeError(f"view: {x.type} as {new_dtype}: dtypes narrower than a byte are not supported")
     lead, size = x.type.shape[:-1], x.type.shape[-1] if x.type.ndim else 1
     before, after = x.type.dtype.itemsize, new_dtype.itemsize

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.lower.hlo import Builder, HloValue, HostCallback, tensor_type
 from shardwise.compiler.partition.local_program import LocalProgram
 
@@ -33,7 +34,7 @@ def lower(local: LocalProgram, donated: Sequence[bool] = (), platform: str = "cp
 
     Args:
         local: the program of one device.
-        donated: for each input, whether its buffer may be reused for an output of the same type.
+        donated: for each input, whether its buffer may be reused for an output of the same size.
         platform: the target platform.
     """
     program = local.program
@@ -58,12 +59,24 @@ def lower(local: LocalProgram, donated: Sequence[bool] = (), platform: str = "cp
 
 
 def _aliases(program: Program, donated: Sequence[bool]) -> dict[int, int]:
-    """Return for each donated input the first output of its type that no other input is aliased to."""
+    """Return for each donated input the output that reuses its buffer.
+
+    It is the first output of its type that no other input is aliased to; else the first one of as many bytes.
+    """
     free = dict(enumerate(program.outputs))
-    aliases = {}
-    for number, (value, is_donated) in enumerate(zip(program.inputs, donated, strict=False)):
-        match = next((k for k, out in free.items() if out.type.strong() is value.type.strong()), None)
-        if is_donated and match is not None:
-            aliases[number] = match
-            del free[match]
+    aliases: dict[int, int] = {}
+
+    def is_same_type(a: ArrayType, b: ArrayType) -> bool:
+        return a.strong() is b.strong()
+
+    def has_same_size(a: ArrayType, b: ArrayType) -> bool:
+        return (a.size, a.dtype.itemsize) == (b.size, b.dtype.itemsize)
+
+    for fits in (is_same_type, has_same_size):
+        for number, (value, is_donated) in enumerate(zip(program.inputs, donated, strict=False)):
+            if is_donated and number not in aliases:
+                match = next((k for k, out in free.items() if fits(out.type, value.type)), None)
+                if match is not None:
+                    aliases[number] = match
+                    del free[match]
     return aliases

@@ -738,6 +738,9 @@ def bitwise_cases() -> list[Case]:
         ("bf16[5,3,2]", "u32"),
         ("u16[4]", "f64"),
         ("f8_e5m2[4]", "u8"),
+        ("u8[3]", "i4"),
+        ("i4[3,2]", "u8"),
+        ("u4[5]", "i4"),
     ]
     cases += [case(BitcastConvert(dtype(after)), text) for text, after in bits]
     cases += [case(BitcastConvert(dtype("u32")), "f32[11]", special=True)]

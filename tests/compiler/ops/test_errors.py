@@ -67,12 +67,12 @@ F32, INDEX = np.dtype(np.float32), np.dtype(np.int32)
         (
             BitcastConvert(np.dtype(np.int32)),
             "c64[3]",
-            "bitcast_convert: needs real numbers of 8 bits or more, not c64[3]",
+            "bitcast_convert: needs real numbers, not c64[3]",
         ),
         (
             BitcastConvert(np.dtype(np.bool_)),
             "u8[3]",
-            "bitcast_convert: the dtype must be of real numbers of 8 bits or more, not bool",
+            "bitcast_convert: the dtype must be of real numbers, not bool",
         ),
         (BitcastConvert(F32), "u8[3]", "bitcast_convert: the last dim of u8[3] must be 4, the elements in one f32"),
         (ReduceMax((0, 2)), "f32[3,4]", "reduce_max: dims [2] do not exist in f32[3,4]"),

@@ -17,14 +17,14 @@ from shardwise.compiler.shardings.factors import FactorRule
 SUB_BYTE_DTYPES = {*SMALL_INTEGERS, "f4_e2m1fn"}
 
 
-def has_bytes(dtype: DType) -> bool:
-    """Whether an element is one number with a width of whole bytes."""
-    return dtype.kind != "c" and dtype != np.bool_ and short_name(dtype) not in SUB_BYTE_DTYPES
+def is_real_number(dtype: DType) -> bool:
+    """Whether an element is one number, and not a boolean or complex number."""
+    return dtype.kind != "c" and dtype != np.bool_
 
 
 BITS = DtypeSet("integers or booleans", lambda dtype: dtype == np.bool_ or is_integer(dtype))
 INTEGERS = DtypeSet("integers", is_integer)
-WHOLE_BYTES = DtypeSet("real numbers of 8 bits or more", has_bytes)
+REAL_NUMBERS = DtypeSet("real numbers", is_real_number)
 
 
 class Bitwise(Elementwise):
@@ -235,12 +235,12 @@ class BitcastConvert(Elementwise):
     name = "bitcast_convert"
     hlo_name = "bitcast_convert"
     arity = 1
-    accepts = WHOLE_BYTES
+    accepts = REAL_NUMBERS
     dtype: DType
 
     def result_type(self, *types: ArrayType) -> ArrayType:
         x = super().result_type(*types)
-        if not has_bytes(self.dtype):
+        if not is_real_number(self.dtype):
             raise TypeError(
                 f"bitcast_convert: the dtype must be of {self.accepts.description}, not {short_name(self.dtype)}"
             )
@@ -257,7 +257,7 @@ class BitcastConvert(Elementwise):
 
     def parts(self, x: ArrayType) -> int:
         """Return how many new elements an element becomes; -n if n elements form a new one, 0 if widths are equal."""
-        before, after = x.dtype.itemsize, self.dtype.itemsize
+        before, after = element_bits(x.dtype), element_bits(self.dtype)
         return 0 if before == after else before // after if before > after else -(after // before)
 
     def factors(self, *types: ArrayType) -> FactorRule:
@@ -269,7 +269,8 @@ class BitcastConvert(Elementwise):
         return FactorRule((dims[0],), (dims[1],), longer, need_replication=frozenset({len(longer) - 1}))
 
     def padding(self, fills: Sequence[Any]) -> Any:
-        return None if fills[0] is None or fills[0].dtype.itemsize != self.dtype.itemsize else super().padding(fills)
+        equal_widths = fills[0] is not None and element_bits(fills[0].dtype) == element_bits(self.dtype)
+        return super().padding(fills) if equal_widths else None
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None
@@ -280,7 +281,26 @@ class BitcastConvert(Elementwise):
     def reference(self, *operands: NumpyArray) -> Any:
         (x,) = operands
         out = self.out_type(ArrayType(x.shape, x.dtype))
-        return np.ascontiguousarray(x).reshape(-1).view(self.dtype).reshape(out.shape)
+        return from_bits(to_bits(np.ascontiguousarray(x).reshape(-1)), self.dtype).reshape(out.shape)
+
+
+def element_bits(dtype: DType) -> int:
+    """Return the number of bits of an element."""
+    name = short_name(dtype)
+    return int(name[1]) if name in SUB_BYTE_DTYPES else 8 * dtype.itemsize  # such as u4 and f4_e2m1fn
+
+
+def to_bits(x: NumpyArray) -> NumpyArray:
+    """Return the bits of all elements in one row, low bits first. numpy stores elements of few bits in bytes."""
+    bits = np.unpackbits(x.view(np.uint8), bitorder="little").reshape(x.size, -1)
+    return bits[:, : element_bits(x.dtype)].reshape(-1)
+
+
+def from_bits(bits: NumpyArray, dtype: DType) -> NumpyArray:
+    """Return the elements that `to_bits` turns into `bits`."""
+    of_elements = bits.reshape(-1, element_bits(dtype))
+    padded = np.pad(of_elements, ((0, 0), (0, 8 * dtype.itemsize - element_bits(dtype))))
+    return np.packbits(padded.reshape(-1), bitorder="little").view(dtype)
 
 
 def bit_width(dtype: DType) -> int:
