@@ -11,7 +11,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import calls, compile, explicit, flax_nnx, manual, planning, plot, report, startup, step, workloads
+from benchmarks import (
+    calls,
+    checkpoints,
+    compile,
+    explicit,
+    flax_nnx,
+    manual,
+    planning,
+    plot,
+    report,
+    startup,
+    step,
+    workloads,
+)
 from benchmarks.row import Row
 
 SUITES = {
@@ -26,6 +39,8 @@ SUITES = {
 }
 if find_spec("flax"):  # as in the environment of `make test-ecosystem`
     SUITES["flax"] = flax_nnx.cases
+if find_spec("orbax"):
+    SUITES["checkpoints"] = checkpoints.cases
 
 
 def main() -> None:
