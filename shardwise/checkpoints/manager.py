@@ -97,7 +97,7 @@ class Manager:
         self._group = Group(f"manager of {self._location}", timeout)
         self._check_folder()
         self.stopping = False
-        self._preemption = Preemption(str(self._location), timeout) if save_on_sigterm else None
+        self._preemption = Preemption() if save_on_sigterm else None
         if self._preemption is not None:
             self._preemption.install()
 

@@ -5,35 +5,27 @@ import threading
 from types import FrameType
 from typing import Any, final
 
-from shardwise.runtime.client import process_count, process_index
 from shardwise.runtime.cluster import cluster
+from shardwise.runtime.preemption import preemption
 
 
 @final
 class Preemption:
-    """Notices SIGTERM, and agrees with the other processes on the step to save.
+    """Notices SIGTERM: in a cluster by XLA's preemption manager, which agrees with the other processes on the step."""
 
-    Every process calls `reached` with the same steps, in the same order.
-
-    Args:
-        name: the same in all processes, and different for each Preemption.
-        timeout: how many seconds to wait for the others.
-    """
-
-    def __init__(self, name: str, timeout: float):
-        self._name = f"preemption/{name}"
-        self._timeout = timeout
+    def __init__(self) -> None:
         self._is_signalled = False
-        self._step: int | None = None  # that all processes save
         self._previous: Any = None
 
     def install(self) -> None:
-        """Handle SIGTERM from now on. Only the main thread can."""
-        if threading.current_thread() is threading.main_thread():
+        """Notice SIGTERM from now on. Without a cluster, only the main thread can."""
+        if cluster.store is not None:
+            preemption.watch(cluster.store)
+        elif threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGTERM, self._on_signal)
 
     def uninstall(self) -> None:
-        """Handle SIGTERM as before."""
+        """Handle SIGTERM as before. In a cluster, XLA keeps noticing it."""
         if self._previous is not None:
             signal.signal(signal.SIGTERM, self._previous)
             self._previous = None
@@ -42,31 +34,5 @@ class Preemption:
         self._is_signalled = True
 
     def reached(self, step: int) -> bool:
-        """Return whether this is the step that all processes save before they stop."""
-        if self._step is None and self._is_noticed():
-            self._step = self._agreed_step(step)
-        return self._step is not None and step >= self._step
-
-    def _is_noticed(self) -> bool:
-        if self._is_signalled or process_count() == 1:
-            return self._is_signalled
-        try:
-            return bool(cluster.store.key_value_try_get(f"{self._name}/noticed"))
-        except Exception:  # jaxlib's error for a key that is not there
-            return False
-
-    def _agreed_step(self, step: int) -> int:
-        """Tell the others which step this process has reached, and return the latest of all.
-
-        Every process waits here, so none goes beyond that step.
-        """
-        if process_count() == 1:
-            return step
-        store = cluster.store
-        store.key_value_set(f"{self._name}/noticed", "1", allow_overwrite=True)
-        store.key_value_set(f"{self._name}/{process_index()}", str(step))
-        milliseconds = int(1000 * self._timeout)
-        return max(
-            int(store.blocking_key_value_get(f"{self._name}/{process}", milliseconds))
-            for process in range(process_count())
-        )
+        """Return whether this is the step that all processes save. Each calls it with the same steps, in order."""
+        return self._is_signalled or preemption.reached_sync_point(cluster.store, step)

@@ -278,13 +278,13 @@ def save(
     checked_metadata = check_metadata(metadata or {})
     with _pending.lock:
         group = Group(f"save {_pending.start()} of {location}", timeout)
-        error = None
+        error: Exception | None = None
         try:
             check_free(location)
-        except CheckpointError as failure:
+            snapshot = take_snapshot(tree, group.index)
+        except Exception as failure:
             error = failure
         group.agree(error)
-        snapshot = take_snapshot(tree, group.index)
         _pending.save = Save(location, snapshot, checked_metadata, group, after_commit)
         return _pending.save
 

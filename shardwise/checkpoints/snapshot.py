@@ -1,4 +1,8 @@
-"""Snapshot: copies in host memory of the shards that this process writes, so that the arrays may be donated."""
+"""Snapshot: the shards that this process writes, in host memory.
+
+Shards on CPU devices are shared, not copied: while a host array shares the memory of a buffer, XLA neither reuses nor
+frees it, also if the array is donated or deleted.
+"""
 
 import math
 import zlib
@@ -62,7 +66,7 @@ def named_leaves(tree: Any) -> dict[str, tuple[tuple[bool, ...], Any]]:
 
 
 def take_snapshot(tree: Any, process: int) -> Snapshot:
-    """Copy what process number `process` writes of a pytree.
+    """Return what process number `process` writes of a pytree.
 
     Raises:
         CheckpointError: if a leaf cannot be saved.
@@ -125,7 +129,7 @@ def _shard_shape(words: Any) -> Shape:
 
 
 def _own_shards(name: str, leaf: Any, process: int) -> list[tuple[Box, np.ndarray[Any, Any]]]:
-    """Return copies of the shards of an array that this process writes: the first replica of each.
+    """Return the shards of an array that this process writes: the first replica of each.
 
     Process 0 writes host arrays.
     """
@@ -133,14 +137,14 @@ def _own_shards(name: str, leaf: Any, process: int) -> list[tuple[Box, np.ndarra
         host = np.asarray(leaf)
         if str(host.dtype) not in DTYPES:
             raise CheckpointError(f"the leaf {name!r} is a numpy array of {host.dtype}, which a checkpoint cannot hold")
-        return [(whole(host.shape), _copy(host))] if process == 0 else []
+        return [(whole(host.shape), _stored(np.array(host)))] if process == 0 else []
     shards = [shard for shard in leaf.words.addressable_shards if shard.replica_id == 0]
-    return [(shard.spans, _copy(shard.numpy())) for shard in shards if box_size(shard.spans)]
+    return [(shard.spans, _stored(shard.numpy())) for shard in shards if box_size(shard.spans)]
 
 
-def _copy(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a contiguous copy, in the dtype in which it is stored."""
-    return np.array(data, order="C").view(stored_dtype(data.dtype))
+def _stored(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return contiguous elements in the dtype in which they are stored."""
+    return np.ascontiguousarray(data).reshape(data.shape).view(stored_dtype(data.dtype))
 
 
 def add_part(pack: bytearray, process: int, box: Box, data: np.ndarray[Any, Any]) -> Part:

@@ -1,4 +1,4 @@
-"""The command `shardwise`, also `python -m shardwise`: one parser with the subcommands `run`, `launch` and `doctor`."""
+"""The command `shardwise`, also `python -m shardwise`: one parser with all subcommands."""
 
 import os
 import sys
@@ -6,6 +6,7 @@ from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from shardwise.checkpoints.commands import add_checkpoint_command, run_checkpoint_command
 from shardwise.launch.doctor import run_doctor
 from shardwise.launch.launcher import Launcher, LaunchOptions, python_command
 from shardwise.launch.script import run_script
@@ -28,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         case "launch":
             _check_script(parser, parsed)
             return _launch(parser, parsed)
+        case "checkpoint":
+            return run_checkpoint_command(parsed)
         case _:
             return run_doctor(as_json=parsed.json)
 
@@ -65,6 +68,10 @@ def _parser() -> ArgumentParser:
     )
     launch.add_argument("--as-jax", action="store_true", help="`import jax` is Shardwise in the script")
     _add_script(launch)
+
+    add_checkpoint_command(
+        commands.add_parser("checkpoint", help="list, verify, compare, export and import checkpoints")
+    )
 
     doctor = commands.add_parser("doctor", help="check this machine, and say how to fix what is wrong")
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")

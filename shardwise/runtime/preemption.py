@@ -13,13 +13,17 @@ class _Preemption:
         self._store: Any = None
         self._manager: Any = None
 
+    def watch(self, store: Any) -> None:
+        """Notice SIGTERM from now on, which ends the process otherwise. `store` is the cluster's."""
+        if self._store is not store:
+            self._manager = preemption_sync_manager(store)
+            self._store = store
+
     def reached_sync_point(self, store: Any, step: int) -> bool:
         """Return whether all processes should save at this step. `store` is the cluster's; None without a cluster."""
         if store is None:
             return False
-        if self._store is not store:
-            self._manager = preemption_sync_manager(store)
-            self._store = store
+        self.watch(store)
         return bool(self._manager.reached_sync_point(step))
 
 

@@ -112,14 +112,30 @@ def test_a_single_array_is_a_tree(tmp_path):
     np.testing.assert_array_equal(checkpoints.restore(tmp_path / "one"), [0, 1, 2])
 
 
-def test_arrays_may_be_donated_as_soon_as_save_returns(tmp_path):
-    x = jnp.arange(1_000_000.0)
-    expected = np.array(x)
+@pytest.mark.parametrize("end", ["donate", "delete"])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_arrays_may_be_donated_and_deleted_as_soon_as_save_returns(tmp_path, mesh, end, sharded):
+    expected = np.arange(4_000_000, dtype=np.float32)
+    x = sw.device_put(expected, sw.NamedSharding(mesh, sw.P("data"))) if sharded else jnp.asarray(expected) + 0
     started = checkpoints.save(tmp_path / "one", x)
-    sw.jit(lambda x: x * 0 - 1, donate_argnums=0)(x).block_until_ready()
+    if end == "donate":
+        sw.jit(lambda x: x * 0 - 1, donate_argnums=0)(x).block_until_ready()
+    else:
+        x.delete()
+    del x
+    others = [jnp.full(4_000_000 // 8, -1.0) + number for number in range(10)]  # would reuse the memory
+    sw.block_until_ready(others)
     started.wait()
     assert started.done() and started.written_bytes == started.total_bytes == expected.nbytes
     np.testing.assert_array_equal(checkpoints.restore(tmp_path / "one"), expected)
+
+
+def test_a_numpy_array_may_be_changed_as_soon_as_save_returns(tmp_path):
+    x = np.arange(4_000_000)
+    started = checkpoints.save(tmp_path / "one", x)
+    x[:] = -1
+    started.wait()
+    np.testing.assert_array_equal(checkpoints.restore(tmp_path / "one"), np.arange(4_000_000))
 
 
 def test_one_error_lists_all_differences(tmp_path):

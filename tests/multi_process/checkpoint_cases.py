@@ -1,0 +1,96 @@
+"""Cases: checkpoints that several processes write and read together, in the folder `CHECKPOINT_FOLDER`."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import checkpoints
+from shardwise.checkpoints import snapshot
+from shardwise.errors import CheckpointError
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+FOLDER = Path(os.environ.get("CHECKPOINT_FOLDER", "."))
+
+
+def host_tree():
+    rng = np.random.default_rng(0)
+    return {
+        "large": rng.random((37, 30), np.float32),
+        "small": np.arange(7),
+        "replicated": rng.integers(0, 99, (6, 4)),
+        "words": rng.integers(0, 99, (12, 2)).astype(np.uint32),
+    }
+
+
+def global_tree(shardings):
+    """Return the tree as global arrays; every process has the whole data and puts its shards."""
+    return {
+        name: sw.make_array_from_callback(value.shape, shardings[name], lambda index, value=value: value[index])
+        for name, value in host_tree().items()
+    }
+
+
+def layouts(axes):
+    mesh = sw.make_mesh(axes, ("x", "y")[: len(axes)])
+    last = "y" if len(axes) > 1 else None
+    return {
+        "large": NamedSharding(mesh, P("x", last)),
+        "small": NamedSharding(mesh, P("x")),
+        "replicated": NamedSharding(mesh, P()),
+        "words": NamedSharding(mesh, P(last, None)),
+    }
+
+
+def check(tree):
+    for name, expected in host_tree().items():
+        for shard in tree[name].addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
+
+
+def case_every_process_writes_its_shards():
+    snapshot.LARGEST_PACKED = 1000
+    count = sw.device_count()
+    before = layouts((count,))
+    checkpoints.save(FOLDER / "one", global_tree(before), metadata={"from": sw.process_count()}).wait()
+    for axes in ((count,), (2, count // 2), (count // 2, 2)):
+        like = {
+            name: sw.ShapeDtypeStruct(value.shape, jnp.asarray(value).dtype, sharding=layouts(axes)[name])
+            for name, value in host_tree().items()
+        }
+        check(checkpoints.restore(FOLDER / "one", like))
+    manifest = checkpoints.read_manifest(FOLDER / "one")
+    assert len(manifest.packs) == sw.process_count() and all(manifest.packs)
+    return checkpoints.verify(FOLDER / "one")
+
+
+def case_an_error_in_one_process_is_an_error_in_all():
+    leaf = print if sw.process_index() == 1 else 3
+    try:
+        checkpoints.save(FOLDER / "bad", {"x": leaf})
+    except CheckpointError as error:
+        text = str(error)
+    assert not (FOLDER / "bad").exists()
+    return text
+
+
+def case_all_processes_save_the_same_step_on_sigterm():
+    manager = checkpoints.Manager(FOLDER / "run")
+    mesh = sw.make_mesh((sw.device_count(),), ("x",))
+    x = sw.make_array_from_callback((8,), NamedSharding(mesh, P("x")), lambda index: np.zeros(8, np.float32)[index])
+    step_function = sw.jit(lambda x: x + x.sum() + 1)
+    for step in range(200):
+        if step == 5 and sw.process_index() == sw.process_count() - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        x = step_function(x)
+        time.sleep(0.05)  # the notice needs some time to reach the others
+        manager.save(step, {"x": x})
+        if manager.stopping:
+            break
+    manager.close()
+    return [step, manager.steps()]

@@ -1,0 +1,34 @@
+"""Checkpoints that several processes write and read together: see `checkpoint_cases`."""
+
+import numpy as np
+import pytest
+
+from shardwise import checkpoints
+from tests.multi_process.checkpoint_cases import host_tree
+from tests.multi_process.cluster import cases, check_case, run_cases
+
+MODULE = "tests.multi_process.checkpoint_cases"
+
+
+@pytest.fixture(params=[2, pytest.param(4, marks=pytest.mark.slow)])
+def results(request, tmp_path, monkeypatch):
+    monkeypatch.setenv("CHECKPOINT_FOLDER", str(tmp_path))
+    run_cases.cache_clear()
+    found = run_cases(MODULE, request.param, 2)
+    return {name: check_case(found[name]) for name in cases(MODULE)}
+
+
+def test_checkpoints_of_several_processes(results, tmp_path):
+    total = sum(value.nbytes if name != "small" else 28 for name, value in host_tree().items() if name != "replicated")
+    total += 6 * 4 * 4
+    assert set(results["every_process_writes_its_shards"]) == {total}
+    restored = checkpoints.restore(tmp_path / "one")  # in this process
+    for name, expected in host_tree().items():
+        np.testing.assert_array_equal(restored[name], expected)
+
+    first, second, *_ = results["an_error_in_one_process_is_an_error_in_all"]
+    assert "process 1 failed" in first and "a checkpoint cannot hold" in first and "process 1" not in second
+
+    stops = results["all_processes_save_the_same_step_on_sigterm"]
+    (last, steps) = stops[0]
+    assert all(stop == stops[0] for stop in stops) and steps == [last] and 5 <= last < 199
