@@ -13,15 +13,16 @@ from typing import Any, final
 import numpy as np
 
 from shardwise import tree_util
+from shardwise._jaxlib import start_copy_to_host, to_numpy
 from shardwise.checkpoints.blocks import LARGEST_CHUNK, LARGEST_FILE, block_shape, stored_dtype
-from shardwise.checkpoints.box import Box, box_size, whole
+from shardwise.checkpoints.box import Box, box_index, relative, whole
 from shardwise.checkpoints.manifest import DTYPES, ArrayLeaf, Chunked, Leaf, Part, Shape, ValueLeaf, check_value
 from shardwise.checkpoints.names import leaf_name, position_keys
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import CheckpointError
 from shardwise.random.keys import key_impl
-from shardwise.runtime.array import ArrayImpl
+from shardwise.runtime.array import ArrayImpl, wait
 
 LARGEST_PACKED = 1 << 20  # bytes; larger arrays are stored in folders of their own
 
@@ -72,10 +73,13 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
         CheckpointError: if a leaf cannot be saved.
     """
     named = named_leaves(tree)
-    for _, leaf in named.values():  # copies from devices run at the same time
-        if isinstance(leaf, ArrayImpl):
-            _check_array(leaf)
-            leaf.copy_to_host_async()
+    arrays = {name: leaf.words for name, (_, leaf) in named.items() if isinstance(leaf, ArrayImpl)}
+    for name, array in arrays.items():
+        _check_array(name, array)
+    wait(list(arrays.values()))
+    for array in arrays.values():  # copies from devices run at the same time
+        for _, buffers in array.first_replicas():
+            start_copy_to_host(buffers)
     leaves: dict[str, Leaf] = {}
     shards: dict[str, list[tuple[Box, np.ndarray[Any, Any]]]] = {}
     pack = bytearray()
@@ -116,12 +120,14 @@ def _checked(name: str, leaf: Any) -> Any:
     return leaf
 
 
-def _check_array(array: ArrayImpl) -> None:
+def _check_array(name: str, array: ArrayImpl) -> None:
+    if array.is_deleted():
+        raise CheckpointError(f"the leaf {name!r}, {array.type}, was donated or deleted: save what replaces it")
     if array.is_unreduced:
         raise CheckpointError(
-            f"an array {array.type} is unreduced: each device holds a term of a sum. Sum them with `reshard` first."
+            f"the leaf {name!r}, {array.type}, is unreduced: each device holds a term of a sum. Sum the terms with "
+            "`reshard` first."
         )
-    array.block_until_ready()
 
 
 def _shard_shape(words: Any) -> Shape:
@@ -138,8 +144,11 @@ def _own_shards(name: str, leaf: Any, process: int) -> list[tuple[Box, np.ndarra
         if str(host.dtype) not in DTYPES:
             raise CheckpointError(f"the leaf {name!r} is a numpy array of {host.dtype}, which a checkpoint cannot hold")
         return [(whole(host.shape), _stored(np.array(host)))] if process == 0 else []
-    shards = [shard for shard in leaf.words.addressable_shards if shard.replica_id == 0]
-    return [(shard.spans, _stored(shard.numpy())) for shard in shards if box_size(shard.spans)]
+    words = leaf.words
+    return [
+        (spans, _stored(to_numpy(buffers)[box_index(relative(spans, spans))]))
+        for spans, buffers in words.first_replicas()
+    ]
 
 
 def _stored(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -252,6 +252,11 @@ class ArrayImpl(Array):
         shards = reversed(self.addressable_shards)
         return list({(shard.spans, terms[shard.device]): shard for shard in shards}.values())
 
+    def first_replicas(self) -> list[tuple[tuple[Span, ...], Any]]:
+        """Return the spans and the buffers of the shards of which this process has the first replica of all."""
+        shards = split(self._alive().buffers)
+        return [(spans, shards[number]) for number, spans in _first_replicas(self.sharding, self.type.shape)]
+
     @property
     def is_unreduced(self) -> bool:
         """Whether each device holds a term of a sum."""
@@ -611,6 +616,22 @@ def put_shards(shards: Sequence[np.ndarray[Any, Any]], shard_type: ArrayType, sh
 def _local_shards(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[tuple[slice, ...], ...]]:
     """Return the padded shape of a shard, and the indices of the shards on the devices of this process."""
     return sharding.shard_shape(shape), tuple(sharding.local_shard_indices(shape).values())
+
+
+@registered_cache(maxsize=4096)
+def _first_replicas(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, tuple[Span, ...]], ...]:
+    """Return the local shards that are the first replica of all, without those that are all padding.
+
+    Each is its position among the devices of this process, and its spans.
+    """
+    here, seen = {device: number for number, device in enumerate(sharding.local_devices)}, set()
+    first = []
+    for device, index in zip(sharding.devices, sharding.shard_indices(shape), strict=True):
+        spans = _spans(index)
+        if spans not in seen and device in here and all(low < high for low, high in spans):
+            first.append((here[device], spans))
+        seen.add(spans)
+    return tuple(first)
 
 
 def padded(shard: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -188,6 +188,13 @@ def test_what_cannot_be_saved_raises_before_anything_is_written(tmp_path, tree, 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_deleted_array_cannot_be_saved(tmp_path):
+    x = jnp.arange(3)
+    x.delete()
+    with pytest.raises(CheckpointError, match="'w', i32\\[3\\], was donated or deleted"):
+        checkpoints.save(tmp_path / "one", {"w": x})
+
+
 def test_a_tracer_cannot_be_saved(tmp_path):
     with pytest.raises(CheckpointError, match="outside of traced functions"):
         sw.jit(lambda x: checkpoints.save(tmp_path / "one", x) and x)(jnp.ones(3))
