@@ -1,6 +1,7 @@
 """The command `shardwise`, also `python -m shardwise`: one parser with all subcommands."""
 
 import os
+import signal
 import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -8,7 +9,8 @@ from pathlib import Path
 
 from shardwise.checkpoints.commands import add_checkpoint_command, run_checkpoint_command
 from shardwise.launch.doctor import run_doctor
-from shardwise.launch.launcher import Launcher, LaunchOptions, python_command
+from shardwise.launch.launcher import Launcher, python_command
+from shardwise.launch.options import LaunchOptions
 from shardwise.launch.script import run_script
 from shardwise.version import __version__
 
@@ -108,6 +110,8 @@ def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
         parser.error(str(error))
     try:
         code = Launcher(options).run()
+    except BrokenPipeError:  # nobody reads the output any more
+        os._exit(128 + signal.SIGPIPE)
     except (OSError, ValueError) as error:  # the coordinator's address
         print(f"shardwise launch: {error}", file=sys.stderr)
         code = 1

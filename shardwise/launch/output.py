@@ -60,6 +60,7 @@ class Output:
         self._selector = selectors.DefaultSelector()
         self._logs: dict[int, BinaryIO] = {}
         self._errors: dict[int, deque[str]] = {}
+        self._mutes_errors = False
 
     def log_file(self, rank: int, restart: int = 0) -> Path:
         """Return the log file of a process."""
@@ -97,6 +98,10 @@ class Output:
         self._logs.clear()
         for target in self._targets:
             target.flush()
+
+    def mute_errors(self) -> None:
+        """Write standard error to the log files only, from now on."""
+        self._mutes_errors = True
 
     def error_lines(self, rank: int) -> list[str]:
         """Return the last lines of a process's standard error."""
@@ -137,6 +142,8 @@ class Output:
         if text and _NOISE.fullmatch(text):
             return
         pipe.kept.append(text)
+        if self._mutes_errors and pipe.kept.maxlen:
+            return
         pipe.target.write(f"{self.prefix(pipe.rank, pipe.target)}{text}\n")
 
 

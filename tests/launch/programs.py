@@ -38,6 +38,14 @@ def sleep(folder):
     time.sleep(600)
 
 
+def print_for_ever(folder):
+    """Print a line every 10 ms."""
+    note_pid(folder)
+    while True:
+        print("line")
+        time.sleep(0.01)
+
+
 def ignore_signals(folder):
     """Sleep for ever, and ignore all signals that can be ignored."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -1,0 +1,262 @@
+"""Attempt: one start of all processes of a program, until all of them have ended."""
+
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO, final
+
+from shardwise.launch.options import LaunchOptions
+from shardwise.launch.output import Output, last_traceback
+from shardwise.launch.workers import Exit, Workers
+from shardwise.processes import environment
+from shardwise.processes.coordinator import Coordinator, Event
+from shardwise.processes.protocol import Failure, split_address
+
+INITIALIZATION_TIMEOUT = 300.0  # seconds until all processes must have called `distributed.initialize`
+POLL_INTERVAL = 0.05  # seconds between two looks at the processes
+# Seconds that the other processes have after a failure, to report it themselves; and for a process that ends early
+# with exit code 0, in which the others may end too.
+FAILURE_TIME = 1.0
+# After a failure and after Ctrl-C: the signals, each with the seconds after which it is sent.
+AFTER_FAILURE = ((FAILURE_TIME, signal.SIGTERM), (FAILURE_TIME + 2.0, signal.SIGKILL))
+AFTER_INTERRUPT = ((0.0, signal.SIGINT), (2.0, signal.SIGTERM), (3.0, signal.SIGKILL))
+AFTER_SECOND_INTERRUPT = ((0.0, signal.SIGKILL),)
+# The lines of standard error that a report shows where there is no traceback.
+SHOWN_LINES = 15
+
+RESTART_COUNT = "SHARDWISE_RESTART_COUNT"
+# Variables of an outer launcher or user, which the processes must not see beside the launcher's own.
+_OUTER_VARIABLES = tuple(
+    name.replace("SHARDWISE_", prefix, 1)
+    for name in (
+        environment.ADDRESS,
+        environment.BIND_ADDRESS,
+        environment.NUM_PROCESSES,
+        environment.PROCESS_ID,
+        environment.LOCAL_DEVICE_IDS,
+    )
+    for prefix in ("SHARDWISE_", "JAX_")
+)
+
+
+@final
+@dataclass(frozen=True)
+class LaunchFailure:
+    """The first failure of an attempt: its process, the reason, and the traceback or last lines of standard error."""
+
+    rank: int
+    reason: str
+    detail: str
+    code: int
+
+
+@final
+@dataclass
+class _Stop:
+    """Signals that are sent to the processes that still run, each at its time."""
+
+    steps: Sequence[tuple[float, signal.Signals]]
+    start: float = field(default_factory=time.monotonic)
+    sent: int = 0
+
+    def send_due(self, workers: Workers) -> None:
+        while self.sent < len(self.steps) and time.monotonic() - self.start >= self.steps[self.sent][0]:
+            workers.signal(self.steps[self.sent][1])
+            self.sent += 1
+
+
+@final
+class Attempt:
+    """One start of all processes.
+
+    Args:
+        options: the options of the launch.
+        restart: the number of attempts before.
+        log_folder: the folder of the log files.
+        signals: the signals that the launcher has received; the launcher appends to the list.
+        stdout: the target of the processes' standard output.
+        stderr: the target of the processes' standard error.
+    """
+
+    def __init__(
+        self,
+        options: LaunchOptions,
+        restart: int,
+        log_folder: Path,
+        signals: list[signal.Signals],
+        stdout: TextIO,
+        stderr: TextIO,
+    ):
+        self.failure: LaunchFailure | None = None
+        self._options = options
+        self._restart = restart
+        self._signals = signals
+        self._output = Output(log_folder, options.nodes * options.processes, stdout, stderr)
+        self._joined: set[int] = set()
+        self._first_signal: float | None = None  # seconds from the start until the launcher stopped the processes
+        self._coordinator = self._start_coordinator() if options.node_rank == 0 else None
+        self._workers = Workers(self._output)
+
+    @property
+    def exits(self) -> list[Exit]:
+        """The processes that have ended, in the order of their ends."""
+        return self._workers.exits
+
+    def run(self) -> int:
+        """Start the processes and wait for their end. Return the exit code of the launcher.
+
+        Raises:
+            OSError: if the command cannot be executed, or the launcher's output is closed.
+        """
+        try:
+            variables = self._variables()
+            for rank in self._options.ranks:
+                own = {**variables, **self._rank_variables(rank)}
+                self._workers.start(rank, self._options.command, own, self._restart)
+            return self._wait()
+        finally:
+            self._workers.close()
+            if self._coordinator is not None:
+                # In a thread: XLA's service waits for members that were killed.
+                stop = threading.Thread(target=self._coordinator.stop, name="shardwise coordinator stop", daemon=True)
+                stop.start()
+            self._output.close()
+
+    def _start_coordinator(self) -> Coordinator:
+        options = self._options
+        host, port = split_address(options.coordinator, "--coordinator") if options.coordinator else ("127.0.0.1", 0)
+
+        def note(event: Event) -> None:
+            if event.kind == "joined":
+                self._joined.add(event.rank)
+
+        # Launchers on several nodes have a common token only if the user sets it.
+        token = os.environ.get(environment.TOKEN) or ("" if options.nodes > 1 else secrets.token_hex(16))
+        coordinator = Coordinator(
+            options.nodes * options.processes,
+            host=host,
+            port=port,
+            token=token,
+            initialization_timeout=options.timeout or INITIALIZATION_TIMEOUT,
+            on_event=note,
+        )
+        coordinator.start()
+        return coordinator
+
+    def _variables(self) -> dict[str, str]:
+        options, coordinator = self._options, self._coordinator
+        variables = {name: value for name, value in os.environ.items() if name not in _OUTER_VARIABLES}
+        variables |= {
+            environment.LAUNCHER: "1",
+            environment.ADDRESS: options.coordinator if coordinator is None else coordinator.address,
+            environment.NUM_PROCESSES: str(options.nodes * options.processes),
+            RESTART_COUNT: str(self._restart),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": variables.get("PYTHONFAULTHANDLER") or "1",
+        }
+        if coordinator is not None:
+            variables[environment.TOKEN] = coordinator.token
+        if options.timeout is not None:
+            variables[environment.PEER_TIMEOUT] = str(options.timeout)
+        if options.devices_per_process is not None:
+            variables["SHARDWISE_NUM_CPU_DEVICES"] = str(options.devices_per_process)
+        return variables
+
+    def _rank_variables(self, rank: int) -> dict[str, str]:
+        local, gpus = rank - self._options.ranks.start, self._options.devices_per_process or 1
+        device_ids = ",".join(str(gpu) for gpu in range(local * gpus, (local + 1) * gpus))
+        return {environment.PROCESS_ID: str(rank), environment.LOCAL_DEVICE_IDS: device_ids}
+
+    def _wait(self) -> int:
+        """Wait for the end of all processes; stop them after a failure or a signal. Return the exit code."""
+        workers = self._workers
+        stop: _Stop | None = None
+        handled = 0
+        while workers.running:
+            self._output.copy(POLL_INTERVAL)
+            workers.check_guardian()
+            workers.poll()
+            if stop is None and self._has_failed():
+                stop = _Stop(AFTER_FAILURE)
+            if stop is not None and not handled and self.failure is None:
+                self.failure = self._first_failure()
+            if len(self._signals) > handled:
+                stop = self._stop_by_signal(self._signals[-1], handled > 0)
+                handled = len(self._signals)
+            if stop is not None:
+                stop.send_due(workers)
+                if stop.sent and self._first_signal is None:
+                    self._first_signal = time.monotonic() - workers.start_time
+        self._output.close()  # standard error up to the end, for the report
+        if not handled and self.failure is None and self._has_failed():
+            self.failure = self._first_failure()
+        if self.failure is not None:
+            return self.failure.code
+        return 128 + self._signals[0] if handled and any(exit.code for exit in workers.exits) else 0
+
+    def _stop_by_signal(self, number: signal.Signals, again: bool) -> _Stop:
+        if number != signal.SIGINT:
+            return _Stop(((0.0, signal.SIGTERM), (self._options.grace_period, signal.SIGKILL)))
+        self._output.mute_errors()  # every process prints where it was interrupted
+        return _Stop(AFTER_SECOND_INTERRUPT if again else AFTER_INTERRUPT)
+
+    def _has_failed(self) -> bool:
+        return self._failed_exit() is not None
+
+    def _failed_exit(self) -> Exit | None:
+        """Return the first process that ended with an error or too early, or None."""
+        failed = next((exit for exit in self.exits if exit.code), None)
+        return failed or next((exit for exit in self.exits if self._is_premature(exit)), None)
+
+    def _is_premature(self, exit: Exit) -> bool:
+        """Return whether a process ended with exit code 0 although others have waited for it for some time."""
+        coordinator = self._coordinator
+        if coordinator is None or not self._workers.running:
+            return False
+        was_lost = exit.rank in coordinator.failures
+        never_joined = exit.rank not in self._joined and bool(self._joined) and not coordinator.is_ready
+        age = time.monotonic() - self._workers.start_time - exit.seconds
+        return (was_lost or never_joined) and age > FAILURE_TIME
+
+    def _first_failure(self) -> LaunchFailure | None:
+        """Return the first failure, or None if its process still runs and has not been sent a signal.
+
+        The order of the ends is not that of the failures: a process may end later than those that noticed its failure.
+        The coordinator knows the order.
+        """
+        first = next(iter(self._coordinator.failures.values()), None) if self._coordinator is not None else None
+        if first is None:
+            exit = self._failed_exit()
+            return None if exit is None else self._describe(exit, None)
+        exit = next((exit for exit in self.exits if exit.rank == first.rank), None)
+        if exit is not None and (self._first_signal is None or exit.seconds < self._first_signal):
+            return self._describe(exit, first)
+        if self._first_signal is None and first.rank in self._workers.running:
+            return None
+        return LaunchFailure(first.rank, f"{first.reason}{_after(first.step)}", first.detail, 1)
+
+    def _describe(self, exit: Exit, failure: Failure | None) -> LaunchFailure:
+        """Return the failure of a process that has ended.
+
+        Args:
+            exit: the end of the process.
+            failure: the coordinator's description, if it noticed the failure.
+        """
+        lines = self._output.error_lines(exit.rank)
+        detail = failure.detail if failure is not None else ""
+        reason = failure.reason if failure is not None and failure.detail else exit.describe()
+        if exit.code == 0:
+            reason = "it ended with exit code 0 while others still ran (a premature exit)"
+        detail = detail or last_traceback(lines) or "\n".join(lines[-SHOWN_LINES:])
+        step = "" if failure is None else _after(failure.step)
+        code = 128 - exit.code if exit.code < 0 else exit.code or 1
+        return LaunchFailure(exit.rank, f"{reason}{step} (pid {exit.pid})", detail.rstrip(), code)
+
+
+def _after(step: int | None) -> str:
+    return "" if step is None else f", after step {step}"

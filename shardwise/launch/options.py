@@ -1,0 +1,62 @@
+"""Options of `shardwise launch`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from shardwise.processes.protocol import split_address
+
+
+@final
+@dataclass(frozen=True)
+class LaunchOptions:
+    """The options of a launch.
+
+    Attributes:
+        command: the command line of each process.
+        processes: the number of processes that this launcher starts.
+        devices_per_process: the number of virtual CPU devices or GPUs of each process, or None for the defaults.
+        nodes: the number of launchers, each of which starts `processes` processes.
+        node_rank: the number of this launcher, from 0. Launcher 0 hosts the coordinator.
+        coordinator: the `host:port` of the coordinator, or "" for a free port of the loopback address.
+        max_restarts: how often all processes are started again after a failure.
+        log_folder: the folder of the log files, or None for a temporary one that is kept after a failure.
+        timeout: the seconds until all processes must have called `distributed.initialize`, and those that a process
+            waits for others in a collective; None for the defaults.
+        grace_period: the seconds that the processes have to end after SIGTERM.
+    """
+
+    command: Sequence[str]
+    processes: int
+    devices_per_process: int | None = None
+    nodes: int = 1
+    node_rank: int = 0
+    coordinator: str = ""
+    max_restarts: int = 0
+    log_folder: Path | None = None
+    timeout: float | None = None
+    grace_period: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.processes < 1 or self.nodes < 1:
+            raise ValueError("the numbers of processes and nodes must be at least 1")
+        if self.devices_per_process is not None and self.devices_per_process < 1:
+            raise ValueError(f"--devices-per-process must be at least 1, not {self.devices_per_process}")
+        if not 0 <= self.node_rank < self.nodes:
+            raise ValueError(
+                f"--node-rank must be from 0 to {self.nodes - 1} (--nodes {self.nodes}), not {self.node_rank}"
+            )
+        if self.timeout is not None and self.timeout <= 0:
+            raise ValueError(f"--timeout must be more than 0 seconds, not {self.timeout}")
+        if self.coordinator:
+            split_address(self.coordinator, "--coordinator")
+        if self.nodes > 1 and not self.coordinator:
+            raise ValueError("--nodes needs --coordinator host:port: an address of node 0 that all nodes can reach")
+        if self.nodes > 1 and self.max_restarts:
+            raise ValueError("--max-restarts needs one node: on several nodes, let the scheduler start the job again")
+
+    @property
+    def ranks(self) -> range:
+        """The process ids of the processes that this launcher starts."""
+        return range(self.node_rank * self.processes, (self.node_rank + 1) * self.processes)
