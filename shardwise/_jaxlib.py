@@ -30,6 +30,7 @@ from shardwise.lazy import lazy_module
 # MLIR's bindings take half as long to import as this package, and scipy's LAPACK takes longer.
 _mlir = lazy_module("jaxlib.mlir.ir")
 _mlir_extension = lazy_module("jaxlib.mlir._mlir_libs._jax_mlir_ext")
+_chlo = lazy_module("jaxlib.mlir.dialects.chlo")
 _stablehlo = lazy_module("jaxlib.mlir.dialects.stablehlo")
 _lapack = lazy_module("jaxlib.cpu._lapack")
 
@@ -265,6 +266,7 @@ def parse_module(text: str) -> Any:
     registry = _mlir.DialectRegistry()
     _mlir_extension.register_dialects(registry)
     context.append_dialect_registry(registry)
+    _chlo.register_dialect(context)
     _stablehlo.register_dialect(context)
     context.load_all_available_dialects()
     return _mlir.Module.parse(text, context)

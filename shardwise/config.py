@@ -114,6 +114,12 @@ SETTINGS = {
         "the type of the axes that `make_mesh` creates without `axis_types`: auto, or explicit as in JAX",
         choices=("auto", "explicit"),
     ),
+    "callback_errors": Setting(
+        "unchanged",
+        "which error a call raises if a callback fails: the callback's own exception (unchanged), or, as in JAX, a "
+        "JaxRuntimeError with its traceback as text (jax); `as_jax` sets the latter",
+        choices=("unchanged", "jax"),
+    ),
     "default_matmul_precision": Setting(
         None,
         "the precision of matrix products and convolutions whose `precision` is None, where a device has several",
@@ -318,6 +324,7 @@ class Config(threading.local):
     enable_x64: bool
     explicit_x64_dtypes: str
     mesh_axis_types: str
+    callback_errors: str
     default_matmul_precision: str | None
     numpy_dtype_promotion: str
     numpy_rank_promotion: str

@@ -12,8 +12,8 @@ from shardwise import tree
 from shardwise.api.arguments import array_leaves, call_text, describe_function, function_name
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.float0 import flatten_hiding_float0, float0
-from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.dtypes import is_float, is_inexact, is_key
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand
+from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.compiler.ops.control.custom_derivatives import CustomJvp, CustomVjp
@@ -247,7 +247,7 @@ class custom_vjp(_CustomDerivative[_P, _R]):
 
 @final
 class _VjpRule:
-    """A user's fwd and bwd rules as functions of flat lists; `forward` stores the structure of the residuals."""
+    """A user's fwd rule as a function of flat lists."""
 
     def __init__(
         self,
@@ -260,15 +260,12 @@ class _VjpRule:
     ):
         self.call, self.fwd, self.bwd, self.out_tree, self.types = call, fwd, bwd, out_tree, types
         self.symbolic = symbolic
-        self.residual_tree: tree.Structure = None
-        self.in_types: list[ArrayType] = []
 
     @property
     def name(self) -> str:
         return function_name(self.call.function)
 
-    def forward(self, primals: Sequence[Any], active: Sequence[bool]) -> tuple[list[Any], list[Any]]:
-        self.in_types = [x.type for x in primals]
+    def forward(self, primals: Sequence[Any], active: Sequence[bool]) -> tuple[list[Any], list[Any], "_CotangentMap"]:
         leaves: Sequence[Any] = primals
         if self.symbolic:
             leaves = [CustomVJPPrimal(x, perturbed) for x, perturbed in zip(primals, active, strict=True)]
@@ -279,15 +276,47 @@ class _VjpRule:
                 f"the fwd rule of {describe_function(self.call.function)} must return (result, residuals), not {pair!r}"
             )
         out = _check_leaves("fwd rule", "result", pair[0], self.out_tree, self.types, self.call.function)
-        residuals, self.residual_tree = tree.flatten(pair[1])
-        return out, [as_operand(x) for x in residuals]
+        residuals, structure = tree.flatten(pair[1])
+        constants = {number: x for number, x in enumerate(residuals) if isinstance(x, PYTHON_SCALARS)}
+        operands = [as_operand(x) for number, x in enumerate(residuals) if number not in constants]
+        return out, operands, _CotangentMap(self, structure, constants, [x.type for x in primals])
 
-    def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-        types = map(cotangent_type, self.types)
-        dense = [_rule_operand(type, ct, self.symbolic) for type, ct in zip(types, cotangents, strict=True)]
-        residual = self.residual_tree.unflatten(list(residuals))
+
+@final
+class _CotangentMap:
+    """A user's bwd rule as a function of flat lists, after one call of the fwd rule.
+
+    Attributes:
+        rule: the rules.
+        residual_tree: the structure of the residuals.
+        constants: the residuals that are Python scalars, by number: the bwd rule may branch on them.
+        in_types: the types of the arguments.
+    """
+
+    def __init__(
+        self, rule: _VjpRule, residual_tree: tree.Structure, constants: dict[int, Any], in_types: list[ArrayType]
+    ):
+        self.rule, self.residual_tree, self.constants, self.in_types = rule, residual_tree, constants, in_types
+
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    @property
+    def call(self) -> _Call:
+        return self.rule.call
+
+    def __call__(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        types = map(cotangent_type, self.rule.types)
+        dense = [_rule_operand(type, ct, self.rule.symbolic) for type, ct in zip(types, cotangents, strict=True)]
+        arrays = iter(residuals)
+        leaves = [
+            self.constants[number] if number in self.constants else next(arrays)
+            for number in range(self.residual_tree.num_leaves)
+        ]
+        residual = self.residual_tree.unflatten(leaves)
         with resolve_shardings(False):
-            in_cotangents = self.bwd(*self.call.nondiff_args, residual, self.out_tree.unflatten(dense))
+            in_cotangents = self.rule.bwd(*self.call.nondiff_args, residual, self.rule.out_tree.unflatten(dense))
         arguments = self.call.structure.children()
         if not isinstance(in_cotangents, (tuple, list)) or len(in_cotangents) != len(arguments):
             raise TypeError(
@@ -299,7 +328,7 @@ class _VjpRule:
         for number, (argument, cotangent) in enumerate(zip(arguments, in_cotangents, strict=True)):
             leaf_types = [next(in_types) for _ in range(argument.num_leaves)]
             if cotangent is None:
-                out += [_zero_cotangent(type) for type in leaf_types]
+                out += [None] * len(leaf_types)
                 continue
             try:
                 leaves = argument.flatten_up_to(cotangent)
@@ -376,7 +405,7 @@ def _check_leaves(
 
 def _check_cotangent(type: ArrayType, leaf: Any, function: Function) -> Any:
     if leaf is None or isinstance(leaf, SymbolicZero) or not is_inexact(type.dtype):
-        return _zero_cotangent(type)
+        return None
     x = as_operand(leaf, "bwd rule")
     converts = is_float(x.type.dtype) and is_float(type.dtype)  # a cotangent gets the precision of its primal
     if x.type.shape != type.shape or not (converts or x.type.dtype == type.dtype):
@@ -385,8 +414,3 @@ def _check_cotangent(type: ArrayType, leaf: Any, function: Function) -> Any:
             f"type {type}"
         )
     return x
-
-
-def _zero_cotangent(type: ArrayType) -> Any:
-    """Return zeros; None for PRNG keys, which have no numbers."""
-    return None if is_key(type.dtype) else zeros_of(cotangent_type(type).strong())

@@ -211,7 +211,7 @@ def interpret_jaxpr(
     With `keep_lines`, equations that are traced here keep the lines of the jaxpr's equations.
     """
     variables = (*jaxpr.constvars, *jaxpr.invars)
-    env = {var: _match_weak_type(x, var.aval) for var, x in zip(variables, (*consts, *args), strict=True)}
+    env = {var: match_weak_type(x, var.aval) for var, x in zip(variables, (*consts, *args), strict=True)}
 
     def read(atom: Atom) -> Any:
         return atom.array if isinstance(atom, Literal) else env[atom]
@@ -224,7 +224,7 @@ def interpret_jaxpr(
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _match_weak_type(x: Any, aval: ArrayType) -> Any:
+def match_weak_type(x: Any, aval: ArrayType) -> Any:
     """Return an argument, weakly typed as its variable: nested programs expect the types that were traced."""
     operand = as_operand(x)
     if operand.type.dtype != aval.dtype or operand.type.weak == aval.weak:

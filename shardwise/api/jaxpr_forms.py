@@ -10,7 +10,18 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.api.jaxpr import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, program_of
+from shardwise.api.jaxpr import (
+    Atom,
+    ClosedJaxpr,
+    DropVar,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    jaxpr_as_fun,
+    match_weak_type,
+    program_of,
+)
 from shardwise.api.primitive import Primitive, thaw
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import Op
@@ -189,6 +200,14 @@ _BY_NAME: dict[str, tuple[type[Op], Form]] = {
 
 
 @final
+class _JaxprFunction:
+    """A jaxpr as a function, in the form in which interpreters call it."""
+
+    def __init__(self, jaxpr: ClosedJaxpr):
+        self.call_wrapped = jaxpr_as_fun(jaxpr)
+
+
+@final
 class OpPrimitive(Primitive):
     """The primitive of one of Shardwise's ops. Its rules are the op's; `bind` applies the op."""
 
@@ -198,6 +217,12 @@ class OpPrimitive(Primitive):
         self.op_class = op_class
         self.multiple_results = not op_class.single
 
+    def get_bind_params(self, params: Params) -> Params:
+        """Return the keyword arguments of `bind`; those of `custom_jvp_call` include the function, as `subfuns`."""
+        if self._op_class is not CustomJvp:
+            return dict(params)
+        return {**params, "subfuns": (_JaxprFunction(params["call_jaxpr"]),)}
+
     def bind(self, *args: Any, **params: Any) -> Any:
         operands: list[Any] = [as_operand(x, self.name) for x in args]
         if self._form is None:
@@ -206,6 +231,8 @@ class OpPrimitive(Primitive):
             op = self._form.op(params)
             if self._form.order is not None:
                 operands = [operands[number] for number in self._form.order]
+        if op.is_call:
+            operands = list(map(match_weak_type, operands, op.programs[0].in_types))
         return op(*operands)
 
 

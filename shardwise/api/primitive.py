@@ -7,8 +7,8 @@
     batching        `primitive_batchers[primitive]`: operands, their batch dims → results, their batch dims
     lowering        `lowerings[primitive]`: a function of arrays that computes the results by other ops
 
-The lowering is traced when a call is recorded. What it computes is differentiated by the rules alone. It is propagated,
-partitioned and explained as any other program.
+The lowering is traced when a call is recorded, once for operands of the same types. What it computes is differentiated
+by the rules alone. It is propagated, partitioned and explained as any other program.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +18,16 @@ from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.dispatch import recording_frame, use_frames
 from shardwise.compiler.ir.op import BatchAxis, UndefinedPrimal
+from shardwise.compiler.ir.program import Program, Source
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.primitive_call import MissingLowering, Params, PrimitiveCall
 from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.shape.constants import IdentityKey, hashable
 from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.trace.provenance import current_source
+from shardwise.compiler.transforms.memoize import memoized
 from shardwise.errors import MissingRuleError
+from shardwise.tree_util import register_pytree_node
 
 Function = Callable[..., Any]
 
@@ -83,6 +87,10 @@ class Primitive:
         self.abstract_eval = without_effects
         return abstract_eval
 
+    def get_bind_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the keyword arguments with which an interpreter applies an equation with these parameters."""
+        return dict(params)
+
     def bind(self, *args: Any, **params: Any) -> Any:
         """Apply the primitive to arrays, with static parameters.
 
@@ -91,11 +99,18 @@ class Primitive:
         """
         operands = [as_operand(x, self.name) for x in args]
         if recording_frame(operands) is None:
-            if self.impl is None:
+            if self.impl is not None:
+                return self.impl(*args, **params)
+            if self not in lowerings:
                 raise MissingRuleError(f"the primitive {self.name!r} has no implementation: define it with `def_impl`")
-            return self.impl(*args, **params)
-        frozen = _freeze(params)
-        results = PrimitiveCall(self._program([x.type for x in operands], params), self._rules, frozen)(*operands)
+        return self.apply_lowering(*operands, **params)
+
+    def apply_lowering(self, *args: Any, **params: Any) -> Any:
+        """Apply the primitive by its lowering: as a compiled program, which is cached, if nothing is traced."""
+        operands = [as_operand(x, self.name) for x in args]
+        types, frozen = tuple(x.type for x in operands), _freeze(params)
+        program = _lowered_program(self, lowerings.get(self), types, frozen, current_source())
+        results = PrimitiveCall(program, self._rules, frozen)(*operands)
         return list(results) if self.multiple_results else results[0]
 
     def bind_with_trace(
@@ -105,36 +120,14 @@ class Primitive:
         with use_frames(trace.frames):
             return self.bind(*args, **params)
 
-    def _program(self, types: Sequence[ArrayType], params: dict[str, Any]) -> Any:
-        """Return what the primitive computes, for operands of these types."""
-        expected = self._result_types(types, params)
-        lowering = lowerings.get(self)
-
-        def compute(*operands: Any) -> list[Any]:
-            if lowering is None:
-                assert expected is not None
-                return list(MissingLowering(self.lowering_problem, tuple(expected))(*operands))
-            return [as_operand(x, self.name) for x in self._sequence(lowering(*operands, **params))]
-
-        if lowering is None and expected is None:
-            raise MissingRuleError(
-                f"the primitive {self.name!r} cannot be traced: it has neither `def_abstract_eval` nor a lowering"
-            )
-        program = rewrite(self.name, types, compute)
-        shapes = [(type.shape, type.dtype) for type in program.out_types]
-        if expected is not None and shapes != [(type.shape, type.dtype) for type in expected]:
-            raise TypeError(
-                f"the primitive {self.name!r}: its abstract_eval returns {_listed(expected)}, but its lowering "
-                f"computes {_listed(program.out_types)}"
-            )
-        return program
-
-    def _result_types(self, types: Sequence[ArrayType], params: dict[str, Any]) -> list[ArrayType] | None:
+    def result_types(self, types: Sequence[ArrayType], params: dict[str, Any]) -> list[ArrayType] | None:
+        """Return the types of the results by `abstract_eval`; None if it is not defined."""
         if self.abstract_eval is None:
             return None
-        return [as_type(aval) for aval in self._sequence(self.abstract_eval(*types, **params))]
+        return [as_type(aval) for aval in self.sequence(self.abstract_eval(*types, **params))]
 
-    def _sequence(self, results: Any) -> Sequence[Any]:
+    def sequence(self, results: Any) -> Sequence[Any]:
+        """Return the list of results, from what a rule returns."""
         return list(results) if self.multiple_results else [results]
 
     def __repr__(self) -> str:
@@ -169,6 +162,11 @@ class Zero:
         return f"Zero({self.aval})"
 
 
+# Rules may pass both through functions of pytrees, such as vmap: they have no leaves.
+register_pytree_node(Zero, lambda zero: ((), zero.aval), lambda type, _: Zero(type))
+register_pytree_node(UndefinedPrimal, lambda primal: ((), primal.type), lambda type, _: UndefinedPrimal(type))
+
+
 def instantiate_zeros(x: Any) -> Any:
     """Return an array of zeros for a `Zero`, and anything else as it is."""
     return zeros_of(x.aval) if isinstance(x, Zero) else x
@@ -192,14 +190,14 @@ class _Rules:
 
     def jvp(self, params: Params, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         rule = self._rule(primitive_jvps, "cannot be differentiated", "jax.interpreters.ad.primitive_jvps")
-        zeros = [Zero(x.type) if t is None else t for x, t in zip(primals, tangents, strict=True)]
-        results, out_tangents = rule(list(primals), zeros, **thaw(params))
-        results = [as_operand(x, self.name) for x in self.primitive._sequence(results)]
-        return results, [self._array_or_none(t) for t in self.primitive._sequence(out_tangents)]
+        zeros = tuple(Zero(x.type) if t is None else t for x, t in zip(primals, tangents, strict=True))
+        results, out_tangents = rule(tuple(primals), zeros, **thaw(params))
+        results = [as_operand(x, self.name) for x in self.primitive.sequence(results)]
+        return results, [self._array_or_none(t) for t in self.primitive.sequence(out_tangents)]
 
     def transpose(self, params: Params, cotangents: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
         rule = self._rule(primitive_transposes, "cannot be transposed", "jax.interpreters.ad.primitive_transposes")
-        types = self.primitive._result_types([x.type for x in operands], thaw(params))
+        types = self.primitive.result_types([x.type for x in operands], thaw(params))
         if types is None:
             zeros: list[Any] = list(cotangents)
         else:
@@ -214,11 +212,11 @@ class _Rules:
     ) -> tuple[list[Any], list[int | None]]:
         if self.primitive in axis_primitive_batchers:
             rule = axis_primitive_batchers[self.primitive]
-            results, out_dims = rule(axis.size, axis.name, None, list(operands), list(dims), **thaw(params))
+            results, out_dims = rule(axis.size, axis.name, None, tuple(operands), tuple(dims), **thaw(params))
         else:
             rule = self._rule(primitive_batchers, "cannot be batched", "jax.interpreters.batching.primitive_batchers")
-            results, out_dims = rule(list(operands), list(dims), **thaw(params))
-        sequence = self.primitive._sequence
+            results, out_dims = rule(tuple(operands), tuple(dims), **thaw(params))
+        sequence = self.primitive.sequence
         return [as_operand(x, self.name) for x in sequence(results)], list(sequence(out_dims))
 
     def _rule(self, table: dict[Primitive, Function], problem: str, path: str) -> Function:
@@ -231,6 +229,34 @@ class _Rules:
             return None
         operand = as_operand(x, self.name)
         return operand if is_inexact(operand.type.dtype) else None
+
+
+@memoized(maxsize=256)
+def _lowered_program(
+    primitive: Primitive, lowering: Function | None, types: tuple[ArrayType, ...], frozen: Params, source: Source
+) -> Program:
+    """Return what a primitive computes, for operands of these types; `source` is the line that applies it."""
+    params = thaw(frozen)
+    expected = primitive.result_types(types, params)
+
+    def compute(*operands: Any) -> list[Any]:
+        if lowering is None:
+            assert expected is not None
+            return list(MissingLowering(primitive.lowering_problem, tuple(expected))(*operands))
+        return [as_operand(x, primitive.name) for x in primitive.sequence(lowering(*operands, **params))]
+
+    if lowering is None and expected is None:
+        raise MissingRuleError(
+            f"the primitive {primitive.name!r} cannot be traced: it has neither `def_abstract_eval` nor a lowering"
+        )
+    program = rewrite(primitive.name, types, compute)
+    shapes = [(type.shape, type.dtype) for type in program.out_types]
+    if expected is not None and shapes != [(type.shape, type.dtype) for type in expected]:
+        raise TypeError(
+            f"the primitive {primitive.name!r}: its abstract_eval returns {_listed(expected)}, but its lowering "
+            f"computes {_listed(program.out_types)}"
+        )
+    return program
 
 
 def _freeze(params: dict[str, Any]) -> Params:

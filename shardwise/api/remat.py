@@ -62,7 +62,7 @@ def checkpoint(
 
     Raises:
         TypeError: if `fun` or `policy` is not callable, or if `static_argnums` or `static_argnames` have a wrong type.
-        ValueError: if `fun` does not have the static arguments; when called, if a static argument is not hashable.
+        ValueError: if `fun` does not have the static arguments.
 
     Example:
         >>> loss = jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))
@@ -88,7 +88,7 @@ def checkpoint(
     @wraps(function)
     @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
-        arguments = split_static(function, static, args, keywords)
+        arguments = split_static(function, static, args, keywords, cached=False)
         bound = arguments.bind(function)
         leaves, structure = array_leaves(bound, arguments.args, arguments.keywords)
         if not is_traced(leaves):

@@ -11,6 +11,7 @@ from typing import Any, final
 
 from shardwise import tree
 from shardwise.api.arguments import describe_function
+from shardwise.compiler.ops.shape.constants import IdentityKey, hashable
 
 
 @final
@@ -128,24 +129,31 @@ class SplitArguments:
 
 
 def split_static(
-    function: Callable[..., Any], static: ArgumentSelection, args: tuple[Any, ...], keywords: dict[str, Any]
+    function: Callable[..., Any],
+    static: ArgumentSelection,
+    args: tuple[Any, ...],
+    keywords: dict[str, Any],
+    cached: bool = True,
 ) -> SplitArguments:
-    """Separate the static arguments, which must be hashable, from the dynamic ones."""
+    """Separate the static arguments from the dynamic ones.
+
+    With `cached`, a program is cached under the static arguments: they must be hashable. Otherwise, those that are not
+    are compared by identity.
+    """
     if not static:
         return SplitArguments(args, keywords, (), tuple(range(len(args))), {}, {})
     static_args = {position: args[position] for position in range(len(args)) if static.has(position, len(args))}
     static_keywords = {name: value for name, value in keywords.items() if name in static.names}
     key: list[Any] = []
     for argument, value in (*static_args.items(), *sorted(static_keywords.items())):
-        try:
-            hash(value)
-        except TypeError:
+        key_value = hashable(value)
+        if cached and isinstance(key_value, IdentityKey):
             raise ValueError(
                 f"static argument {argument!r} of {describe_function(function)} is {value!r} of type "
                 f"{type(value).__name__}, which is not hashable: static arguments are part of the key under which the "
                 "compiled program is cached. Use a tuple in place of a list, or pass the value as an array."
-            ) from None
-        key.append((argument, type(value), value))
+            )
+        key.append((argument, type(value), key_value))
     positions = tuple(position for position in range(len(args)) if position not in static_args)
     dynamic_keywords = {name: value for name, value in keywords.items() if name not in static_keywords}
     return SplitArguments(

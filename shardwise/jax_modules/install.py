@@ -60,6 +60,7 @@ def as_jax() -> ModuleType:
     jax = import_module("jax")
     for name in _IMPORTED:
         import_module(f"jax.{name}")
+    shardwise.config.update("callback_errors", "jax")  # libraries catch JaxRuntimeError
     return jax
 
 

@@ -31,6 +31,12 @@ def get_opaque_trace_state(*, convention: Any = None) -> OpaqueTraceState:
     return OpaqueTraceState()
 
 
+def find_top_trace(_: Any) -> Any:
+    """Return the innermost function that is being traced, which tracers refer to as their `_trace`; None outside."""
+    frames = open_frames()
+    return frames[-1] if frames else None
+
+
 def trace_state_clean() -> bool:
     """Return whether nothing is being traced."""
     return not open_frames()

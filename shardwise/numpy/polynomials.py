@@ -12,6 +12,7 @@ from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
     astype_weak,
+    broadcast_shapes,
     broadcast_to_shape,
     compiled_function,
     compiled_list_function,
@@ -289,16 +290,16 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
     """Evaluate a polynomial by Horner's method.
 
     Args:
-        p: the coefficients, the highest power first.
+        p: the coefficients along dim 0, the highest power first. Further dims are broadcast with those of `x`.
         x: the points, of any shape.
         unroll: the number of steps per iteration of the loop, which is used for more than 16 coefficients.
 
     Returns:
-        The values, of the shape of `x`.
+        The values, of the shape of `x` broadcast with that of one coefficient.
 
     Raises:
         TypeError: if `p` or `x` is not an array or a number, or if `unroll` is not an integer.
-        ValueError: if `p` has a rank above 1, or if there is a loop and `unroll` is less than 1.
+        ValueError: if the shapes cannot be broadcast, or if there is a loop and `unroll` is less than 1.
 
     Example:
         >>> jnp.polyval(jnp.array([1, 0, 2]), jnp.array([2, 3]))
@@ -310,19 +311,20 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
 @compiled_function
 def _polyval(p: Any, x: Any, *, unroll: int) -> Any:
     dtype, weak = promote_dtypes("polyval", (type_of(p, "polyval"), type_of(x, "polyval")))
-    coefficients, points = (
-        astype_weak(z, dtype, weak) for z in (_as_coefficients("polyval", p), as_operand(x, "polyval"))
-    )
+    coefficients, points = (astype_weak(as_operand(z, "polyval"), dtype, weak) for z in (p, x))
+    count, *dims = coefficients.type.shape or (1,)
+    shape = broadcast_shapes("polyval", tuple(dims), points.type.shape)
+    points = broadcast_to_shape(points, shape)
     result = full_like(points, 0)
-    if coefficients.type.size > _UNROLL_LIMIT:
 
-        def step(total: Any, coefficient: Any) -> Any:
-            return add(multiply(total, points), coefficient), None
+    def step(total: Any, coefficient: Any) -> Any:
+        return add(multiply(total, points), broadcast_to_shape(coefficient, shape)), None
 
+    if count > _UNROLL_LIMIT:
         return scan(step, result, coefficients, unroll=unroll)[0]
-    for index in range(coefficients.type.size):
-        coefficient = Reshape(())(slice_along(coefficients, 0, index, index + 1))
-        result = add(multiply(result, points), broadcast_to_shape(coefficient, points.type.shape))
+    for index in range(count):
+        coefficient = coefficients if coefficients.type.ndim == 0 else slice_along(coefficients, 0, index, index + 1)
+        result, _ = step(result, Reshape(tuple(dims))(coefficient))
     return result
 
 

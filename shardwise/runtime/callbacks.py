@@ -2,10 +2,11 @@
 
 An exception cannot propagate through XLA: on several devices the others would wait for the failed one, and then abort
 the process. So a failing callback records its exception, the program continues with zeros, and the caller raises the
-exception after the run. On one device the callback stops XLA at once. The caller waits for programs with callbacks, so
-that no callback runs after the call.
+exception after the run, unchanged or as the setting `callback_errors` says. On one device the callback stops XLA at
+once. The caller waits for programs with callbacks, so that no callback runs after the call.
 """
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
@@ -14,6 +15,7 @@ import numpy as np
 
 from shardwise._jaxlib import RuntimeFailure
 from shardwise.compiler.lower.hlo import HostCallback
+from shardwise.config import config
 
 
 class CallbackFailure(RuntimeError):
@@ -42,7 +44,7 @@ class Callbacks:
         finally:
             del self._runs[run]
         if failures:
-            raise failures[0]
+            raise _error_of(failures[0])
 
     def record_failure(self, error: BaseException) -> None:
         """Record a failure in every active run: a callback does not know which run called it."""
@@ -52,6 +54,15 @@ class Callbacks:
     @property
     def is_failing(self) -> bool:
         return any(self._runs.values())
+
+
+def _error_of(failure: BaseException) -> BaseException:
+    """Return the error that a call raises for an exception of a callback."""
+    if config.callback_errors == "unchanged" or not isinstance(failure, Exception):
+        return failure
+    error = RuntimeFailure("a callback failed:\n" + "".join(traceback.format_exception(failure)).rstrip())
+    error.__cause__ = failure
+    return error
 
 
 @final

@@ -253,6 +253,18 @@ class TestErrors:
             sw.jit(function)(rows)
         assert log.seen == []
 
+    def test_errors_as_jax_raises_them(self, rows):
+        """Libraries written for JAX catch its error, and look for the exception in its message."""
+
+        def fails(x):
+            raise ValueError("from the user's callback")
+
+        with sw.config.override("callback_errors", "jax"):
+            for x in (1.0, rows):
+                with pytest.raises(sw.errors.JaxRuntimeError, match="ValueError: from the user's callback") as caught:
+                    sw.jit(lambda x: sw.pure_callback(fails, x, x))(x)
+                assert isinstance(caught.value.__cause__, ValueError)
+
     def test_result_of_another_type_raises(self):
         with pytest.raises(TypeError, match=r"returned float64\[3\], but result_shape_dtypes has f32\[\]"):
             sw.jit(lambda x: sw.pure_callback(lambda a: np.zeros(3), SCALAR, x))(1.0)
@@ -373,3 +385,14 @@ def test_lines_are_printed_atomically(mesh):
 
 def test_io_callback_is_where_jax_has_it():
     assert io_callback_as_jax_has_it is sw.io_callback
+
+
+def test_callbacks_beside_ops_that_stablehlo_lacks():
+    """`top_k` and `erf` are ops of CHLO."""
+
+    def function(x):
+        return lax.top_k(sw.pure_callback(lambda x: -x, x, x), 2)[0], lax.erf(x)
+
+    largest, error = sw.jit(function)(jnp.array([0.0, -3.0, 2.0]))
+    np.testing.assert_array_equal(largest, [3, 0])
+    np.testing.assert_allclose(error, [0, -0.99998, 0.99532], atol=1e-5)

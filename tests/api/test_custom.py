@@ -7,6 +7,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise import lax
 from shardwise.api.custom import SymbolicZero
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -215,3 +216,104 @@ def test_differentiated_closure_raises():
         return f(2.0 * w)
 
     assert "closes over a value that is being differentiated" in raised(TypeError, sw.grad(outer), 3.0)
+
+
+def test_residuals_that_are_python_scalars_stay_python_scalars():
+    @sw.custom_vjp
+    def scale(x, y):
+        return x * y
+
+    def forward(x, y):
+        return x * y, (x, y, True, 3)
+
+    def backward(residuals, cotangent):
+        x, y, is_scaled, count = residuals
+        assert is_scaled is True and list(range(count)) == [0, 1, 2]
+        return count * cotangent * y, cotangent * x
+
+    scale.defvjp(forward, backward)
+    for transform in (lambda f: f, sw.jit):
+        assert [float(ct) for ct in transform(sw.grad(scale, (0, 1)))(2.0, 5.0)] == [15, 2]
+    gradients = sw.vmap(sw.grad(scale, (0, 1)), in_axes=(0, None))(jnp.arange(3.0), 5.0)
+    np.testing.assert_array_equal(gradients, [[15, 15, 15], [0, 1, 2]])
+    total = sw.grad(lambda x, y: sw.vmap(scale, in_axes=(0, None))(x, y).sum(), (0, 1))(jnp.arange(3.0), 5.0)
+    np.testing.assert_array_equal(total[0], [15, 15, 15])
+    assert total[1] == 3
+
+
+def test_residuals_of_calls_with_different_active_arguments():
+    """Each call of the fwd rule has its own residuals, whose structure may depend on what is differentiated."""
+
+    @sw.custom_vjp
+    def product(x, y):
+        return x * y
+
+    def forward(x, y):
+        saved = {"y": y.value} if x.perturbed else {}
+        if y.perturbed:
+            saved["x"] = x.value
+        return x.value * y.value, saved
+
+    def backward(residuals, cotangent):
+        return tuple(cotangent * residuals[name] if name in residuals else None for name in ("y", "x"))
+
+    product.defvjp(forward, backward, symbolic_zeros=True)
+    first, pull_first = sw.vjp(lambda x: product(x, 3.0), 2.0)
+    second, pull_second = sw.vjp(lambda y: product(2.0, y), 3.0)
+    third, pull_third = sw.vjp(product, 2.0, 3.0)
+    assert first == second == third == 6
+    assert pull_first(1.0)[0] == 3 and pull_second(1.0)[0] == 2
+    assert [float(ct) for ct in pull_third(1.0)] == [3, 2]
+
+
+@pytest.mark.parametrize("kind", ["jvp", "vjp"])
+def test_vmap_keeps_unbatched_results_without_tangents(kind):
+    """A loop counter that passes through a function with rules stays unbatched, so that conditions on it do."""
+
+    def function(count, x):
+        return count + 1, 2 * x
+
+    if kind == "jvp":
+        step = sw.custom_jvp(function)
+        step.defjvp(lambda primals, tangents: (step(*primals), (np.zeros((), sw.dtypes.float0), 3 * tangents[1])))
+    else:
+        step = sw.custom_vjp(function)
+        step.defvjp(lambda count, x: (function(count, x), None), lambda _, cotangents: (None, 3 * cotangents[1]))
+
+    def outer(count, x):
+        count, x = step(count, x)
+        return lax.cond(count > 3, lambda: x, lambda: x + 1)
+
+    def mapped(x):
+        return sw.vmap(outer, in_axes=(None, 0))(4, x)
+
+    jaxpr = sw.make_jaxpr(mapped)(jnp.arange(3.0))
+    seen = [equation.primitive.name for equation in jaxpr.eqns]
+    assert "cond" in seen and "select_n" not in seen
+    np.testing.assert_array_equal(mapped(jnp.arange(3.0)), [0, 2, 4])
+    np.testing.assert_array_equal(sw.grad(lambda x: mapped(x).sum())(jnp.arange(3.0)), [3, 3, 3])
+    np.testing.assert_array_equal(sw.vmap(sw.grad(lambda x: outer(4, x)))(jnp.arange(3.0)), [3, 3, 3])
+
+
+def test_a_zero_cotangent_of_a_rule_is_not_propagated():
+    """A rule that returns None for an argument does not run the transpose rules before it."""
+    calls = []
+
+    @sw.custom_vjp
+    def marked(x):
+        return x
+
+    def backward(_, cotangent):
+        calls.append(cotangent)
+        return (cotangent,)
+
+    marked.defvjp(lambda x: (x, None), backward)
+
+    @sw.custom_vjp
+    def first(x, y):
+        return x
+
+    first.defvjp(lambda x, y: (x, None), lambda _, cotangent: (cotangent, None))
+    gradients = sw.grad(lambda x, y: first(x, marked(y)), (0, 1))(1.0, 2.0)
+    assert [float(ct) for ct in gradients] == [1, 0]
+    assert not calls

@@ -135,3 +135,50 @@ def test_missing_rules_are_errors():
 def test_zeros():
     np.testing.assert_array_equal(instantiate_zeros(Zero.from_primal_value(jnp.ones(2))), np.zeros(2))
     assert repr(Zero(sw.typeof(jnp.ones(2)))) == "Zero(f32[2])"
+
+
+def test_rules_receive_tuples_and_may_map_zeros_over_a_batch():
+    """Rules that map other rules pass zeros and undefined primals through vmap, as pytrees without leaves."""
+    double_p = Primitive("double")
+    double_p.multiple_results = True
+    double_p.def_abstract_eval(lambda x, y: [x])
+    lowerings[double_p] = lambda x, y: [2 * x]
+
+    def jvp(primals, tangents):
+        assert isinstance(primals, tuple) and isinstance(tangents[1], Zero)
+        return double_p.bind(*primals), [2 * tangents[0]]
+
+    def batch(operands, dims):
+        assert isinstance(operands, tuple) and dims == (0, None)
+        return double_p.bind(operands[0], operands[1]), (0,)
+
+    primitive_jvps[double_p], primitive_batchers[double_p] = jvp, batch
+    x = jnp.arange(3.0)
+    assert sw.vmap(sw.grad(lambda x: double_p.bind(x, 1)[0]))(x).tolist() == [2, 2, 2]
+    zero, primal = Zero(sw.typeof(x)), UndefinedPrimal(sw.typeof(x))
+    assert primal.aval is sw.typeof(x)
+    for node in (zero, primal):
+        leaves, structure = sw.tree.flatten(node)
+        assert leaves == [] and structure.unflatten([]).aval is node.aval
+    mapped = sw.vmap(lambda x, zero: x + zero.aval.size, in_axes=(0, None))(x, zero)
+    assert mapped.tolist() == [3, 4, 5]
+
+
+def test_a_primitive_with_a_lowering_alone_runs_compiled_and_is_traced_once():
+    traced = []
+    shift_p = Primitive("shift")
+
+    def shift(x, *, by):
+        traced.append(x.shape)
+        return x + by
+
+    lowerings[shift_p] = shift
+    x = jnp.arange(3.0)
+    for _ in range(3):
+        results = shift_p.bind(x, by=1), shift_p.bind(x, by=2)
+    assert [y.tolist() for y in results] == [[1, 2, 3], [2, 3, 4]]
+    assert len(traced) == 2
+    assert shift_p.bind(jnp.ones(2), by=1).tolist() == [2, 2] and len(traced) == 3
+    for _ in range(2):
+        assert sw.jit(lambda x: shift_p.bind(x, by=5) + shift_p.bind(2 * x, by=5))(x).tolist() == [10, 13, 16]
+    assert len(traced) <= 5  # one for each place in the program

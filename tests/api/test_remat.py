@@ -135,3 +135,8 @@ def test_closures_static_arguments_and_forms():
 def test_static_arguments_by_name():
     power = sw.checkpoint(lambda x, n: x**n if n else x, static_argnames="n")
     assert float(sw.jit(sw.grad(lambda x: power(x, n=3)))(2.0)) == 12.0
+
+
+def test_static_arguments_need_not_be_hashable():
+    powers = sw.checkpoint(lambda x, options: x ** options["n"], static_argnums=1)
+    assert float(sw.jit(sw.grad(lambda x: powers(x, {"n": 3})))(2.0)) == 12.0

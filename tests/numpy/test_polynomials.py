@@ -35,6 +35,7 @@ CASES = [
     Case("polyval", (N, N)),
     Case("polyval", (f(20), f(3) / 4), atol=1e-4),
     Case("polyval", (P[:0], Q)),
+    *(Case("polyval", (p, x)) for p, x in ((f(4, 2), f()), (f(4, 1, 2), f(3, 1)))),
     Case("poly", (P,)),
     *(
         Case("vander", (x,), options)
@@ -53,6 +54,7 @@ LIKE_JAX = [
     Case("poly", (np.array([1j, -1j, 2], np.complex64),), atol=1e-5),
     Case("poly", (P[:0],)),
     Case("i0", (2,)),
+    Case("polyval", (f(20, 2), np.float32(0.5)), atol=1e-4),
     Case("polyfit", (f(9), f(9), 2), rtol=1e-3, atol=1e-3),
 ]
 

@@ -47,6 +47,11 @@ class UndefinedPrimal:
 
     type: ArrayType
 
+    @property
+    def aval(self) -> ArrayType:
+        """The type, under the name that JAX uses."""
+        return self.type
+
 
 @final
 @dataclass(frozen=True)

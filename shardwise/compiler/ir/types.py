@@ -14,6 +14,7 @@ from shardwise.compiler.dtypes import (
     SHORT_NAMES,
     DType,
     integer_range,
+    is_inexact,
     is_integer,
     is_key,
     key_words,
@@ -172,6 +173,10 @@ class ArrayType:
             return self
         words = self.explicit and replace(self.explicit, dims=(*self.explicit.dims, ()))
         return ArrayType((*self.shape, key_words(self.dtype)), np.uint32, False, self.varying, words)
+
+    def to_tangent_aval(self) -> "ArrayType":
+        """Return the type of tangents, under the name that JAX uses; the type itself if it has no tangents."""
+        return self.strong() if is_inexact(self.dtype) else self
 
     def strong(self) -> "ArrayType":
         return ArrayType(self.shape, self.dtype, False, self.varying, self.explicit) if self.weak else self

@@ -65,6 +65,11 @@ class Frame:
         self._captured: dict[int, tuple[Any, Value]] = {}
         self._varied: dict[tuple[Value, tuple[str, ...]], Value] = {}
 
+    @property
+    def main(self) -> "Frame":
+        """The frame itself: what the traces of JAX's tracers have in common, by the name that JAX uses."""
+        return self
+
     def input(self, type: ArrayType) -> "Tracer":
         """Add an input to the program, and return its tracer."""
         value = Value(type)
@@ -241,7 +246,7 @@ class Tracer(Array):
 
     @property
     def _trace(self) -> Frame:
-        """The frame, under the name that libraries with tracers of their own use (Haiku)."""
+        """The frame, under the name that JAX uses, which libraries with tracers of their own read."""
         return self.frame
 
     @property

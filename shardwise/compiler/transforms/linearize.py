@@ -118,6 +118,12 @@ class DualFrame(Frame):
             self.evaluate(self.evaluated + 1)
         return self.duals.primal[tracer.value]
 
+    def has_tangent(self, tracer: Tracer) -> bool:
+        """Return whether `tracer`, of this frame, has a tangent that is not known to be zero."""
+        while tracer.value not in self.duals.primal:
+            self.evaluate(self.evaluated + 1)
+        return tracer.value in self.duals.tangent
+
     def evaluate(self, count: int) -> None:
         """Evaluate the first `count` equations in the outer frames, except for those that are evaluated already."""
         equations = self.equations[self.evaluated : count]

@@ -7,7 +7,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.core import valid_jaxtype
 from shardwise.jax_modules.extend import primitives
 from shardwise.jax_modules.missing import report_missing
-from shardwise.jax_modules.trace_state import get_opaque_trace_state
+from shardwise.jax_modules.trace_state import find_top_trace, get_opaque_trace_state
 
 __all__ = [
     "ClosedJaxpr",  # Diffrax, Equinox
@@ -19,6 +19,7 @@ __all__ = [
     "Primitive",  # Equinox
     "TraceTag",  # Haiku
     "Var",  # Distrax, Equinox, Haiku
+    "find_top_trace",  # Equinox
     "get_opaque_trace_state",  # Flax, Haiku
     "jaxpr_as_fun",  # Haiku
     "mapped_aval",  # Equinox

@@ -1,12 +1,21 @@
-"""jax.interpreters.mlir: lowering rules of primitives, as functions that are traced."""
+"""jax.interpreters.mlir: lowering rules of primitives.
 
-from collections.abc import Callable
+A lowering is a function of arrays, which is traced. A rule that JAX would call with MLIR values is called with arrays
+too. It may call Python functions by `emit_python_callback`, as Equinox does; building MLIR operations is an error.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
+from shardwise.api.callback import call_host
 from shardwise.api.primitive import Primitive, lowerings
+from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.compiler.arrays.operands import type_of
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.errors import MissingRuleError
 from shardwise.jax_modules.missing import report_missing
 
-__all__ = ["lower_fun", "register_lowering"]  # Equinox
+__all__ = ["emit_python_callback", "lower_fun", "register_lowering"]  # Equinox
 
 
 @final
@@ -17,19 +26,54 @@ class _TracedLowering:
         self.function = function
 
 
+@final
+class _LoweringContext:
+    """The context of a lowering rule: the types of operands and results."""
+
+    def __init__(self, avals_in: Sequence[ArrayType], avals_out: Sequence[ArrayType]):
+        self.avals_in, self.avals_out = avals_in, avals_out
+        self.module_context = self
+
+    def add_keepalive(self, value: Any) -> None:
+        """Do nothing: programs keep their callbacks alive."""
+
+
 def lower_fun(function: Callable[..., Any], multiple_results: bool = True) -> _TracedLowering:
     """Return a function of arrays as a lowering rule."""
     return _TracedLowering(function)
 
 
 def register_lowering(primitive: Primitive, rule: Any, platform: str | None = None, **_: Any) -> Any:
-    """Register the lowering of a primitive, which `lower_fun` has made.
+    """Register the lowering of a primitive: what `lower_fun` has made, or a rule that calls Python functions."""
 
-    A rule that builds MLIR is not supported: the primitive then has no lowering, and compiling it is an error.
-    """
-    if isinstance(rule, _TracedLowering):
-        lowerings[primitive] = rule.function
+    def call_rule(*operands: Any, **params: Any) -> Any:
+        types = [type_of(x) for x in operands]
+        results = primitive.result_types(types, params)
+        try:
+            values = list(rule(_LoweringContext(types, results or ()), *operands, **params))
+        except Exception as error:
+            raise MissingRuleError(primitive.lowering_problem) from error
+        return values if primitive.multiple_results else values[0]
+
+    lowerings[primitive] = rule.function if isinstance(rule, _TracedLowering) else call_rule
     return rule
+
+
+def emit_python_callback(
+    ctx: Any,
+    callback: Callable[..., Any],
+    token: Any,
+    operands: Sequence[Any],
+    operand_avals: Sequence[ArrayType],
+    result_avals: Sequence[ArrayType],
+    *,
+    has_side_effect: bool,
+    sharding: Any = None,
+) -> tuple[Sequence[Any], Any, None]:
+    """Call a Python function of arrays from the program. Returns the results, the token, and None."""
+    structs = tuple(ShapeDtypeStruct(type.shape, type.dtype) for type in result_avals)
+    kind = "unordered" if has_side_effect else "pure"
+    return call_host(callback, structs, tuple(operands), {}, kind, sharding), token, None
 
 
 report_missing(__name__, __all__)

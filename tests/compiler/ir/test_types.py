@@ -163,3 +163,8 @@ def test_marks_of_types_are_explained():
         f"{weak}\n  `V:data` {varying} 'data': it differs between devices."
         f"\n  `V:(data,model)` {varying} 'data' and 'model': it differs between devices."
     )
+
+
+def test_types_of_tangents():
+    assert ArrayType((2,), np.float32, weak=True).to_tangent_aval() is ArrayType((2,), np.float32)
+    assert ArrayType((2,), np.int32).to_tangent_aval() is ArrayType((2,), np.int32)

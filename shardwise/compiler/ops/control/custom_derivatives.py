@@ -7,14 +7,17 @@ of arrays by applying ops. Rules compare by identity. A program that contains on
 from collections.abc import Sequence
 from typing import Any, Protocol, final
 
+from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, UndefinedPrimal
+from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import CallLike, drop_none, insert_none, present_mask
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.reduce.sum import Sum
-from shardwise.compiler.ops.shape.movement import move_dim
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.slicing import slice_along
 
 
 class JvpRule(Protocol):
@@ -26,15 +29,21 @@ class JvpRule(Protocol):
 
 
 class VjpRule(Protocol):
-    """A derivative rule for reverse mode.
-
-    `forward` returns results and residuals; `backward` maps residuals and cotangents of results to those of arguments.
-    """
+    """A derivative rule for reverse mode: `forward` returns results, residuals, and the map of cotangents."""
 
     @property
     def name(self) -> str: ...
-    def forward(self, primals: Sequence[Any], active: Sequence[bool]) -> tuple[list[Any], list[Any]]: ...
-    def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]: ...
+    def forward(
+        self, primals: Sequence[Any], active: Sequence[bool]
+    ) -> tuple[list[Any], list[Any], "CotangentMap"]: ...
+
+
+class CotangentMap(Protocol):
+    """Maps residuals and cotangents of results to cotangents of arguments; None is zero."""
+
+    @property
+    def name(self) -> str: ...
+    def __call__(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]: ...
 
 
 @record
@@ -53,6 +62,14 @@ class Custom(CallLike):
             )
         return list(primals[:count]), list(tangents[:count])
 
+    def _vmapped(self, axis: BatchAxis, dims: Sequence[int | None]) -> tuple[Program, tuple[int | None, ...]]:
+        """Return the batched program and the batch dims of its results.
+
+        A result with tangents is batched at dim 0 in any case, because the rule may return a batched tangent for it.
+        """
+        differentiable = tuple(is_inexact(type.dtype) for type in self.program.out_types)
+        return installed.transforms.vmap(self.program, axis, tuple(dims), everywhere=differentiable)
+
 
 @final
 @record
@@ -66,8 +83,8 @@ class CustomJvp(Custom):
         return self.rule.jvp(*self.without_captured(primals, tangents))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims), everywhere=True)
-        rule = _MappedJvp(self.rule, axis, tuple(dims[: len(dims) - self.captured]))
+        program, out_dims = self._vmapped(axis, dims)
+        rule = _MappedJvp(self.rule, axis, tuple(dims[: len(dims) - self.captured]), out_dims)
         return CustomJvp(program, self.captured, rule)(*operands), out_dims
 
 
@@ -88,14 +105,14 @@ class CustomVjp(Custom):
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         primals, tangents = self.without_captured(primals, tangents)
         active = present_mask(tangents)
-        results, residuals = self.rule.forward(primals, active)
+        results, residuals, backward = self.rule.forward(primals, active)
         types = tuple(x.type for x in primals)
-        linear = CustomLin(self.rule, types, self.program.out_types, active, len(residuals))
+        linear = CustomLin(backward, types, self.program.out_types, active, len(residuals))
         return results, linear(*residuals, *drop_none(tangents))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims), everywhere=True)
-        rule = _MappedVjp(self.rule, axis, tuple(dims[: len(dims) - self.captured]))
+        program, out_dims = self._vmapped(axis, dims)
+        rule = _MappedVjp(self.rule, axis, tuple(dims[: len(dims) - self.captured]), out_dims)
         return CustomVjp(program, self.captured, rule)(*operands), out_dims
 
 
@@ -110,7 +127,7 @@ class CustomLin(Op):
     name = "custom_lin"
     single = False
     accepts_keys = infers_varying = True
-    rule: VjpRule
+    rule: CotangentMap
     in_types: tuple[ArrayType, ...]
     results: tuple[ArrayType, ...]
     active: tuple[bool, ...]
@@ -126,7 +143,7 @@ class CustomLin(Op):
         residuals = operands[: self.residuals]
         if any(isinstance(x, UndefinedPrimal) for x in residuals):
             raise TypeError(f"custom_vjp: `{self.rule.name}` cannot be transposed with respect to its residuals")
-        cotangents = self.rule.backward(residuals, cotangent)
+        cotangents = self.rule(residuals, cotangent)
         active = (ct for ct, is_active in zip(cotangents, self.active, strict=True) if is_active)
         return (*[None] * self.residuals, *active)
 
@@ -142,11 +159,12 @@ class CustomLin(Op):
 @final
 @record
 class _MappedJvp:
-    """A JVP rule under vmap; all results are batched along dim 0."""
+    """A JVP rule under vmap. `dims` and `out_dims` are the batch dims of the operands and results."""
 
     rule: JvpRule
     axis: BatchAxis
     dims: tuple[int | None, ...]
+    out_dims: tuple[int | None, ...]
 
     @property
     def name(self) -> str:
@@ -163,51 +181,106 @@ class _MappedJvp:
             return [*results, *drop_none(out_tangents)]
 
         # A tangent has the batch dim of its primal.
-        dims = (*self.dims, *(dim for dim, is_active in zip(self.dims, active, strict=True) if is_active))
-        outputs = _vmap(both, self.axis, [*primals, *drop_none(tangents)], dims, self.name)
-        return outputs[: len(out_active)], insert_none(outputs[len(out_active) :], out_active)
+        dims = (*self.dims, *_masked(self.dims, active))
+        outputs, dims_now = _map(both, self.axis, [*primals, *drop_none(tangents)], dims, self.name)
+        outputs = _with_batch_dims(outputs, dims_now, (*self.out_dims, *_masked(self.out_dims, out_active)), self.axis)
+        count = len(self.out_dims)
+        return outputs[:count], insert_none(outputs[count:], out_active)
 
 
 @final
 @record
 class _MappedVjp:
-    """A VJP rule under vmap; all results and residuals are batched along dim 0."""
+    """A VJP rule under vmap. `dims` and `out_dims` are the batch dims of the operands and results."""
 
     rule: VjpRule
     axis: BatchAxis
     dims: tuple[int | None, ...]
+    out_dims: tuple[int | None, ...]
 
     @property
     def name(self) -> str:
         return self.rule.name
 
-    def forward(self, primals: Sequence[Any], active: Sequence[bool]) -> tuple[list[Any], list[Any]]:
-        count = 0
+    def forward(
+        self, primals: Sequence[Any], active: Sequence[bool]
+    ) -> tuple[list[Any], list[Any], "_MappedCotangentMap"]:
+        backward: CotangentMap | None = None
 
         def both(*args: Any) -> list[Any]:
-            nonlocal count
-            results, residuals = self.rule.forward(args, active)
-            count = len(results)
+            nonlocal backward
+            results, residuals, backward = self.rule.forward(args, active)
             return [*results, *residuals]
 
-        outputs = _vmap(both, self.axis, primals, self.dims, self.name)
-        return outputs[:count], outputs[count:]
+        outputs, dims_now = _map(both, self.axis, primals, self.dims, self.name)
+        assert backward is not None
+        count = len(self.out_dims)
+        results = _with_batch_dims(outputs[:count], dims_now, self.out_dims, self.axis)
+        mapped = _MappedCotangentMap(backward, self.axis, tuple(dims_now[count:]), self.dims, self.out_dims)
+        return results, outputs[count:], mapped
 
-    def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+
+@final
+@record
+class _MappedCotangentMap:
+    """A map of cotangents under vmap, with the batch dims of residuals, arguments and results."""
+
+    backward: CotangentMap
+    axis: BatchAxis
+    residual_dims: tuple[int | None, ...]
+    dims: tuple[int | None, ...]
+    out_dims: tuple[int | None, ...]
+
+    @property
+    def name(self) -> str:
+        return self.backward.name
+
+    def __call__(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        active = present_mask(cotangents)
+        nonzero: tuple[bool, ...] = ()
+
         def back(*args: Any) -> list[Any]:
-            return self.rule.backward(
-                args[: len(residuals)], insert_none(args[len(residuals) :], present_mask(cotangents))
-            )
+            nonlocal nonzero
+            out = self.backward(args[: len(residuals)], insert_none(args[len(residuals) :], active))
+            nonzero = present_mask(out)
+            return drop_none(out)
 
-        args = [*residuals, *drop_none(cotangents)]
-        batched = _vmap(back, self.axis, args, (0,) * len(args), self.name)
+        dims = (*self.residual_dims, *_masked(self.out_dims, active))
+        outputs, dims_now = _map(back, self.axis, [*residuals, *drop_none(cotangents)], dims, self.name)
         # The cotangent of an unbatched argument is the sum over the batch.
-        return [
-            Sum((0,))(ct) if dim is None else move_dim(ct, 0, dim) for ct, dim in zip(batched, self.dims, strict=True)
+        batched = [
+            Sum((0,))(batch_dim_at(ct, dim, 0, self.axis.size))
+            if target is None
+            else batch_dim_at(ct, dim, target, self.axis.size)
+            for ct, dim, target in zip(outputs, dims_now, _masked(self.dims, nonzero), strict=True)
         ]
+        return insert_none(batched, nonzero)
 
 
-def _vmap(function: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str) -> list[Any]:
-    """Apply vmap to `function`, with all outputs batched along dim 0."""
-    outputs, out_dims = installed.transforms.map_function(function, axis, args, dims, name)
-    return [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(outputs, out_dims, strict=True)]
+def _map(
+    function: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str
+) -> tuple[list[Any], list[int | None]]:
+    """Apply vmap to `function`; if no argument is batched, call it."""
+    if all(dim is None for dim in dims):
+        outputs = list(function(*args))
+        return outputs, [None] * len(outputs)
+    return installed.transforms.map_function(function, axis, args, dims, name)
+
+
+def _masked(dims: Sequence[int | None], mask: Sequence[bool]) -> list[int | None]:
+    return [dim for dim, is_marked in zip(dims, mask, strict=True) if is_marked]
+
+
+def _with_batch_dims(
+    values: Sequence[Any], dims: Sequence[int | None], targets: Sequence[int | None], axis: BatchAxis
+) -> list[Any]:
+    """Return values with their batch dims at `targets`. Where the target is None, all slices are equal."""
+    out = []
+    for x, dim, target in zip(values, dims, targets, strict=False):
+        if target is not None:
+            out.append(batch_dim_at(x, dim, target, axis.size))
+        elif dim is None:
+            out.append(x)
+        else:
+            out.append(Reshape(x.type.without((dim,)).shape)(slice_along(x, dim, 0, 1)))
+    return out

@@ -1,0 +1,96 @@
+"""jax.interpreters and jax.extend.core: what libraries that define primitives ask of tracers and lowerings."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.api.primitive import Primitive
+from shardwise.errors import MissingRuleError
+from shardwise.jax_modules.extend.core import find_top_trace
+from shardwise.jax_modules.interpreters import ad, mlir
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, sw.jit])
+def test_tracers_of_a_jvp_with_a_tangent(transform):
+    found = []
+
+    def function(x, y):
+        trace = find_top_trace((x, y))
+        values = {
+            "argument": x,
+            "result": jnp.sin(x) * y,
+            "stopped": sw.lax.stop_gradient(x),
+            "integer": x.astype(int),
+            "constant": jnp.ones(2),
+            "number": 3,
+        }
+        found.append(
+            [name for name, z in values.items() if isinstance(z, ad.JVPTracer) and z._trace.main is trace.main]
+        )
+        return values["result"]
+
+    assert find_top_trace(()) is None
+    value, tangent = transform(lambda x: sw.jvp(function, (x, 2.0), (1.0, 0.0)))(0.5)
+    np.testing.assert_allclose([value, tangent], [2 * np.sin(0.5), 2 * np.cos(0.5)], rtol=1e-6)
+    assert found == [["argument", "result"]]
+
+
+def test_tracers_of_an_outer_jvp_belong_to_another_trace():
+    def inner(y, x):
+        trace = find_top_trace(y)
+        assert isinstance(x, ad.JVPTracer) and x._trace.main is not trace.main
+        return x * y
+
+    def outer(x):
+        return sw.jvp(lambda y: inner(y, x), (x,), (1.0,))[1]
+
+    assert sw.jvp(outer, (3.0,), (1.0,))[1] == 1
+
+
+def test_a_lowering_that_calls_python():
+    negate_p = Primitive("negate")
+    negate_p.multiple_results = True
+    negate_p.def_abstract_eval(lambda x: [x])
+    seen = []
+
+    def lower(ctx, x):
+        def callback(x):
+            seen.append(np.asarray(x).tolist())
+            return (-np.asarray(x),)
+
+        results, _, keepalive = mlir.emit_python_callback(
+            ctx, callback, None, [x], ctx.avals_in, ctx.avals_out, has_side_effect=False, sharding=None
+        )
+        ctx.module_context.add_keepalive(keepalive)
+        return results
+
+    mlir.register_lowering(negate_p, lower)
+    assert sw.jit(lambda x: negate_p.bind(2 * x))(jnp.arange(2.0))[0].tolist() == [0, -2]
+    assert seen == [[0, 2]]
+
+
+def test_a_lowering_that_builds_mlir_is_an_error():
+    build_p = Primitive("build")
+    build_p.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(build_p, lambda ctx, x: ctx.builder.add(x, x))
+    with pytest.raises(
+        MissingRuleError, match="'build' cannot be compiled: it has no lowering, or one that builds MLIR"
+    ):
+        sw.jit(build_p.bind)(1.0)
+
+
+def test_an_interpreter_calls_the_function_of_a_custom_jvp():
+    """Equinox evaluates jaxprs so: `bind` with the parameters of `get_bind_params`, or calls the function itself."""
+
+    @sw.custom_jvp
+    def square(x):
+        return x * x
+
+    square.defjvp(lambda primals, tangents: (square(*primals), tangents[0]))
+    closed = sw.make_jaxpr(lambda x: square(jnp.sin(x)))(0.5)
+    sine, custom = closed.eqns
+    params = custom.primitive.get_bind_params(custom.params)
+    (value,) = params["subfuns"][0].call_wrapped(3.0)
+    assert value == 9 and custom.primitive.bind(jnp.float32(3), **params)[0] == 9
+    assert sine.primitive.get_bind_params(sine.params) == sine.params
