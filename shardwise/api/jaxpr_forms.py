@@ -219,7 +219,7 @@ class OpPrimitive(Primitive):
 
     def get_bind_params(self, params: Params) -> Params:
         """Return the keyword arguments of `bind`; those of `custom_jvp_call` include the function, as `subfuns`."""
-        if self._op_class is not CustomJvp:
+        if self.op_class is not CustomJvp:
             return dict(params)
         return {**params, "subfuns": (_JaxprFunction(params["call_jaxpr"]),)}
 
