@@ -60,7 +60,9 @@ def _error_of(failure: BaseException) -> BaseException:
     """Return the error that a call raises for an exception of a callback."""
     if config.callback_errors == "unchanged" or not isinstance(failure, Exception):
         return failure
-    error: BaseException = RuntimeFailure("a callback failed:\n" + "".join(traceback.format_exception(failure)).rstrip())
+    error: BaseException = RuntimeFailure(
+        "a callback failed:\n" + "".join(traceback.format_exception(failure)).rstrip()
+    )
     error.__cause__ = failure
     return error
 
