@@ -341,10 +341,10 @@ class _LaunchOrder:
     def __init__(self) -> None:
         self.lock = RLock()
         self.callback_threads: set[int] = set()  # XLA's threads that run a Python callback
-        self.last: Any = None  # the results of the last run, which have its token
+        self.last: Any = None  # the results of the last run, which have its token, and the function that waits for it
         self.thread = 0  # the Python thread that launched it
         self.remaining = 0  # launches of this thread before it must wait
-        self._previous: Any = None  # the last run of the previous window
+        self._previous: Any = None  # `last` of the previous window
 
     def wait(self, thread: int) -> None:
         """Wait until a thread may launch the next window. The caller holds the lock."""
@@ -356,13 +356,15 @@ class _LaunchOrder:
             self._previous = self.last
         self.remaining = self.WINDOW
 
-    def _wait_for(self, results: Any) -> None:
-        if results is None:
+    def _wait_for(self, run: Any) -> None:
+        if run is None:
             return
-        with suppress(ValueError):  # its token was consumed by an earlier wait
+        results, wait_for_token = run
+        try:
             token = results.consume_token()
-            with suppress(RuntimeFailure):  # the results report the failure too
-                token.block_until_ready()
+        except ValueError:  # it was consumed by an earlier wait
+            return
+        wait_for_token(token)
 
     def mark_callback(self, callback: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate a callback of a run so that launches inside it do not wait for that run."""
@@ -383,6 +385,11 @@ class _LaunchOrder:
 _launch_order = _LaunchOrder()
 
 
+def _wait_for_token(token: Any) -> None:
+    with suppress(RuntimeFailure):  # the results report the failure too
+        token.block_until_ready()
+
+
 def launcher(
     executable: Any,
     handlers: Sequence[Any],
@@ -390,6 +397,7 @@ def launcher(
     fill: Callable[[Any, list[Any]], Any] = lambda _, results: results,
     wait: bool = False,
     ordered: bool = False,
+    wait_for_token: Callable[[Any], None] = _wait_for_token,
 ) -> Callable[[list[Any]], Any]:
     """Return a function that runs an executable on buffers.
 
@@ -400,6 +408,7 @@ def launcher(
         fill: called after the run, to put the results into the containers.
         wait: whether to wait until the run and its effects are complete.
         ordered: whether launches must be ordered, because devices of this process run collectives.
+        wait_for_token: waits until a run is complete, and does not raise its failure.
     """
     execute = executable.execute_sharded
 
@@ -409,7 +418,9 @@ def launcher(
 
     def run_and_wait(buffers: list[Any]) -> Any:
         results = execute(buffers, with_tokens=True)
-        results.consume_token().block_until_ready()
+        token = results.consume_token()
+        wait_for_token(token)
+        token.block_until_ready()
         return fill(create(), results.consume_with_handlers(handlers))
 
     run = run_and_wait if wait else run_async
@@ -429,7 +440,8 @@ def launcher(
             order.remaining -= 1
             if wait:
                 return run_and_wait(buffers)
-            results = order.last = execute(buffers, with_tokens=True)
+            results = execute(buffers, with_tokens=True)
+            order.last = results, wait_for_token
         return fill(containers, results.consume_with_handlers(handlers))
 
     return run_in_order

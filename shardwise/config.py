@@ -198,6 +198,9 @@ SETTINGS = {
         choices=("allow", "warn", "error"),
         affects_tracing=True,
     ),
+    "debug_launch_order": Setting(
+        False, "compare every launch on several processes before it runs, not only the first of each program"
+    ),
     "debug_key_reuse": Setting(False, "whether drawing from a typed PRNG key twice is an error", affects_tracing=True),
     "transfer_guard_host_to_device": Setting(
         "allow",
@@ -345,6 +348,7 @@ class Config(threading.local):
     check_static_indices: bool
     enable_custom_prng: bool
     legacy_prng_key: str
+    debug_launch_order: bool
     debug_key_reuse: bool
     transfer_guard_host_to_device: str
     transfer_guard_device_to_device: str

@@ -30,6 +30,7 @@ from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.client import process_count
 from shardwise.runtime.memory_layout import Format, sharding_of_format
 from shardwise.runtime.out_of_memory import check_memory
+from shardwise.runtime.process_set import process_sets
 from shardwise.runtime.sharding import (
     NamedSharding,
     Sharding,
@@ -487,5 +488,6 @@ def block_until_ready(x: Any) -> Any:
         wait(arrays)
     except RuntimeFailure as error:
         check_memory(error, "the program that computes the awaited arrays")
+        process_sets.explain(error, "the program that computes the awaited arrays")
         raise
     return x

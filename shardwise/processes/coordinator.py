@@ -14,16 +14,19 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Literal, final
 
 from shardwise._jaxlib import cluster_service
+from shardwise.processes.comparison import LaunchComparison
 from shardwise.processes.protocol import (
     HELLO_LIMIT,
     LINE_LIMIT,
     PROTOCOL_VERSION,
     Answer,
+    Comparison,
     Connected,
     Failed,
     Failure,
@@ -46,7 +49,6 @@ from shardwise.processes.protocol import (
 )
 
 HEARTBEAT_INTERVAL = 1.0  # seconds between two messages of a member
-SILENCE = 3 * HEARTBEAT_INTERVAL  # a member that says nothing for so long is stopped, or has lost its network
 ANSWER_TIME = 1.0  # seconds for a member to send its stack, and for the death of a process to become visible
 _HELLO_TIME = 10.0  # seconds for the first line of a connection
 _TICK = 0.2  # seconds between two checks of deadlines
@@ -90,8 +92,10 @@ class _Connection:
     def rank(self) -> int:
         return self.hello.rank if self.hello else -1
 
-    def launch_count(self, processes: str) -> int:
-        return self.launches.get(processes, [0])[0]
+    def progress(self, processes: str) -> tuple[int, int]:
+        """Return the numbers of launches and of comparisons on a set of processes."""
+        count, _, comparisons = self.launches.get(processes, (0, 0, 0))
+        return count, comparisons
 
     def describe(self) -> str:
         assert self.hello is not None
@@ -99,16 +103,13 @@ class _Connection:
 
 
 @final
-@dataclass
-class _Inquiry:
-    """The search for the process that a member waits for. Its verdict is due at `deadline`."""
+@dataclass(frozen=True)
+class _Question:
+    """A question to a member. `then` gets the answer, or "" at the deadline."""
 
-    asker: int
-    processes: str
-    reason: str
+    rank: int
     deadline: float
-    suspect: int | None = None
-    explanation: str = ""
+    then: Callable[[str], None]
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -191,8 +192,9 @@ class Coordinator:
         self._ready = False
         self._deadline = 0.0
         self._service: Any = None
-        self._inquiries: dict[int, _Inquiry] = {}
-        self._inquiry_number = 0
+        self._questions: dict[int, _Question] = {}
+        self._question_number = 0
+        self._comparison = LaunchComparison(self._ask, self._send_to)
 
     @property
     def address(self) -> str:
@@ -351,7 +353,10 @@ class Coordinator:
             case Progress():
                 connection.step = message.step
                 connection.launches.update(message.launches)
+                self._comparison.receive_progress(connection.rank, message)
                 self._check_early_exits()
+            case Comparison():
+                self._comparison.receive_comparison(connection.rank, message)
             case Leave():
                 connection.leaving = True
                 connection.launches.update(message.launches)
@@ -441,13 +446,15 @@ class Coordinator:
             if self._deadline and now > self._deadline:
                 self._give_up()
             return
-        for rank, member in self._members.items():
+        for rank, member in list(self._members.items()):
             silence = now - member.last_seen
-            if rank not in self._gone and rank not in self.failures and silence > self.heartbeat_timeout:
+            if rank not in self._gone and silence > self.heartbeat_timeout:
                 self._fail(rank, f"no heartbeat for {silence:.0f} s: the process is stopped, or unreachable")
-        for number, inquiry in list(self._inquiries.items()):
-            if now > inquiry.deadline:
-                self._conclude(number, inquiry)
+                self._close(member)
+        for number, question in list(self._questions.items()):
+            if now > question.deadline:
+                del self._questions[number]
+                question.then("")
 
     def _give_up(self) -> None:
         """End the rendezvous: a process did not come in time."""
@@ -487,62 +494,84 @@ class Coordinator:
                 continue
             for other, member in self._members.items():
                 for processes, (count, *_) in member.launches.items():
-                    own = leaver.launch_count(processes)
+                    own = leaver.progress(processes)[0]
                     if str(rank) in processes.split(",") and count > own:
                         self._fail(
                             rank,
-                            f"it reached the end of its program after {own} launches on processes {processes}, but "
+                            f"it reached the end of its program after {own} launches on the processes {processes}, but "
                             f"process {other} made {count}",
                         )
                         return
 
-    def _inquire(self, connection: _Connection, suspicion: Suspicion) -> None:
-        """Search the process that a member waits for: silent ones first, then those with the fewest launches."""
-        ranks = _ranks(suspicion.processes)
-        for rank in ranks:
-            if rank in self.failures:
-                self._send(connection, self.failures[rank])
-                return
-        self._inquiry_number += 1
-        inquiry = _Inquiry(connection.rank, suspicion.processes, suspicion.reason, time.monotonic() + ANSWER_TIME)
-        self._inquiries[self._inquiry_number] = inquiry
-        suspects = [rank for rank in ranks if rank in self._members and rank != connection.rank]
-        own = connection.launch_count(suspicion.processes)
-        silent = [rank for rank in suspects if time.monotonic() - self._members[rank].last_seen > SILENCE]
-        behind = [rank for rank in suspects if self._members[rank].launch_count(suspicion.processes) < own]
-        if silent:
-            inquiry.suspect = silent[0]
-            inquiry.explanation = "it sends no heartbeat: the process is stopped, or unreachable"
-        elif behind:
-            inquiry.suspect = min(behind, key=lambda rank: self._members[rank].launch_count(suspicion.processes))
-            count = self._members[inquiry.suspect].launch_count(suspicion.processes)
-            inquiry.explanation = (
-                f"it is alive, but made {count} launches on processes {suspicion.processes}, not {own}"
-            )
-        if inquiry.suspect is not None:
-            self._send(self._members[inquiry.suspect], Request(self._inquiry_number, "stack"))
+    def _send_to(self, rank: int, message: Message) -> None:
+        """Send a message to a member that may be gone."""
+        member = self._members.get(rank)
+        if member in self._connections:
+            assert member is not None
+            self._send(member, message)
+
+    def _ask(self, rank: int, question: str, detail: str, then: Callable[[str], None]) -> None:
+        """Ask a member a question. `then` gets the answer, or "" if it does not come in time."""
+        self._question_number += 1
+        self._questions[self._question_number] = _Question(rank, time.monotonic() + ANSWER_TIME, then)
+        self._send_to(rank, Request(self._question_number, question, detail))
 
     def _receive_answer(self, connection: _Connection, answer: Answer) -> None:
-        inquiry = self._inquiries.get(answer.number)
-        if inquiry is not None and inquiry.suspect == connection.rank:
-            self._conclude(answer.number, inquiry, answer.text)
+        question = self._questions.get(answer.number)
+        if question is not None and question.rank == connection.rank:
+            del self._questions[answer.number]
+            question.then(answer.text)
 
-    def _conclude(self, number: int, inquiry: _Inquiry, stack: str = "") -> None:
-        """End an inquiry with a verdict."""
-        del self._inquiries[number]
-        asker = self._members[inquiry.asker]
-        failed = [self.failures[rank] for rank in _ranks(inquiry.processes) if rank in self.failures]
+    def _inquire(self, asker: _Connection, suspicion: Suspicion) -> None:
+        """Search the process that a member waits for: one that does not answer, or has made fewer launches.
+
+        A member that lost a connection may know of a death before the coordinator does, which then waits a moment.
+        """
+        ranks = _ranks(suspicion.processes)
+        failed = [self.failures[rank] for rank in ranks if rank in self.failures]
+        others = [self._members[rank] for rank in ranks if rank in self._members and rank != asker.rank]
+        stacks: dict[int, str] = {}
+
+        def collect(rank: int, stack: str) -> None:
+            stacks[rank] = stack
+            if len(stacks) == len(others):
+                self._conclude(asker, suspicion, others, stacks)
+
         if failed:
-            if asker in self._connections:
-                self._send(asker, failed[0])
-        elif inquiry.suspect is not None:
-            steps = ", ".join(f"process {rank}: {step}" for rank, step in self.steps().items())
-            reason = f"process {inquiry.asker} {inquiry.reason}; {inquiry.explanation}. Last steps: {steps}"
-            self._fail(inquiry.suspect, reason, stack)
-        elif asker in self._connections:
-            self._send(
-                asker, Failure(-1, None, f"{inquiry.reason}; all processes are alive and made the same launches")
-            )
+            self._send_to(asker.rank, failed[0])
+        elif suspicion.lost or not others:
+            later = replace(suspicion, lost=False)
+            self._ask(-1, "", "", lambda _: self._inquire(asker, later))
+        else:
+            for member in others:
+                self._ask(member.rank, "stack", "", partial(collect, member.rank))
+
+    def _conclude(
+        self, asker: _Connection, suspicion: Suspicion, others: list[_Connection], stacks: dict[int, str]
+    ) -> None:
+        """End an inquiry with a verdict."""
+        processes, own = suspicion.processes, asker.progress(suspicion.processes)
+        failed = [self.failures[member.rank] for member in others if member.rank in self.failures]
+        if failed:
+            self._send_to(asker.rank, failed[0])
+            return
+        steps = ", ".join(f"process {rank}: {step}" for rank, step in self.steps().items())
+        slowest = min(others, key=lambda member: member.progress(processes))
+        silent = next((member for member in others if not stacks[member.rank]), None)
+        suspect = silent or (slowest if slowest.progress(processes) < own else None)
+        if silent is not None:
+            silence = time.monotonic() - silent.last_seen
+            explanation = f"it does not answer, for {silence:.1f} s: the process is stopped, or unreachable"
+        elif suspect is not None:
+            count = suspect.progress(processes)[0]
+            explanation = f"it is alive, but has made {count} launches on the processes {processes}, not {own[0]}"
+        else:
+            explanation = "all processes are alive, and have made the same launches"
+        reason = f"process {asker.rank} {suspicion.reason}; {explanation}. Last steps: {steps}"
+        if suspect is None:
+            self._send_to(asker.rank, Failure(-1, None, reason))
+        else:
+            self._fail(suspect.rank, reason, stacks[suspect.rank])
 
 
 def _ranks(processes: str) -> list[int]:

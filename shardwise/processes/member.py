@@ -11,18 +11,21 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import TracebackType
 from typing import final
 
-from shardwise.errors import PeerFailure, RendezvousError
+from shardwise.errors import PeerFailure, ProgramMismatch, RendezvousError
 from shardwise.processes.coordinator import ANSWER_TIME, HEARTBEAT_INTERVAL
 from shardwise.processes.protocol import (
     LINE_LIMIT,
     PROTOCOL_VERSION,
     TEXT_LIMIT,
     Answer,
+    Comparison,
     Connected,
+    Equal,
     Failed,
     Failure,
     Goodbye,
@@ -30,6 +33,7 @@ from shardwise.processes.protocol import (
     Leave,
     LineBuffer,
     Message,
+    Mismatch,
     Progress,
     ProtocolError,
     Refused,
@@ -78,9 +82,15 @@ class Member:
         self.num_processes = num_processes
         self.address = join_address(host, port)
         self.step: int | None = None
-        self.failures: dict[int, PeerFailure] = {}  # of other processes, by rank, in the order of their arrival
+        self.has_uncaught_exception = False  # it ends this process
+        self.failures: dict[int, Failure] = {}  # by rank, in the order of their arrival
+        self.mismatches: dict[str, str] = {}  # why the launches on a set of processes differ
+        self.launches: Callable[[], dict[str, list[int]]] = dict  # returns the launches for `Progress`
+        self.answers: dict[str, Callable[[str], str]] = {"stack": main_stack}  # to the coordinator's questions
+        self.on_failure: Callable[[], None] = lambda: None  # called when a failure or a mismatch arrives
         self._changed = threading.Condition()
-        self._verdict: PeerFailure | None = None
+        self._verdict: Failure | None = None
+        self._equal: dict[str, int] = {}  # the last comparison on a set of processes
         self._may_leave = False
         self._closed = False
         self._send_lock = threading.Lock()
@@ -98,6 +108,11 @@ class Member:
             raise
         self._thread = threading.Thread(target=self._serve, name="shardwise member", daemon=True)
         self._thread.start()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection to the coordinator has ended."""
+        return self._closed
 
     @property
     def local_host(self) -> str:
@@ -168,22 +183,31 @@ class Member:
         """Note that the connection is closed: nobody is left to say which process failed."""
         with self._changed:
             self._closed = self._may_leave = True
-            self._verdict = self._verdict or PeerFailure(
-                -1, None, "the coordinator ended: its machine or the launcher failed"
-            )
+            self._verdict = self._verdict or Failure(-1, None, "the coordinator ended")
             self._changed.notify_all()
+        self.on_failure()
 
     def _receive(self, message: Message) -> None:
         match message:
             case Failure():
                 with self._changed:
-                    failure = PeerFailure(message.rank, message.step, message.reason, message.detail)
-                    self._verdict = failure
+                    self._verdict = message
                     if message.rank >= 0:
-                        self.failures.setdefault(message.rank, failure)
+                        self.failures.setdefault(message.rank, message)
                     self._changed.notify_all()
-            case Request(question="stack"):
-                self._send(Answer(message.number, main_stack()))
+                self.on_failure()
+            case Mismatch():
+                with self._changed:
+                    self.mismatches.setdefault(message.processes, message.reason)
+                    self._changed.notify_all()
+                self.on_failure()
+            case Equal():
+                with self._changed:
+                    self._equal[message.processes] = message.number
+                    self._changed.notify_all()
+            case Request():
+                answer = self.answers.get(message.question)
+                self._send(Answer(message.number, answer(message.detail)[:TEXT_LIMIT] if answer else ""))
             case Goodbye():
                 with self._changed:
                     self._may_leave = True
@@ -193,38 +217,68 @@ class Member:
         """Tell the coordinator that this process is connected to XLA's coordination service."""
         self._send(Connected())
 
-    def send_progress(self) -> None:
-        """Send the last step."""
-        self._send(Progress(self.step))
+    def send_progress(self, at_step: bool = False) -> None:
+        """Send the last step and the launches."""
+        self._send(Progress(self.step, self.launches(), at_step))
 
     def report_step(self, step: int) -> None:
         """Note that this process has reached a step, and tell the coordinator."""
         self.step = step
-        self.send_progress()
+        self.send_progress(at_step=True)
+
+    def compare(self, comparison: Comparison, ranks: Collection[int], timeout: float) -> bool:
+        """Wait until all processes of a set are about to launch the same program.
+
+        Returns:
+            True if they are; False if they differ, if one of them failed, or if `timeout` seconds pass before.
+        """
+
+        def is_equal() -> bool:
+            return self._equal.get(comparison.processes, 0) >= comparison.number
+
+        def is_over() -> bool:
+            is_broken = self._closed or comparison.processes in self.mismatches
+            return is_equal() or is_broken or not self.failures.keys().isdisjoint(ranks)
+
+        self._send(comparison)
+        with self._changed:
+            self._changed.wait_for(is_over, timeout)
+            return is_equal()
+
+    def error(self, processes: str, ranks: Collection[int]) -> PeerFailure | ProgramMismatch | None:
+        """Return the error that launches on a set of processes raise, or None."""
+        if processes in self.mismatches:
+            return ProgramMismatch(self.mismatches[processes])
+        failure = next((failure for rank, failure in self.failures.items() if rank in ranks), None)
+        return None if failure is None else _as_error(failure)
 
     def report_exception(self, error: BaseException) -> None:
         """Tell the coordinator that this process ends with an exception."""
+        self.has_uncaught_exception = True
         text = "".join(traceback.format_exception(error))
         reason = f"it raised {''.join(traceback.format_exception_only(error)).strip()}"
         self._send(Failed(reason[:TEXT_LIMIT], text[-TEXT_LIMIT:]))
 
-    def ask_for_failure(self, processes: str, reason: str) -> PeerFailure:
+    def ask_for_failure(self, processes: str, reason: str, lost: bool = False) -> PeerFailure:
         """Ask the coordinator which process of a set failed. Wait a moment for its verdict.
 
         Args:
             processes: the numbers of the processes, separated by commas.
             reason: what this process saw, for the others: "waited 60 s in `f`".
+            lost: whether a connection to another process broke, so that one has probably died.
         """
         with self._changed:
             self._verdict = None
-        self._send(Suspicion(processes, reason))
+        self.send_progress()
+        self._send(Suspicion(processes, reason, lost))
         with self._changed:
             self._changed.wait_for(lambda: self._verdict is not None or self._closed, 3 * ANSWER_TIME)
-            return self._verdict or PeerFailure(-1, None, f"this process {reason}, and the coordinator does not answer")
+            unknown = Failure(-1, None, f"this process {reason}, and the coordinator does not answer")
+            return _as_error(self._verdict or unknown)
 
     def leave(self, timeout: float) -> bool:
         """Wait until all processes want to leave, or one has failed. Return False if `timeout` seconds pass before."""
-        self._send(Leave())
+        self._send(Leave(self.launches()))
         with self._changed:
             return self._changed.wait_for(lambda: self._may_leave or bool(self.failures), timeout)
 
@@ -262,7 +316,11 @@ def _connect(host: str, port: int, deadline: float, timeout: float) -> socket.so
         time.sleep(_RETRY_INTERVAL)
 
 
-def main_stack() -> str:
+def _as_error(failure: Failure) -> PeerFailure:
+    return PeerFailure(failure.rank, failure.step, failure.reason, failure.detail)
+
+
+def main_stack(_: str = "") -> str:
     """Return the Python stack of the main thread."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return "".join(traceback.format_stack(frame)) if frame else ""

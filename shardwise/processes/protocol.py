@@ -56,10 +56,15 @@ class Connected(Message):
 @final
 @dataclass(frozen=True)
 class Progress(Message):
-    """The heartbeat of a member: its last reported step, and its launches on each set of processes: count and hash."""
+    """The heartbeat of a member.
+
+    `launches` has, for each set of processes, the number of launches, their rolling hash, and the number of programs
+    that were compared before their first run. `at_step` is True if the member has just reported the step.
+    """
 
     step: int | None
     launches: dict[str, list[int]] = field(default_factory=dict)
+    at_step: bool = False
 
 
 @final
@@ -81,6 +86,21 @@ class Leave(Message):
 
 @final
 @dataclass(frozen=True)
+class Comparison(Message):
+    """The member is about to launch a program on a set of processes, and waits until the others launch the same.
+
+    `number` counts the comparisons on this set, and `launch` its launches before this one.
+    """
+
+    processes: str
+    number: int
+    launch: int
+    fingerprint: int
+    name: str
+
+
+@final
+@dataclass(frozen=True)
 class Answer(Message):
     """The answer to a `Request`."""
 
@@ -91,10 +111,11 @@ class Answer(Message):
 @final
 @dataclass(frozen=True)
 class Suspicion(Message):
-    """The member waited too long for the processes of a set, or lost one: it asks which one failed."""
+    """The member waited too long for the processes of a set, or lost one (`lost`): it asks which one failed."""
 
     processes: str
     reason: str
+    lost: bool
 
 
 # From the coordinator to a member.
@@ -140,6 +161,24 @@ class Failure(Message):
 
 @final
 @dataclass(frozen=True)
+class Equal(Message):
+    """All processes of a set launch the same program in comparison `number`."""
+
+    processes: str
+    number: int
+
+
+@final
+@dataclass(frozen=True)
+class Mismatch(Message):
+    """The processes of a set launch different programs."""
+
+    processes: str
+    reason: str
+
+
+@final
+@dataclass(frozen=True)
 class Goodbye(Message):
     """All members have left, or failed: the member may disconnect."""
 
@@ -174,14 +213,15 @@ def decode(line: bytes) -> Message:
 
 def _has_type(value: Any, annotation: Any) -> bool:
     if annotation is int:
-        return type(value) is int
+        return type(value) is int  # bool is a subclass
     if annotation == int | None:
         return value is None or type(value) is int
     if annotation == dict[str, str]:
         return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-    if get_origin(annotation) is dict:  # name to integers
+    if get_origin(annotation) is dict:  # the launches on each set of processes
         return isinstance(value, dict) and all(
-            isinstance(numbers, list) and all(type(number) is int for number in numbers) for numbers in value.values()
+            isinstance(numbers, list) and len(numbers) == 3 and all(type(number) is int for number in numbers)
+            for numbers in value.values()
         )
     return isinstance(value, annotation)
 

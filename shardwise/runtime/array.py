@@ -32,6 +32,7 @@ from shardwise.errors import ShardingTypeError
 from shardwise.runtime.array_repr import Span, array_html, array_repr, array_str, local_part_str
 from shardwise.runtime.client import local_devices, process_index
 from shardwise.runtime.out_of_memory import check_memory
+from shardwise.runtime.process_set import process_sets
 from shardwise.runtime.sharding import (
     NamedSharding,
     PositionalSharding,
@@ -361,12 +362,22 @@ class ArrayImpl(Array):
 
     def block_until_ready(self) -> "ArrayImpl":
         """Wait until the elements are computed, and return the array."""
+        buffers = self._alive().buffers
         try:
-            self._alive().buffers.block_until_ready()
+            if process_sets.member is not None:
+                self._wait_for_processes()
+            buffers.block_until_ready()
         except RuntimeFailure as error:
             check_memory(error, f"the program that computes this {self.type}")
+            process_sets.explain(error, f"the program that computes this {self.type}")
             raise
         return self
+
+    def _wait_for_processes(self) -> None:
+        """Wait until the elements are computed, if other processes take part; raise an error if one of them fails."""
+        processes = process_sets.of(self.sharding.processes)
+        if processes is not None:
+            processes.wait(self.buffers, f"this {self.type}")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self._read(), dtype=dtype, copy=copy)
@@ -516,6 +527,9 @@ class ResultTemplate:
 
 def wait(arrays: Sequence[ArrayImpl]) -> None:
     """Wait until the elements of all arrays are computed. One array per launch is enough, unless some were deleted."""
+    if process_sets.member is not None:
+        for array in arrays:
+            array._wait_for_processes()
     if memory.any_donated:
         block_until_ready([array.buffers for array in arrays])
     else:

@@ -6,6 +6,7 @@ XLA's clients connect, between CPUs with Gloo and between GPUs with NCCL.
 
 import atexit
 import logging
+import math
 import os
 import platform
 import sys
@@ -28,11 +29,13 @@ from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.member import Member, report_uncaught_exceptions
 from shardwise.processes.protocol import join_address, resolve, split_address
 from shardwise.runtime.client import clients
+from shardwise.runtime.process_set import process_sets
 from shardwise.version import __version__
 
 _COLLECTIVE_TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"
 # XLA's flags that processes may have different values of: they change neither programs nor results.
 _LOCAL_FLAGS = ("--xla_dump", "--xla_force_host_platform_device_count", _COLLECTIVE_TIMEOUT_FLAG)
+_END_TIME = 1.0  # seconds for XLA's runs to end after a failure
 _COORDINATOR_END_TIME = 5.0  # seconds for the coordinator's process to end after the last member
 
 _log = logging.getLogger("shardwise")
@@ -116,6 +119,7 @@ class _Cluster:
             self._stop_coordinator()
             raise
         self.member = member
+        process_sets.connect(member, timeouts.peer)
         report_uncaught_exceptions(member)
         atexit.register(self._leave_at_exit)
         _bypass_proxies(host)
@@ -162,23 +166,31 @@ class _Cluster:
 
     def _leave_at_exit(self) -> None:
         """Leave at the end of a program that did not call `shutdown`."""
-        if self.member is None:
-            return
-        try:
-            self.leave()
-        except (PeerFailure, RuntimeFailure) as error:
-            _log.warning("%s", error)
+        member = self.member
+        if member is not None:
+            try:
+                self.leave()
+            except (PeerFailure, RuntimeFailure) as error:
+                _log.warning("%s", error)
+        # XLA's runs end at its timeout if a process is lost: a run, and another one that waits for it.
+        ends_by_exception = member is not None and member.has_uncaught_exception
+        if not process_sets.drain(_END_TIME if ends_by_exception else 2 * self.timeouts.peer + _END_TIME):
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
 
     def _disconnect(self) -> None:
         """Disconnect from XLA's service first: XLA aborts a process that loses it."""
         member, store = self.member, self.store
-        self.member = self.store = None
+        self.member = self.store = process_sets.member = None
         if store is not None:
             store.shutdown()
         if member is not None:
             member.close()
         if self._coordinator is not None:
-            self._coordinator.wait(_COORDINATOR_END_TIME)  # it stays if others still run
+            if member is not None and not member.failures:  # otherwise others may still run, and it stays for them
+                self._coordinator.wait(_COORDINATOR_END_TIME)
             self._coordinator = None
 
     def _stop_coordinator(self) -> None:
@@ -188,10 +200,13 @@ class _Cluster:
 
 
 def _set_collective_timeout(seconds: float) -> None:
-    """Limit the time that XLA's CPU collectives wait: half an hour by default. XLA reads its flags once."""
+    """Limit the time that XLA's CPU collectives wait: half an hour by default. XLA reads its flags once.
+
+    Where Python waits, it notices the timeout itself, and knows more; so XLA's timeout is a little longer.
+    """
     flags = os.environ.get("XLA_FLAGS", "")
     if _COLLECTIVE_TIMEOUT_FLAG not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_COLLECTIVE_TIMEOUT_FLAG}={max(1, round(seconds))}".strip()
+        os.environ["XLA_FLAGS"] = f"{flags} {_COLLECTIVE_TIMEOUT_FLAG}={math.ceil(seconds) + 2}".strip()
 
 
 def _requirements() -> dict[str, str]:

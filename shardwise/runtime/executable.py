@@ -11,6 +11,7 @@ from shardwise.config import config
 from shardwise.lazy import lazy_module
 from shardwise.runtime.array import ArrayImpl, ResultTemplate, array_signature
 from shardwise.runtime.callbacks import Callbacks
+from shardwise.runtime.process_set import process_sets, ranks_of
 from shardwise.runtime.sharding import Sharding
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Executable:
             [array_signature(*each, committed) for each in zip(types, out_shardings, strict=True)]
         )
         has_callbacks = bool(module.callbacks)
+        processes = process_sets.of(ranks_of(devices)) if process_sets.member is not None else None
         launch = launcher(
             self.loaded,
             handlers,
@@ -56,7 +58,11 @@ class Executable:
             template.fill,
             wait=has_callbacks,
             ordered=shares_threads and has_collectives,
+            **({} if processes is None else {"wait_for_token": processes.wait_for_token}),
         )
+        if processes is not None:
+            text = f"devices: {[device.id for device in devices]}\noptions: {options}\n{module.text}"
+            launch = processes.guard(launch, local.program.name, text)
         self.run: Callable[[list[Any]], list[ArrayImpl]] = callbacks.run()(launch) if has_callbacks else launch
 
     def texts(self) -> list[str]:

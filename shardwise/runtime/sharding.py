@@ -23,6 +23,7 @@ from shardwise.compiler.shardings.mesh import (
 )
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.errors import NoMeshError, ShardingError, ShardingTypeError
+from shardwise.runtime.process_set import ranks_of
 
 _MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
 ONE_DEVICE = AbstractMesh((), ())
@@ -59,6 +60,11 @@ class Sharding:
     @property
     def num_devices(self) -> int:
         return len(self.devices)
+
+    @cached_property
+    def processes(self) -> tuple[int, ...]:
+        """The numbers of the processes that the devices belong to, in order."""
+        return ranks_of(self.devices)
 
     @cached_property
     def local_devices(self) -> tuple[Any, ...]:

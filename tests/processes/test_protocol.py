@@ -23,7 +23,7 @@ from shardwise.processes.protocol import (
 MESSAGES = [
     Hello("secret", 1, 3, 4, "host", 17, {"XLA_FLAGS": "--a=1"}),
     Progress(None),
-    Progress(7, {"0,1": [64, 2**63 + 5]}),
+    Progress(7, {"0,1": [64, 2**63 + 5, 3]}, True),
     Failure(1, None, "killed", "line 1\nline 2"),
     Goodbye(),
 ]
@@ -55,9 +55,10 @@ def test_every_message_type_is_a_frozen_dataclass():
         b'{"type": 3}',
         b'{"type": "Message"}',
         b'{"type": "Goodbye", "more": 1}',
-        b'{"type": "Progress", "step": "7", "launches": {}}',
-        b'{"type": "Progress", "step": true, "launches": {}}',
-        b'{"type": "Progress", "step": 7, "launches": {"0,1": [1.5]}}',
+        b'{"type": "Progress", "step": "7", "launches": {}, "at_step": false}',
+        b'{"type": "Progress", "step": true, "launches": {}, "at_step": false}',
+        b'{"type": "Progress", "step": 7, "launches": {"0,1": [1.5, 2, 3]}, "at_step": false}',
+        b'{"type": "Progress", "step": 7, "launches": {"0,1": [1]}, "at_step": false}',
         b'{"type": "Failure", "rank": 1, "step": null, "reason": "x"}',
         b'{"type": "Hello", "token": null}',
         b"[" * 100_000,

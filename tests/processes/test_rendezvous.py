@@ -15,6 +15,8 @@ from shardwise.processes.member import Member
 from shardwise.processes.protocol import split_address
 from tests.processes.members import coordinator, join, leave_all, member, wait_until
 
+pytestmark = pytest.mark.faults
+
 
 def kinds(server, kind):
     return [event for event in server.events if event.kind == kind]

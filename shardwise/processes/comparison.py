@@ -1,0 +1,199 @@
+"""Comparison of the programs that processes launch, on the coordinator's side.
+
+The processes of a set must launch the same programs in the same order. Before the first run of a program, each of them
+sends its fingerprint (`Comparison`) and waits; the k-th comparison of a set has the same fingerprint everywhere, after
+the same number of launches. Later launches update a rolling hash, which members send every so often: hashes of the
+same number of launches must be equal. When a difference is found, the processes are asked for the texts of the
+programs, and all processes of the set are told the first differing line.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import final
+
+from shardwise.processes.protocol import Comparison, Equal, Message, Mismatch, Progress
+
+_REMEMBERED = 256  # numbers of launches, and steps, whose hashes are kept for members that come later
+_LINE_LENGTH = 300  # characters of a line in a message
+
+Ask = Callable[[int, str, str, Callable[[str], None]], None]  # rank, question, detail, function that gets the answer
+Send = Callable[[int, Message], None]
+
+
+@final
+@dataclass
+class _ProcessSet:
+    """The state of one set of processes."""
+
+    ranks: list[int]
+    waiting: dict[int, Comparison] = field(default_factory=dict)  # by rank
+    hashes: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)  # launch count: rank and hash
+    steps: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)  # step: rank and launch count
+    counts: dict[int, int] = field(default_factory=dict)  # the last known launch count, by rank
+    mismatch: Mismatch | None = None
+    is_searching: bool = False  # a difference was found, and the texts are not here yet
+
+
+@final
+class LaunchComparison:
+    """Compares the launches of all members.
+
+    Args:
+        ask: asks a member a question, and passes the answer to a function; "" if it does not answer.
+        send: sends a message to a member.
+    """
+
+    def __init__(self, ask: Ask, send: Send):
+        self._ask = ask
+        self._send = send
+        self._sets: dict[str, _ProcessSet] = {}
+
+    def _set(self, processes: str) -> _ProcessSet:
+        if processes not in self._sets:
+            self._sets[processes] = _ProcessSet([int(rank) for rank in processes.split(",") if rank.isdecimal()])
+        return self._sets[processes]
+
+    def receive_progress(self, rank: int, progress: Progress) -> None:
+        """Compare the hashes that a member sends."""
+        for processes, (count, rolling_hash, *_) in progress.launches.items():
+            state = self._set(processes)
+            state.counts[rank] = count
+            other, expected = state.hashes.setdefault(count, (rank, rolling_hash))
+            if expected != rolling_hash:
+                self._search_history(processes, other, rank)
+            if progress.at_step and progress.step is not None:
+                other, expected = state.steps.setdefault(progress.step, (rank, count))
+                if expected != count:
+                    self._report_step(processes, progress.step, {other: expected, rank: count})
+            for table in (state.hashes, state.steps):
+                while len(table) > _REMEMBERED:
+                    table.popitem(last=False)
+            self._check_waiting(processes)
+
+    def receive_comparison(self, rank: int, comparison: Comparison) -> None:
+        """Compare a program that a member is about to launch."""
+        state = self._set(comparison.processes)
+        if state.mismatch is not None:
+            self._send(rank, state.mismatch)
+            return
+        state.waiting[rank] = comparison
+        state.counts[rank] = comparison.launch
+        for other, expected in state.waiting.items():
+            if (expected.number, expected.launch, expected.fingerprint) != (
+                comparison.number,
+                comparison.launch,
+                comparison.fingerprint,
+            ):
+                self._search_program(comparison.processes, other, rank)
+                return
+        self._check_waiting(comparison.processes)
+        if len(state.waiting) == len(state.ranks) and not state.is_searching:
+            state.waiting.clear()
+            for member in state.ranks:
+                self._send(member, Equal(comparison.processes, comparison.number))
+
+    def _check_waiting(self, processes: str) -> None:
+        """Find a member that waits with a program while another one has launched a different one instead."""
+        state = self._set(processes)
+        for rank, comparison in state.waiting.items():
+            for other, count in state.counts.items():
+                if other not in state.waiting and count > comparison.launch:
+                    self._search_program(processes, other, rank)
+                    return
+
+    def _search_program(self, processes: str, first: int, second: int) -> None:
+        """Tell the set how the next launches of two members differ."""
+        state = self._set(processes)
+        if state.is_searching:
+            return
+        state.is_searching = True
+        number = min(state.waiting[rank].launch for rank in (first, second) if rank in state.waiting)
+        programs: dict[int, tuple[str, str]] = {}
+
+        def collect(rank: int, answer: str) -> None:
+            name, _, text = answer.partition("\n")
+            programs[rank] = name, text
+            if len(programs) == 2:
+                self._conclude(processes, describe_difference(processes, number, programs))
+
+        for rank in (first, second):
+            comparison = state.waiting.get(rank)
+            waits_there = comparison is not None and comparison.launch == number
+            detail = f"{comparison.fingerprint}" if waits_there and comparison is not None else f"{processes} {number}"
+            question = "program" if waits_there else "launch"
+            self._ask(rank, question, detail, lambda answer, rank=rank: collect(rank, answer))  # type: ignore[misc]
+
+    def _search_history(self, processes: str, first: int, second: int) -> None:
+        """Tell the set the first launch that differs between two members."""
+        state = self._set(processes)
+        if state.is_searching or state.mismatch is not None:
+            return
+        state.is_searching = True
+        histories: dict[int, dict[int, str]] = {}
+
+        def collect(rank: int, answer: str) -> None:
+            histories[rank] = {int(number): name for number, name in json.loads(answer or "{}").items()}
+            if len(histories) == 2:
+                self._conclude(processes, describe_order(processes, histories))
+
+        for rank in (first, second):
+            self._ask(rank, "history", processes, lambda answer, rank=rank: collect(rank, answer))  # type: ignore[misc]
+
+    def _report_step(self, processes: str, step: int, counts: dict[int, int]) -> None:
+        launches = ", ".join(f"process {rank} {count}" for rank, count in sorted(counts.items()))
+        self._conclude(
+            processes,
+            f"at step {step}, the processes {processes} have not made the same number of launches: {launches}. Each "
+            "process must launch every program.",
+        )
+
+    def _conclude(self, processes: str, reason: str) -> None:
+        state = self._set(processes)
+        state.is_searching = False
+        state.waiting.clear()
+        if state.mismatch is None:
+            state.mismatch = Mismatch(processes, reason)
+            for rank in state.ranks:
+                self._send(rank, state.mismatch)
+
+
+def describe_difference(processes: str, launch: int, programs: dict[int, tuple[str, str]]) -> str:
+    """Describe the difference between the programs of two processes.
+
+    Args:
+        processes: the set of processes.
+        launch: the number of launches before.
+        programs: the name and the text of the programs, by rank. The text is "" if it is unknown.
+    """
+    (first, (name, text)), (second, (other_name, other_text)) = sorted(programs.items())
+    head = (
+        f"launch {launch + 1} on the processes {processes} differs: process {first} launches `{name or '?'}`, process "
+        f"{second} `{other_name or '?'}`."
+    )
+    lines = zip_longest(text.splitlines(), other_text.splitlines(), fillvalue="(the end)")
+    for number, (line, other_line) in enumerate(lines, 1):
+        if line != other_line:
+            return (
+                f"{head} The first difference is in line {number}:\n"
+                f"  process {first}: {line.strip()[:_LINE_LENGTH]}\n"
+                f"  process {second}: {other_line.strip()[:_LINE_LENGTH]}"
+            )
+    return f"{head} All processes must launch the same programs in the same order."
+
+
+def describe_order(processes: str, histories: dict[int, dict[int, str]]) -> str:
+    """Describe the first launch that differs. `histories` has the programs by number of launch, by rank."""
+    (first, history), (second, other) = sorted(histories.items())
+    for number in sorted({*history} & {*other}):
+        if history[number] != other[number]:
+            return (
+                f"launch {number} on the processes {processes} differs: process {first} launched {history[number]}, "
+                f"process {second} {other[number]}. All processes must launch the same programs in the same order."
+            )
+    return (
+        f"the processes {first} and {second} launched different programs on the processes {processes}. All processes "
+        "must launch the same programs in the same order; the setting debug_launch_order finds the first difference."
+    )

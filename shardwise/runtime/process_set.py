@@ -1,0 +1,330 @@
+"""Process sets: the processes of a program that spans several, and the checks of its launches.
+
+All processes of a set must launch the same programs in the same order. Before its first run, a program is compared on
+all of them; later launches update a rolling hash, which is compared every `REPORT_INTERVAL` launches. XLA would compute
+wrong numbers, wait for ever or abort. A process that waits for a lost or stuck one raises `PeerFailure`.
+
+Programs on the devices of one process are not checked, and cost nothing.
+"""
+
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, final
+
+from shardwise._jaxlib import RuntimeFailure
+from shardwise.config import config
+from shardwise.errors import PeerFailure, ProgramMismatch
+from shardwise.lazy import lazy_module
+
+if TYPE_CHECKING:
+    import hashlib
+    import json
+    import queue
+    import zlib
+
+    from shardwise.processes import protocol
+    from shardwise.processes.member import Member
+else:  # programs in one process do not need them
+    hashlib, json, queue, zlib = map(lazy_module, ("hashlib", "json", "queue", "zlib"))
+    protocol = lazy_module("shardwise.processes.protocol")
+
+REPORT_INTERVAL = 64  # launches
+_HISTORY = 4 * REPORT_INTERVAL  # launches that are remembered, to find the first difference
+_MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash: odd, so that no launch is forgotten modulo 2**64
+_MASK = (1 << 64) - 1
+_GRACE = 0.1  # seconds after a failure in which a value may become ready
+_LOCATION = re.compile(r" loc\(.*\)$", re.MULTILINE)
+# Words of XLA's errors when a collective fails: those of a lost connection, and those of a timeout.
+_LOST = (
+    "Connection closed",
+    "Connection reset",
+    "Broken pipe",
+    "Connection refused",
+    "Socket closed",
+    "unhandled system error",
+)
+_TIMED_OUT = ("timed out", "Timed out", "timeout", "DEADLINE_EXCEEDED", "Termination")
+
+
+@final
+class _Program:
+    """A program that runs on a process set, and its text for errors."""
+
+    def __init__(self, name: str, text: str):
+        self.name = name
+        self.compressed = zlib.compress(text.encode(), 1)
+        self.fingerprint = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+    @property
+    def label(self) -> str:
+        """The name and the start of the fingerprint: programs of one name may differ in their shapes."""
+        return f"`{self.name}` ({self.fingerprint:016x}"[:-8] + ")"
+
+    @property
+    def text(self) -> str:
+        return zlib.decompress(self.compressed).decode()
+
+
+@final
+class ProcessSet:
+    """The launches of this process on a set of processes, of which it is one."""
+
+    def __init__(self, ranks: Sequence[int], member: "Member", waiters: "_Waiters", timeout: float):
+        self.name = ",".join(map(str, ranks))
+        self.ranks = frozenset(ranks)
+        self.count = 0  # launches
+        self.hash = 0
+        self.history: deque[int] = deque(maxlen=_HISTORY)  # fingerprints
+        self.comparisons = 0
+        self.programs: dict[int, _Program] = {}  # by fingerprint, those that all processes agreed on
+        self._candidate: _Program | None = None  # the one that is compared
+        self._member = member
+        self._waiters = waiters
+        self._timeout = timeout
+
+    def guard(self, launch: Callable[[list[Any]], Any], name: str, text: str) -> Callable[[list[Any]], Any]:
+        """Return a function that checks and counts a launch, and makes it.
+
+        Args:
+            launch: runs the program on buffers.
+            name: the name of the program, for errors.
+            text: everything that must be equal on all processes: the program, its devices and options. Source locations
+            may differ.
+        """
+        program = _Program(name, _LOCATION.sub("", text))
+        fingerprint, programs, history = program.fingerprint, self.programs, self.history
+
+        def run(buffers: list[Any]) -> Any:
+            if fingerprint not in programs or config.debug_launch_order:
+                self._compare(program)
+            elif self._member.failures or self._member.mismatches:
+                self.check()
+            count = self.count = self.count + 1
+            self.hash = (self.hash * _MULTIPLIER + fingerprint) & _MASK
+            history.append(fingerprint)
+            if not count % REPORT_INTERVAL:
+                self._member.send_progress()
+            try:
+                return launch(buffers)
+            except RuntimeFailure as error:
+                if isinstance(error, (PeerFailure, ProgramMismatch)):
+                    raise
+                self.explain(error, f"`{name}`")
+                raise
+
+        return run
+
+    def check(self) -> None:
+        """Raise an error if a process of the set failed, or launched a different program."""
+        error = self._member.error(self.name, self.ranks)
+        if error is not None:
+            raise error
+
+    def _compare(self, program: _Program) -> None:
+        """Wait until all processes are about to launch this program."""
+        self.check()
+        if self._member.is_closed:
+            raise RuntimeError(f"`{program.name}` runs on several processes, but distributed.shutdown was called")
+        self.comparisons += 1
+        self._candidate = program
+        comparison = protocol.Comparison(self.name, self.comparisons, self.count, program.fingerprint, program.name)
+        if not self._member.compare(comparison, self.ranks, self._timeout):
+            self.check()
+            waited = f"waited {self._timeout:.0f} s for the others to launch `{program.name}`"
+            raise self._member.ask_for_failure(self.name, waited)
+        self.programs[program.fingerprint] = program
+
+    def explain(self, error: RuntimeFailure, where: str) -> None:
+        """Raise `PeerFailure` if an error of XLA comes from the failure of another process; otherwise return."""
+        text = str(error)
+        is_lost = any(words in text for words in _LOST)
+        if not is_lost and not any(words in text for words in _TIMED_OUT):
+            return
+        saw = "lost a connection" if is_lost else f"waited more than {self._timeout:.0f} s"
+        raise self._member.ask_for_failure(self.name, f"{saw} in {where}", is_lost) from error
+
+    def wait(self, awaited: Any, where: str) -> None:
+        """Wait for buffers or a token of a run on this set, but no longer than the other processes live.
+
+        Raises:
+            PeerFailure: if a process fails before the run ends, or the run takes longer than the timeout.
+            ProgramMismatch: if processes launched different programs.
+        """
+        if getattr(awaited, "is_ready", lambda: False)():
+            return
+        ended = self._waiters.wait(
+            awaited, lambda: self._member.error(self.name, self.ranks) is not None, self._timeout
+        )
+        if not ended:
+            self.check()
+            raise self._member.ask_for_failure(self.name, f"waited {self._timeout:.0f} s for {where}")
+
+    def wait_for_token(self, token: Any) -> None:
+        """Wait until a run on this set is complete, as `wait` does."""
+        self.wait(token, "an earlier program")
+
+    def program_text(self, fingerprint: int) -> str | None:
+        """Return name and text of a program, on separate lines, or None if it is unknown."""
+        program = self.programs.get(fingerprint)
+        if program is None and self._candidate is not None and self._candidate.fingerprint == fingerprint:
+            program = self._candidate
+        return None if program is None else f"{program.name}\n{program.text}"
+
+    def launched(self) -> dict[int, int]:
+        """Return the fingerprints of the last launches, by number from 1."""
+        history = list(self.history)
+        return dict(enumerate(history, self.count - len(history) + 1))
+
+
+@final
+class _Wait:
+    """One wait for XLA: the object that is awaited, whether it is ready, and a lock that is released then."""
+
+    __slots__ = ("awaited", "is_over", "wakeup")
+
+    def __init__(self, awaited: Any):
+        self.awaited = awaited
+        self.is_over = False
+        self.wakeup = threading.Lock()
+        self.wakeup.acquire()
+
+    def wake(self) -> None:
+        with suppress(RuntimeError):  # it is woken already
+            self.wakeup.release()
+
+
+@final
+class _Waiters:
+    """Threads that wait for XLA, so that the thread that needs the result can be woken by a failure or interrupted."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[_Wait] = queue.SimpleQueue()
+        self._waits: set[_Wait] = set()
+        self._lock = threading.Lock()
+        self._idle = 0  # threads that have no work
+        self._busy = 0  # threads that wait for XLA
+
+    def wait(self, awaited: Any, has_failed: Callable[[], bool], timeout: float) -> bool:
+        """Wait until `awaited.block_until_ready()` returns or raises. Return False on a failure or timeout before.
+
+        After a failure, values that are ready can still be read, so a short time is left for them.
+        """
+        wait = _Wait(awaited)
+        with self._lock:
+            self._waits.add(wait)
+            self._busy += 1
+            if self._idle:
+                self._idle -= 1
+            else:
+                threading.Thread(target=self._serve, name="shardwise wait", daemon=True).start()
+        self._queue.put(wait)
+        end = time.monotonic() + (_GRACE if has_failed() else timeout)
+        try:
+            while not wait.is_over and wait.wakeup.acquire(timeout=max(0.0, end - time.monotonic())):
+                if has_failed():
+                    end = min(end, time.monotonic() + _GRACE)
+            return wait.is_over
+        finally:
+            with self._lock:
+                self._waits.discard(wait)
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until no thread waits for XLA any more. Return False if `timeout` seconds pass before.
+
+        Python ends a thread that returns from C++ while the interpreter shuts down, which aborts the process.
+        """
+        end = time.monotonic() + timeout
+        while self._busy and time.monotonic() < end:
+            time.sleep(0.01)
+        return not self._busy
+
+    def wake_all(self) -> None:
+        """Let all waits look whether a process failed."""
+        with self._lock:
+            waits = list(self._waits)
+        for wait in waits:
+            wait.wake()
+
+    def _serve(self) -> None:
+        while True:
+            wait = self._queue.get()
+            with suppress(RuntimeFailure, ValueError):  # the thread that needs the result gets the error
+                wait.awaited.block_until_ready()
+            wait.is_over = True
+            with self._lock:
+                self._idle += 1
+                self._busy -= 1
+            wait.wake()
+            del wait
+
+
+@final
+class _ProcessSets:
+    """The process sets that this process has launched programs on; none without `distributed.initialize`."""
+
+    def __init__(self) -> None:
+        self.member: Member | None = None
+        self._sets: dict[tuple[int, ...], ProcessSet] = {}
+        self._timeout = 0.0
+        self._waiters: _Waiters | None = None
+
+    def connect(self, member: "Member", timeout: float) -> None:
+        """Check launches on several processes from now on. `timeout` is the time to wait for one, in seconds."""
+        self.member, self._timeout, self._sets = member, timeout, {}
+        self._waiters = _Waiters()
+        member.launches = self._progress
+        member.on_failure = self._waiters.wake_all
+        member.answers.update(program=self._program, launch=self._launch, history=self._history)
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until XLA's runs have ended that other processes do not complete. Return False at the timeout."""
+        return self._waiters is None or self._waiters.drain(timeout)
+
+    def of(self, ranks: tuple[int, ...]) -> ProcessSet | None:
+        """Return the set of these processes, or None if it is one process, or does not contain this one."""
+        if self.member is None or len(ranks) < 2 or self.member.rank not in ranks:
+            return None
+        if ranks not in self._sets:
+            assert self._waiters is not None
+            self._sets[ranks] = ProcessSet(ranks, self.member, self._waiters, self._timeout)
+        return self._sets[ranks]
+
+    def explain(self, error: RuntimeFailure, where: str) -> None:
+        """Raise `PeerFailure` if an error comes from the failure of another process; otherwise return."""
+        if self.member is not None and self._sets and not isinstance(error, (PeerFailure, ProgramMismatch)):
+            max(self._sets.values(), key=lambda processes: len(processes.ranks)).explain(error, where)
+
+    def _progress(self) -> dict[str, list[int]]:
+        sets = list(self._sets.values())
+        return {processes.name: [processes.count, processes.hash, processes.comparisons] for processes in sets}
+
+    def _program(self, fingerprint: str) -> str:
+        texts = (processes.program_text(int(fingerprint)) for processes in list(self._sets.values()))
+        return next((text for text in texts if text is not None), "")
+
+    def _launch(self, detail: str) -> str:
+        """Return the program of a launch: "0,1 12" is the launch after 12 others on the processes 0 and 1."""
+        name, _, number = detail.partition(" ")
+        processes = self._sets.get(tuple(map(int, name.split(","))))
+        fingerprint = processes.launched().get(int(number) + 1) if processes is not None else None
+        return self._program(str(fingerprint)) if fingerprint is not None else ""
+
+    def _history(self, name: str) -> str:
+        """Return the names of the last launches on a set of processes, as JSON."""
+        processes = self._sets.get(tuple(map(int, name.split(","))))
+        if processes is None:
+            return ""
+        programs = processes.programs
+        return json.dumps({number: programs[each].label for number, each in processes.launched().items()})
+
+
+process_sets = _ProcessSets()
+
+
+def ranks_of(devices: Sequence[Any]) -> tuple[int, ...]:
+    """Return the numbers of the processes that devices belong to, in order."""
+    return tuple(sorted({device.process_index for device in devices}))

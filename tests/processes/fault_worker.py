@@ -1,0 +1,97 @@
+"""One of several processes, of which the last one has a fault.
+
+python fault_worker.py FAULT RANK PROCESSES PORT DEVICES TIMEOUT
+
+Prints events as JSON objects with the time. With port 0, the coordinator's address comes from the environment.
+"""
+
+import json
+import os
+import sys
+import time
+
+import numpy as np
+
+import shardwise as sw
+from shardwise import numpy as jnp
+from shardwise.errors import PeerFailure, ProgramMismatch
+
+FAULT_STEP = 5
+
+
+def say(event, **data):
+    print(json.dumps({"event": event, "time": time.time(), **data}), flush=True)
+
+
+def sleep_for_ever():
+    while True:
+        time.sleep(1)
+
+
+def train(fault, mesh):
+    """Run steps with a collective each. The fault happens at FAULT_STEP in the process that has it."""
+    x = sw.device_put(np.arange(8.0, dtype=np.float32), sw.NamedSharding(mesh, sw.P("x")))
+    step = sw.jit(lambda x: x / (1 + jnp.sum(x)))
+    other = sw.jit(lambda x: x * (1 + jnp.sum(x)))
+    for function in (step, other):  # compared on all processes
+        function(x).block_until_ready()
+    for number in range(1_000_000):
+        if number == FAULT_STEP:
+            say("fault step", step=number)
+            if fault == "sleep":
+                sleep_for_ever()
+            elif fault == "exception":
+                raise ZeroDivisionError("the exception of one process")
+            elif fault == "exit":
+                os._exit(0)
+            elif fault == "return" or fault.startswith("end"):
+                return
+            elif fault == "op":
+                x = sw.jit(lambda x: x - jnp.sum(x))(x)
+            elif fault == "shape":
+                y = sw.device_put(np.arange(16.0, dtype=np.float32), sw.NamedSharding(mesh, sw.P("x")))
+                float(jnp.sum(sw.jit(lambda x: x / 2)(y)))
+            elif fault == "order":
+                x = other(x)
+        if fault == "skip" and number == FAULT_STEP:
+            continue
+        x = (sw.jit(lambda x: x + jnp.sum(x)) if number == FAULT_STEP and fault in ("op peer", "op") else step)(x)
+        if number % 2:  # otherwise the launch waits
+            x.block_until_ready()
+        if "order" not in fault:
+            sw.distributed.report_step(number)
+        if number == FAULT_STEP:
+            say("running", step=number)
+
+
+def main():
+    fault, *numbers = sys.argv[1:6]
+    rank, processes, port, devices = map(int, numbers)
+    timeout = float(sys.argv[6])
+    sw.config.update("num_cpu_devices", devices)
+    address = f"127.0.0.1:{port}" if port else None
+    arguments = (address, processes, rank) if port else ()
+    sw.distributed.initialize(*arguments, peer_timeout=timeout, initialization_timeout=120)
+    say("joined", rank=rank)
+    mesh = sw.make_mesh((processes * devices,), ("x",))
+    own = fault if rank == processes - 1 else f"{fault} peer"
+    try:
+        train(own, mesh)
+    except PeerFailure as failure:
+        say(
+            "PeerFailure",
+            rank=failure.rank,
+            step=failure.step,
+            text=str(failure),
+            reason=failure.reason,
+            detail=failure.detail,
+        )
+        raise
+    except ProgramMismatch as mismatch:
+        say("ProgramMismatch", text=str(mismatch))
+        raise
+    say("end")
+
+
+if __name__ == "__main__":
+    main()

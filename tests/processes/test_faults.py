@@ -1,0 +1,129 @@
+"""Faults in real processes: signals, exceptions, early ends and different programs. The survivors raise exceptions."""
+
+import signal
+
+import pytest
+
+from tests.processes.groups import group
+
+pytestmark = pytest.mark.faults
+
+LOST = "its connection closed: the process was killed, or it exited without distributed.shutdown"
+KILLS = [(2, 1), pytest.param(3, 0, marks=pytest.mark.slow), pytest.param(4, 2, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("processes", "victim"), KILLS)
+def test_a_killed_process_is_a_peer_failure_in_the_others(processes, victim):
+    with group("none", processes, devices=1 if processes > 2 else 2) as started:
+        for worker in started.workers:
+            worker.event("running")
+        started.workers[victim].signal(signal.SIGKILL)
+        for rank, worker in enumerate(started.workers):
+            if rank != victim:
+                failure = worker.event("PeerFailure")
+                assert failure["rank"] == victim
+                assert failure["step"] >= 5
+                assert failure["reason"] == LOST
+                assert worker.wait() == 1  # an uncaught exception, not an abort
+        started.wait_for_coordinator_end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_process_is_named_with_its_last_step(victim):
+    with group("none", timeout=4, devices=2) as started:
+        for worker in started.workers:
+            worker.event("running")
+        started.workers[victim].signal(signal.SIGSTOP)
+        survivor = started.workers[1 - victim]
+        failure = survivor.event("PeerFailure")
+        assert failure["rank"] == victim
+        assert failure["step"] >= 5
+        assert "waited 4 s" in failure["text"] or "waited more than 4 s" in failure["text"]
+        assert "the process is stopped, or unreachable" in failure["text"]
+        assert f"process {victim}: {failure['step']}" in failure["text"]
+        assert survivor.wait() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_process_that_sleeps_is_named_with_its_python_stack(devices):
+    with group("sleep", timeout=4, devices=devices) as started:
+        failure = started.workers[0].event("PeerFailure")
+        assert (failure["rank"], failure["step"]) == (1, 4)
+        assert "it is alive, but has made 7 launches on the processes 0,1, not 8" in failure["reason"]
+        assert "in sleep_for_ever" in failure["detail"]
+        assert "time.sleep(1)" in failure["detail"]
+        assert started.workers[0].wait() == 1
+
+
+@pytest.mark.slow
+def test_an_exception_of_one_process_is_shown_in_the_others():
+    with group("exception", 3, devices=2, timeout=60) as started:
+        *survivors, culprit = started.workers
+        for worker in survivors:
+            failure = worker.event("PeerFailure")
+            assert (failure["rank"], failure["step"]) == (2, 4)
+            assert failure["reason"] == "it raised ZeroDivisionError: the exception of one process"
+            assert 'raise ZeroDivisionError("the exception of one process")' in failure["detail"]
+            assert worker.wait() == 1
+        assert culprit.wait() == 1
+        assert "ZeroDivisionError: the exception of one process" in culprit.errors
+        started.wait_for_coordinator_end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("exit", LOST),
+        ("return", "it reached the end of its program after 7 launches on the processes 0,1, but process 0 made 8"),
+    ],
+)
+def test_a_premature_exit_is_reported(fault, reason):
+    with group(fault, timeout=60) as started:
+        failure = started.workers[0].event("PeerFailure")
+        assert (failure["rank"], failure["step"]) == (1, 4)
+        assert failure["reason"] == reason
+        assert [worker.wait() for worker in started.workers] == [1, 0]
+        started.wait_for_coordinator_end()
+
+
+@pytest.mark.parametrize(
+    ("fault", "texts"),
+    [
+        ("op", ["launch 8 on the processes 0,1 differs", "stablehlo.add", "stablehlo.subtract", "first difference"]),
+        pytest.param("shape", ["launch 8 on the processes 0,1 differs", "first difference"], marks=pytest.mark.slow),
+        pytest.param("order", ["launch 8 on the processes 0,1 differs"], marks=pytest.mark.slow),
+        pytest.param("skip", ["step", "process 0 9, process 1 8"], marks=pytest.mark.slow),
+    ],
+)
+def test_different_programs_are_a_mismatch_in_every_process(fault, texts):
+    with group(fault, timeout=20) as started:
+        messages = {worker.event("ProgramMismatch")["text"] for worker in started.workers}
+        assert len(messages) == 1
+        for text in texts:
+            assert text in next(iter(messages))
+        assert [worker.wait() for worker in started.workers] == [1, 1]
+
+
+@pytest.mark.slow
+def test_debug_launch_order_finds_the_first_different_launch():
+    with group("order", timeout=20, SHARDWISE_DEBUG_LAUNCH_ORDER="1") as started:
+        for worker in started.workers:
+            text = worker.event("ProgramMismatch")["text"]
+            assert "launch 8 on the processes 0,1 differs" in text
+            assert "stablehlo.divide" in text
+            assert "stablehlo.multiply" in text
+
+
+PROXIES = {name: "http://192.0.2.1:3128" for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY")}
+
+
+def test_a_program_ends_without_shutdown_and_proxies_are_ignored():
+    with group("end", timeout=20, **PROXIES) as started:
+        for worker in started.workers:
+            worker.event("end")
+            assert worker.wait() == 0
+            assert worker.errors == ""
+        started.wait_for_coordinator_end()
