@@ -7,6 +7,7 @@ from shardwise import (
     dlpack as dlpack,
     dtypes as dtypes,
     errors as errors,
+    example_libraries as example_libraries,
     experimental as experimental,
     flatten_util as flatten_util,
     lax as lax,

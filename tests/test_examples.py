@@ -33,19 +33,20 @@ from shardwise import (
     test_util,
     tree_util,
 )
-from shardwise.experimental import custom_partitioning, maps, mesh_utils, pjit, shard_map
+from shardwise.example_libraries import optimizers, stax
+from shardwise.experimental import custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse
 
 NAMESPACES: list[ModuleType] = [
     *(jnp, lax, nn, nn.initializers, ops),
     *(jnp.linalg, lax.linalg, scipy.linalg, jnp.fft, scipy.special),
-    *(scipy.fft, scipy.optimize, scipy.sparse.linalg),
+    *(scipy.fft, scipy.optimize, scipy.sparse.linalg, stax),
     *(random, scipy.stats, dtypes, dlpack, tree_util, test_util),
 ]
 NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := getattr(scipy.stats, name), ModuleType)]
 # Classes of these modules also have examples.
 WITH_CLASSES: list[ModuleType] = [
     *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints),
-    *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map),
+    *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {

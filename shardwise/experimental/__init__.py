@@ -13,6 +13,7 @@ from shardwise.experimental import (
     ops,
     pjit,
     shard_map,
+    sparse,
 )
 from shardwise.lazy import set_public_names
 
@@ -30,6 +31,7 @@ __all__ = [
     "ops",
     "pjit",
     "shard_map",
+    "sparse",
 ]
 
 

@@ -1,0 +1,8 @@
+"""jax.example_libraries: optimizers and layers of neural networks as tuples of functions."""
+
+from shardwise.example_libraries import optimizers, stax
+from shardwise.lazy import set_public_names
+
+__all__ = ["optimizers", "stax"]
+
+set_public_names(__name__, __all__)
