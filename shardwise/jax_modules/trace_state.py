@@ -16,14 +16,10 @@ class OpaqueTraceState:
         self._frames = tuple(open_frames())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, OpaqueTraceState) and self._numbers == other._numbers
+        return isinstance(other, OpaqueTraceState) and self._frames == other._frames
 
     def __hash__(self) -> int:
-        return hash(self._numbers)
-
-    @property
-    def _numbers(self) -> tuple[int, ...]:
-        return tuple(map(id, self._frames))
+        return hash(self._frames)
 
 
 def get_opaque_trace_state(*, convention: Any = None) -> OpaqueTraceState:

@@ -29,6 +29,7 @@ from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permute
+from shardwise.nn.normalization import softmax
 from shardwise.runtime.client import default_backend
 
 BLOCK_SIZE = 512  # number of keys per block: enough for a matrix product that keeps a device busy
@@ -322,12 +323,11 @@ def _score_mask(options: _Options, scores: ArrayType, optional: dict[str, Any], 
 def _full_attention(options: _Options, q: Any, k: Any, v: Any, arrays: Any) -> tuple[Any, Any, Any]:
     """Return the result [B, T, K, G, H]; and per row of scores the maximum, and the sum of `exp(score - maximum)`."""
     scores, _ = _scores(options, q, k, options.by_name(arrays), 0)
-    row_max = lax.stop_gradient(jnp.max(scores, axis=4, keepdims=True, initial=-np.inf))
-    exps = jnp.exp(scores - row_max)
-    row_sum = exps.sum(4, keepdims=True)
-    weights = (exps / row_sum).astype(k.dtype)
+    weights = softmax(scores, axis=4).astype(k.dtype)  # the only residual of this size
     out = Dot(((4,), (1,)), ((0, 1), (0, 2)))(weights, v)
-    return permute(out, (0, 2, 1, 3, 4)), row_max[..., 0], row_sum[..., 0]
+    fixed = lax.stop_gradient(scores)
+    row_max = jnp.max(fixed, axis=4, initial=-np.inf)
+    return permute(out, (0, 2, 1, 3, 4)), row_max, jnp.exp(fixed - row_max[..., None]).sum(4)
 
 
 @partial(custom_vjp, nondiff_argnums=(0,))

@@ -182,6 +182,15 @@ def test_long_sequences_do_not_materialize_the_score_matrix(function):
     assert largest == 2 * rows * attention.BLOCK_SIZE
 
 
+def test_the_weights_are_the_only_residual_of_the_size_of_the_scores():
+    """Constants and masks of this size are broadcast, and XLA does not store them."""
+    q, k, v = (floats(2, 16, 2, 4) for _ in range(3))
+    _, pullback = sw.vjp(lambda q, k, v: nn.dot_product_attention(q, k, v, is_causal=True), q, k, v)
+    scores = [np.asarray(x) for x in tree.leaves(pullback) if x.size == 2 * 2 * 16 * 16 and x.dtype == np.float32]
+    (weights,) = [x for x in scores if np.ptp(x)]
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+
+
 def test_invalid_arguments_raise():
     q, k = floats(*Q), floats(*KV)
     with pytest.raises(NotImplementedError, match="cuDNN's kernel cannot be used: the platform is 'cpu'"):
