@@ -25,6 +25,13 @@ def mesh():
     return sw.make_mesh((4, 2), ("data", "model"))
 
 
+@pytest.fixture
+def explicit_mesh():
+    """A 4 × 2 mesh with the Explicit axes `X` and `Y`, which is the current mesh during the test."""
+    with sw.set_mesh(sw.make_mesh((4, 2), ("X", "Y"), axis_types=sw.sharding.AxisType.Explicit)) as mesh:
+        yield mesh
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
 def pytest_collection_modifyitems(items):
     """Mark the cases of a table after the first `default` ones as slow."""

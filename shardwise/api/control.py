@@ -32,6 +32,7 @@ from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.compiler.shardings.explicit import ExplicitSharding
+from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.make_varying import cast_to_varying, make_varying
@@ -84,11 +85,14 @@ class _TracedBody:
             targets = [*outs, *[None] * len(arrays)]
             return [_retype_if_compatible(x, type) for x, type in zip(arrays, targets, strict=False)]
 
-        program, captured = build(flat, types, function_name(function))
+        with mesh_context.traced_for(mesh_context.argument_mesh):
+            program, captured = build(flat, types, function_name(function))
+            reads_mesh = mesh_context.reads_argument_mesh
         count = len(program.inputs) - len(captured)
         inputs = (*program.inputs[count:], *program.inputs[:count])
         traced = replace(program, inputs=inputs), captured, returned
-        if cache is not None and may_be_cached(captured) and Ref.reads_from_outside == reads:
+        is_pure = not reads_mesh and Ref.reads_from_outside == reads  # it depends on nothing besides the key
+        if cache is not None and may_be_cached(captured) and is_pure:
             cache.insert(key, traced)
         return _TracedBody(function, *traced)
 

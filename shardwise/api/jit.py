@@ -35,7 +35,7 @@ from shardwise.api.static_args import (
     select_arguments,
     split_static,
 )
-from shardwise.api.trace_cache import is_alive, may_be_cached, trace_context
+from shardwise.api.trace_cache import argument_mesh, is_alive, may_be_cached, trace_context
 from shardwise.caches import register
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
@@ -80,6 +80,7 @@ class TracedFunction:
     program: Program
     captured: list[Any]
     structure: tree.Structure  # of the results
+    reads_argument_mesh: bool = False  # whether the trace depends on the mesh of the arguments
 
 
 @dataclass(frozen=True)
@@ -236,19 +237,26 @@ class Jitted(Generic[_P, _R]):
         """Return the function traced for these arguments, from a cache.
 
         The key holds everything that a trace depends on: structure, types, static arguments, settings, the mesh and the
-        named axes.
+        named axes; and the mesh of the arguments, if the function has asked for it.
         """
-        key = (arguments.structure, trace_context(), arguments.split.key, arguments.types)
+        key: tuple[Any, ...] = (arguments.structure, trace_context(), arguments.split.key, arguments.types)
         traced: TracedFunction | None = self._programs.get(key) or self._programs.promote(key)
+        mesh = argument_mesh(arguments.leaves)
+        if traced is not None and traced.reads_argument_mesh:
+            mesh_context.reads_argument_mesh = True
+            traced = self._programs.get((*key, mesh)) or self._programs.promote((*key, mesh))
         if traced is None or not is_alive(traced.captured):
             if config.no_tracing:
                 raise RuntimeError(
                     f"no_tracing is set, so {describe_function(self.function)} cannot be traced here for arguments of "
                     f"types {', '.join(map(str, arguments.types)) or 'none'}"
                 )
-            traced = trace(self._body(arguments.split), arguments.structure, self._types_inside(arguments))
+            with mesh_context.traced_for(mesh):
+                traced = trace(self._body(arguments.split), arguments.structure, self._types_inside(arguments))
             if may_be_cached(traced.captured):
                 self._programs.insert(key, traced)
+                if traced.reads_argument_mesh:
+                    self._programs.insert((*key, mesh), traced)
         return traced
 
     def _body(self, split: SplitArguments) -> Callable[..., Any]:
@@ -490,7 +498,7 @@ def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequen
     """Trace `function` for arguments of this pytree structure, whose leaves have these types."""
     flat = FlatFunction(function, structure)
     program, captured = build(flat, types, function_name(function))
-    return TracedFunction(program, captured, flat.out_tree)
+    return TracedFunction(program, captured, flat.out_tree, mesh_context.reads_argument_mesh)
 
 
 def _output_names(traced: TracedFunction) -> list[str]:

@@ -6,10 +6,11 @@ from weakref import WeakKeyDictionary
 
 from shardwise.caches import register
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames, tracked_axes
-from shardwise.compiler.shardings.mesh import mesh_context
+from shardwise.compiler.shardings.mesh import AbstractMesh, mesh_context
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.config import config
 from shardwise.execute.lru import LruCache
+from shardwise.runtime.sharding import NamedSharding
 
 MAX_BODIES = 64  # per function; the least recently used are evicted first
 
@@ -21,6 +22,16 @@ def trace_context() -> tuple[Any, ...]:
     """Return what a trace depends on besides the function and its arguments: settings, mesh and named axes."""
     axes = tuple(bound_axes().items()), tracked_axes()
     return config.state.trace_settings, mesh_context.mesh, mesh_context.scoped, axes
+
+
+def argument_mesh(leaves: Sequence[Any]) -> AbstractMesh | None:
+    """Return the mesh of the first argument that is on one; for traced arguments, that of the enclosing trace."""
+    for leaf in leaves:
+        if isinstance(leaf, Tracer):
+            return mesh_context.argument_mesh
+        if isinstance(sharding := getattr(leaf, "sharding", None), NamedSharding):
+            return sharding.mesh.abstract
+    return None
 
 
 def is_alive(captured: Sequence[Any]) -> bool:

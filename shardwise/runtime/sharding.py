@@ -629,10 +629,15 @@ def on_current_mesh(sharding: Any) -> Any:
 
 
 def type_sharding(type: ArrayType) -> NamedSharding:
-    """Return the sharding that a type says: along the Explicit axes of its mesh, or of the current mesh."""
+    """Return the sharding that a type says: along the Explicit axes of its mesh.
+
+    Without Explicit axes, the mesh is the current mesh, else that of the arguments of the traced function.
+    """
     explicit = type.explicit
     if explicit is None:
         current = mesh_context.region_mesh or mesh_context.mesh
+        if current is None:
+            current, mesh_context.reads_argument_mesh = mesh_context.argument_mesh, True
         mesh = ONE_DEVICE if current is None else mesh_of_types(current).abstract
         return NamedSharding(mesh, PartitionSpec(*[None] * type.ndim))
     entries = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in explicit.dims]

@@ -270,3 +270,38 @@ def test_the_sharding_of_a_type_leaves_auto_axes_open(is_meshed):
             x = sw.device_put(jnp.zeros(8), P("rows"))
             assert sw.explain(noise, advise=False)(x).wire_bytes == 0
             assert sw.jit(noise)(x).sharding.spec == P("rows")
+
+
+def test_types_name_the_mesh_of_the_arguments(mesh):
+    x = sw.device_put(np.ones((8, 2), np.float32), NamedSharding(mesh, P("data")))
+    meshes = []
+
+    def read(x):
+        meshes.append(sw.typeof(x).sharding.mesh)
+        return x * 2
+
+    for wrap in (lambda f: f, sw.vmap, lambda f: lambda x: sw.lax.map(f, x), lambda f: sw.jit(sw.jit(f))):
+        np.testing.assert_array_equal(sw.jit(wrap(read))(x), 2 * np.ones((8, 2)))
+    assert set(meshes) == {mesh.abstract_mesh}
+
+
+def test_traces_depend_on_the_mesh_of_the_arguments_only_if_they_read_it(mesh):
+    flat = sw.make_mesh((8,), ("rows",))
+    traced = []
+
+    def region(x):
+        axes = sw.typeof(x).sharding.mesh
+        traced.append(axes)
+        return sw.shard_map(lambda x: 2 * x, mesh=axes, in_specs=P(axes.axis_names), out_specs=P(axes.axis_names))(x)
+
+    plain = sw.jit(lambda x: (traced.append(None), 2 * x)[1])
+    in_loop = sw.jit(lambda x: sw.lax.fori_loop(0, 2, lambda _, x: region(x), x))
+    nested = sw.jit(lambda x: sw.jit(lambda x: region(x) + 0)(x) + 0)
+    for f, count in ((plain, 1), (sw.jit(region), 2), (nested, 2), (in_loop, 2)):
+        traced.clear()
+        for _ in range(2):
+            for grid in (mesh, flat):
+                x = sw.device_put(np.arange(8.0), NamedSharding(grid, P(grid.axis_names)))
+                assert f(x).sharding.mesh == grid
+                np.testing.assert_array_equal(f(x), np.arange(8.0) * (4 if f is in_loop else 2))
+        assert len(traced) == count

@@ -1,27 +1,16 @@
 """explain, plans and pages of programs with Explicit axes: types ask for the collectives, and are shown."""
 
 import numpy as np
-import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.sharding import AbstractMesh, AxisType, NamedSharding, reshard
 from shardwise.sharding import PartitionSpec as P
+from tests.explicit.typed_arrays import put
 
 X, W = np.ones((8, 4), np.float32), np.ones((4, 6), np.float32)
 PLANNER_WORDS = ("constrain", "planner", "chosen", "candidate", "layout", "needs P(", "has sharding", "pinned")
-
-
-@pytest.fixture
-def mesh():
-    mesh = sw.make_mesh((4, 2), ("X", "Y"), axis_types=(AxisType.Explicit,) * 2)
-    with sw.set_mesh(mesh):
-        yield mesh
-
-
-def put(x, *spec):
-    return sw.device_put(x, P(*spec))
 
 
 def reasons(function, *args):
@@ -41,7 +30,7 @@ def sum_then_reshard(x, w):
     return z.sum(0), jnp.cumsum(x, 0)
 
 
-def test_types_ask_for_every_collective(mesh):
+def test_types_ask_for_every_collective(explicit_mesh):
     assert reasons(sum_then_reshard, put(X, "X", "Y"), put(W, "Y", None)) == [
         (
             "all_gather",
@@ -60,7 +49,7 @@ def scattered(x, w):
     return jnp.dot(x, w, out_sharding=P("X", "Y"))
 
 
-def test_out_sharding_asks_for_a_scattered_sum(mesh):
+def test_out_sharding_asks_for_a_scattered_sum(explicit_mesh):
     assert reasons(scattered, put(X, "X", "Y"), put(W, "Y", None)) == [
         (
             "reduce_scatter",
@@ -74,7 +63,7 @@ def gathered_weights(x, w):
     return x @ w
 
 
-def test_an_operand_that_one_side_shards_is_gathered(mesh):
+def test_an_operand_that_one_side_shards_is_gathered(explicit_mesh):
     assert reasons(gathered_weights, put(np.ones((64, 4), np.float32), "X", None), put(W, "X", None)) == [
         ("all_gather", "the type of the result of dot at {1}, f32[64@X,6], asks for it: `w` has type f32[4@X,6]")
     ]
@@ -87,7 +76,7 @@ def accumulated(w, batches):
     return reshard(total, P())
 
 
-def test_a_reshard_asks_for_the_sum_of_accumulated_gradients(mesh):
+def test_a_reshard_asks_for_the_sum_of_accumulated_gradients(explicit_mesh):
     batches = np.ones((3, 8, 4), np.float32)
     ((kind, reason),) = reasons(accumulated, put(W), put(batches, None, "X"))
     assert kind == "all_reduce"
@@ -95,7 +84,7 @@ def test_a_reshard_asks_for_the_sum_of_accumulated_gradients(mesh):
     assert reason.endswith(", which scan at {3} adds up, are summed over 'X'")
 
 
-def test_the_text_of_a_plan_has_types(mesh):
+def test_the_text_of_a_plan_has_types(explicit_mesh):
     plan = sw.jit(sum_then_reshard).lower(put(X, "X", "Y"), put(W, "Y", None)).plan
     head, *lines = [" ".join(line.split()) for line in str(plan).splitlines()]
     assert head == "sum_then_reshard on mesh X=4 explicit, Y=2 explicit: 3 collectives, 144 B sent per device"
@@ -113,14 +102,14 @@ def test_the_text_of_a_plan_has_types(mesh):
     ]
 
 
-def test_the_page_of_a_plan_has_types(mesh):
+def test_the_page_of_a_plan_has_types(explicit_mesh):
     page = sw.jit(sum_then_reshard).lower(put(X, "X", "Y"), put(W, "Y", None)).plan.to_html()
     assert "<code>f32[8@X,6]</code>" in page and "<td>its type</td>" in page
     assert "the type of the result of dot at" in page
     assert "pinned:" not in page and "constrain" not in page and ">chosen" not in page
 
 
-def test_explain_gives_no_advice_that_types_forbid(mesh, capsys):
+def test_explain_gives_no_advice_that_types_forbid(explicit_mesh, capsys):
     explanation = sw.explain(sum_then_reshard)(put(X, "X", "Y"), put(W, "Y", None))
     text = capsys.readouterr().out
     assert str(explanation) + "\n" == text
@@ -136,7 +125,7 @@ def test_along_auto_axes_the_reasons_are_those_of_layouts():
     assert texts[("X",)].startswith("the type of the result of sum at ") and "f32[6], asks for it" in texts[("X",)]
 
 
-def test_programs_show_types_at_every_stage_that_users_print(mesh):
+def test_programs_show_types_at_every_stage_that_users_print(explicit_mesh):
     args = put(X, "X", "Y"), put(W, "Y", None)
     lowered = sw.jit(sum_then_reshard).lower(*args)
     assert str(lowered) == (
@@ -157,7 +146,7 @@ def test_explicit_programs_are_explained_on_abstract_meshes():
     assert plan.outputs[0].type == "f32[128@X]"
 
 
-def test_shardings_inside_a_function_are_those_of_types(mesh, capsys):
+def test_shardings_inside_a_function_are_those_of_types(explicit_mesh, capsys):
     seen = []
 
     def f(x):

@@ -21,6 +21,7 @@ from shardwise.sharding import (
     use_abstract_mesh,
 )
 from shardwise.sharding import PartitionSpec as P
+from tests.explicit.typed_arrays import put, type_text
 
 AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 RNG = np.random.default_rng(0)
@@ -33,23 +34,9 @@ def make_mesh(*axis_types):
 
 
 @pytest.fixture
-def mesh():
-    with sw.set_mesh(make_mesh(EXPLICIT, EXPLICIT)) as mesh:
-        yield mesh
-
-
-@pytest.fixture
 def auto_mesh():
     with sw.set_mesh(make_mesh(AUTO, AUTO)) as mesh:
         yield mesh
-
-
-def put(x, *spec):
-    return sw.device_put(x, P(*spec))
-
-
-def type_text(x):
-    return str(sw.typeof(x))
 
 
 def check(x, text, expected):
@@ -66,7 +53,7 @@ def jit_or_not(function, under_jit):
 
 
 @pytest.mark.parametrize("under_jit", [True, False])
-def test_axes_are_auto_inside(mesh, under_jit):
+def test_axes_are_auto_inside(explicit_mesh, under_jit):
     seen = []
 
     @auto_axes(axes="X", out_sharding=P("X", "Y"))
@@ -76,14 +63,14 @@ def test_axes_are_auto_inside(mesh, under_jit):
         return y
 
     result = jit_or_not(lambda x: inner(x * 2), under_jit)(put(X, "X", "Y"))
-    mixed = mesh.abstract.update_axis_types({"X": AUTO})
+    mixed = explicit_mesh.abstract.update_axis_types({"X": AUTO})
     assert seen == ["f32[8,4@Y]", "f32[8,4@Y]", P(None, "Y"), mixed, mixed]
     check(result, "f32[8@X,4@Y]", np.sin(2 * X))
-    assert result.sharding == NamedSharding(mesh, P("X", "Y"))
+    assert result.sharding == NamedSharding(explicit_mesh, P("X", "Y"))
 
 
 @pytest.mark.parametrize("under_jit", [True, False])
-def test_out_sharding_may_be_passed_to_the_call(mesh, under_jit):
+def test_out_sharding_may_be_passed_to_the_call(explicit_mesh, under_jit):
     product = auto_axes(lambda x, w: {"y": x @ w})
     for spec, text in ((P("X"), "f32[8@X,8]"), ({"y": P(None, "Y")}, "f32[8,8@Y]"), (P(), "f32[8,8]")):
         call = jit_or_not(lambda x, w, spec=spec: product(x, w, out_sharding=spec), under_jit)
@@ -104,21 +91,21 @@ def mlp(x, w, v):
         ([P(None, "X"), P("X", "Y"), P("Y")], P()),
     ],
 )
-def test_the_plan_is_that_of_an_auto_mesh_with_the_same_pins(mesh, specs, out):
+def test_the_plan_is_that_of_an_auto_mesh_with_the_same_pins(explicit_mesh, specs, out):
     arrays = [X, W, RNG.normal(size=(8, 4)).astype(np.float32)]
     auto = make_mesh(AUTO, AUTO)
-    typed = [sw.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(arrays, specs, strict=True)]
+    typed = [sw.device_put(x, NamedSharding(explicit_mesh, spec)) for x, spec in zip(arrays, specs, strict=True)]
     planned = [sw.device_put(x, NamedSharding(auto, spec)) for x, spec in zip(arrays, specs, strict=True)]
     jitted = sw.jit(mlp, out_shardings=NamedSharding(auto, out))
     wanted = sorted((row.kind, row.axes, row.times, row.sent) for row in jitted.lower(*planned).plan.collectives)
     assert collectives(auto_axes(mlp, out_sharding=out), *typed) == wanted
     result = sw.jit(auto_axes(mlp, out_sharding=out))(*typed)
-    assert result.sharding == NamedSharding(mesh, out)
+    assert result.sharding == NamedSharding(explicit_mesh, out)
     np.testing.assert_allclose(result, np.tanh(X @ W) @ arrays[2] + X, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("under_jit", [True, False])
-def test_gradients(mesh, under_jit):
+def test_gradients(explicit_mesh, under_jit):
     @auto_axes(out_sharding=P())
     def loss(x, w):
         return (jnp.tanh(x @ w) ** 2).sum()
@@ -131,13 +118,13 @@ def test_gradients(mesh, under_jit):
 
 
 @pytest.mark.parametrize("under_jit", [True, False])
-def test_vmap(mesh, under_jit):
+def test_vmap(explicit_mesh, under_jit):
     call = auto_axes(lambda x: jnp.where(x > 0, jnp.ones(4), x @ jnp.eye(4)), out_sharding=P())
     result = jit_or_not(sw.vmap(call), under_jit)(put(X, "X", "Y"))
     check(result, "f32[8@X,4]", np.where(X > 0, 1, X))
 
 
-def test_scan_over_a_function_with_auto_axes(mesh):
+def test_scan_over_a_function_with_auto_axes(explicit_mesh):
     @auto_axes(out_sharding=P("X", "Y"))
     def layer(h, w):
         return jnp.tanh(h @ w)
@@ -153,7 +140,7 @@ def test_scan_over_a_function_with_auto_axes(mesh):
     check(gradient, "f32[8@X,4@Y]", wanted)
 
 
-def test_a_loop_and_a_branch_inside(mesh):
+def test_a_loop_and_a_branch_inside(explicit_mesh):
     @auto_axes(out_sharding=P("X"))
     def f(x):
         y = lax.scan(lambda c, _: (jnp.cos(c), c.sum()), x, None, length=3)[0]
@@ -165,7 +152,7 @@ def test_a_loop_and_a_branch_inside(mesh):
     check(sw.jit(f)(put(X, "X", "Y")), "f32[8@X,4]", expected)
 
 
-def test_carries_and_branches_that_start_as_constants(mesh):
+def test_carries_and_branches_that_start_as_constants(explicit_mesh):
     @auto_axes(out_sharding=P("X"))
     def f(x):
         total = lax.scan(lambda c, row: (c + row.sum(), None), jnp.zeros(()), x)[0]
@@ -177,7 +164,7 @@ def test_carries_and_branches_that_start_as_constants(mesh):
     check(sw.jit(f)(put(X, "X", "Y")), "f32[8@X,4]", X + X.sum() + 1)
 
 
-def test_a_jitted_function_is_traced_once_per_mode(mesh):
+def test_a_jitted_function_is_traced_once_per_mode(explicit_mesh):
     traced = []
 
     @sw.jit
@@ -192,7 +179,7 @@ def test_a_jitted_function_is_traced_once_per_mode(mesh):
     assert traced == ["f32[8@X,4]", "f32[8,4]"]
 
 
-def test_values_that_a_function_closes_over(mesh):
+def test_values_that_a_function_closes_over(explicit_mesh):
     def f(x, w):
         return auto_axes(lambda x: x @ w, out_sharding=P("X"))(x)
 
@@ -201,7 +188,7 @@ def test_values_that_a_function_closes_over(mesh):
         sw.jit(f)(put(X, "X", "Y"), put(W, "Y"))
 
 
-def test_constraints_pin_along_the_axes_that_are_auto_inside(mesh):
+def test_constraints_pin_along_the_axes_that_are_auto_inside(explicit_mesh):
     @auto_axes(out_sharding=P())
     def f(x):
         return lax.with_sharding_constraint(x * 2, P(None, "X")) + 1
@@ -211,7 +198,7 @@ def test_constraints_pin_along_the_axes_that_are_auto_inside(mesh):
     check(sw.jit(f)(put(X)), "f32[8,4]", 2 * X + 1)
 
 
-def test_constraints_check_the_type_along_the_axes_that_stay_explicit(mesh):
+def test_constraints_check_the_type_along_the_axes_that_stay_explicit(explicit_mesh):
     def constrained(spec):
         return auto_axes(lambda x: lax.with_sharding_constraint(x, spec), axes="X", out_sharding=P("X", "Y"))
 
@@ -270,7 +257,7 @@ def test_explicit_axes_have_gradients_and_errors(auto_mesh):
 
 
 @pytest.mark.parametrize("under_jit", [True, False])
-def test_functions_nest(mesh, under_jit):
+def test_functions_nest(explicit_mesh, under_jit):
     seen = []
 
     @explicit_axes(axes="Y", in_sharding=P(None, "Y"))
@@ -300,22 +287,22 @@ def test_meshes_that_mix_axis_types(under_jit):
         assert result.sharding.mesh == mixed
 
 
-def test_manual_axes_keep_their_type(mesh):
+def test_manual_axes_keep_their_type(explicit_mesh):
     def inside(axes):
         return auto_axes(lambda z: z * 2, axes=axes, out_sharding=P())
 
     for axes in (None, "X"):
-        region = sw.shard_map(inside(axes), mesh=mesh, in_specs=P("X"), out_specs=P("X"), axis_names={"X"})
+        region = sw.shard_map(inside(axes), mesh=explicit_mesh, in_specs=P("X"), out_specs=P("X"), axis_names={"X"})
         with pytest.raises(NotImplementedError, match="'X' is a manual axis of the enclosing shard_map"):
             sw.jit(region)(put(X, "X"))
-    region = sw.shard_map(inside("Y"), mesh=mesh, in_specs=P("X"), out_specs=P("X"), axis_names={"X"})
+    region = sw.shard_map(inside("Y"), mesh=explicit_mesh, in_specs=P("X"), out_specs=P("X"), axis_names={"X"})
     check(sw.jit(region)(put(X, "X", "Y")), "f32[8@X,4]", 2 * X)
 
 
-def test_shard_map_inside_auto_axes(mesh):
+def test_shard_map_inside_auto_axes(explicit_mesh):
     @auto_axes(out_sharding=P("X"))
     def f(x):
-        region = sw.shard_map(lambda x: lax.psum(x, "Y"), mesh=mesh, in_specs=P("X", "Y"), out_specs=P("X"))
+        region = sw.shard_map(lambda x: lax.psum(x, "Y"), mesh=explicit_mesh, in_specs=P("X", "Y"), out_specs=P("X"))
         return region(x * 2) + 1
 
     check(sw.jit(f)(put(X, "X", "Y")), "f32[8@X,2]", 2 * (X[:, :2] + X[:, 2:]) + 1)
@@ -390,7 +377,7 @@ def test_the_mesh_of_arguments_without_a_current_mesh():
             assert result.sharding.mesh == mesh
 
 
-def test_wrong_arguments(mesh):
+def test_wrong_arguments(explicit_mesh):
     x = put(X, "X")
     with pytest.raises(TypeError, match="missing keyword argument 'out_sharding'"):
         auto_axes(lambda x: x)(x)
@@ -406,11 +393,11 @@ def test_wrong_arguments(mesh):
         sw.jit(lambda x: auto_axes(jnp.sin, out_sharding=P())(reshard(x, P(unreduced={"X"}))))(put(X))
 
 
-def test_programs_print_and_read_back(mesh):
+def test_programs_print_and_read_back(explicit_mesh):
     def f(x):
         return auto_axes(lambda x: lax.scan(lambda c, _: (c * 2, None), x, None, length=2)[0], out_sharding=P("X"))(x)
 
-    axes = mesh.abstract
+    axes = explicit_mesh.abstract
     x = sw.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(axes, P("X", "Y")))
     with sw.set_mesh(None), use_abstract_mesh(axes):
         program = sw.make_jaxpr(f)(x).program
@@ -419,10 +406,10 @@ def test_programs_print_and_read_back(mesh):
     assert parse_program(text) == program
 
 
-def test_use_abstract_mesh_changes_names_and_sizes(mesh):
+def test_use_abstract_mesh_changes_names_and_sizes(explicit_mesh):
     def f(x):
         x = jnp.sin(x)
-        with use_abstract_mesh(mesh.abstract.update(axis_sizes=(2, 4), axis_names=("a", "b"))):
+        with use_abstract_mesh(explicit_mesh.abstract.update(axis_sizes=(2, 4), axis_names=("a", "b"))):
             x = reshard(x, P("b", "a"))
             y = x * 2
             assert type_text(y) == "f32[8@b,4@a]" and y.sharding.mesh.axis_names == ("a", "b")
@@ -430,16 +417,16 @@ def test_use_abstract_mesh_changes_names_and_sizes(mesh):
 
     result = sw.jit(f)(put(X, "X", "Y"))
     check(result, "f32[8@b,4@a]", 2 * np.sin(X))
-    assert result.sharding.mesh.flat_devices == mesh.flat_devices
+    assert result.sharding.mesh.flat_devices == explicit_mesh.flat_devices
     back = sw.jit(lambda x: reshard(f(x), P("Y")))(put(X, "X", "Y"))
     check(back, "f32[8@Y,4]", 2 * np.sin(X))
     gradient = sw.jit(sw.grad(lambda x: reshard(f(x), P()).sum()))(put(X, "X", "Y"))
     check(gradient, "f32[8@X,4@Y]", 2 * np.cos(X))
 
 
-def test_use_abstract_mesh_with_axes_of_size_1(mesh):
+def test_use_abstract_mesh_with_axes_of_size_1(explicit_mesh):
     def f(x):
-        with use_abstract_mesh(mesh.abstract.update(axis_sizes=(8, 1), axis_names=("a", "b"))):
+        with use_abstract_mesh(explicit_mesh.abstract.update(axis_sizes=(8, 1), axis_names=("a", "b"))):
             return reshard(x, P(("a", "b"), None)) * 2
 
     result = sw.jit(f)(put(X, "X", "Y"))
@@ -451,10 +438,10 @@ def test_use_abstract_mesh_with_axes_of_size_1(mesh):
         check(sw.jit(call)(put(X, "a", "b")), "f32[8@a,4@b]", 2 * X)
 
 
-def test_use_abstract_mesh_changes_types(mesh):
+def test_use_abstract_mesh_changes_types(explicit_mesh):
     @sw.jit
     def f(x):
-        with use_abstract_mesh(mesh.abstract.update_axis_types({"X": AUTO})):
+        with use_abstract_mesh(explicit_mesh.abstract.update_axis_types({"X": AUTO})):
             y = reshard(x, P(None, "Y"))
             assert type_text(jnp.sin(y)) == "f32[8,4@Y]"
             return y @ jnp.ones((4, 4))
@@ -464,30 +451,30 @@ def test_use_abstract_mesh_changes_types(mesh):
     np.testing.assert_allclose(result, X @ np.ones((4, 4)), rtol=1e-5)
 
     def mixes(x):
-        with use_abstract_mesh(mesh.abstract.update_axis_types({"X": AUTO})):
+        with use_abstract_mesh(explicit_mesh.abstract.update_axis_types({"X": AUTO})):
             return jnp.sin(x)
 
     with pytest.raises(ShardingTypeError, match=r"but the current mesh is X=4, Y=2 explicit. Reshard it first"):
         sw.jit(mixes)(put(X, "X", "Y"))
 
     def names_auto_axis(x):
-        with use_abstract_mesh(mesh.abstract.update_axis_types({"X": AUTO})):
+        with use_abstract_mesh(explicit_mesh.abstract.update_axis_types({"X": AUTO})):
             return reshard(x, P("X"))
 
     with pytest.raises(ShardingTypeError, match="names 'X', an Auto axis of the mesh X=4, Y=2 explicit"):
         sw.jit(names_auto_axis)(put(X, "X", "Y"))
 
 
-def test_use_abstract_mesh_outside_of_traced_functions(mesh):
+def test_use_abstract_mesh_outside_of_traced_functions(explicit_mesh):
     with use_abstract_mesh(AbstractMesh((8,), ("Z",), EXPLICIT)) as axes:
         assert get_abstract_mesh() == axes
         assert type_text(put(X, "Z")) == "f32[8@Z,4]"
-        assert jnp.arange(8).sharding == NamedSharding(Mesh(mesh.flat_devices, "Z", EXPLICIT), P())
-    assert get_abstract_mesh() == mesh.abstract
+        assert jnp.arange(8).sharding == NamedSharding(Mesh(explicit_mesh.flat_devices, "Z", EXPLICIT), P())
+    assert get_abstract_mesh() == explicit_mesh.abstract
     with pytest.raises(ValueError, match=r"cannot change the size .* has 8 devices, but Z=4 needs 4"):
         use_abstract_mesh(AbstractMesh((4,), ("Z",))).__enter__()
     with pytest.raises(TypeError, match="needs an AbstractMesh"):
-        use_abstract_mesh(mesh).__enter__()
+        use_abstract_mesh(explicit_mesh).__enter__()
 
 
 def test_use_abstract_mesh_without_devices():

@@ -11,22 +11,15 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.errors import ShardingTypeError
-from shardwise.sharding import AxisType, reshard
 from shardwise.sharding import PartitionSpec as P
+from shardwise.sharding import reshard
+from tests.explicit.typed_arrays import type_text
 
 X = np.arange(1, 9, dtype=np.float32)
 W = np.arange(2, 10, dtype=np.float32)
 
 
-@pytest.fixture(autouse=True)
-def mesh():
-    mesh = sw.make_mesh((4, 2), ("X", "Y"), axis_types=(AxisType.Explicit,) * 2)
-    with sw.set_mesh(mesh):
-        yield mesh
-
-
-def type_text(x):
-    return str(sw.typeof(x))
+pytestmark = pytest.mark.usefixtures("explicit_mesh")
 
 
 def collectives(function, *args):

@@ -7,32 +7,18 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.errors import ShardingTypeError
-from shardwise.sharding import AxisType, reshard
 from shardwise.sharding import PartitionSpec as P
+from shardwise.sharding import reshard
+from tests.explicit.typed_arrays import put, type_text
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 4)).astype(np.float32)
 W = RNG.normal(size=(4, 6)).astype(np.float32)
 
 
-@pytest.fixture
-def mesh():
-    mesh = sw.make_mesh((4, 2), ("X", "Y"), axis_types=(AxisType.Explicit,) * 2)
-    with sw.set_mesh(mesh):
-        yield mesh
-
-
-def put(x, *spec):
-    return sw.device_put(x, P(*spec))
-
-
-def type_text(x):
-    return str(sw.typeof(x))
-
-
 @pytest.mark.parametrize("under_jit", [True, False])
 @pytest.mark.parametrize("derivative", [sw.grad, sw.value_and_grad, sw.jacrev])
-def test_out_sharding_decides_under_derivatives_too(mesh, derivative, under_jit):
+def test_out_sharding_decides_under_derivatives_too(explicit_mesh, derivative, under_jit):
     def loss(w, x):
         return (jnp.dot(x, w, out_sharding=P("X", None)) ** 2).sum()
 
@@ -44,7 +30,7 @@ def test_out_sharding_decides_under_derivatives_too(mesh, derivative, under_jit)
     np.testing.assert_allclose(gradient, 2 * X.T @ (X @ W), rtol=1e-4)
 
 
-def test_out_sharding_decides_under_jvp_and_linearize(mesh):
+def test_out_sharding_decides_under_jvp_and_linearize(explicit_mesh):
     x, w = put(X, "X", "Y"), put(W, "Y", None)
     product = lambda w: jnp.dot(x, w, out_sharding=P("X", None))  # noqa: E731
     _, tangent = sw.jvp(product, (w,), (w,))
@@ -54,7 +40,7 @@ def test_out_sharding_decides_under_jvp_and_linearize(mesh):
         np.testing.assert_allclose(result, X @ W, rtol=1e-5)
 
 
-def test_out_sharding_decides_under_vmap(mesh):
+def test_out_sharding_decides_under_vmap(explicit_mesh):
     x = put(np.stack([X] * 3), None, None, "Y")
     w = put(W, "Y", None)
     result = sw.jit(sw.vmap(lambda x: jnp.dot(x, w, out_sharding=P(None, None))))(x)
@@ -62,12 +48,12 @@ def test_out_sharding_decides_under_vmap(mesh):
     np.testing.assert_allclose(result, np.stack([X @ W] * 3), rtol=1e-5)
 
 
-def test_vmap_over_the_axis_of_another_operand_is_an_error(mesh):
+def test_vmap_over_the_axis_of_another_operand_is_an_error(explicit_mesh):
     with pytest.raises(ShardingTypeError, match="axis 'X' would shard dims 0 and 1 of the result"):
         sw.vmap(lambda row: row + put(X[0], "X"))(put(X, "X", None))
 
 
-def test_zero_cotangents_have_the_type_of_the_table(mesh):
+def test_zero_cotangents_have_the_type_of_the_table(explicit_mesh):
     seen = []
 
     def zeros(x):
@@ -81,7 +67,7 @@ def test_zero_cotangents_have_the_type_of_the_table(mesh):
     assert type_text(sw.grad(lambda x, y: y.sum())(put(X, "X", "Y"), 1.0 * X)) == "f32[8@X,4@Y]"
 
 
-def test_the_cotangent_of_an_unreduced_result_is_reduced(mesh):
+def test_the_cotangent_of_an_unreduced_result_is_reduced(explicit_mesh):
     seen = []
 
     def f(x, w):
@@ -96,7 +82,7 @@ def test_the_cotangent_of_an_unreduced_result_is_reduced(mesh):
     np.testing.assert_allclose(result, X.T @ np.ones((8, 6), np.float32), rtol=1e-5)
 
 
-def test_an_unreduced_value_times_a_reduced_one_is_unreduced_only(mesh):
+def test_an_unreduced_value_times_a_reduced_one_is_unreduced_only(explicit_mesh):
     seen = []
 
     def f(x, w, scale):
@@ -111,19 +97,19 @@ def test_an_unreduced_value_times_a_reduced_one_is_unreduced_only(mesh):
     np.testing.assert_allclose(result, X @ W * scale, rtol=1e-4, atol=1e-5)
 
 
-def test_a_dim_of_size_one_may_be_sharded(mesh):
+def test_a_dim_of_size_one_may_be_sharded(explicit_mesh):
     x = put(X[:1], "X", None)
     assert type_text(sw.jit(lambda x: x.reshape(4))(x)) == "f32[4]"
     np.testing.assert_array_equal(sw.jit(lambda x: x.reshape(4))(x), X[0])
 
 
-def test_a_reshape_that_keeps_all_shards_moves_nothing(mesh):
+def test_a_reshape_that_keeps_all_shards_moves_nothing(explicit_mesh):
     lowered = sw.jit(lambda x: x.reshape(4, 2, 4)).lower(put(X, ("X", "Y"), None))
     assert str(lowered.out_info.sharding.spec) == "P('X', 'Y', None)"
     assert not lowered.plan.collectives
 
 
-def test_vmap_of_loops_keeps_the_sharding_of_the_mapped_dim(mesh):
+def test_vmap_of_loops_keeps_the_sharding_of_the_mapped_dim(explicit_mesh):
     def f(row):
         total, _ = lax.scan(lambda total, x: (total + x, None), jnp.zeros(()), row)
         count = lax.while_loop(lambda n: n < total, lambda n: n + 1.0, -9.0)
@@ -136,7 +122,7 @@ def test_vmap_of_loops_keeps_the_sharding_of_the_mapped_dim(mesh):
 
 
 @pytest.mark.parametrize("weight_spec", [P(), P(reduced={"X"})], ids=["replicated", "reduced"])
-def test_the_gradient_of_a_broadcast_weight_is_summed_where_its_shards_are(mesh, weight_spec):
+def test_the_gradient_of_a_broadcast_weight_is_summed_where_its_shards_are(explicit_mesh, weight_spec):
     def step(x, scale):
         scale = reshard(scale, weight_spec)
         gradient = sw.grad(lambda scale: (jnp.sin(x) * scale).sum())(scale)

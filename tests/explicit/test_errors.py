@@ -101,13 +101,6 @@ BAD_INPUTS = {
 }
 
 
-@pytest.fixture
-def mesh():
-    mesh = sw.make_mesh((4, 2), ("X", "Y"), axis_types=(AxisType.Explicit,) * 2)
-    with sw.set_mesh(mesh):
-        yield mesh
-
-
 def message_of(call):
     with pytest.raises(ShardingError) as caught:
         call()
@@ -115,7 +108,7 @@ def message_of(call):
 
 
 @pytest.mark.parametrize("name", BAD_INPUTS)
-def test_an_error_names_types_and_the_call_that_resolves_it(mesh, name):
+def test_an_error_names_types_and_the_call_that_resolves_it(explicit_mesh, name):
     call, words = BAD_INPUTS[name]
     message = message_of(call)
     assert all(word in message for word in words), message
@@ -124,7 +117,7 @@ def test_an_error_names_types_and_the_call_that_resolves_it(mesh, name):
 
 
 @pytest.mark.parametrize("name", ["conflicting operands", "ambiguous contraction", "an axis twice"])
-def test_an_error_in_a_traced_function_names_the_lines_of_both_operands(mesh, name):
+def test_an_error_in_a_traced_function_names_the_lines_of_both_operands(explicit_mesh, name):
     message = message_of(BAD_INPUTS[name][0])
     assert len(re.findall(r"operand [01], f32\[.*\], was created at test_errors.py:\d+", message)) == 2
 
@@ -145,7 +138,7 @@ def test_a_spec_of_types_over_an_auto_axis_is_an_error(call):
         assert CALLS.search(message) and not PLANNER_TERMS.search(message), message
 
 
-def test_a_spec_over_a_manual_axis_is_an_error(mesh):
+def test_a_spec_over_a_manual_axis_is_an_error(explicit_mesh):
     region = sw.shard_map(lambda x: reshard(x, P("X")), in_specs=P("X"), out_specs=P("X"), axis_names={"X"})
     message = message_of(lambda: sw.jit(region)(put("X")))
     assert "'X'" in message and "manual" in message and not PLANNER_TERMS.search(message)
@@ -159,7 +152,7 @@ def test_a_constraint_over_auto_axes_keeps_the_axes_of_the_type():
             np.testing.assert_array_equal(result, 2 * X)
 
 
-def test_errors_are_type_errors_and_value_errors(mesh):
+def test_errors_are_type_errors_and_value_errors(explicit_mesh):
     for error in (TypeError, ValueError, ShardingTypeError):
         with pytest.raises(error):
             put("X") + put("Y")

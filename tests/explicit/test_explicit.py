@@ -12,24 +12,10 @@ from shardwise.compiler.ir.parse import parse_program
 from shardwise.errors import ProgramError, ShardingError, ShardingTypeError
 from shardwise.sharding import AbstractMesh, AxisType, NamedSharding, reshard
 from shardwise.sharding import PartitionSpec as P
+from tests.explicit.typed_arrays import put, type_text
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 4)).astype(np.float32)
-
-
-@pytest.fixture
-def mesh():
-    mesh = sw.make_mesh((4, 2), ("X", "Y"), axis_types=(AxisType.Explicit,) * 2)
-    with sw.set_mesh(mesh):
-        yield mesh
-
-
-def put(x, *spec):
-    return sw.device_put(x, P(*spec))
-
-
-def type_text(x):
-    return str(sw.typeof(x))
 
 
 def collectives(function, *args):
@@ -37,14 +23,14 @@ def collectives(function, *args):
     return [(row.kind, row.times) for row in sw.jit(function).lower(*args).plan.collectives]
 
 
-def test_types_print_as_in_jax(mesh):
+def test_types_print_as_in_jax(explicit_mesh):
     assert type_text(put(X, "X", None)) == "f32[8@X,4]"
     assert type_text(put(X, ("X", "Y"))) == "f32[8@(X,Y),4]"
     assert type_text(put(X)) == "f32[8,4]"
     assert put(X, "X").aval is sw.typeof(put(X, "X"))
 
 
-def test_types_are_known_while_a_function_is_traced(mesh):
+def test_types_are_known_while_a_function_is_traced(explicit_mesh):
     seen = []
 
     def f(x):
@@ -52,11 +38,11 @@ def test_types_are_known_while_a_function_is_traced(mesh):
         return x
 
     sw.jit(f)(put(X, "X"))
-    assert seen == [("f32[8@X,4]", P("X", None), mesh.abstract)]
+    assert seen == [("f32[8@X,4]", P("X", None), explicit_mesh.abstract)]
 
 
 @pytest.mark.parametrize("under_jit", [True, False])
-def test_out_sharding_decides_an_ambiguous_sum(mesh, under_jit):
+def test_out_sharding_decides_an_ambiguous_sum(explicit_mesh, under_jit):
     x, w = put(X, "X", "Y"), put(X.T.copy(), "Y", None)
     for spec, text in [(P("X", None), "f32[8@X,8]"), (P("X", "Y"), "f32[8@X,8@Y]"), (P(), "f32[8,8]")]:
         for product in (
@@ -70,7 +56,7 @@ def test_out_sharding_decides_an_ambiguous_sum(mesh, under_jit):
             np.testing.assert_allclose(result, X @ X.T, rtol=1e-5)
 
 
-def test_an_ambiguous_sum_is_one_collective(mesh):
+def test_an_ambiguous_sum_is_one_collective(explicit_mesh):
     x, w = put(X, "X", "Y"), put(X.T.copy(), "Y", None)
     assert collectives(lambda x, w: jnp.dot(x, w, out_sharding=P("X", None)), x, w) == [("all_reduce", 1)]
     assert collectives(lambda x, w: jnp.dot(x, w, out_sharding=P("X", "Y")), x, w) == [("reduce_scatter", 1)]
@@ -99,21 +85,21 @@ def add_conflict(x, y):
     ids=["conflict", "ambiguous", "twice", "reshape"],
 )
 @pytest.mark.parametrize("under_jit", [True, False])
-def test_conflicts_are_errors_with_types_and_remedy(mesh, function, specs, words, under_jit):
+def test_conflicts_are_errors_with_types_and_remedy(explicit_mesh, function, specs, words, under_jit):
     x, y = (put(X, *spec) for spec in specs)
     with pytest.raises(ShardingTypeError) as error:
         (sw.jit(function) if under_jit else function)(x, y)
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-def test_an_error_in_a_traced_function_names_the_lines_of_both_operands(mesh):
+def test_an_error_in_a_traced_function_names_the_lines_of_both_operands(explicit_mesh):
     with pytest.raises(
         ShardingTypeError, match=r"operand 0, f32\[8@X,4\], was created at test_explicit.py:\d+\n.*operand 1"
     ):
         sw.jit(add_conflict)(put(X, "X", None), put(X, "Y", None))
 
 
-def test_reshard(mesh):
+def test_reshard(explicit_mesh):
     x = put(X, "X", "Y")
     assert type_text(reshard(x, P(None, "X"))) == "f32[8,4@X]"
     np.testing.assert_array_equal(reshard(x, P(None, "X")), X)
@@ -124,7 +110,7 @@ def test_reshard(mesh):
     np.testing.assert_allclose(gradient, 2 * np.sin(X) * np.cos(X), rtol=1e-5)
 
 
-def test_reshard_checks_its_arguments(mesh):
+def test_reshard_checks_its_arguments(explicit_mesh):
     with pytest.raises(TypeError, match="reshard needs a PartitionSpec or a NamedSharding, not 3"):
         reshard(put(X), 3)
     with pytest.raises(ShardingError, match="rank"):
@@ -134,7 +120,7 @@ def test_reshard_checks_its_arguments(mesh):
         reshard(jnp.ones(8), auto)
 
 
-def test_a_constraint_checks_the_type(mesh):
+def test_a_constraint_checks_the_type(explicit_mesh):
     x = put(X, "X", None)
     constrain = sw.jit(lax.with_sharding_constraint, static_argnums=1)
     assert type_text(constrain(x, P("X", None))) == "f32[8@X,4]"
@@ -143,7 +129,7 @@ def test_a_constraint_checks_the_type(mesh):
 
 
 @pytest.mark.parametrize("under_jit", [True, False])
-def test_gradients_have_the_types_of_their_primals(mesh, under_jit):
+def test_gradients_have_the_types_of_their_primals(explicit_mesh, under_jit):
     x, w = put(X, "X", None), put(X[:4].T.copy(), None, "Y")
     gradient = sw.grad(lambda w, x: (jnp.sin(x @ w) ** 2).sum(), argnums=(0, 1))
     grads = (sw.jit(gradient) if under_jit else gradient)(w, x)
@@ -160,7 +146,7 @@ def scanned_loss(ws, x):
     return (out**2).sum() + sums.sum()
 
 
-def test_scan_keeps_types_and_has_gradients(mesh):
+def test_scan_keeps_types_and_has_gradients(explicit_mesh):
     ws = RNG.normal(size=(3, 4, 4)).astype(np.float32)
     gradient = sw.jit(sw.grad(scanned_loss))(put(ws, None, None, "Y"), put(X, "X"))
     assert type_text(gradient) == "f32[3,4,4@Y]"
@@ -172,20 +158,20 @@ def test_scan_keeps_types_and_has_gradients(mesh):
     np.testing.assert_allclose(gradient, sw.jit(sw.grad(plain))(ws, X), rtol=1e-4, atol=1e-5)
 
 
-def test_a_carry_must_keep_its_type(mesh):
+def test_a_carry_must_keep_its_type(explicit_mesh):
     with pytest.raises(TypeError, match=r"f32\[8@X,4\].*f32\[8,4@Y\]|f32\[8,4@Y\].*f32\[8@X,4\]"):
         sw.jit(lambda x: lax.scan(lambda c, _: (reshard(c, P(None, "Y")), None), x, length=3))(put(X, "X"))
 
 
 @pytest.mark.parametrize("transform", [sw.checkpoint, lambda f: f], ids=["remat", "plain"])
-def test_vmap_and_remat_keep_types(mesh, transform):
+def test_vmap_and_remat_keep_types(explicit_mesh, transform):
     x = put(X, "X", "Y")
     f = transform(lambda row: jnp.sin(row) * 2)
     assert type_text(sw.jit(sw.vmap(f))(x)) == "f32[8@X,4@Y]"
     assert type_text(sw.jit(sw.grad(lambda x: sw.vmap(f)(x).sum()))(x)) == "f32[8@X,4@Y]"
 
 
-def test_unreduced_values_flow_through_linear_ops(mesh):
+def test_unreduced_values_flow_through_linear_ops(explicit_mesh):
     x, w = put(X, "X", "Y"), put(X.T.copy(), "Y", None)
 
     def f(x, w):
@@ -197,7 +183,7 @@ def test_unreduced_values_flow_through_linear_ops(mesh):
     assert collectives(f, x, w) == [("all_reduce", 1)]
 
 
-def test_an_unreduced_value_in_a_nonlinear_op_is_an_error(mesh):
+def test_an_unreduced_value_in_a_nonlinear_op_is_an_error(explicit_mesh):
     def f(x, w):
         return jnp.sin(jnp.dot(x, w, out_sharding=P("X", None, unreduced={"Y"})))
 
@@ -237,7 +223,7 @@ def test_accumulated_gradients_of_reduced_weights_are_reduced_once():
     np.testing.assert_allclose(result, sw.jit(step)(weights, batches), rtol=1e-4, atol=1e-5)
 
 
-def test_in_shardings_decide_the_types_of_arguments(mesh):
+def test_in_shardings_decide_the_types_of_arguments(explicit_mesh):
     seen = []
     f = sw.jit(lambda x: seen.append(type_text(x)) or x * 2, in_shardings=P("X", None), out_shardings=P(None, "Y"))
     result = f(X)
@@ -245,7 +231,7 @@ def test_in_shardings_decide_the_types_of_arguments(mesh):
     np.testing.assert_array_equal(result, 2 * X)
 
 
-def test_uneven_dims(mesh):
+def test_uneven_dims(explicit_mesh):
     x = put(np.arange(30, dtype=np.float32).reshape(10, 3), "X", "Y")
     result = sw.jit(lambda x: (x * 2).sum(0))(x)
     assert type_text(result) == "f32[3@Y]"
@@ -289,7 +275,7 @@ def shard_sum(shard):
 
 
 @pytest.mark.parametrize("options", [{"in_specs": P("X", "Y")}, {}], ids=["in_specs", "from types"])
-def test_shard_map_in_explicit_code(mesh, options):
+def test_shard_map_in_explicit_code(explicit_mesh, options):
     total = sw.shard_map(shard_sum, out_specs=P(None, "Y"), **options)
     x = put(X, "X", "Y")
     result = sw.jit(lambda x: total(jnp.sin(x)) * 2)(x)
@@ -300,7 +286,7 @@ def test_shard_map_in_explicit_code(mesh, options):
     np.testing.assert_allclose(gradient, np.broadcast_to(2 * X.sum(0), X.shape), rtol=1e-4)
 
 
-def test_a_partly_manual_region_keeps_the_other_axes_in_types(mesh):
+def test_a_partly_manual_region_keeps_the_other_axes_in_types(explicit_mesh):
     seen = []
 
     def body(shard):
@@ -326,7 +312,7 @@ def test_a_partly_manual_region_keeps_the_other_axes_in_types(mesh):
     ],
     ids=["cond", "while", "fori", "map", "at", "index", "cumsum"],
 )
-def test_results_keep_their_sharding_and_equal_those_of_one_device(mesh, function, text):
+def test_results_keep_their_sharding_and_equal_those_of_one_device(explicit_mesh, function, text):
     result = sw.jit(function)(put(X, "X", "Y"))
     assert type_text(result) == text
     auto = sw.make_mesh((1, 1), ("X", "Y"), axis_types=(AxisType.Explicit,) * 2)
@@ -335,7 +321,7 @@ def test_results_keep_their_sharding_and_equal_those_of_one_device(mesh, functio
     np.testing.assert_allclose(result, np.asarray(expected), rtol=1e-5, atol=1e-6)
 
 
-def test_arrays_are_created_with_out_sharding(mesh):
+def test_arrays_are_created_with_out_sharding(explicit_mesh):
     x = put(X, "X", "Y")
     created = {
         "f32[8@X,4]": jnp.zeros((8, 4), out_sharding=P("X")),
@@ -354,14 +340,14 @@ def test_lowering_for_an_abstract_mesh():
     assert [row.kind for row in lowered.plan.collectives] == ["all_reduce"]
 
 
-def test_reduced_arrays_keep_their_type(mesh):
+def test_reduced_arrays_keep_their_type(explicit_mesh):
     x = put(X, "X", None)
     for array in (reshard(x, P("X", None, reduced={"Y"})), sw.jit(lambda x: reshard(x, P("X", reduced={"Y"})) * 2)(x)):
         assert type_text(array) == "f32[8@X,4]{R:Y}"
     np.testing.assert_array_equal(array, 2 * X)
 
 
-def test_arrays_on_auto_and_explicit_meshes_of_the_same_devices(mesh):
+def test_arrays_on_auto_and_explicit_meshes_of_the_same_devices(explicit_mesh):
     auto = sw.device_put(X, NamedSharding(sw.make_mesh((4, 2), ("X", "Y")), P("X")))
     result = sw.jit(lambda x, y: x + y)(put(X, "X", None), auto)
     assert type_text(result) == "f32[8@X,4]"
@@ -385,15 +371,15 @@ def test_explicit_and_auto_axes_in_one_mesh():
         np.testing.assert_array_equal(split, 2 * X.reshape(8, 2, 2))
 
 
-def test_a_sharding_on_the_abstract_mesh_refers_to_the_current_mesh(mesh):
-    abstract = NamedSharding(mesh.abstract, P("X"))
+def test_a_sharding_on_the_abstract_mesh_refers_to_the_current_mesh(explicit_mesh):
+    abstract = NamedSharding(explicit_mesh.abstract, P("X"))
     for array in (
         jnp.ones((8, 4), out_sharding=abstract),
         sw.jit(lambda x: jnp.ones(x.shape, out_sharding=x.sharding))(put(X, "X")),
         reshard(X, abstract),
         sw.device_put(X, abstract),
     ):
-        assert type_text(array) == "f32[8@X,4]" and array.sharding.mesh == mesh
+        assert type_text(array) == "f32[8@X,4]" and array.sharding.mesh == explicit_mesh
 
 
 def test_reshard_to_an_abstract_mesh_needs_devices():
@@ -402,7 +388,7 @@ def test_reshard_to_an_abstract_mesh_needs_devices():
         sw.jit(lambda x: reshard(x, NamedSharding(abstract, P("X"))))(X)
 
 
-def test_sums_of_specs(mesh):
+def test_sums_of_specs(explicit_mesh):
     assert P("X", unreduced={"Y"}) + P("Z", reduced={"W"}) == P("X", "Z", unreduced={"Y"}, reduced={"W"})
     assert operator.add(P("X"), (None, "Y")) == P("X", None, "Y")
     assert operator.add((None,), P("X")) == P(None, "X")
@@ -412,8 +398,8 @@ def test_sums_of_specs(mesh):
         NamedSharding(sw.make_mesh((4, 2), ("a", "b")), P("a", unreduced={"b"}))
 
 
-def test_like_functions_keep_the_sharding_of_their_argument(mesh):
-    struct = sw.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, P("X")))
+def test_like_functions_keep_the_sharding_of_their_argument(explicit_mesh):
+    struct = sw.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(explicit_mesh, P("X")))
     assert type_text(jnp.zeros_like(struct)) == "f32[8@X,4]"
     assert type_text(sw.jit(jnp.ones_like)(put(X, "X", "Y"))) == "f32[8@X,4@Y]"
     assert type_text(sw.jit(lambda x: jnp.full_like(x, 2, shape=(3,)))(put(X, "X"))) == "f32[3]"

@@ -11,6 +11,7 @@ from shardwise.compiler.ir.parse import parse_program
 from shardwise.errors import ShardingError, ShardingTypeError
 from shardwise.sharding import AbstractMesh, AxisType, NamedSharding, get_abstract_mesh, reshard
 from shardwise.sharding import PartitionSpec as P
+from tests.explicit.typed_arrays import put, type_text
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 4)).astype(np.float32)
@@ -22,14 +23,6 @@ def mesh():
     mesh = sw.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
     with sw.set_mesh(mesh):
         yield mesh
-
-
-def put(x, *spec, **sums):
-    return sw.device_put(x, P(*spec, **sums))
-
-
-def type_text(x):
-    return str(sw.typeof(x))
 
 
 def collectives(function, *args):

@@ -7,22 +7,12 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.errors import ShardingError
-from shardwise.sharding import AxisType, NamedSharding
+from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
+from tests.explicit.typed_arrays import put
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 4)).astype(np.float32)
-
-
-@pytest.fixture
-def mesh():
-    mesh = sw.make_mesh((4, 2), ("X", "Y"), axis_types=(AxisType.Explicit,) * 2)
-    with sw.set_mesh(mesh):
-        yield mesh
-
-
-def put(x, *spec):
-    return sw.device_put(x, P(*spec))
 
 
 ROWS = np.array([0, 2, 5], np.int32)
@@ -44,7 +34,7 @@ VALUES = np.float32([[1, 2, 3, 4]] * 3)
     ],
 )
 @pytest.mark.parametrize("under_jit", [True, False], ids=["jit", "eager"])
-def test_updates_with_out_sharding(mesh, update, expected, under_jit):
+def test_updates_with_out_sharding(explicit_mesh, update, expected, under_jit):
     x = np.abs(X) if update == "power" else X
     function = lambda x, rows, values: getattr(x.at[rows], update)(values, out_sharding=P(None, "Y"))  # noqa: E731
     # Indices and values are sharded along X too: `out_sharding` decides.
@@ -56,7 +46,7 @@ def test_updates_with_out_sharding(mesh, update, expected, under_jit):
 
 
 @pytest.mark.parametrize("under_jit", [True, False], ids=["jit", "eager"])
-def test_embedding_lookup_with_out_sharding(mesh, under_jit):
+def test_embedding_lookup_with_out_sharding(explicit_mesh, under_jit):
     table = RNG.normal(size=(16, 6)).astype(np.float32)
     tokens = RNG.integers(0, 16, (8, 3)).astype(np.int32)
 
@@ -114,10 +104,10 @@ IDS = np.array([0, 0, 1, 1, 1, 2, 2, 3], np.int32)
     ],
 )
 @pytest.mark.parametrize("under_jit", [True, False], ids=["jit", "eager"])
-def test_results_with_out_sharding_equal_those_of_numpy(mesh, function, expected, under_jit):
+def test_results_with_out_sharding_equal_those_of_numpy(explicit_mesh, function, expected, under_jit):
     result = (sw.jit(function) if under_jit else function)(put(X, "X", "Y"))
     np.testing.assert_allclose(result, expected(), rtol=1e-4, atol=1e-5)
-    assert sw.typeof(result).sharding.spec != P() and result.sharding.mesh == mesh
+    assert sw.typeof(result).sharding.spec != P() and result.sharding.mesh == explicit_mesh
 
 
 def add_at(x):
@@ -126,15 +116,15 @@ def add_at(x):
     return result
 
 
-def test_out_sharding_names_no_memory(mesh):
-    sharding = NamedSharding(mesh, P("X"), memory_kind="pinned_host")
+def test_out_sharding_names_no_memory(explicit_mesh):
+    sharding = NamedSharding(explicit_mesh, P("X"), memory_kind="pinned_host")
     if sharding.nondefault_memory is None:
         pytest.skip("pinned_host is the default memory of these devices")
     with pytest.raises(ShardingError, match=r"names a memory.*device_put"):
         jnp.reshape(put(X, "X"), (4, 8), out_sharding=sharding)
 
 
-def test_vmap_keeps_the_mapped_dim_beside_out_sharding(mesh):
+def test_vmap_keeps_the_mapped_dim_beside_out_sharding(explicit_mesh):
     x = put(np.arange(32, dtype=np.float32).reshape(4, 8), None, "X")
 
     def f(column):
@@ -147,7 +137,7 @@ def test_vmap_keeps_the_mapped_dim_beside_out_sharding(mesh):
     np.testing.assert_array_equal(result, 2 * np.arange(32).reshape(4, 8).T.reshape(8, 2, 2))
 
 
-def test_broadcast_like_has_the_sharding_of_its_model(mesh):
+def test_broadcast_like_has_the_sharding_of_its_model(explicit_mesh):
     like = put(X, "X", None)
     result = lax.broadcast_like(np.arange(4.0, dtype=np.float32), like)
     assert str(sw.typeof(result)) == "f32[8@X,4]"

@@ -9,6 +9,7 @@ from shardwise import lax
 from shardwise.errors import ShardingTypeError
 from shardwise.sharding import AxisType, reshard
 from shardwise.sharding import PartitionSpec as P
+from tests.explicit.typed_arrays import put
 
 
 @pytest.fixture
@@ -16,10 +17,6 @@ def mesh():
     mesh = sw.make_mesh((2, 2, 2), ("x", "y", "z"), axis_types=(AxisType.Explicit,) * 3)
     with sw.set_mesh(mesh):
         yield mesh
-
-
-def put(x, *spec):
-    return sw.device_put(x, P(*spec))
 
 
 def numbers(*shape):

@@ -9,25 +9,11 @@ from shardwise import lax
 from shardwise.errors import ShardingTypeError
 from shardwise.sharding import AxisType, reshard
 from shardwise.sharding import PartitionSpec as P
+from tests.explicit.typed_arrays import put, type_text
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 4)).astype(np.float32)
 W = RNG.normal(size=(4, 4)).astype(np.float32)
-
-
-@pytest.fixture
-def mesh():
-    mesh = sw.make_mesh((4, 2), ("X", "Y"), axis_types=(AxisType.Explicit,) * 2)
-    with sw.set_mesh(mesh):
-        yield mesh
-
-
-def put(x, *spec, **axes):
-    return sw.device_put(x, P(*spec, **axes))
-
-
-def type_text(x):
-    return str(sw.typeof(x))
 
 
 def layer(x, w):
@@ -74,7 +60,7 @@ FUNCTIONS = {
 @pytest.mark.table(default=10)
 @pytest.mark.parametrize("under_jit", [True, False], ids=["jit", "eager"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_derivatives_have_the_types_of_their_primals(mesh, name, under_jit):
+def test_derivatives_have_the_types_of_their_primals(explicit_mesh, name, under_jit):
     function = FUNCTIONS[name]
 
     def loss(x, w):
@@ -109,7 +95,7 @@ def test_derivatives_have_the_types_of_their_primals(mesh, name, under_jit):
 
 @pytest.mark.table(default=6)
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - {"map", "vmap of the other dim"}))
-def test_gradients_of_reduced_weights_are_unreduced(mesh, name):
+def test_gradients_of_reduced_weights_are_unreduced(explicit_mesh, name):
     function = FUNCTIONS[name]
 
     def loss(w, x):
@@ -126,7 +112,7 @@ def test_gradients_of_reduced_weights_are_unreduced(mesh, name):
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_values_that_are_reduced_have_unreduced_cotangents(mesh):
+def test_values_that_are_reduced_have_unreduced_cotangents(explicit_mesh):
     @sw.jit
     def f(x):
         reduced = reshard(x, P(reduced={"X"}))
@@ -139,7 +125,7 @@ def test_values_that_are_reduced_have_unreduced_cotangents(mesh):
     np.testing.assert_allclose(f(put(X)), 2 * np.cos(X), rtol=1e-5)
 
 
-def test_a_batch_dim_that_is_sharded_differently_is_an_error(mesh):
+def test_a_batch_dim_that_is_sharded_differently_is_an_error(explicit_mesh):
     x, y = put(X, "X", None), put(X, "Y", None)
     with pytest.raises(ShardingTypeError, match=r"mapped dims of f32\[8@X,4\] and f32\[8@Y,4\].*reshard"):
         sw.vmap(jnp.add)(x, y)
@@ -148,7 +134,7 @@ def test_a_batch_dim_that_is_sharded_differently_is_an_error(mesh):
     np.testing.assert_allclose(sw.vmap(jnp.sin, spmd_axis_name="X")(x), np.sin(X), rtol=1e-6)
 
 
-def test_an_axis_of_the_batch_dim_cannot_shard_another_dim(mesh):
+def test_an_axis_of_the_batch_dim_cannot_shard_another_dim(explicit_mesh):
     x, w = put(X, "X", None), put(np.ones((4, 4), np.float32), "X", None)
     with pytest.raises(ShardingTypeError, match=r"add: axis 'X' would shard dims 0 and 1"):
         sw.jit(lambda x, w: sw.vmap(lambda row: row + w[:, 0])(x))(x, w)
@@ -156,14 +142,14 @@ def test_an_axis_of_the_batch_dim_cannot_shard_another_dim(mesh):
         sw.jit(sw.vmap(lambda row: reshard(row, P("X"))))(x)
 
 
-def test_spmd_axis_name_shards_the_batch_dim_of_a_reshard(mesh):
+def test_spmd_axis_name_shards_the_batch_dim_of_a_reshard(explicit_mesh):
     f = sw.vmap(lambda row: reshard(row * 2, P("Y")), spmd_axis_name="X")
     result = sw.jit(f)(put(X))
     assert type_text(result) == "f32[8@X,4@Y]"
     np.testing.assert_array_equal(result, 2 * X)
 
 
-def test_conflicts_in_custom_rules_are_errors(mesh):
+def test_conflicts_in_custom_rules_are_errors(explicit_mesh):
     @sw.custom_vjp
     def f(x):
         return x * 2
@@ -173,7 +159,7 @@ def test_conflicts_in_custom_rules_are_errors(mesh):
         sw.jit(sw.grad(lambda x: f(x).sum()))(put(X, "X", None))
 
 
-def test_results_of_vmap_that_depend_on_no_argument_have_the_sharding_of_the_batch_dim(mesh):
+def test_results_of_vmap_that_depend_on_no_argument_have_the_sharding_of_the_batch_dim(explicit_mesh):
     f = sw.vmap(lambda row: jnp.arange(3.0), out_axes=-1)
     for function in (f, sw.jit(f)):
         result = function(put(X, "X"))
@@ -181,7 +167,7 @@ def test_results_of_vmap_that_depend_on_no_argument_have_the_sharding_of_the_bat
         np.testing.assert_array_equal(result, np.broadcast_to(np.arange(3.0)[:, None], (3, 8)))
 
 
-def test_results_have_specs_with_one_entry_per_dim(mesh):
+def test_results_have_specs_with_one_entry_per_dim(explicit_mesh):
     x = put(X.reshape(8, 2, 2), "X")
     for result in (x * 2, sw.jit(lambda x: x * 2)(x), sw.grad(lambda x: (x * x).sum())(x)):
         assert tuple(result.sharding.spec) == ("X", None, None)

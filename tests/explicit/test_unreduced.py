@@ -16,20 +16,10 @@ from shardwise.compiler.partition.simulate import simulate
 from shardwise.errors import ShardingError, ShardingTypeError
 from shardwise.sharding import AbstractMesh, AxisType, NamedSharding, reshard
 from shardwise.sharding import PartitionSpec as P
+from tests.explicit.typed_arrays import type_text
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(-9, 9, size=(8, 4)).astype(np.float32)
-
-
-@pytest.fixture
-def mesh():
-    mesh = sw.make_mesh((4, 2), ("X", "Y"), axis_types=(AxisType.Explicit,) * 2)
-    with sw.set_mesh(mesh):
-        yield mesh
-
-
-def type_text(x):
-    return str(sw.typeof(x))
 
 
 def terms_of(value, spec):

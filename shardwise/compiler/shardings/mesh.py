@@ -276,6 +276,8 @@ class _MeshContext(threading.local):
         self.manual_axes: frozenset[str] = frozenset()
         # Whether `mesh` has other axes than the mesh on which the values of the traced program are by default.
         self.scoped = False
+        self.argument_mesh: AbstractMesh | None = None  # the mesh of the arguments of the traced function
+        self.reads_argument_mesh = False  # whether the traced function has asked for that mesh
         self.outer: list[tuple[Mesh | AbstractMesh | None, bool, bool]] = []  # what exits of `with mesh:` restore
 
     @property
@@ -308,6 +310,21 @@ class _MeshContext(threading.local):
             yield
         finally:
             self.mesh, self.region_mesh, self.scoped = before
+
+    @contextmanager
+    def traced_for(self, mesh: "AbstractMesh | None") -> Iterator[None]:
+        """Trace a function of arguments on `mesh` in a `with` block.
+
+        At its end, `reads_argument_mesh` says whether the function has asked for the mesh of its arguments. What an
+        inner function asks for is asked for by the outer one too.
+        """
+        before, outer_reads = self.argument_mesh, self.reads_argument_mesh
+        self.argument_mesh, self.reads_argument_mesh = mesh, False
+        try:
+            yield
+        finally:
+            self.argument_mesh = before
+            self.reads_argument_mesh |= outer_reads
 
     @contextmanager
     def outside_regions(self) -> Iterator[None]:
