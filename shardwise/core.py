@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
+import numpy as np
+
 from shardwise.api.config_contexts import ensure_compile_time_eval
 from shardwise.api.custom_trace import Trace
 from shardwise.api.inspect import typeof
@@ -36,6 +38,9 @@ __all__ = [
 ]
 
 AbstractValue = ArrayType
+
+# The types of values of a class. TensorFlow Probability adds a proxy of arrays, which functions accept anyway.
+pytype_aval_mappings: dict[type, Any] = {np.ndarray: type_of}
 
 
 class _ArrayTypes(type):

@@ -23,9 +23,9 @@ from shardwise.api.jaxpr import (
     program_of,
 )
 from shardwise.api.primitive import Primitive, thaw
-from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ir.program import Program, Value
+from shardwise.compiler.ir.program import Program, Source, Value
 from shardwise.compiler.ops.contract.dot import Dot, default_precision
 from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.ops.control.cond import Cond
@@ -43,6 +43,7 @@ from shardwise.compiler.ops.elementwise import (
     rounding,
     transcendental,
 )
+from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -225,6 +226,9 @@ class OpPrimitive(Primitive):
 
     def bind(self, *args: Any, **params: Any) -> Any:
         operands: list[Any] = [as_operand(x, self.name) for x in args]
+        if _accepts_scalars(self.op_class):
+            shape = max((x.type.shape for x in operands), key=len, default=())
+            operands = [x if x.type.shape else broadcast_to_shape(x, shape) for x in operands]
         if self._form is None:
             op = self.op_class(**params)
         else:
@@ -234,6 +238,11 @@ class OpPrimitive(Primitive):
         if op.is_call:
             operands = list(map(match_weak_type, operands, op.programs[0].in_types))
         return op(*operands)
+
+
+def _accepts_scalars(op_class: type[Op]) -> bool:
+    """Return whether operands of the primitive may be scalars beside arrays, as in JAX."""
+    return issubclass(op_class, Elementwise) and op_class is not Select
 
 
 _primitives: dict[str, OpPrimitive] = {}
@@ -261,8 +270,12 @@ def find_primitive(name: str) -> OpPrimitive | None:
 
 
 def closed_jaxpr(program: Program, consts: Sequence[Any] = ()) -> ClosedJaxpr:
-    """Return the jaxpr of a program, whose last inputs are the arrays `consts` that it closes over."""
+    """Return the jaxpr of a program, whose last inputs are the arrays `consts` that it closes over.
+
+    A constant is a literal of the elementwise equations that use it, and is broadcast for others.
+    """
     atoms: dict[Value, Atom] = {}
+    constants: dict[Value, tuple[Full, Source]] = {}
     used = program.used
 
     def define(value: Value) -> Var:
@@ -270,24 +283,42 @@ def closed_jaxpr(program: Program, consts: Sequence[Any] = ()) -> ClosedJaxpr:
         atoms[value] = var
         return var
 
-    inputs = [define(value) for value in program.inputs]
-    eqns = []
-    for equation in program.equations:
-        op, operands = equation.op, [atoms[value] for value in equation.inputs]
-        if isinstance(op, Full):
-            literal = Literal(op.value.array, op.out_type().with_shape(()))
-            if op.shape == ():
-                atoms[equation.outputs[0]] = literal
-                continue
-            op, operands = Broadcast(op.shape, ()), [literal]
+    def append(op: Op, operands: Sequence[Atom], outputs: Sequence[Value], source: Source) -> None:
         primitive, params, order = equation_form(op)
         if order is not None:
             operands = [operands[number] for number in order]
         effects = frozenset({op.effect}) if op.effect else frozenset()
-        results = [define(value) for value in equation.outputs]
-        eqns.append(JaxprEqn(operands, results, primitive, params, effects, equation.source))
+        results = [define(value) for value in outputs]
+        eqns.append(JaxprEqn(operands, results, primitive, params, effects, source))
+
+    def literal(op: Full) -> Literal:
+        return Literal(op.value.array, op.out_type().with_shape(()))
+
+    def atom(value: Value) -> Atom:
+        """Return the variable or literal of a value; broadcast a constant at its first use."""
+        if value not in atoms:
+            full, source = constants[value]
+            append(Broadcast(full.shape, ()), [literal(full)], [value], source)
+        return atoms[value]
+
+    inputs = [define(value) for value in program.inputs]
+    eqns: list[JaxprEqn] = []
+    for equation in program.equations:
+        op, operands = equation.op, equation.inputs
+        if isinstance(op, Full):
+            if op.shape == ():
+                atoms[equation.outputs[0]] = literal(op)
+            else:
+                constants[equation.outputs[0]] = op, equation.source
+            continue
+        some_vary = any(value not in constants for value in operands)
+        if some_vary and _accepts_scalars(type(op)):
+            scalars = [literal(constants[value][0]) if value in constants else atom(value) for value in operands]
+            append(op, scalars, equation.outputs, equation.source)
+        else:
+            append(op, [atom(value) for value in operands], equation.outputs, equation.source)
     count = len(inputs) - len(consts)
-    outvars = [atoms[value] for value in program.outputs]
+    outvars = [atom(value) for value in program.outputs]
     jaxpr = Jaxpr(inputs[count:], inputs[:count], outvars, eqns, frozenset({program.effect} - {""}))
     return ClosedJaxpr(jaxpr, list(consts), program)
 

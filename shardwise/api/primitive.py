@@ -54,6 +54,8 @@ class Primitive:
     """
 
     multiple_results = False
+    call_primitive = False  # Distrax asks whether a primitive calls a function, in a form that JAX no longer has
+    map_primitive = False
 
     def __init__(self, name: str):
         if not isinstance(name, str):

@@ -12,7 +12,14 @@ from shardwise.api.placement import create_on_device, device_put
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, compiled_function, resolve_array, type_of
+from shardwise.compiler.arrays.operands import (
+    PYTHON_SCALARS,
+    as_operand,
+    compiled_function,
+    integer_tuple,
+    resolve_array,
+    type_of,
+)
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, requested_dtype
 from shardwise.compiler.dtypes import integer_range, is_integer, is_key
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -467,8 +474,7 @@ def _eye(shape: tuple[int, ...], k: Any, dtype: Any) -> Any:
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
-    sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
-    result = tuple(operator.index(size) for size in sizes)  # a traced size raises TracerIntegerConversionError
+    result = integer_tuple(shape)
     if any(size < 0 for size in result):
         raise ValueError(f"sizes of a shape must not be negative: {result}")
     return result

@@ -12,7 +12,7 @@ from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import minimum, remainder
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import as_operand, compiled_function, concrete_value, type_of
+from shardwise.compiler.arrays.operands import as_operand, compiled_function, concrete_value, integer_tuple, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ir.types import Typed
@@ -204,7 +204,7 @@ def tile(A: Any, reps: int | Sequence[int]) -> Array:
                [1, 2, 1, 2]], dtype=int32)
     """
     sizes = type_of(A, "tile").shape
-    counts = tuple(map(operator.index, reps)) if isinstance(reps, Sequence) else (operator.index(reps),)
+    counts = integer_tuple(reps)
     rank = max(len(counts), len(sizes))
     operand = methods.reshape(A, shape=(1,) * (rank - len(sizes)) + sizes)
     return lax_shape.tile(operand, (1,) * (rank - len(counts)) + counts)

@@ -15,6 +15,7 @@ from shardwise.compiler.arrays.operands import (
     broadcast_to_shape,
     canonical_axes,
     compiled_list_function,
+    integer_tuple,
     type_of,
 )
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
@@ -86,12 +87,7 @@ def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
     a_type = type_of(a, "size")
     if axis is None:
         return a_type.size
-    return math.prod(a_type.shape[dim] for dim in canonical_axes("size", _int_tuple(axis), a_type))
-
-
-def _int_tuple(value: Any) -> tuple[int, ...]:
-    """Return an integer or a sequence of integers as a tuple."""
-    return tuple(map(operator.index, value)) if isinstance(value, Sequence) else (operator.index(value),)
+    return math.prod(a_type.shape[dim] for dim in canonical_axes("size", integer_tuple(axis), a_type))
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Array:
@@ -221,7 +217,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Array:
         (3, 1)
     """
     sizes = type_of(a, "squeeze").shape
-    removed = [dim for dim, size in enumerate(sizes) if size == 1] if axis is None else _int_tuple(axis)
+    removed = [dim for dim, size in enumerate(sizes) if size == 1] if axis is None else integer_tuple(axis)
     return lax_shape.squeeze(a, removed)
 
 
@@ -243,7 +239,7 @@ def expand_dims(a: Any, axis: int | Sequence[int]) -> Array:
         >>> jnp.expand_dims(jnp.arange(3), (0, -1)).shape
         (1, 3, 1)
     """
-    return lax_shape.expand_dims(a, _int_tuple(axis))
+    return lax_shape.expand_dims(a, integer_tuple(axis))
 
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
@@ -293,7 +289,7 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
         (3, 4, 2)
     """
     x = as_operand(a, "moveaxis")
-    sources, targets = (canonical_axes("moveaxis", _int_tuple(axes), x.type) for axes in (source, destination))
+    sources, targets = (canonical_axes("moveaxis", integer_tuple(axes), x.type) for axes in (source, destination))
     if len(sources) != len(targets):
         raise ValueError(
             f"moveaxis: source {source} and destination {destination} must have the same length, "
@@ -511,7 +507,7 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
         >>> jnp.broadcast_shapes((3, 1), 4)
         (3, 4)
     """
-    return lax_shape.broadcast_shapes(*(_int_tuple(shape) for shape in shapes))
+    return lax_shape.broadcast_shapes(*(integer_tuple(shape) for shape in shapes))
 
 
 def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Array:
@@ -533,7 +529,7 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Array:
         Array([[1, 2],
                [1, 2]], dtype=int32)
     """
-    return constrain_sharding(methods.broadcast_to(array, shape=_int_tuple(shape)), out_sharding)
+    return constrain_sharding(methods.broadcast_to(array, shape=integer_tuple(shape)), out_sharding)
 
 
 def broadcast_arrays(*args: Any) -> list[Array]:
@@ -583,7 +579,7 @@ def resize(a: Any, new_shape: int | Sequence[int]) -> Array:
         Array([[1, 2, 3, 1],
                [2, 3, 1, 2]], dtype=int32)
     """
-    sizes = sizes_of("resize", _int_tuple(new_shape))
+    sizes = sizes_of("resize", integer_tuple(new_shape))
     new_size, old_size = math.prod(sizes), type_of(a, "resize").size
     if not old_size:
         return full(sizes, 0, type_of(a).dtype)

@@ -29,7 +29,7 @@ class _Clients:
     """The clients of this process, by platform."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, Any] = {}
+        self.by_platform: dict[str, Any] = {}
         self._default = ""
 
     def get(self, platform: str | None = None) -> Any:
@@ -37,28 +37,28 @@ class _Clients:
         if platform is None:
             if not self._default:
                 self._choose_default()
-            return self._clients[self._default]
+            return self.by_platform[self._default]
         name = _platform_name(platform)
-        if name not in self._clients:
+        if name not in self.by_platform:
             if name == "gpu" and cuda_library() is None:
                 raise _no_platform_error(platform, "is not available: jaxlib's CUDA plugin is not installed")
-            self._clients[name] = cuda_client() if name == "gpu" else cpu_client(config.num_cpu_devices)
+            self.by_platform[name] = cuda_client() if name == "gpu" else cpu_client(config.num_cpu_devices)
             _on_first_use()
-        return self._clients[name]
+        return self.by_platform[name]
 
     def set(self, platform: str, client: Any) -> None:
         """Use this client for a platform, and make that the default platform."""
-        self._clients[platform] = client
+        self.by_platform[platform] = client
         self._default = platform
         _on_first_use()
 
     def all(self) -> list[Any]:
         """Return the clients that exist."""
-        return list(self._clients.values())
+        return list(self.by_platform.values())
 
     @property
     def exist(self) -> bool:
-        return bool(self._clients)
+        return bool(self.by_platform)
 
     def _choose_default(self) -> None:
         platforms = [name.strip() for name in config.platforms.split(",") if name.strip()]

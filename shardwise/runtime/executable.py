@@ -20,6 +20,10 @@ else:  # its imports take a fiftieth of the time to import the package, and few 
     compilation_cache = lazy_module("shardwise.runtime.compilation_cache")
 
 
+# Called with the client before a program is compiled; they may raise an error.
+compile_checks: list[Callable[[Any], None]] = []
+
+
 @final
 class Executable:
     """A compiled program. `run` accepts buffers that have the shardings of the program's inputs."""
@@ -72,6 +76,8 @@ class Executable:
 
 def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], options: CompilerOptions) -> Any:
     """Compile a module, or load it from the persistent cache, which has no modules with callbacks."""
+    for check in compile_checks:
+        check(devices[0].client)
     if config.enable_compilation_cache and config.compilation_cache_dir and not callbacks:
         return compilation_cache.load_or_compile(text, devices, options)
     return compile_text(text, devices, callbacks, options)

@@ -7,6 +7,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.core import ClosedJaxpr, DropVar, Literal, eval_jaxpr, jaxpr_as_fun
+from shardwise.jax_modules.extend import primitives
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(3, 5)).astype(np.float32)
@@ -98,3 +99,24 @@ def test_an_interpreter_that_inverts_a_function():
     y = jnp.exp(jnp.tanh(-jnp.float32(0.3)))
     np.testing.assert_allclose(inverse(lambda x: jnp.exp(jnp.tanh(-x)))(y), 0.3, rtol=1e-5)
     np.testing.assert_allclose(sw.grad(inverse(jnp.exp))(2.0), 0.5, rtol=1e-6)
+
+
+def test_constants_are_literals_of_elementwise_equations():
+    def f(x):
+        return 2 * x + 3, jnp.full(3, 2.0), (jnp.ones(3) + 1) @ x
+
+    closed = sw.make_jaxpr(f)(jnp.arange(3.0))
+    mul, add, *rest = closed.eqns
+    assert (mul.primitive.name, float(mul.invars[0].val)) == ("mul", 2) and mul.invars[0].aval.shape == ()
+    assert (add.primitive.name, float(add.invars[1].val)) == ("add", 3)
+    assert {eqn.primitive.name for eqn in rest} == {"broadcast_in_dim", "add", "dot_general"}
+    for result, expected in zip(
+        eval_jaxpr(closed.jaxpr, closed.consts, np.arange(3.0)), f(jnp.arange(3.0)), strict=True
+    ):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_primitives_of_elementwise_functions_accept_scalars():
+    mul = primitives.mul_p.bind(2.0, jnp.arange(3.0))
+    np.testing.assert_array_equal(mul, [0, 2, 4])
+    np.testing.assert_array_equal(primitives.lt_p.bind(jnp.arange(3.0), jnp.float32(1)), [True, False, False])

@@ -3,7 +3,7 @@
 import inspect
 import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial, wraps
 from typing import Any, TypeVar
 
@@ -203,8 +203,16 @@ def canonical_axes(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int
 
 
 def static_axes(axes: Any) -> Any:
-    """Convert a list of axes or sizes to a tuple, which is hashable as a static argument."""
+    """Convert a list or an array of axes or sizes to a tuple, which is hashable as a static argument."""
+    if getattr(axes, "ndim", 0) == 1:
+        return integer_tuple(axes)
     return tuple(axes) if isinstance(axes, list) else axes
+
+
+def integer_tuple(value: Any) -> tuple[int, ...]:
+    """Return an integer, or a sequence or an array of integers, as a tuple. Traced ones raise an error."""
+    is_number = getattr(value, "ndim", None) == 0 or not isinstance(value, Iterable)
+    return tuple([operator.index(number) for number in ((value,) if is_number else value)])
 
 
 def reject_out(name: str, out: Any) -> None:

@@ -3,6 +3,7 @@
 from shardwise.jax_modules._src import (
     ad_util,
     checkify,
+    compiler,
     core,
     dispatch,
     distributed,
@@ -12,12 +13,14 @@ from shardwise.jax_modules._src import (
     state,
     traceback_util,
     tree_util,
+    xla_bridge,
 )
 from shardwise.jax_modules.missing import report_missing
 
 __all__ = [
     "ad_util",
     "checkify",
+    "compiler",
     "core",
     "dispatch",
     "distributed",
@@ -27,6 +30,7 @@ __all__ = [
     "state",
     "traceback_util",
     "tree_util",
+    "xla_bridge",
 ]
 
 report_missing(__name__, __all__)
