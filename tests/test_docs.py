@@ -1,11 +1,14 @@
 """The Python code of the documents runs, and prints the output that they show."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from shardwise.processes.environment import find_processes
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -41,6 +44,72 @@ def test_python_code_runs_and_prints_the_shown_output(document, tmp_path):
         ]
         missing = [line for line in shown if line not in printed_lines]
         assert missing == []
+
+
+MULTI_PROCESS = "docs/multi-process.md"
+
+
+def blocks_of(document: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+def run_processes(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), **variables}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=False, cwd=folder, env=environment
+    )
+
+
+def test_multi_process_code_runs_under_the_launcher(tmp_path):
+    (tmp_path / "train.py").write_text(code_of(MULTI_PROCESS))
+    (command,) = [line for line in (ROOT / MULTI_PROCESS).read_text().splitlines() if line.endswith("4 train.py")]
+    run = run_processes([sys.executable, "-m", *command.split()], tmp_path)
+    assert run.returncode == 0, run.stderr
+    losses = [float(text) for text in re.findall(r"^\[0\] step \d: loss ([\d.]+)$", run.stdout, re.MULTILINE)]
+    assert len(losses) == 3 and losses == sorted(losses, reverse=True)
+
+
+# Stands for Slurm: starts the command in two tasks on one node.
+SRUN = """#!{python}
+import os, subprocess, sys
+command = [sys.executable if word == "python" else word for word in sys.argv[1:]]
+slurm = {{"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "node[7]", "SLURM_NTASKS": "2"}}
+tasks = [
+    subprocess.Popen(command, env={{**os.environ, **slurm, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}})
+    for rank in range(2)
+]
+sys.exit(max(task.wait(timeout=200) for task in tasks))
+"""
+
+
+@pytest.mark.slow
+def test_slurm_script_runs_with_a_fake_srun(tmp_path):
+    job, with_launcher = blocks_of(MULTI_PROCESS, "bash")
+    (tmp_path / "job.sh").write_text(job)
+    (tmp_path / "train.py").write_text(code_of(MULTI_PROCESS))
+    srun = tmp_path / "srun"
+    srun.write_text(SRUN.format(python=sys.executable))
+    srun.chmod(0o755)
+    run = run_processes(
+        ["bash", "job.sh"], tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}", SHARDWISE_NUM_CPU_DEVICES="2"
+    )
+    assert run.returncode == 0, run.stderr
+    assert "step 2: loss" in run.stdout
+    assert subprocess.run(["bash", "-n"], input=with_launcher, text=True, timeout=60, check=False).returncode == 0
+
+
+def test_kubernetes_manifest_sets_the_variables_that_are_read():
+    (manifest,) = blocks_of(MULTI_PROCESS, "yaml")
+    service, job = manifest.split("---")
+    variables = dict(re.findall(r'- name: (JAX_\w+)\n\s+value: "?([^"\n]+)"?', job))
+    name = re.search(r"kind: Job\nmetadata:\n  name: (\w+)", job)[1]
+    subdomain = re.search(r"subdomain: (\w+)", job)[1]
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "3", "HOSTNAME": f"{name}-3"}
+    found = find_processes({**variables, **pod})
+    assert (found.method, found.process_id) == ("k8s", 3)
+    assert {found.num_processes} == {int(count) for count in re.findall(r"(?:completions|parallelism): (\d+)", job)}
+    assert found.coordinator_address == f"{name}-0.{subdomain}:55527"
+    assert f"name: {subdomain}\n" in service and f"job-name: {name}\n" in service
 
 
 def test_links_exist():
