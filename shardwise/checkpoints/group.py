@@ -1,6 +1,7 @@
 """Group: the processes that save and restore one checkpoint together."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, final
 
 from shardwise.errors import CheckpointError
@@ -10,21 +11,32 @@ from shardwise.runtime.cluster import cluster
 
 @final
 class Group:
-    """All processes of the program. Every process makes the same calls, in the same order.
+    """Processes of the program that make the same calls, in the same order.
 
     Args:
         name: what the group does, the same in all processes: it is part of the keys under which messages are exchanged.
         timeout: how many seconds to wait for the others.
+        processes: the numbers of the processes; by default, all.
+
+    Attributes:
+        count: the number of processes in the group.
+        index: the position of this process in the group.
+
+    Raises:
+        ValueError: if this process is not in the group.
     """
 
-    def __init__(self, name: str, timeout: float):
-        self.count, self.index = process_count(), process_index()
+    def __init__(self, name: str, timeout: float, processes: Sequence[int] | None = None):
+        self._processes = sorted(processes) if processes is not None else list(range(process_count()))
+        if process_index() not in self._processes:
+            raise ValueError(f"{name}: this is process {process_index()}, which is not one of {self._processes}")
+        self.count, self.index = len(self._processes), self._processes.index(process_index())
         self._name = name
         self._timeout = timeout
         self._number = 0
 
     def exchange(self, message: Any) -> list[Any]:
-        """Return the messages of all processes, by process. A message is JSON.
+        """Return the messages of all processes of the group, in their order. A message is JSON.
 
         Raises:
             CheckpointError: if a process does not answer in time.
@@ -32,12 +44,13 @@ class Group:
         if self.count == 1:
             return [message]
         self._number += 1
-        prefix = f"checkpoint/{self._name}/{self._number}"
+        members = ",".join(map(str, self._processes))
+        prefix = f"checkpoint/{self._name}/{members}/{self._number}"
         cluster.store.key_value_set(f"{prefix}/{self.index}", json.dumps(message))
         messages = []
-        for process in range(self.count):
+        for index, process in enumerate(self._processes):
             try:
-                text = cluster.store.blocking_key_value_get(f"{prefix}/{process}", int(1000 * self._timeout))
+                text = cluster.store.blocking_key_value_get(f"{prefix}/{index}", int(1000 * self._timeout))
             except Exception as error:
                 raise CheckpointError(
                     f"{self._name}: process {process} did not answer within {self._timeout:g} s: {error}"
@@ -50,7 +63,7 @@ class Group:
         messages = self.exchange(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
             raise error
-        failed = [(process, message) for process, message in enumerate(messages) if message is not None]
+        failed = [(index, message) for index, message in enumerate(messages) if message is not None]
         if failed:
-            process, message = failed[0]
-            raise CheckpointError(f"{self._name}: process {process} failed: {message}")
+            index, message = failed[0]
+            raise CheckpointError(f"{self._name}: process {self._processes[index]} failed: {message}")

@@ -4,7 +4,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, final
@@ -54,6 +54,8 @@ class Manager:
         is_larger_better: whether larger values of the metric are better.
         save_on_sigterm: whether a SIGTERM to any process makes all of them save the step that they have reached;
             afterwards `stopping` is true.
+        processes: the numbers of the processes that use this manager, if these are not all: for example those that
+            survived the death of another. `save_on_sigterm` must then be False.
         timeout: how many seconds to wait for other processes.
 
     Raises:
@@ -83,8 +85,11 @@ class Manager:
         metric: str | None = None,
         is_larger_better: bool = False,
         save_on_sigterm: bool = True,
+        processes: Sequence[int] | None = None,
         timeout: float = 600,
     ):
+        if processes is not None and save_on_sigterm:
+            raise ValueError("processes needs save_on_sigterm=False: XLA agrees on a step with all processes")
         if every_steps is not None and every_steps < 1:
             raise ValueError(f"every_steps must be at least 1, not {every_steps}")
         self._location = location_of(folder)
@@ -94,7 +99,8 @@ class Manager:
         self._timeout = timeout
         self._last_time = time.monotonic()
         self._pending: Save | None = None
-        self._group = Group(f"manager of {self._location}", timeout)
+        self._processes = processes
+        self._group = Group(f"manager of {self._location}", timeout, processes)
         self._check_folder()
         self.stopping = False
         self._preemption = Preemption() if save_on_sigterm else None
@@ -170,7 +176,14 @@ class Manager:
         content = {"step": step, "metrics": {name: value.hex() for name, value in values.items()}}
         content["metadata"] = check_metadata(metadata or {})
         target = self._location.child(f"step-{step}")
-        started = save(str(target), tree, metadata=content, timeout=self._timeout, after_commit=self._prune)
+        started = save(
+            str(target),
+            tree,
+            metadata=content,
+            processes=self._processes,
+            timeout=self._timeout,
+            after_commit=self._prune,
+        )
         self._pending = started
         self._last_time = time.monotonic()
         if is_last:

@@ -10,7 +10,7 @@ import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, final
@@ -243,6 +243,7 @@ def save(
     tree: Any,
     *,
     metadata: Mapping[str, Any] | None = None,
+    processes: Sequence[int] | None = None,
     timeout: float = 600,
     after_commit: Callable[[], None] | None = None,
 ) -> Save:
@@ -257,8 +258,9 @@ def save(
             reach it.
         tree: a pytree of arrays, PRNG keys, numpy arrays, numbers, strings and None.
         metadata: a JSON object to save beside it, such as the configuration of the run or the state of a data iterator.
+        processes: the numbers of the processes that save it, if these are not all, such as those that survived.
         timeout: how many seconds to wait for other processes.
-        after_commit: a function that process 0 calls in the background, after the checkpoint is committed.
+        after_commit: a function that the first process calls in the background, after the checkpoint is committed.
 
     Returns:
         The save that is being written: `wait()` waits for it and raises its errors.
@@ -277,7 +279,7 @@ def save(
     location = location_of(path)
     checked_metadata = check_metadata(metadata or {})
     with _pending.lock:
-        group = Group(f"save {_pending.start()} of {location}", timeout)
+        group = Group(f"save {_pending.start()} of {location}", timeout, processes)
         error: Exception | None = None
         try:
             check_free(location)

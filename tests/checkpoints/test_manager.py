@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_created_is_an_error_before_training(tmp_path):
 
 
 def test_contradictory_arguments():
-    for arguments in ({"keep_best": 1}, {"metric": "loss"}, {"keep_last": 0}, {"every_steps": 0}):
+    for arguments in ({"keep_best": 1}, {"metric": "loss"}, {"keep_last": 0}, {"every_steps": 0}, {"processes": [0]}):
         with pytest.raises(ValueError, match=r"at least 1|needs"):
             checkpoints.Manager("unused", **arguments)
 

@@ -1,0 +1,39 @@
+"""Training that is killed and restarted continues from its last checkpoint, with the losses of an uninterrupted run."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def losses(folder, fault, *options):
+    """Return the last loss that was printed for each step, and the exit code."""
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "shardwise", "launch", "-n", "2", "--devices-per-process", "2", "--timeout", "30"),
+            *options,
+            *(str(ROOT / "tests/launch/resuming.py"), str(folder), fault),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    return dict(re.findall(r"step (\d+) loss (\S+)", run.stdout)), run
+
+
+@pytest.mark.faults
+def test_a_killed_run_resumes_with_equal_losses(tmp_path):
+    expected, run = losses(tmp_path / "whole", "none")
+    assert run.returncode == 0, run.stderr
+    assert len(expected) == 10
+    resumed, run = losses(tmp_path / "killed", "kill", "--max-restarts", "1")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert resumed == expected
