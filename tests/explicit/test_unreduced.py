@@ -59,7 +59,7 @@ SPECS = {
 
 
 class TestArrays:
-    def test_devices_hold_terms(self, mesh):
+    def test_devices_hold_terms(self, explicit_mesh):
         x = sw.device_put(X, P("Y", unreduced={"X"}))
         assert type_text(x) == "f32[8@Y,4]{U:X}"
         assert x.sharding.spec == P("Y", unreduced={"X"})
@@ -69,7 +69,7 @@ class TestArrays:
         assert not any(by_device[number].any() for number in range(2, 8))
         np.testing.assert_array_equal(summed(x), X)
 
-    def test_scalars_have_terms(self, mesh):
+    def test_scalars_have_terms(self, explicit_mesh):
         value = np.float32(3)
         for x in (sw.device_put(value, P(unreduced={"X"})), terms_of(np.full((), value), P(unreduced={"X"}))):
             assert type_text(x) == "f32[]{U:X}"
@@ -78,7 +78,7 @@ class TestArrays:
             3.0
         ] * 2 + [0.0] * 6
 
-    def test_replicas_are_numbered_within_each_term(self, mesh):
+    def test_replicas_are_numbered_within_each_term(self, explicit_mesh):
         shards = sw.device_put(X, P(unreduced={"X"})).addressable_shards
         assert [shard.replica_id for shard in shards] == [0, 1] * 4
         assert [shard.replica_id for shard in sw.device_put(X, P(unreduced={"X", "Y"})).addressable_shards] == [0] * 8
@@ -101,12 +101,12 @@ class TestArrays:
             lambda x: sw.pure_callback(lambda y: y, sw.ShapeDtypeStruct((8, 4), np.float32), x),
         ],
     )
-    def test_reading_raises(self, mesh, read):
+    def test_reading_raises(self, explicit_mesh, read):
         x = sw.device_put(X, P("Y", unreduced={"X"}))
         with pytest.raises(ShardingTypeError, match=r"is unreduced over 'X'.*reshard\(x, P\("):
             read(x)
 
-    def test_text_shows_no_elements(self, mesh):
+    def test_text_shows_no_elements(self, explicit_mesh):
         x = sw.device_put(X, P(unreduced={"X"}))
         expected = (
             "Array(f32[8,4]{U:X}, NamedSharding(mesh(X=4 explicit, Y=2 explicit), P(unreduced={'X'})), unreduced)"
@@ -114,10 +114,10 @@ class TestArrays:
         assert repr(x) == str(x) == f"{x}" == expected
         assert expected.replace("'", "&#x27;") in x._repr_html_()
 
-    def test_pictures_say_that_devices_hold_terms(self, mesh, capsys):
+    def test_pictures_say_that_devices_hold_terms(self, explicit_mesh, capsys):
         sw.debug.visualize_array_sharding(sw.device_put(X, P("Y", unreduced={"X"})), use_color=False)
         assert "unreduced over 'X': each device holds a term of the sum" in capsys.readouterr().out
-        sw.debug.visualize_sharding((8, 4), NamedSharding(mesh, P("Y")), use_color=False)
+        sw.debug.visualize_sharding((8, 4), NamedSharding(explicit_mesh, P("Y")), use_color=False)
         assert "unreduced" not in capsys.readouterr().out
 
     def test_a_mesh_of_one_device_raises_too(self):
@@ -127,37 +127,39 @@ class TestArrays:
             np.asarray(x)
         np.testing.assert_array_equal(reshard(x, NamedSharding(mesh, P())), X)
 
-    def test_copies_keep_terms(self, mesh):
+    def test_copies_keep_terms(self, explicit_mesh):
         x = terms_of(X, P(unreduced={"X"}))
         for other in (x.copy(), copy.deepcopy(x), sw.device_put(x, x.sharding, may_alias=False)):
             assert other.sharding == x.sharding
             pairs = zip(x.addressable_shards, other.addressable_shards, strict=True)
             assert all(np.array_equal(a.data, b.data) for a, b in pairs)
 
-    def test_an_array_from_a_callback_has_no_terms(self, mesh):
+    def test_an_array_from_a_callback_has_no_terms(self, explicit_mesh):
         with pytest.raises(ShardingError, match="make_array_from_single_device_arrays"):
-            sw.make_array_from_callback((8, 4), NamedSharding(mesh, P(unreduced={"X"})), lambda index: X[index])
+            sw.make_array_from_callback(
+                (8, 4), NamedSharding(explicit_mesh, P(unreduced={"X"})), lambda index: X[index]
+            )
 
-    def test_shardings_compare_terms(self, mesh):
-        replicated, first, second = (NamedSharding(mesh, P(unreduced=axes)) for axes in ((), {"X"}, {"Y"}))
+    def test_shardings_compare_terms(self, explicit_mesh):
+        replicated, first, second = (NamedSharding(explicit_mesh, P(unreduced=axes)) for axes in ((), {"X"}, {"Y"}))
         assert len({replicated, first, second}) == 3
-        assert first.is_equivalent_to(NamedSharding(mesh, P(None, unreduced={"X"})), 2)
+        assert first.is_equivalent_to(NamedSharding(explicit_mesh, P(None, unreduced={"X"})), 2)
         assert not first.is_equivalent_to(second, 2) and not first.is_equivalent_to(replicated, 2)
 
     @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.bool_, np.complex64, jnp.bfloat16])
-    def test_every_dtype_has_terms(self, mesh, dtype):
+    def test_every_dtype_has_terms(self, explicit_mesh, dtype):
         value = (X > 0).astype(dtype)
         x = sw.device_put(value, P(unreduced={"X"}))
         assert x.dtype == dtype
         np.testing.assert_array_equal(np.asarray(reshard(x, P())), value)
 
-    def test_zero_terms_are_negative(self, mesh):
+    def test_zero_terms_are_negative(self, explicit_mesh):
         # x + -0.0 is x for every x, but -0.0 + 0.0 is 0.0.
         for put in (sw.device_put, lambda x, spec: reshard(sw.device_put(x, P()), spec)):
             terms = put(np.array([-0.0, 0.0], np.float32), P(unreduced={"X"})).addressable_shards
             assert [np.signbit(term.data).tolist() for term in terms] == [[True, False]] * 2 + [[True, True]] * 6
 
-    def test_debug_nans_reads_terms(self, mesh):
+    def test_debug_nans_reads_terms(self, explicit_mesh):
         x = sw.device_put(np.array([1.0, 2.0], np.float32), P(unreduced={"X"}))
         with sw.debug_nans(True):
             assert type_text(x + x) == "f32[2]{U:X}"
@@ -172,16 +174,16 @@ class TestTransfers:
     @pytest.mark.parametrize("shape", [(8, 4), (7, 5), (0, 4)], ids=str)
     @pytest.mark.parametrize("spec", SPECS.values(), ids=list(SPECS))
     @pytest.mark.parametrize("target", [P(), P("X"), P(("X", "Y")), *SPECS.values()], ids=repr)
-    def test_reshard_keeps_the_sum(self, mesh, shape, spec, target):
+    def test_reshard_keeps_the_sum(self, explicit_mesh, shape, spec, target):
         value = RNG.integers(-9, 9, size=shape).astype(np.float32)
         x = terms_of(value, spec)
         for move in (reshard, sw.device_put, sw.jit(reshard, static_argnums=1)):
             y = move(x, target)
-            assert y.sharding == NamedSharding(mesh, target)
+            assert y.sharding == NamedSharding(explicit_mesh, target)
             np.testing.assert_array_equal(summed(y), value)
 
     @pytest.mark.parametrize("spec", SPECS.values(), ids=list(SPECS))
-    def test_numpy_arrays_and_other_devices(self, mesh, spec):
+    def test_numpy_arrays_and_other_devices(self, explicit_mesh, spec):
         np.testing.assert_array_equal(summed(reshard(X, spec)), X)
         np.testing.assert_array_equal(summed(sw.device_put(sw.device_put(X, sw.devices()[3]), spec)), X)
         np.testing.assert_array_equal(sw.device_put(terms_of(X, spec), sw.devices()[3]), X)
@@ -190,7 +192,7 @@ class TestTransfers:
         moved = sw.device_put(terms_of(X, spec), there)
         assert moved.sharding == there
         np.testing.assert_array_equal(summed(moved), X)
-        np.testing.assert_array_equal(summed(sw.device_put(moved, NamedSharding(mesh, spec))), X)
+        np.testing.assert_array_equal(summed(sw.device_put(moved, NamedSharding(explicit_mesh, spec))), X)
 
     def test_auto_axes_beside_unreduced_ones(self):
         mesh = sw.make_mesh((4, 2), ("X", "Y"), axis_types=(AxisType.Explicit, AxisType.Auto))
@@ -204,7 +206,7 @@ class TestTransfers:
             with pytest.raises(ShardingError, match="unreduced needs Explicit axes"):
                 sw.device_put(X, P(unreduced={"Y"}))
 
-    def test_wire_bytes(self, mesh):
+    def test_wire_bytes(self, explicit_mesh):
         replicated, unreduced = sw.device_put(X, P()), sw.device_put(X, P(unreduced={"X"}))
 
         def sent(x, spec):
@@ -220,7 +222,7 @@ class TestTransfers:
 
 class TestJit:
     @pytest.mark.parametrize("spec", SPECS.values(), ids=list(SPECS))
-    def test_arguments_and_results(self, mesh, spec):
+    def test_arguments_and_results(self, explicit_mesh, spec):
         @sw.jit
         def double(x):
             assert sw.typeof(x).sharding.spec.unreduced == spec.unreduced
@@ -232,15 +234,15 @@ class TestJit:
         np.testing.assert_array_equal(summed(y), 2 * X)
         assert collectives(double, x) == []
 
-    def test_a_product_stays_unreduced(self, mesh):
+    def test_a_product_stays_unreduced(self, explicit_mesh):
         x, w = sw.device_put(X, P("X", "Y")), sw.device_put(X.T.copy(), P("Y", None))
         spec = P("X", None, unreduced={"Y"})
         for dot in (jnp.dot, sw.jit(jnp.dot, static_argnames="out_sharding")):
             y = dot(x, w, out_sharding=spec)
-            assert type_text(y) == "f32[8@X,8]{U:Y}" and y.sharding == NamedSharding(mesh, spec)
+            assert type_text(y) == "f32[8@X,8]{U:Y}" and y.sharding == NamedSharding(explicit_mesh, spec)
             np.testing.assert_array_equal(summed(y), X @ X.T)
 
-    def test_in_and_out_shardings(self, mesh):
+    def test_in_and_out_shardings(self, explicit_mesh):
         spec = P(unreduced={"X"})
         by_output = sw.jit(lambda x: x * 2, out_shardings=spec)(X)
         assert type_text(by_output) == "f32[8,4]{U:X}"
@@ -253,7 +255,7 @@ class TestJit:
         assert type_text(sw.jit(lambda x: x * 2, out_shardings=P(reduced={"X"}))(X)) == "f32[8,4]{R:X}"
         assert type_text(sw.jit(lambda x: x * 2, in_shardings=P(reduced={"X"}))(X)) == "f32[8,4]{R:X}"
 
-    def test_updates_of_elements(self, mesh):
+    def test_updates_of_elements(self, explicit_mesh):
         x, expected = terms_of(X, P(unreduced={"X"})), X.copy()
         expected[0], expected[1:3] = X[1], X[1:3] + X[5:7]
 
@@ -267,7 +269,7 @@ class TestJit:
         with pytest.raises(ShardingTypeError, match=r"scatter: .* and the other operands are not"):
             x.at[0].set(5.0)
 
-    def test_shardings_inspected_in_a_compiled_function(self, mesh):
+    def test_shardings_inspected_in_a_compiled_function(self, explicit_mesh):
         seen = []
 
         @sw.jit
@@ -276,17 +278,17 @@ class TestJit:
             return x
 
         f(terms_of(X, P("Y", unreduced={"X"})))
-        assert seen == [NamedSharding(mesh, P("Y", unreduced={"X"}))]
+        assert seen == [NamedSharding(explicit_mesh, P("Y", unreduced={"X"}))]
 
-    def test_donation(self, mesh):
+    def test_donation(self, explicit_mesh):
         x = terms_of(X, P(unreduced={"X"}))
         y = sw.jit(lambda x: x + x, donate_argnums=0)(x)
         assert x.is_deleted()
         np.testing.assert_array_equal(summed(y), 2 * X)
 
-    def test_ahead_of_time(self, mesh):
+    def test_ahead_of_time(self, explicit_mesh):
         spec = P("Y", unreduced={"X"})
-        struct = sw.ShapeDtypeStruct((8, 4), np.float32, sharding=NamedSharding(mesh, spec))
+        struct = sw.ShapeDtypeStruct((8, 4), np.float32, sharding=NamedSharding(explicit_mesh, spec))
         assert type_text(struct) == "f32[8@Y,4]{U:X}"
         assert sw.eval_shape(lambda x: x + x, struct).sharding.spec == P("Y", None, unreduced={"X"})
         lowered = sw.jit(lambda x: x + x).lower(struct)
@@ -303,14 +305,14 @@ class TestJit:
         assert [info.sharding.spec for info in lowered.out_info] == [P("Y", None, unreduced={"X"}), P("Y", "X")]
         assert [row.kind for row in lowered.plan.collectives] == ["reduce_scatter"]
 
-    def test_the_plan_says_that_a_result_is_unreduced(self, mesh):
+    def test_the_plan_says_that_a_result_is_unreduced(self, explicit_mesh):
         plan = sw.jit(lambda x: (x + x, reshard(x, P()))).lower(terms_of(X, P("Y", unreduced={"X"}))).plan
         text = str(plan)
         assert "sum over 'X'" in text
         reasons = [row.reason for row in plan.collectives if row.kind == "all_reduce"]
         assert reasons and all("the terms of `x` are summed over 'X'" in reason for reason in reasons)
 
-    def test_simulated_devices_agree(self, mesh):
+    def test_simulated_devices_agree(self, explicit_mesh):
         lowered = sw.jit(lambda x, w: (x + x, reshard(x, P("X")) * 2, x @ w)).lower(
             terms_of(X, P("Y", unreduced={"X"})), sw.device_put(X.T.copy(), P())
         )
@@ -318,7 +320,7 @@ class TestJit:
         for output, expected in zip(outputs, (2 * X, 2 * X, X @ X.T), strict=True):
             np.testing.assert_array_equal(output, expected)
 
-    def test_a_nonlinear_op_raises_without_jit_too(self, mesh):
+    def test_a_nonlinear_op_raises_without_jit_too(self, explicit_mesh):
         x = terms_of(X, P(unreduced={"X"}))
         with pytest.raises(ShardingTypeError, match=r"sin: operand 0 of type f32\[8,4\]\{U:X\} is unreduced.*reshard"):
             jnp.sin(x)
