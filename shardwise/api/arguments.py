@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, cast, final
 
 from shardwise import tree
 from shardwise.api.float0 import flatten_hiding_float0, hide_float0
@@ -121,6 +121,17 @@ class _ReplicatedOnCurrentMesh:
 REPLICATED_ON_CURRENT_MESH = _ReplicatedOnCurrentMesh()
 
 
+def _is_sharding(x: Any) -> bool:
+    return x is None or isinstance(x, (Sharding, PartitionSpec))
+
+
+def check_sharding_leaves(shardings: Any, parameter: str) -> None:
+    """Raise a TypeError if a tree of shardings, passed as `parameter`, holds something else."""
+    for leaf in tree.leaves(shardings, is_leaf=_is_sharding):
+        if not _is_sharding(leaf) and leaf is not REPLICATED_ON_CURRENT_MESH:
+            raise TypeError(f"{parameter} must hold shardings, such as NamedSharding(mesh, spec), not {leaf!r}")
+
+
 def broadcast_shardings(
     shardings: Any,
     arguments: Any,
@@ -135,12 +146,8 @@ def broadcast_shardings(
     """
     if shardings is None:
         return (None,) * len(types)
-
-    def is_leaf(x: Any) -> bool:
-        return x is None or isinstance(x, (Sharding, PartitionSpec))
-
     try:
-        per_leaf = tree.broadcast_prefix(shardings, arguments, is_leaf)
+        per_leaf = tree.broadcast_prefix(shardings, arguments, _is_sharding)
     except tree.TreeMismatch as mismatch:
         raise ShardingError(f"jit of {describe_function(function)}: {prefix_error(mismatch, parameter)}") from None
     checked: list[Sharding | None] = []
@@ -184,10 +191,8 @@ def _check_sharding(sharding: Any, parameter: str, type: ArrayType) -> Sharding 
     resolved = resolve_sharding(sharding, parameter)
     if resolved is None:
         return None
-    if not isinstance(resolved, Sharding):
-        raise TypeError(f"{parameter} must hold shardings, such as NamedSharding(mesh, spec), not {resolved!r}")
     resolved.pin(type.shape)
-    return resolved
+    return cast(Sharding, resolved)
 
 
 def leaf_types(leaves: Sequence[Any]) -> tuple[ArrayType, ...]:

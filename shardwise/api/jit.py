@@ -18,6 +18,7 @@ from shardwise.api.arguments import (
     broadcast_shardings,
     call_text,
     check_function,
+    check_sharding_leaves,
     describe_function,
     function_name,
     leaf_types,
@@ -447,8 +448,9 @@ def jit(
         compilation.
 
     Raises:
-        TypeError: if `function` is not callable, or if numbers or names of arguments have a wrong type; when called, if
-            an argument or a result is not a pytree of arrays, or if `in_shardings` holds something else.
+        TypeError: if `function` is not callable, if numbers or names of arguments have a wrong type, or if
+            `in_shardings` or `out_shardings` holds something else; when called, if an argument or a result is not a
+            pytree of arrays.
         ValueError: if `function` has no such argument, if an argument is both static and donated, or if `device` or
             `backend` is combined with the other or with shardings; when called, if a static argument is not hashable.
         RuntimeError: if there is no platform `backend`.
@@ -473,7 +475,11 @@ def jit(
     options = checked_options(compiler_options, "jit")
     if device is not None or backend is not None:
         device = _only_device(device, backend, in_shardings, out_shardings)
-    source = None if in_shardings is None and out_shardings is None else user_source()
+    source = None
+    if in_shardings is not None or out_shardings is not None:
+        source = user_source()
+        check_sharding_leaves(in_shardings, "in_shardings")
+        check_sharding_leaves(out_shardings, "out_shardings")
     return Jitted(
         function,
         JitOptions(in_shardings, out_shardings, static, donate, keep_unused, inline, options, device, source=source),

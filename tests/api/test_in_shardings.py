@@ -70,3 +70,9 @@ def test_setting_raises_or_allows(rows, columns):
         np.testing.assert_array_equal(step(*args), 3 * X)
     with pytest.raises(ValueError, match="must be one of 'warn', 'allow', 'raise'"):
         sw.config.update("in_shardings_mismatch", "error")
+
+
+@pytest.mark.parametrize("options", [{"in_shardings": "x"}, {"out_shardings": ({"a": 3}, None)}])
+def test_values_that_are_no_shardings_raise_when_the_function_is_wrapped(options):
+    with pytest.raises(TypeError, match="_shardings must hold shardings, such as NamedSharding"):
+        sw.jit(lambda x: x, **options)
