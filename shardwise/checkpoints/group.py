@@ -1,12 +1,16 @@
 """Group: the processes that save and restore one checkpoint together."""
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any, final
 
-from shardwise.errors import CheckpointError
+from shardwise._jaxlib import RuntimeFailure
+from shardwise.errors import CheckpointError, PeerFailure
 from shardwise.runtime.client import process_count, process_index
 from shardwise.runtime.cluster import cluster
+
+_POLL_MILLISECONDS = 500
 
 
 @final
@@ -40,6 +44,7 @@ class Group:
 
         Raises:
             CheckpointError: if a process does not answer in time.
+            PeerFailure: if a process fails.
         """
         if self.count == 1:
             return [message]
@@ -47,19 +52,32 @@ class Group:
         members = ",".join(map(str, self._processes))
         prefix = f"checkpoint/{self._name}/{members}/{self._number}"
         cluster.store.key_value_set(f"{prefix}/{self.index}", json.dumps(message))
-        messages = []
-        for index, process in enumerate(self._processes):
+        return [json.loads(self._wait_for(f"{prefix}/{index}", self._processes[index])) for index in range(self.count)]
+
+    def _wait_for(self, key: str, process: int) -> str:
+        """Return the message of a process, or raise the failure of one of the group."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            if (
+                cluster.member is not None
+                and (failure := cluster.member.error(self._name, self._processes)) is not None
+            ):
+                raise failure
             try:
-                text = cluster.store.blocking_key_value_get(f"{prefix}/{index}", int(1000 * self._timeout))
-            except Exception as error:
-                raise CheckpointError(
-                    f"{self._name}: process {process} did not answer within {self._timeout:g} s: {error}"
-                ) from error
-            messages.append(json.loads(text))
-        return messages
+                return str(cluster.store.blocking_key_value_get(key, _POLL_MILLISECONDS))
+            except RuntimeFailure as error:
+                if time.monotonic() > deadline:
+                    raise CheckpointError(
+                        f"{self._name}: process {process} did not answer within {self._timeout:g} s"
+                    ) from error
 
     def agree(self, error: Exception | None) -> None:
-        """Raise an error in every process if one of them failed: its own there, a CheckpointError in the others."""
+        """Raise an error in every process if one of them failed: its own there, a CheckpointError in the others.
+
+        The failure of a process is raised at once: the others find it themselves.
+        """
+        if isinstance(error, PeerFailure):
+            raise error
         messages = self.exchange(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
             raise error

@@ -25,7 +25,7 @@ from shardwise.checkpoints.location import MANIFEST, Location, location_of
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Leaf, Manifest, check_metadata
 from shardwise.checkpoints.parts import merge_parts, parts_of
 from shardwise.checkpoints.snapshot import Snapshot, take_snapshot
-from shardwise.errors import CheckpointError, CheckpointExists
+from shardwise.errors import CheckpointError, CheckpointExists, PeerFailure
 from shardwise.version import __version__
 
 BYTES_IN_FLIGHT = 1 << 29  # that TensorStore may be writing at a time
@@ -104,7 +104,7 @@ class Save:
     def _run(self, location: Location, snapshot: Snapshot, metadata: Mapping[str, Any], group: Group) -> None:
         try:
             self._write(location, snapshot, metadata, group)
-        except CheckpointError as error:
+        except (CheckpointError, PeerFailure) as error:
             self._error = error
         except Exception as error:
             self._error = CheckpointError(

@@ -36,6 +36,7 @@ REPORT_INTERVAL = 64  # launches
 _HISTORY = 4 * REPORT_INTERVAL  # launches that are remembered, to find the first difference
 _MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash: odd, so that no launch is forgotten modulo 2**64
 _MASK = (1 << 64) - 1
+_DRAIN_TIME = 10.0  # seconds that XLA may take to end a run after the timeout
 _GRACE = 0.1  # seconds after a failure in which a value may become ready
 _LOCATION = re.compile(r" loc\(.*\)$", re.MULTILINE)
 # Words of XLA's errors when a collective fails: those of a lost connection, and those of a timeout.
@@ -127,6 +128,8 @@ class ProcessSet:
     def _compare(self, program: _Program) -> None:
         """Wait until all processes are about to launch this program."""
         self.check()
+        if self._member.failures:  # of other sets: their runs keep the devices busy until XLA's timeout ends them
+            self._waiters.drain(self._timeout + _DRAIN_TIME)
         if self._member.is_closed:
             raise RuntimeError(f"`{program.name}` runs on several processes, but distributed.shutdown was called")
         self.comparisons += 1
