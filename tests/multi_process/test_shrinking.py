@@ -1,4 +1,4 @@
-"""The survivors of a killed process restore the last checkpoint onto a smaller mesh, and go on in the same processes."""
+"""The survivors of a killed process restore the last checkpoint onto a smaller mesh, in the same processes."""
 
 import os
 import re
