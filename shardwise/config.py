@@ -411,6 +411,9 @@ class Config(threading.local):
             raise _unknown_setting_error(name, setting)
         return getattr(self, setting)
 
+    def parse_flags_with_absl(self) -> None:
+        """Do nothing: settings are no flags of absl. Tests of libraries written for JAX call it."""
+
     def __repr__(self) -> str:
         """Return the values of all settings in this thread, one on each line."""
         return "\n".join(["config:", *(f"  {name} = {getattr(self, name)!r}" for name in SETTINGS)])

@@ -283,3 +283,10 @@ def test_repr_shows_all_settings_and_dir_lists_them():
     with config.override("numpy_rank_promotion", "warn"):
         assert "  numpy_rank_promotion = 'warn'" in repr(config)
     assert {"update", "enable_x64", "jax_enable_x64", "jax_platform_name", "transfer_guard"} <= set(dir(config))
+
+
+def test_parsing_flags_changes_nothing():
+    """Settings are no flags of absl; tests of Flax call it when they are imported."""
+    before = repr(sw.config)
+    sw.config.parse_flags_with_absl()
+    assert repr(sw.config) == before
