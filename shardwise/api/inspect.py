@@ -8,6 +8,7 @@ from shardwise import tree
 from shardwise.api.arguments import check_function, describe_function
 from shardwise.api.jaxpr_forms import closed_jaxpr
 from shardwise.api.jit import Jitted, TracedFunction, trace
+from shardwise.api.ref import AbstractRef, Ref
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct, leaf_type, struct
 from shardwise.api.static_args import NO_ARGUMENTS, ArgumentSelection, select_arguments, split_static
 from shardwise.compiler.arrays.operands import type_of
@@ -104,14 +105,15 @@ def _trace(
     return trace(arguments.bind(function), structure, types)
 
 
-def typeof(x: Any) -> ArrayType:
+def typeof(x: Any) -> ArrayType | AbstractRef:
     """Return the type of an array or a number: shape, dtype, whether it is weakly typed, and its varying mesh axes.
 
     Args:
-        x: an array, a number, or a tracer of one.
+        x: an array, a number, a tracer of one, or a Ref.
 
     Returns:
-        The type. It prints as `f32[2,3]`; a `~` after it marks a weak type.
+        The type; of a Ref, an `AbstractRef` with the type of its array. It prints as `f32[2,3]`; a `~` after it marks a
+        weak type.
 
     Raises:
         TypeError: if `x` is neither an array nor a number.
@@ -120,4 +122,4 @@ def typeof(x: Any) -> ArrayType:
         >>> jax.typeof(jnp.zeros((2, 3))), jax.typeof(1.0)
         (f32[2,3], f32[]~)
     """
-    return type_of(x, "typeof")
+    return AbstractRef(x.type) if isinstance(x, Ref) else type_of(x, "typeof")

@@ -4,7 +4,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, final, overload
 from weakref import WeakKeyDictionary, WeakSet
@@ -26,6 +26,8 @@ from shardwise.api.arguments import (
 from shardwise.api.constrain import constrain_all
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.float0 import hide_float0, is_float0
+from shardwise.api.ref import Ref
+from shardwise.api.ref_arguments import FunctionOfArrays, find_refs, update_refs
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.api.static_args import (
     NO_ARGUMENTS,
@@ -127,6 +129,7 @@ class Jitted(Generic[_P, _R]):
         self._programs: LruCache  # → TracedFunction
         self._launches: LaunchCache  # → (Launch, structure of the results or None for a single array)
         self._programs, self._launches = _caches(function, options)
+        self._of_arrays: dict[tuple[int, ...], Jitted[..., Any]] = {}  # by the positions of Refs among the leaves
         _jitted.add(self)
         update_wrapper(self, function, updated=())
         for name, value in getattr(function, "__dict__", {}).items():
@@ -148,12 +151,16 @@ class Jitted(Generic[_P, _R]):
             # Fast path: if all arguments are arrays, their number determines the structure.
             leaves, structure = (args, len(args)) if only_arrays else _flatten((args, keywords))
         if open_frames() and (is_traced(leaves) or bound_axes()):  # the function may use the bound axis names
+            if any(isinstance(x, Ref) for x in leaves):
+                return self._call_with_refs(args, keywords)
             return self._stage(self._arguments(args, keywords))
         statics = split.key if split is not None else ()
         try:
             mesh = mesh_context.mesh, mesh_context.runs_programs
             key = (structure, mesh, state.trace_settings, statics, *[x.signature for x in leaves])
         except AttributeError:  # a leaf is not an array
+            if any(isinstance(x, Ref) for x in leaves):
+                return self._call_with_refs(args, keywords)
             if any(map(is_float0, leaves)):
                 args, keywords = hide_float0((args, keywords))
                 return self(*args, **keywords)
@@ -174,6 +181,21 @@ class Jitted(Generic[_P, _R]):
         launch, out_tree = entry
         outputs = launch.run(leaves)
         return outputs[0] if out_tree is None else out_tree.unflatten(outputs)
+
+    def _call_with_refs(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Call the function with Refs among its arguments, which it may change and return."""
+        leaves, structure = _flatten((args, keywords))
+        refs = find_refs(self.function, leaves)
+        positions = tuple(refs)
+        if positions not in self._of_arrays:
+            options, out_shardings = self.options, self.options.out_shardings
+            if out_shardings is not None:
+                options = replace(options, out_shardings=(out_shardings, None))
+            self._of_arrays[positions] = type(self)(FunctionOfArrays(self.function, positions), options)
+        for position, ref in refs.items():
+            leaves[position] = ref[...]
+        args, keywords = structure.unflatten(leaves)
+        return update_refs(list(refs.values()), *self._of_arrays[positions](*args, **keywords))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind a jitted method to its instance."""

@@ -1,14 +1,37 @@
 """Ref: a mutable reference to an array, for code that updates in place.
 
 A Ref holds its array as a Python object does: every function that reads or changes it must run, or be traced, together
-with the one that created it. A Ref that was created outside of a traced function cannot be changed inside.
+with the one that created it. A Ref that was created outside of a traced function cannot be changed inside, except as an
+argument of `jit` (see `ref_arguments.py`).
 """
 
+from dataclasses import dataclass
 from typing import Any, final
+
+import numpy as np
 
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.types import ArrayType, Typed
+
+
+@final
+@dataclass(frozen=True)
+class AbstractRef:
+    """The type of a Ref, `typeof(ref)`: the type of the array that it holds."""
+
+    inner_aval: ArrayType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.inner_aval.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.inner_aval.dtype
+
+    def __str__(self) -> str:
+        return f"Ref{{{self.inner_aval}}}"
 
 
 @final
@@ -47,8 +70,11 @@ class Ref(Typed):
         if self._is_outside():
             raise NotImplementedError(
                 f"a Ref of type {self.type} was created outside of the function that is being traced, and cannot be "
-                "changed inside. Pass its array, `ref[...]`, as an argument, and return the new one."
+                "changed inside. Pass it to `jit` as an argument, or its array, `ref[...]`, and return the new one."
             )
+        if index is Ellipsis and getattr(value, "type", None) is self.type and not isinstance(value, Ref):
+            self._value = value
+            return
         self._value = self._value.at[index].set(value)
 
     def _is_outside(self) -> bool:
