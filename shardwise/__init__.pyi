@@ -50,6 +50,7 @@ from shardwise.api.config_contexts import (
     no_tracing as no_tracing,
     numpy_dtype_promotion as numpy_dtype_promotion,
     numpy_rank_promotion as numpy_rank_promotion,
+    thread_guard as thread_guard,
     threefry_partitionable as threefry_partitionable,
     transfer_guard as transfer_guard,
     transfer_guard_device_to_device as transfer_guard_device_to_device,

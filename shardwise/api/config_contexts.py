@@ -11,6 +11,7 @@ from shardwise.api.arguments import check_function
 from shardwise.compiler.ir.dispatch import evaluate_constants
 from shardwise.compiler.trace.provenance import named_scope
 from shardwise.config import config
+from shardwise.runtime.thread_guard import guard
 
 ConfigContext = AbstractContextManager[None]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -313,6 +314,30 @@ def transfer_guard(new_val: str) -> ConfigContext:
         shardwise.errors.TransferError: a transfer from host to device is disallowed here...
     """
     return config.override("transfer_guard", new_val)
+
+
+def thread_guard(new_val: bool) -> ConfigContext:
+    """Forbid programs on several processes in all threads but this one.
+
+    All processes must launch such programs in the same order. Two threads launch theirs in an order that may differ
+    from process to process, which then wait for each other for ever. The guard finds this.
+
+    Args:
+        new_val: whether only this thread may launch them. False permits all threads, inside a guard too.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        RuntimeError: on entry, if another thread has set the guard; later, where another thread launches a program on
+            devices of several processes.
+
+    Example:
+        >>> with jax.thread_guard(True):
+        ...     jnp.arange(3) + 1  # on this process alone
+        Array([1, 2, 3], dtype=int32)
+    """
+    return guard.set(new_val)
 
 
 def transfer_guard_host_to_device(new_val: str) -> ConfigContext:

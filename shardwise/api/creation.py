@@ -214,7 +214,7 @@ def _is_sharding(x: Any) -> bool:
 
 
 def _is_shape(x: Any) -> bool:
-    return x is None or (isinstance(x, (tuple, list)) and all(isinstance(size, (int, np.integer)) for size in x))
+    return x is None or (isinstance(x, (tuple, list)) and all(isinstance(n, (int, np.integer, type(None))) for n in x))
 
 
 def _from_local_data(name: str, sharding: Any, local_data: Any, global_shape: Sequence[int] | None) -> Array:
@@ -224,6 +224,11 @@ def _from_local_data(name: str, sharding: Any, local_data: Any, global_shape: Se
         sharding = SingleDeviceSharding(sharding)
     if not isinstance(sharding, Sharding):
         raise TypeError(f"{name} needs a Sharding, not {sharding!r}")
+    if global_shape is not None and None in global_shape:
+        raise ValueError(
+            f"{name}: None for one dim is not supported, as in global_shape={tuple(global_shape)}: pass the size of "
+            "every dim, or None for the whole shape"
+        )
     sizes = _infer_global_shape(sharding, data.shape) if global_shape is None else tuple(map(int, global_shape))
     checked_sharding = _check_sharding(name, sharding, sizes)
     if len(sizes) != data.ndim:

@@ -386,7 +386,7 @@ def _check_on_processes(array: ArrayImpl, sharding: Sharding) -> None:
         return
     if not array.committed and array.is_readable:
         _check_host_value(array.words.numpy(), array.type, sharding)
-    elif len(array.sharding.process_indices | sharding.process_indices) == process_count():
+    elif len({*array.sharding.processes, *sharding.processes}) == process_count():
         check_equal(
             digest(f"{array.type} {_placement_text(array.sharding)} {_placement_text(sharding)}".encode()),
             lambda: (
@@ -404,7 +404,7 @@ def _placement_text(sharding: Sharding) -> str:
 
 def _check_host_value(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding) -> None:
     """Check that all processes put the same value on a mesh of all processes."""
-    if len(sharding.process_indices) == process_count():
+    if len(sharding.processes) == process_count():
         check_equal(
             digest(f"{type}".encode(), value),
             lambda: (

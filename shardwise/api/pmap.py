@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Any, ParamSpec, TypeVar, final
 
+import numpy as np
+
 from shardwise import tree
 from shardwise.api import jit
 from shardwise.api.arguments import argument_names, check_function, describe_function
@@ -23,6 +25,7 @@ from shardwise.api.axes import (
     output_axes,
 )
 from shardwise.api.flatten import check_outputs, is_traced
+from shardwise.api.float0 import is_float0
 from shardwise.api.pmap_processes import global_to_local, local_to_global
 from shardwise.api.shard_map import ShardMapOptions, map_shards
 from shardwise.api.static_args import ArgumentSelection, SplitArguments, check_overlap, select_arguments, split_static
@@ -166,6 +169,7 @@ class Pmapped(jit.Jitted[_P, _R]):
         label = f"pmap of {describe_function(self.function)}"
         arguments = split_static(self.function, self.options.static, args, keywords)
         leaves, structure = tree.flatten((arguments.args, arguments.keywords))
+        leaves = [np.zeros(leaf.shape, bool) if is_float0(leaf) else leaf for leaf in leaves]  # as JAX does
         if is_traced(leaves):
             raise NotImplementedError(
                 f"{label}: over devices of several processes, pmap cannot be used inside another transformation: use "

@@ -80,7 +80,7 @@ def exchange(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     before, type = array.sharding, array.type
     signature = array_signature(type, sharding, True)
     target_type = type.with_shape(sharding.shard_shape(type.shape))
-    processes = before.process_indices | sharding.process_indices
+    processes = {*before.processes, *sharding.processes}
     process = before.devices[0].client.process_index()
     if process not in processes or not type.size:
         zeros = np.zeros(target_type.shape, type.dtype)

@@ -4,6 +4,7 @@ from shardwise.api.callback import io_callback
 from shardwise.api.config_contexts import disable_x64, enable_x64
 from shardwise.experimental import (
     checkify,
+    colocated_python,
     custom_partitioning,
     hijax,
     layout,
@@ -19,6 +20,7 @@ from shardwise.lazy import set_public_names
 
 __all__ = [
     "checkify",
+    "colocated_python",
     "custom_partitioning",
     "disable_x64",
     "enable_x64",

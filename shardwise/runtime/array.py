@@ -31,6 +31,7 @@ from shardwise.config import config
 from shardwise.errors import ShardingTypeError
 from shardwise.runtime.array_repr import Span, array_html, array_repr, array_str, local_part_str
 from shardwise.runtime.client import local_devices, process_index
+from shardwise.runtime.memory_layout import Format, row_major
 from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.process_set import process_sets
 from shardwise.runtime.sharding import (
@@ -191,6 +192,11 @@ class ArrayImpl(Array):
         """The device that holds the array, or its sharding if it is on a mesh."""
         return self.sharding.devices[0] if isinstance(self.sharding, SingleDeviceSharding) else self.sharding
 
+    @property
+    def format(self) -> Format:
+        """The layout in memory, which is row-major, and the sharding."""
+        return row_major(self.type.ndim, self.sharding)
+
     def to_device(self, device: Any, *, stream: None = None) -> "ArrayImpl":
         """Return the array on another device or in another sharding."""
         if stream is not None:
@@ -317,7 +323,7 @@ class ArrayImpl(Array):
 
     def _elsewhere(self) -> str:
         """Return where the shards that this process does not have are, for messages."""
-        others = sorted(self.sharding.process_indices - {process_index()})
+        others = [process for process in self.sharding.processes if process != process_index()]
         return f"has shards on process{'es' if len(others) > 1 else ''} {', '.join(map(str, others))}"
 
     def _read(self) -> np.ndarray[Any, Any]:
@@ -471,7 +477,9 @@ class ArrayImpl(Array):
         return self._read().__index__()
 
     def __format__(self, spec: str) -> str:
-        if is_key(self.type.dtype) or not (self.is_readable or self.is_deleted()):
+        if not (self.is_readable or self.is_deleted()):
+            return format(repr(self), spec)  # one line
+        if is_key(self.type.dtype):
             return format(str(self), spec)
         return format(self._read()[()] if not self.type.ndim else self._read(), spec)
 

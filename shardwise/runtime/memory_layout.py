@@ -40,6 +40,11 @@ class Format:
     sharding: Any = None
 
 
+def row_major(ndim: int, sharding: Any) -> Format:
+    """Return the format of arrays of this rank: they are row-major in memory."""
+    return Format(Layout(tuple(range(ndim))), sharding)
+
+
 def sharding_of_format(name: str, format: Format, ndim: int) -> Any:
     """Return the sharding of a format.
 

@@ -92,11 +92,6 @@ class Sharding:
         """Whether every device belongs to this process."""
         return len(self.local_devices) == len(self.devices)
 
-    @cached_property
-    def process_indices(self) -> frozenset[int]:
-        """The processes that the devices belong to."""
-        return frozenset(int(device.process_index) for device in self.devices)
-
     def has_all_shards_here(self, shape: tuple[int, ...]) -> bool:
         """Return whether the devices of this process hold every shard of an array of this shape."""
         if self.is_fully_addressable:

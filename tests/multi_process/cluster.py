@@ -28,10 +28,11 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def run_processes(arguments: Callable[[int, int], Sequence[str]], processes: int) -> list[str]:
+def run_processes(arguments: Callable[[int, int], Sequence[str]], processes: int, may_fail: bool = False) -> list[str]:
     """Run Python with `arguments(rank, port)` in every process, and return what each writes to stdout.
 
-    All processes end before this returns, whatever happens. A process that fails is an error with its output.
+    All processes end before this returns, whatever happens. Unless they may fail, a process that fails is an error with
+    its output.
     """
     port = free_port()
     ranks = [
@@ -52,8 +53,8 @@ def run_processes(arguments: Callable[[int, int], Sequence[str]], processes: int
             rank.kill()
             rank.wait()
     for rank, (out, err) in zip(ranks, outputs, strict=True):
-        assert rank.returncode == 0, f"{out}\n{err}"
-    return [out for out, _ in outputs]
+        assert may_fail or rank.returncode == 0, f"{out}\n{err}"
+    return [out if rank.returncode == 0 else out + err for rank, (out, err) in zip(ranks, outputs, strict=True)]
 
 
 def cases(module: str) -> list[str]:
@@ -66,18 +67,23 @@ def cases(module: str) -> list[str]:
 def run_cases(module: str, processes: int, devices: int, names: tuple[str, ...] = ()) -> dict[str, list[Any]]:
     """Run cases of a module in a cluster, all by default; return what each case returns in each process.
 
-    A case that raises an exception returns its traceback, as a string that starts with "Traceback".
+    A case that raises an exception returns its traceback, as a string that starts with "Traceback". It ends its
+    process, because the others may wait for it; so later cases do not run.
     """
+    selected = names or tuple(cases(module))
 
     def arguments(rank: int, port: int) -> list[str]:
         return ["-m", "tests.multi_process.cluster", module, *map(str, (rank, processes, port, devices)), *names]
 
-    outputs = run_processes(arguments, processes)
+    outputs = run_processes(arguments, processes, may_fail=True)
     results = [
         dict(json.loads(line.removeprefix(PREFIX)) for line in out.splitlines() if line.startswith(PREFIX))
         for out in outputs
     ]
-    return {name: [result.get(name, "Traceback: the case did not run") for result in results] for name in results[0]}
+    return {
+        name: [result.get(name, f"Traceback: no result\n{out}") for result, out in zip(results, outputs, strict=True)]
+        for name in selected
+    }
 
 
 def check_case(results: list[Any]) -> list[Any]:
@@ -99,7 +105,8 @@ def main() -> None:
         try:
             result = getattr(loaded, f"case_{name}")()
         except BaseException:
-            result = traceback.format_exc()
+            print(f"\n{PREFIX}{json.dumps([name, traceback.format_exc()])}", flush=True)
+            os._exit(1)
         print(f"\n{PREFIX}{json.dumps([name, result])}", flush=True)
     sw.distributed.shutdown()
 
