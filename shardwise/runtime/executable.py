@@ -9,11 +9,11 @@ from shardwise.compiler.lower.lower import StableHlo
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.config import config
 from shardwise.lazy import lazy_module
-from shardwise.runtime import thread_guard
 from shardwise.runtime.array import ArrayImpl, ResultTemplate, array_signature
 from shardwise.runtime.callbacks import Callbacks
 from shardwise.runtime.process_set import process_sets, ranks_of
 from shardwise.runtime.sharding import Sharding
+from shardwise.runtime.thread_guard import guard
 
 if TYPE_CHECKING:
     from shardwise.runtime import compilation_cache
@@ -68,8 +68,8 @@ class Executable:
         if processes is not None:
             text = f"devices: {[device.id for device in devices]}\noptions: {options}\n{module.text}"
             launch = processes.guard(launch, local.program.name, text)
-        run: Callable[[list[Any]], list[ArrayImpl]] = callbacks.run()(launch) if has_callbacks else launch
-        self.run = thread_guard.guard.guarded(run, devices)
+        run = callbacks.run()(launch) if has_callbacks else launch
+        self.run: Callable[[list[Any]], list[ArrayImpl]] = guard.guarded(run, devices)
 
     def texts(self) -> list[str]:
         """Return the optimized HLO text of each module."""
