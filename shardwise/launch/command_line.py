@@ -5,6 +5,7 @@ import signal
 import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 
 from shardwise.checkpoints.commands import add_checkpoint_command, run_checkpoint_command
@@ -108,6 +109,9 @@ def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
         )
     except ValueError as error:
         parser.error(str(error))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # processes may print what this terminal cannot show
     try:
         code = Launcher(options).run()
     except BrokenPipeError:  # nobody reads the output any more

@@ -98,7 +98,7 @@ class Workers:
             if number == signal.SIGKILL:
                 _kill_group(process.pid, number)
             else:
-                process.send_signal(number)
+                os.kill(process.pid, number)  # `send_signal` would reap a process that has just ended
 
     def check_guardian(self) -> None:
         """Raise an error if the guardian is gone: without it, processes could outlive the launcher.

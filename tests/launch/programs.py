@@ -32,6 +32,11 @@ def write(*arguments):
     print("no end of line", end="")
 
 
+def write_utf8():
+    """Print an arrow in UTF-8, whatever the encoding of standard output is."""
+    sys.stdout.buffer.write("→\n".encode())
+
+
 def sleep(folder):
     """Sleep for ever."""
     note_pid(folder)

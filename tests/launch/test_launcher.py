@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -158,6 +160,23 @@ def test_command_line(arguments, text, capsys):
         main(arguments)
     captured = capsys.readouterr()
     assert text in captured.out + captured.err
+
+
+def test_console_script_is_the_command():
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert EntryPoint("shardwise", scripts["shardwise"], "console_scripts").load() is main
+
+
+def test_output_that_the_terminal_cannot_show_is_escaped():
+    launch = subprocess.run(
+        command("-n", 1, ["write_utf8"]),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**variables(), "PYTHONIOENCODING": "ascii"},
+    )
+    assert launch.stdout == "[0] \\u2192\n"
 
 
 @pytest.mark.parametrize(

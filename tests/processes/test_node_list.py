@@ -58,7 +58,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 150), st.integers(0, 12), st.integers
 NAMES = st.from_regex(r"[a-z][a-z.-]{0,5}", fullmatch=True)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(NAMES, st.none() | RANGES, st.sampled_from(["", "-ib", ".org"])), min_size=1, max_size=4))
 def test_compressed_lists_expand_to_their_hosts(groups):
     texts, hosts = [], []
