@@ -20,6 +20,7 @@ from shardwise import (
     scipy as scipy,
     sharding as sharding,
     stages as stages,
+    strategies as strategies,
     test_util as test_util,
     tree as tree,
     tree_util as tree_util,

@@ -24,6 +24,7 @@ __all__ = [
     "RendezvousError",
     "ShardingError",
     "ShardingTypeError",
+    "StrategyError",
     "TangentMismatchError",
     "TracerArrayConversionError",
     "TracerBoolConversionError",
@@ -149,6 +150,10 @@ class UnboundAxisError(NameError):
 
 class MissingRuleError(NotImplementedError):
     """An op lacks a rule that a transformation needs; the message names the method to define."""
+
+
+class StrategyError(ValueError):
+    """A strategy does not fit the parameters or the mesh: an unknown path or axis, or a size that is not divisible."""
 
 
 class CheckpointError(RuntimeError):

@@ -30,6 +30,7 @@ from shardwise import (
     random,
     scipy,
     sharding,
+    strategies,
     test_util,
     tree_util,
 )
@@ -45,7 +46,7 @@ NAMESPACES: list[ModuleType] = [
 NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := getattr(scipy.stats, name), ModuleType)]
 # Classes of these modules also have examples.
 WITH_CLASSES: list[ModuleType] = [
-    *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints),
+    *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, strategies),
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
@@ -56,6 +57,7 @@ NO_EXAMPLE = {
     "shardwise.checkpoints.Manifest": "`read_manifest` returns it",
     "shardwise.checkpoints.Restored": "`Manager.restore` returns it",
     "shardwise.checkpoints.Save": "`save` returns it",
+    "shardwise.strategies.Zero": "`zero` returns it",
     "shardwise.profiler.start_server": "keeps a port open until the process ends",
     "shardwise.profiler.stop_server": "needs a server of `start_server`",
     **{

@@ -1,0 +1,46 @@
+"""The leaves of a tree of parameters: their names and shapes, and trees of shardings that match it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from shardwise import tree_util
+from shardwise.runtime.sharding import NamedSharding
+
+# A function from the name and the shape of a parameter to its sharding.
+Choose = Callable[[str, tuple[int, ...]], NamedSharding]
+
+
+def leaf_name(path: tuple[Any, ...]) -> str:
+    """Return the path of a leaf as text, such as `layers/0/kernel`."""
+    return tree_util.keystr(path, simple=True, separator="/")
+
+
+def is_array(leaf: Any) -> bool:
+    """Return whether a leaf is an array, or stands for one: it has a shape and a dtype."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def array_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays of a tree, by name."""
+    leaves = tree_util.tree_leaves_with_path(tree)
+    return {leaf_name(path): tuple(leaf.shape) for path, leaf in leaves if is_array(leaf)}
+
+
+def map_arrays(choose: Choose, tree: Any) -> Any:
+    """Return a tree of shardings like `tree`, with None in place of leaves that are not arrays."""
+
+    def choose_leaf(path: tuple[Any, ...], leaf: Any) -> NamedSharding | None:
+        return choose(leaf_name(path), tuple(leaf.shape)) if is_array(leaf) else None
+
+    return tree_util.tree_map_with_path(choose_leaf, tree)
+
+
+def arrays_with_shardings(tree: Any, shardings: Any) -> dict[str, tuple[tuple[int, ...], NamedSharding]]:
+    """Return the shapes and shardings of the arrays of a tree, by name. `shardings` is a tree like it."""
+    chosen = tree_util.tree_leaves(shardings, is_leaf=lambda node: node is None)
+    leaves = tree_util.tree_leaves_with_path(tree)
+    return {
+        leaf_name(path): (tuple(leaf.shape), sharding)
+        for (path, leaf), sharding in zip(leaves, chosen, strict=True)
+        if is_array(leaf)
+    }
