@@ -26,6 +26,7 @@ from shardwise.api.primitive import Primitive, thaw
 from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program, Source, Value
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot, default_precision
 from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.ops.control.cond import Cond
@@ -54,6 +55,8 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Slice
 from shardwise.compiler.ops.special import approximations, gamma_erf, hypergeometric, incomplete
+from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.replay import replay
 
 Params = dict[str, Any]
 
@@ -163,7 +166,14 @@ FORMS: dict[type[Op], Form] = {
             "reverse": op.reverse,
             "unroll": op.unroll,
         },
-        lambda p: Scan(program_of(p["jaxpr"]), p["length"], p["num_consts"], p["num_carry"], p["reverse"], p["unroll"]),
+        lambda p: Scan(
+            _with_carry(program_of(p["jaxpr"]), p["num_consts"], p["num_carry"]),
+            p["length"],
+            p["num_consts"],
+            p["num_carry"],
+            p["reverse"],
+            p["unroll"],
+        ),
     ),
     Select: Form("select_n", lambda op: {}, lambda p: Select(), (0, 2, 1)),
     Slice: Form(
@@ -182,7 +192,12 @@ FORMS: dict[type[Op], Form] = {
             "body_jaxpr": closed_jaxpr(op.body),
             "body_nconsts": op.body_consts,
         },
-        lambda p: While(program_of(p["cond_jaxpr"]), program_of(p["body_jaxpr"]), p["cond_nconsts"], p["body_nconsts"]),
+        lambda p: While(
+            program_of(p["cond_jaxpr"]),
+            _with_carry(body := program_of(p["body_jaxpr"]), p["body_nconsts"], len(body.outputs)),
+            p["cond_nconsts"],
+            p["body_nconsts"],
+        ),
     ),
 }
 _ELEMENTWISE_MODULES = {
@@ -198,6 +213,34 @@ _BY_NAME: dict[str, tuple[type[Op], Form]] = {
     **{form.name: (op_class, form) for op_class, form in FORMS.items()},
     **{form.name: (Compare, form) for form in _COMPARISONS.values()},
 }
+
+
+def _program_types(op: Op) -> Sequence[ArrayType]:
+    """Return the types with which the operands of an op enter its programs; () if it has no programs.
+
+    Interpreters may apply primitives to operands that are weakly typed where those of the jaxpr were not.
+    """
+    match op:
+        case While():
+            return (*op.cond.in_types[: op.cond_consts], *op.body.in_types)
+        case Scan():
+            return op.program.in_types
+        case Cond():
+            return (ArrayType((), np.int32), *op.branches[0].in_types)
+        case _:
+            return op.programs[0].in_types if op.is_call else ()
+
+
+def _with_carry(program: Program, consts: int, count: int) -> Program:
+    """Return the program of a loop's body whose carried results are weakly typed as the carried inputs."""
+    types = (*program.in_types[consts : consts + count], *program.out_types[count:])
+    if types == program.out_types:
+        return program
+
+    def body(*inputs: Any) -> list[Any]:
+        return list(map(match_weak_type, replay(program, inputs), types))
+
+    return rewrite(program.name, program.in_types, body)
 
 
 @final
@@ -235,8 +278,9 @@ class OpPrimitive(Primitive):
             op = self._form.op(params)
             if self._form.order is not None:
                 operands = [operands[number] for number in self._form.order]
-        if op.is_call:
-            operands = list(map(match_weak_type, operands, op.programs[0].in_types))
+        types = _program_types(op)
+        if types:
+            operands = list(map(match_weak_type, operands, types))
         return op(*operands)
 
 

@@ -5,6 +5,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise.api.jaxpr import Literal
 from shardwise.api.primitive import Primitive
 from shardwise.errors import MissingRuleError
 from shardwise.jax_modules.extend.core import find_top_trace
@@ -94,3 +95,38 @@ def test_an_interpreter_calls_the_function_of_a_custom_jvp():
     (value,) = params["subfuns"][0].call_wrapped(3.0)
     assert value == 9 and custom.primitive.bind(jnp.float32(3), **params)[0] == 9
     assert sine.primitive.get_bind_params(sine.params) == sine.params
+
+
+@pytest.mark.parametrize("kind", ["while", "scan", "cond"])
+def test_loops_of_a_jaxpr_that_an_interpreter_has_rebuilt(kind):
+    """The rebuilt jaxprs are traced for types that are not weak, and return weak ones."""
+
+    def function(x):
+        if kind == "while":
+            return sw.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, 2 * c[1]), (0, x))[1]
+        if kind == "scan":
+            return sw.lax.scan(lambda c, y: ((c[0] + 1, c[1] * y), None), (0, x), jnp.full(3, 2.0))[0][1]
+        return sw.lax.cond(x[0] > 0, lambda n: n * 8.0 * x, lambda n: x, 1)
+
+    def rebuilt(closed):
+        structs = [sw.ShapeDtypeStruct(type.shape, type.dtype) for type in closed.in_avals]
+        return sw.make_jaxpr(lambda *args: evaluate(closed, args))(*structs)
+
+    def evaluate(closed, args):
+        env = dict(zip((*closed.jaxpr.invars, *closed.jaxpr.constvars), (*args, *closed.consts), strict=True))
+
+        def read(atom):
+            return atom.val if isinstance(atom, Literal) else env[atom]
+
+        for eqn in closed.eqns:
+            params = {
+                name: tuple(map(rebuilt, x)) if name == "branches" else rebuilt(x) if name.endswith("jaxpr") else x
+                for name, x in eqn.params.items()
+            }
+            results = eqn.primitive.bind(*map(read, eqn.invars), **eqn.primitive.get_bind_params(params))
+            env.update(zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True))
+        return [read(atom) for atom in closed.jaxpr.outvars]
+
+    x = jnp.array([1.0, 3.0])
+    (result,) = evaluate(sw.make_jaxpr(function)(x), [x])
+    assert result.tolist() == [8, 24]
