@@ -1,6 +1,7 @@
-"""The adapter for JAX, with the names of `ours.py`. Importing it gives JAX eight virtual devices."""
+"""The adapter for JAX, with the names of `ours.py`. Importing it gives JAX virtual devices: eight by default."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-DEVICES = 8
+DEVICES = int(os.environ.get("JAX_NUM_CPU_DEVICES", "8"))
 
 if jax.config.jax_num_cpu_devices != DEVICES:
     jax.config.update("jax_num_cpu_devices", DEVICES)

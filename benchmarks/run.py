@@ -20,6 +20,7 @@ from benchmarks import (
     manual,
     planning,
     plot,
+    processes,
     report,
     startup,
     step,
@@ -36,6 +37,7 @@ SUITES = {
     "manual": manual.cases,
     "explicit": explicit.cases,
     "planning": planning.cases,
+    "processes": processes.cases,
 }
 if find_spec("flax"):  # as in the environment of `make test-ecosystem`
     SUITES["flax"] = flax_nnx.cases

@@ -52,5 +52,5 @@ def workers(*commands: Sequence[str]) -> Iterator[list[Worker]]:
     try:
         yield started
     finally:
-        for worker in started:
+        for worker in reversed(started):  # process 0 of a cluster last: JAX aborts processes that lose it
             worker.close()
