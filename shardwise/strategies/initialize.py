@@ -17,6 +17,9 @@ def initialize(init: Callable[..., Any], choose: Callable[[Any], Any]) -> Callab
     Returns:
         A function with the arguments of `init`, which returns its result in these shardings.
 
+    Raises:
+        ValueError: when it is called, if the shardings are not a tree prefix of what `init` returns.
+
     Example:
         >>> mesh = jax.make_mesh((8,), ("data",))
         >>> init = lambda key: {"w": jax.random.normal(key, (16, 128))}

@@ -27,6 +27,9 @@ def data_parallel(params: Any, mesh: Mesh) -> Any:
     Returns:
         A pytree of shardings like `params`; None for leaves that are not arrays.
 
+    Raises:
+        ValueError: if the keys of a dict in `params` cannot be sorted.
+
     Example:
         >>> mesh = jax.make_mesh((8,), ("data",))
         >>> jax.strategies.data_parallel({"w": jnp.ones((16, 4))}, mesh)["w"].spec
@@ -212,6 +215,9 @@ def count_bytes(tree: Any, shardings: Any) -> int:
 
     Returns:
         The bytes of the largest shards of all arrays.
+
+    Raises:
+        ShardingError: if a sharding does not fit its array.
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("data",))

@@ -8,7 +8,13 @@ from shardwise.strategies.parameters import data_parallel, fsdp, like_parameters
 
 
 class Zero(NamedTuple):
-    """The shardings of a training step: of parameters, of gradients, and of the optimizer's state."""
+    """The shardings of a training step.
+
+    Attributes:
+        params: the shardings of the parameters.
+        gradients: those of the gradients.
+        state: those of the optimizer's state.
+    """
 
     params: Any
     gradients: Any
