@@ -280,6 +280,8 @@ class Request:
         current = mesh_of(self.mesh)
         if not requests and current is not None and (scoped or self.on_current_mesh):
             requests.append(("the current mesh", current))
+        if isinstance(self.mesh, AbstractMesh) and self.mesh.explicit_axes:
+            self._check_size(requests, self.mesh)
         requests = requests or scoped_requests
         if not requests and abstract:
             requests.append(("with_sharding_constraint", absent_mesh(abstract[0].abstract)))
@@ -298,6 +300,16 @@ class Request:
                     "  Put an argument on a mesh of these sizes with `device_put`, or pass a Mesh to shard_map."
                 )
         return target
+
+    def _check_size(self, requests: Sequence[tuple[str, Sharding | Mesh]], mesh: AbstractMesh) -> None:
+        """Raise an error if something needs another number of devices than the mesh of `use_abstract_mesh` has."""
+        for source, where in requests:
+            size = where.size if isinstance(where, Mesh) else where.num_devices
+            if size != mesh.size:
+                raise DeviceMismatchError(
+                    f"`{self.program.name}`, called at {user_source()}, is in `use_abstract_mesh` of {mesh!r}, which "
+                    f"has {mesh.size} devices, but {source} needs {size}: {where}. Use shardings on that mesh."
+                )
 
 
 def _device_ids(where: Sharding | Mesh) -> str:

@@ -485,3 +485,15 @@ def test_use_abstract_mesh_without_devices():
         assert [row.kind for row in lowered.plan.collectives] == ["all_gather"]
         assert lowered.out_info.sharding.spec == P("X", None)
         assert sw.jit(lambda: jnp.arange(8)).lower().out_info.sharding.mesh == axes
+
+
+def test_arguments_on_a_mesh_of_another_size_than_that_of_use_abstract_mesh_raise():
+    axes = AbstractMesh((2,), ("x",), EXPLICIT)
+    f = sw.jit(lambda x: 2 * x)
+    for mesh in (AbstractMesh((1,), ("x",), EXPLICIT), sw.make_mesh((1,), ("x",), axis_types=EXPLICIT)):
+        x = sw.ShapeDtypeStruct((8, 2), np.float32, sharding=NamedSharding(mesh, P("x")))
+        with use_abstract_mesh(axes), pytest.raises(ValueError, match=r"which has 2 devices, but `x`.* needs 1"):
+            f.trace(x).lower()
+    x = sw.ShapeDtypeStruct((8, 2), np.float32, sharding=NamedSharding(axes, P("x")))
+    with use_abstract_mesh(axes):
+        assert f.trace(x).lower().out_info.sharding == NamedSharding(axes, P("x", None))
