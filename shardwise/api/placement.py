@@ -135,7 +135,7 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
         is_format = isinstance(target, Format)
         where = sharding_of_format("device_put", target, np.ndim(leaf)) if is_format else target
         result = _put(leaf, _as_sharding("device_put", where))
-        if isinstance(leaf, ArrayImpl):
+        if isinstance(leaf, ArrayImpl) and isinstance(result, ArrayImpl):
             is_deleted = is_donated and not _is_same_placement(leaf, result)
             if may_share is False or (is_deleted and _share_memory(leaf, result)):
                 result = ArrayImpl.of(_copy(result).buffers, result.signature)
@@ -351,8 +351,8 @@ def _put(leaf: Any, sharding: Sharding | None) -> Any:
     if sharding is None:
         return leaf if isinstance(leaf, Tracer) else as_array(leaf, "device_put", explicit=True, may_be_donated=True)
     _check_rank("device_put", leaf, sharding)
-    if isinstance(leaf, Tracer):
-        return constrain(leaf, sharding)
+    if isinstance(leaf, Tracer) or is_staging():
+        return constrain(as_operand(leaf, "device_put"), sharding)
     if _is_unconstrained(sharding):
         raise ShardingError(
             f"device_put: {sharding} has UNCONSTRAINED dims, which only the planner of a compiled function can decide: "

@@ -247,3 +247,19 @@ def test_errors_of_device_put(mesh):
         sw.device_put(np.ones(8), P("data"))
     with pytest.raises(ValueError, match="device_put needs a Sharding or a device, not 3"):
         sw.device_put(np.ones(8), 3)
+
+
+def test_constants_in_traced_functions_are_constrained_as_traced_values_are(mesh):
+    rows = NamedSharding(mesh, P("data"))
+    x = sw.device_put(np.arange(8.0), rows)
+    for value in (1, np.ones(8, np.float32), jnp.ones(8)):
+        f = sw.jit(lambda x, value=value: x + sw.device_put(value, sw.devices()[1]))
+        np.testing.assert_array_equal(f(x), np.arange(8.0) + 1)
+        assert f(x).sharding == rows and not f(np.arange(8.0)).committed
+    region = sw.shard_map(
+        lambda x: x + sw.device_put(1, sw.devices()[0]), mesh=mesh, in_specs=P("data"), out_specs=P("data")
+    )
+    np.testing.assert_array_equal(sw.jit(region)(x), np.arange(8.0) + 1)
+    kept = jnp.ones(8)
+    placed = sw.jit(lambda: sw.device_put(kept, rows, donate=True))()
+    assert placed.sharding == rows and not kept.is_deleted()
