@@ -30,7 +30,7 @@ from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.client import process_count
 from shardwise.runtime.memory_layout import Format, sharding_of_format
 from shardwise.runtime.out_of_memory import check_memory
-from shardwise.runtime.process_set import process_sets
+from shardwise.runtime.process_sets import process_sets
 from shardwise.runtime.sharding import (
     NamedSharding,
     Sharding,

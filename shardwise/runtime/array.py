@@ -33,7 +33,7 @@ from shardwise.runtime.array_repr import Span, array_html, array_repr, array_str
 from shardwise.runtime.client import local_devices, process_index
 from shardwise.runtime.memory_layout import Format, row_major
 from shardwise.runtime.out_of_memory import check_memory
-from shardwise.runtime.process_set import process_sets
+from shardwise.runtime.process_sets import process_sets
 from shardwise.runtime.sharding import (
     NamedSharding,
     PositionalSharding,
@@ -308,6 +308,8 @@ class ArrayImpl(Array):
                 f"numpy has no arrays of keys, such as this {self.type}; `random.key_data` returns their words"
             )
         self._check_reduced()
+        if process_sets.member is not None:
+            self.block_until_ready()  # it raises an error if another process fails
         if self.is_fully_replicated and (shards := split(self._alive().buffers)):
             return to_numpy(shards[0])
         if not self.sharding.has_all_shards_here(self.type.shape):

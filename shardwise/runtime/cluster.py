@@ -29,7 +29,7 @@ from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.member import Member, report_uncaught_exceptions
 from shardwise.processes.protocol import join_address, resolve, split_address
 from shardwise.runtime.client import clients
-from shardwise.runtime.process_set import process_sets
+from shardwise.runtime.process_sets import process_sets
 from shardwise.version import __version__
 
 _COLLECTIVE_TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"

@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import platform
-import re
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -26,6 +25,7 @@ from shardwise._jaxlib import (
     serialize_executable,
     versions,
 )
+from shardwise.compiler.lower.hlo import without_locations
 from shardwise.config import config
 
 _MAGIC = b"shardwise executable 1\n"
@@ -52,7 +52,7 @@ def load_or_compile(text: str, devices: Sequence[Any], options: CompilerOptions 
 def _key(text: str, devices: Sequence[Any], options: CompilerOptions) -> str:
     """Return the digest of everything that the compiled program depends on. Source locations are not part of it."""
     parts = [
-        re.sub(r" loc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\([^()]*\))*\)", "", text),
+        without_locations(text),
         versions(devices[0]),
         " ".join(str(device.id) for device in devices),
         str(devices[0].client.process_index()),

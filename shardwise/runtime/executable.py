@@ -11,7 +11,7 @@ from shardwise.config import config
 from shardwise.lazy import lazy_module
 from shardwise.runtime.array import ArrayImpl, ResultTemplate, array_signature
 from shardwise.runtime.callbacks import Callbacks
-from shardwise.runtime.process_set import process_sets, ranks_of
+from shardwise.runtime.process_sets import process_sets, ranks_of
 from shardwise.runtime.sharding import Sharding
 from shardwise.runtime.thread_guard import guard
 

@@ -1,36 +1,26 @@
-"""Process sets: the processes of a program that spans several, and the checks of its launches.
+"""ProcessSet: the processes of a program that spans several, and the checks of its launches.
 
 All processes of a set must launch the same programs in the same order. Before its first run, a program is compared on
 all of them; later launches update a rolling hash, which is compared every `REPORT_INTERVAL` launches. XLA would compute
 wrong numbers, wait for ever or abort. A process that waits for a lost or stuck one raises `PeerFailure`.
-
-Programs on the devices of one process are not checked, and cost nothing.
 """
 
-import re
+import hashlib
 import threading
 import time
+import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, final
+from queue import SimpleQueue
+from typing import Any, final
 
 from shardwise._jaxlib import RuntimeFailure
+from shardwise.compiler.lower.hlo import without_locations
 from shardwise.config import config
 from shardwise.errors import PeerFailure, ProgramMismatch
-from shardwise.lazy import lazy_module
-
-if TYPE_CHECKING:
-    import hashlib
-    import json
-    import queue
-    import zlib
-
-    from shardwise.processes import protocol
-    from shardwise.processes.member import Member
-else:  # programs in one process do not need them
-    hashlib, json, queue, zlib = map(lazy_module, ("hashlib", "json", "queue", "zlib"))
-    protocol = lazy_module("shardwise.processes.protocol")
+from shardwise.processes.member import Member
+from shardwise.processes.protocol import Comparison
 
 REPORT_INTERVAL = 64  # launches
 _HISTORY = 4 * REPORT_INTERVAL  # launches that are remembered, to find the first difference
@@ -38,7 +28,6 @@ _MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash: odd, so that no launch 
 _MASK = (1 << 64) - 1
 _DRAIN_TIME = 10.0  # seconds that XLA may take to end a run after the timeout
 _GRACE = 0.1  # seconds after a failure in which a value may become ready
-_LOCATION = re.compile(r" loc\(.*\)$", re.MULTILINE)
 # Words of XLA's errors when a collective fails: those of a lost connection, and those of a timeout.
 _LOST = (
     "Connection closed",
@@ -74,7 +63,7 @@ class _Program:
 class ProcessSet:
     """The launches of this process on a set of processes, of which it is one."""
 
-    def __init__(self, ranks: Sequence[int], member: "Member", waiters: "_Waiters", timeout: float):
+    def __init__(self, ranks: tuple[int, ...], member: Member, waiters: "Waiters", timeout: float):
         self.name = ",".join(map(str, ranks))
         self.ranks = frozenset(ranks)
         self.count = 0  # launches
@@ -96,7 +85,7 @@ class ProcessSet:
             text: everything that must be equal on all processes: the program, its devices and options. Source locations
             may differ.
         """
-        program = _Program(name, _LOCATION.sub("", text))
+        program = _Program(name, without_locations(text))
         fingerprint, programs, history = program.fingerprint, self.programs, self.history
 
         def run(buffers: list[Any]) -> Any:
@@ -134,21 +123,28 @@ class ProcessSet:
             raise RuntimeError(f"`{program.name}` runs on several processes, but distributed.shutdown was called")
         self.comparisons += 1
         self._candidate = program
-        comparison = protocol.Comparison(self.name, self.comparisons, self.count, program.fingerprint, program.name)
+        comparison = Comparison(self.name, self.comparisons, self.count, program.fingerprint, program.name)
         if not self._member.compare(comparison, self.ranks, self._timeout):
             self.check()
-            waited = f"waited {self._timeout:.0f} s for the others to launch `{program.name}`"
-            raise self._member.ask_for_failure(self.name, waited)
+            raise self._find_failure(f"waited {self._timeout:.0f} s for the others to launch `{program.name}`")
         self.programs[program.fingerprint] = program
 
     def explain(self, error: RuntimeFailure, where: str) -> None:
-        """Raise `PeerFailure` if an error of XLA comes from the failure of another process; otherwise return."""
+        """Raise the failure of another process that an error of XLA comes from; otherwise return."""
         text = str(error)
         is_lost = any(words in text for words in _LOST)
         if not is_lost and not any(words in text for words in _TIMED_OUT):
             return
         saw = "lost a connection" if is_lost else f"waited more than {self._timeout:.0f} s"
-        raise self._member.ask_for_failure(self.name, f"{saw} in {where}", is_lost) from error
+        raise self._find_failure(f"{saw} in {where}", is_lost) from error
+
+    def _find_failure(self, reason: str, lost: bool = False) -> PeerFailure | ProgramMismatch:
+        """Return why this process waits in vain: the first failure that is known, or the coordinator's verdict."""
+        known = self._member.error(self.name, self.ranks)
+        if known is not None:
+            return known
+        verdict = self._member.ask_for_failure(self.name, reason, lost)
+        return self._member.error(self.name, self.ranks) or verdict
 
     def wait(self, awaited: Any, where: str) -> None:
         """Wait for buffers or a token of a run on this set, but no longer than the other processes live.
@@ -164,7 +160,7 @@ class ProcessSet:
         )
         if not ended:
             self.check()
-            raise self._member.ask_for_failure(self.name, f"waited {self._timeout:.0f} s for {where}")
+            raise self._find_failure(f"waited {self._timeout:.0f} s for {where}")
 
     def wait_for_token(self, token: Any) -> None:
         """Wait until a run on this set is complete, as `wait` does."""
@@ -201,11 +197,11 @@ class _Wait:
 
 
 @final
-class _Waiters:
+class Waiters:
     """Threads that wait for XLA, so that the thread that needs the result can be woken by a failure or interrupted."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[_Wait] = queue.SimpleQueue()
+        self._queue: SimpleQueue[_Wait] = SimpleQueue()
         self._waits: set[_Wait] = set()
         self._lock = threading.Lock()
         self._idle = 0  # threads that have no work
@@ -263,71 +259,3 @@ class _Waiters:
                 self._busy -= 1
             wait.wake()
             del wait
-
-
-@final
-class _ProcessSets:
-    """The process sets that this process has launched programs on; none without `distributed.initialize`."""
-
-    def __init__(self) -> None:
-        self.member: Member | None = None
-        self._sets: dict[tuple[int, ...], ProcessSet] = {}
-        self._timeout = 0.0
-        self._waiters: _Waiters | None = None
-
-    def connect(self, member: "Member", timeout: float) -> None:
-        """Check launches on several processes from now on. `timeout` is the time to wait for one, in seconds."""
-        self.member, self._timeout, self._sets = member, timeout, {}
-        self._waiters = _Waiters()
-        member.launches = self._progress
-        member.on_failure = self._waiters.wake_all
-        member.answers.update(program=self._program, launch=self._launch, history=self._history)
-
-    def drain(self, timeout: float) -> bool:
-        """Wait until XLA's runs have ended that other processes do not complete. Return False at the timeout."""
-        return self._waiters is None or self._waiters.drain(timeout)
-
-    def of(self, ranks: tuple[int, ...]) -> ProcessSet | None:
-        """Return the set of these processes, or None if it is one process, or does not contain this one."""
-        if self.member is None or len(ranks) < 2 or self.member.rank not in ranks:
-            return None
-        if ranks not in self._sets:
-            assert self._waiters is not None
-            self._sets[ranks] = ProcessSet(ranks, self.member, self._waiters, self._timeout)
-        return self._sets[ranks]
-
-    def explain(self, error: RuntimeFailure, where: str) -> None:
-        """Raise `PeerFailure` if an error comes from the failure of another process; otherwise return."""
-        if self.member is not None and self._sets and not isinstance(error, (PeerFailure, ProgramMismatch)):
-            max(self._sets.values(), key=lambda processes: len(processes.ranks)).explain(error, where)
-
-    def _progress(self) -> dict[str, list[int]]:
-        sets = list(self._sets.values())
-        return {processes.name: [processes.count, processes.hash, processes.comparisons] for processes in sets}
-
-    def _program(self, fingerprint: str) -> str:
-        texts = (processes.program_text(int(fingerprint)) for processes in list(self._sets.values()))
-        return next((text for text in texts if text is not None), "")
-
-    def _launch(self, detail: str) -> str:
-        """Return the program of a launch: "0,1 12" is the launch after 12 others on the processes 0 and 1."""
-        name, _, number = detail.partition(" ")
-        processes = self._sets.get(tuple(map(int, name.split(","))))
-        fingerprint = processes.launched().get(int(number) + 1) if processes is not None else None
-        return self._program(str(fingerprint)) if fingerprint is not None else ""
-
-    def _history(self, name: str) -> str:
-        """Return the names of the last launches on a set of processes, as JSON."""
-        processes = self._sets.get(tuple(map(int, name.split(","))))
-        if processes is None:
-            return ""
-        programs = processes.programs
-        return json.dumps({number: programs[each].label for number, each in processes.launched().items()})
-
-
-process_sets = _ProcessSets()
-
-
-def ranks_of(devices: Sequence[Any]) -> tuple[int, ...]:
-    """Return the numbers of the processes that devices belong to, in order."""
-    return tuple(sorted({device.process_index for device in devices}))

@@ -1,5 +1,6 @@
 """The StableHLO builder that the `lower` rules of ops use: one line of text per op, with the user's source line."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -482,3 +483,8 @@ def literal(value: Any, dtype: DType) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+
+
+def without_locations(text: str) -> str:
+    """Remove the source locations from the text of a module: they do not change the program."""
+    return re.sub(r" loc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\([^()]*\))*\)", "", text)

@@ -1,0 +1,89 @@
+"""Process sets: the sets of processes that programs of this process run on. In a program of one process there are none.
+
+The checks of launches are in `process_set.py`, which is imported by `distributed.initialize`: programs of one process
+cost nothing.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from shardwise._jaxlib import RuntimeFailure
+from shardwise.errors import PeerFailure, ProgramMismatch
+from shardwise.lazy import lazy_module
+
+if TYPE_CHECKING:
+    import json
+
+    from shardwise.processes.member import Member
+    from shardwise.runtime import process_set
+else:
+    json = lazy_module("json")
+    process_set = lazy_module("shardwise.runtime.process_set")
+
+
+@final
+class _ProcessSets:
+    """The process sets that this process has launched programs on; none without `distributed.initialize`."""
+
+    def __init__(self) -> None:
+        self.member: Member | None = None
+        self._sets: dict[tuple[int, ...], process_set.ProcessSet] = {}
+        self._timeout = 0.0
+        self._waiters: process_set.Waiters | None = None
+
+    def connect(self, member: "Member", timeout: float) -> None:
+        """Check launches on several processes from now on. `timeout` is the time to wait for one, in seconds."""
+        self.member, self._timeout, self._sets = member, timeout, {}
+        self._waiters = process_set.Waiters()
+        member.launches = self._progress
+        member.on_failure = self._waiters.wake_all
+        member.answers.update(program=self._program, launch=self._launch, history=self._history)
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until XLA's runs have ended that other processes do not complete. Return False at the timeout."""
+        return self._waiters is None or self._waiters.drain(timeout)
+
+    def of(self, ranks: tuple[int, ...]) -> "process_set.ProcessSet | None":
+        """Return the set of these processes, or None if it is one process, or does not contain this one."""
+        if self.member is None or len(ranks) < 2 or self.member.rank not in ranks:
+            return None
+        if ranks not in self._sets:
+            assert self._waiters is not None
+            self._sets[ranks] = process_set.ProcessSet(ranks, self.member, self._waiters, self._timeout)
+        return self._sets[ranks]
+
+    def explain(self, error: RuntimeFailure, where: str) -> None:
+        """Raise `PeerFailure` if an error comes from the failure of another process; otherwise return."""
+        if self.member is not None and self._sets and not isinstance(error, (PeerFailure, ProgramMismatch)):
+            max(self._sets.values(), key=lambda processes: len(processes.ranks)).explain(error, where)
+
+    def _progress(self) -> dict[str, list[int]]:
+        sets = list(self._sets.values())
+        return {processes.name: [processes.count, processes.hash, processes.comparisons] for processes in sets}
+
+    def _program(self, fingerprint: str) -> str:
+        texts = (processes.program_text(int(fingerprint)) for processes in list(self._sets.values()))
+        return next((text for text in texts if text is not None), "")
+
+    def _launch(self, detail: str) -> str:
+        """Return the program of a launch: "0,1 12" is the launch after 12 others on the processes 0 and 1."""
+        name, _, number = detail.partition(" ")
+        processes = self._sets.get(tuple(map(int, name.split(","))))
+        fingerprint = processes.launched().get(int(number) + 1) if processes is not None else None
+        return self._program(str(fingerprint)) if fingerprint is not None else ""
+
+    def _history(self, name: str) -> str:
+        """Return the names of the last launches on a set of processes, as JSON."""
+        processes = self._sets.get(tuple(map(int, name.split(","))))
+        if processes is None:
+            return ""
+        programs = processes.programs
+        return json.dumps({number: programs[each].label for number, each in processes.launched().items()})
+
+
+process_sets = _ProcessSets()
+
+
+def ranks_of(devices: Sequence[Any]) -> tuple[int, ...]:
+    """Return the numbers of the processes that devices belong to, in order."""
+    return tuple(sorted({device.process_index for device in devices}))

@@ -1,0 +1,36 @@
+"""The public functions of `distributed` that need no other process."""
+
+import inspect
+
+import pytest
+
+import shardwise as sw
+from shardwise.errors import JaxRuntimeError, PeerFailure, ProgramMismatch, RendezvousError
+
+
+@pytest.mark.jax
+def test_initialize_has_the_signature_of_jax():
+    import jax  # noqa: PLC0415
+
+    expected = inspect.signature(jax.distributed.initialize).parameters
+    ours = inspect.signature(sw.distributed.initialize).parameters
+    assert [*ours] == [*expected, "peer_timeout"]
+    for name, parameter in expected.items():
+        assert ours[name].default == parameter.default, name
+        assert ours[name].kind == parameter.kind, name
+
+
+def test_shutdown_needs_initialize():
+    assert not sw.distributed.is_initialized()
+    with pytest.raises(RuntimeError, match=r"distributed\.shutdown needs distributed\.initialize first"):
+        sw.distributed.shutdown()
+
+
+def test_a_peer_failure_says_which_process_and_step():
+    failure = PeerFailure(3, 17, "it was killed", "  File 'train.py'\n")
+    assert isinstance(failure, JaxRuntimeError)
+    assert (failure.rank, failure.step) == (3, 17)
+    assert str(failure) == "process 3 failed after step 17: it was killed\n  File 'train.py'"
+    assert str(PeerFailure(-1, None, "nobody answers")) == "a process failed: nobody answers"
+    assert issubclass(ProgramMismatch, JaxRuntimeError)
+    assert issubclass(RendezvousError, RuntimeError)
