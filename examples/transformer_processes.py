@@ -28,8 +28,8 @@ def main(steps=STEPS, losses_file=None):
     state = transformer.initial_state(transformer.initial_params())
     sharded = transformer.shard(mesh, state)
     if is_first:
-        processes = ", ".join(f"process {device.process_index}: {device}" for device in sw.devices())
-        print(f"mesh {mesh.abstract} over {sw.process_count()} processes ({processes})")
+        processes = ", ".join(str(device.process_index) for device in mesh.devices.flat)
+        print(f"mesh {mesh.abstract}; the processes of its devices: {processes}")
 
     def show(loss):
         show.step += 1

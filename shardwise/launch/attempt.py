@@ -17,7 +17,8 @@ from shardwise.processes import environment
 from shardwise.processes.coordinator import Coordinator, Event
 from shardwise.processes.protocol import Failure, split_address
 
-INITIALIZATION_TIMEOUT = 300.0  # seconds until all processes must have called `distributed.initialize`
+# Seconds until all processes must have called `distributed.initialize`: by default, and at least. Before, they import.
+INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT = 300.0, 60.0
 POLL_INTERVAL = 0.05  # seconds between two looks at the processes
 # Seconds that the other processes have after a failure, to report it themselves; and for a process that ends early
 # with exit code 0, in which the others may end too.
@@ -142,7 +143,7 @@ class Attempt:
             host=host,
             port=port,
             token=token,
-            initialization_timeout=options.timeout or INITIALIZATION_TIMEOUT,
+            initialization_timeout=max(options.timeout or INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT),
             on_event=note,
         )
         coordinator.start()

@@ -60,7 +60,7 @@ def _parser() -> ArgumentParser:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="how long processes wait for each other, at the start and later",
+        help="how long processes wait for each other",
     )
     launch.add_argument(
         "--grace-period",

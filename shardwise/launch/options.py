@@ -22,8 +22,8 @@ class LaunchOptions:
         coordinator: the `host:port` of the coordinator, or "" for a free port of the loopback address.
         max_restarts: how often all processes are started again after a failure.
         log_folder: the folder of the log files, or None for a temporary one that is kept after a failure.
-        timeout: the seconds until all processes must have called `distributed.initialize`, and those that a process
-            waits for others in a collective; None for the defaults.
+        timeout: the seconds that a process waits for others in a collective, and, if it is more than a minute, those
+            until all processes must have called `distributed.initialize`; None for the defaults.
         grace_period: the seconds that the processes have to end after SIGTERM.
     """
 

@@ -315,6 +315,22 @@ def test_failures_in_training(name, reason, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [("sleep", ["it is alive", "time.sleep(600)"]), ("stop", ["the process is stopped, or unreachable"])],
+)
+def test_a_stuck_process_is_reported(name, texts, tmp_path):
+    """Faults 4 and 5 under the launcher: the stuck process is named, not the one that waited for it."""
+    options = ("-n", 2, "--devices-per-process", 2, "--timeout", 8, "--log-dir", tmp_path)
+    launch = run(*options, ["train", name], script=TRAINING)
+    assert launch.returncode != 0
+    report = launch.stderr[launch.stderr.index("shardwise launch: process 1 failed first") :]
+    assert "after step 2" in report
+    for text in texts:
+        assert text in report
+
+
+@pytest.mark.slow
 def test_training_is_restarted(tmp_path):
     options = ("-n", 2, "--devices-per-process", 2, "--timeout", 30, "--max-restarts", 1, "--log-dir", tmp_path)
     launch = run(*options, ["train", "kill"], script=TRAINING)

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import numpy as np
 
@@ -13,7 +14,7 @@ RANK = int(os.environ["SHARDWISE_PROCESS_ID"])
 
 
 def train(name):
-    """Add numbers over all processes in every step. Process 1 does `name` in step 3: fail, exit or kill."""
+    """Add numbers over all processes in every step. In step 3, process 1 does `name`: fail, exit, kill, sleep, stop."""
     sw.distributed.initialize()
     mesh = sw.make_mesh((len(sw.devices()),), ("x",), devices=sw.devices())
     x = sw.device_put(np.ones(len(sw.devices()), np.float32), NamedSharding(mesh, PartitionSpec("x")))
@@ -24,6 +25,10 @@ def train(name):
                 raise ValueError("one rank only")
             if name == "exit":
                 os._exit(0)
+            if name == "sleep":
+                time.sleep(600)
+            if name == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
             if name == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
         print(f"step {step}: {float(total(x))}")
