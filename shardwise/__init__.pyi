@@ -10,6 +10,7 @@ from shardwise import (
     example_libraries as example_libraries,
     experimental as experimental,
     flatten_util as flatten_util,
+    image as image,
     lax as lax,
     monitoring as monitoring,
     nn as nn,

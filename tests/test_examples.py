@@ -23,6 +23,7 @@ from shardwise import (
     dlpack,
     dtypes,
     experimental,
+    image,
     lax,
     nn,
     ops,
@@ -41,6 +42,7 @@ NAMESPACES: list[ModuleType] = [
     *(jnp, lax, nn, nn.initializers, ops),
     *(jnp.linalg, lax.linalg, scipy.linalg, jnp.fft, scipy.special),
     *(scipy.fft, scipy.optimize, scipy.sparse.linalg, stax),
+    *(scipy.signal, scipy.ndimage, scipy.cluster.vq),
     *(random, scipy.stats, dtypes, dlpack, tree_util, test_util),
 ]
 NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := getattr(scipy.stats, name), ModuleType)]
@@ -48,6 +50,7 @@ NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := ge
 WITH_CLASSES: list[ModuleType] = [
     *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, strategies),
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
+    *(image, scipy.interpolate),
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {

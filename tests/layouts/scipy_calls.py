@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.scipy import fft, linalg, sparse, special, stats
+from shardwise import image
+from shardwise.scipy import cluster, fft, linalg, ndimage, signal, sparse, special, stats
 from tests.layouts.call import (
     Call,
     above_one,
@@ -203,7 +204,37 @@ def krylov_solvers(n: int) -> Iterator[Call]:
         yield call(f"scipy.sparse.linalg.{name}", lambda a, b, f=solver: f(a, b)[0], matrix, right, atol=1e-4)
 
 
+def signal_functions(n: int) -> Iterator[Call]:
+    x, kernel = floats(n, n), floats(n, 3, seed=1)
+    loose = {"rtol": 1e-4, "atol": 1e-4}
+    for name in ("convolve", "correlate", "convolve2d", "correlate2d", "fftconvolve"):
+        function = getattr(signal, name)
+        yield call(f"scipy.signal.{name}", lambda x, y, f=function: f(x, y, "same"), x, kernel, **loose)
+    yield call("scipy.signal.detrend", lambda x: [signal.detrend(x, axis=axis) for axis in (0, 1)], x, **loose)
+    for name in ("welch", "stft"):
+        function = getattr(signal, name)
+        yield call(f"scipy.signal.{name}", lambda x, f=function: f(x, nperseg=4), x, **loose)
+    yield call("scipy.signal.csd", lambda x, y: signal.csd(x, y, nperseg=4), x, x[::-1].copy(), **loose)
+    yield call("scipy.signal.istft", lambda x: signal.istft(x, nperseg=2 * n - 2), complex_numbers(n, n), **loose)
+
+
+def resampling_functions(n: int) -> Iterator[Call]:
+    x, positions = floats(n, n), above_one(n)
+    yield call("image.resize", lambda x: [image.resize(x, (5, n), "cubic"), image.resize(x, (n, 5), "nearest")], x)
+    scale, shift = np.array([0.7], np.float32), np.array([0.3], np.float32)
+    yield call(
+        "image.scale_and_translate",
+        lambda x: [image.scale_and_translate(x, (n, n), (dim,), scale, shift, "linear") for dim in (0, 1)],
+        x,
+        atol=1e-5,
+    )
+    yield call(
+        "scipy.ndimage.map_coordinates", lambda x, y: ndimage.map_coordinates(x, [y, y], 1, "wrap"), x, positions
+    )
+    yield call("scipy.cluster.vq.vq", cluster.vq.vq, x, floats(n, n, seed=1), atol=1e-5)
+
+
 FAMILIES = (
     *(special_functions, linalg_functions, distribution_functions, statistics),
-    *(cosine_transforms, krylov_solvers),
+    *(cosine_transforms, krylov_solvers, signal_functions, resampling_functions),
 )

@@ -25,6 +25,7 @@ FAMILIES = [
 NAMESPACES = (
     *("numpy", "numpy.linalg", "numpy.fft", "lax", "lax.linalg", "nn", "nn.initializers", "random", "ops"),
     *("scipy.special", "scipy.linalg", "scipy.stats", "scipy.fft", "scipy.sparse.linalg"),
+    *("scipy.signal", "scipy.ndimage", "scipy.cluster.vq", "image"),
 )
 BATCH = 24
 KEY_WORDS = 2

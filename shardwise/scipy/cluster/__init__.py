@@ -1,0 +1,8 @@
+"""scipy.cluster: vector quantization."""
+
+from shardwise.lazy import set_public_names
+from shardwise.scipy.cluster import vq
+
+__all__ = ["vq"]
+
+set_public_names(__name__, __all__)

@@ -1,0 +1,115 @@
+"""Compare scipy.signal with scipy and JAX: values, gradients, and 8 devices with one."""
+
+import numpy as np
+import pytest
+import scipy.signal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardwise as sw
+from shardwise.scipy import signal
+from tests.agreement import Case, gradients_like, mesh_like_one_device, values_like_both
+
+try:
+    import jax
+    import jax.scipy.signal
+except ImportError:  # one of the oracles
+    jax = None
+
+RANDOM = np.random.default_rng(0)
+X, Y = (RANDOM.normal(size=(8, 6)).astype(np.float32) for _ in range(2))
+SMALL = RANDOM.normal(size=(3, 2)).astype(np.float32)
+LONG, OTHER = (RANDOM.normal(size=(2, 64)).astype(np.float32) for _ in range(2))
+MODES = ("full", "same", "valid")
+LOOSE = {"rtol": 1e-4, "atol": 2e-5}
+CONVOLUTIONS = [
+    *(Case(name, (X, SMALL), {"mode": m}, **LOOSE) for name in ("convolve", "correlate", "convolve2d") for m in MODES),
+    *(Case("correlate2d", (X, SMALL), {"mode": mode}, **LOOSE) for mode in MODES),
+    *(Case("fftconvolve", (X, SMALL), {"mode": mode}, **LOOSE) for mode in MODES),
+    Case("convolve", (X[0], SMALL[:, 0]), {"method": "fft"}, **LOOSE),
+    Case("convolve", (SMALL, X), {"mode": "valid"}, **LOOSE),
+    Case("fftconvolve", (X, Y[:3]), {"axes": [0]}, **LOOSE),
+]
+SPECTRA = [
+    Case("detrend", (LONG,), **LOOSE),
+    Case("detrend", (LONG,), {"type": "constant", "axis": 0}, **LOOSE),
+    Case("detrend", (LONG,), {"bp": [10, 40]}, **LOOSE),
+    Case("welch", (LONG,), {"nperseg": 16}, **LOOSE),
+    Case("welch", (LONG.T.copy(),), {"nperseg": 15, "axis": 0, "scaling": "spectrum", "average": "median"}, **LOOSE),
+    Case("csd", (LONG, OTHER), {"nperseg": 16, "nfft": 20, "fs": 10.0}, **LOOSE),
+    Case("csd", (LONG, OTHER), {"nperseg": 16, "return_onesided": False, "detrend": False}, **LOOSE),
+    Case("stft", (LONG,), {"nperseg": 16}, **LOOSE),
+    Case("stft", (LONG,), {"nperseg": 15, "noverlap": 9, "boundary": None, "padded": False, "fs": 4.0}, **LOOSE),
+    Case("stft", (LONG,), {"nperseg": 16, "return_onesided": False, "window": "hamming"}, **LOOSE),
+]
+_, _, TRANSFORMS = scipy.signal.stft(LONG[0], nperseg=16)
+INVERSES = [Case("istft", (TRANSFORMS.astype(np.complex64),), {"nperseg": 16}, **LOOSE)]
+
+
+def test_convolutions_like_scipy_and_jax():
+    values_like_both(signal, CONVOLUTIONS, numpy=scipy.signal, theirs="scipy.signal")
+
+
+def test_spectra_like_scipy_and_jax():
+    values_like_both(signal, [*SPECTRA, *INVERSES], numpy=scipy.signal, theirs="scipy.signal")
+
+
+@pytest.mark.jax
+def test_gradients_like_jax():
+    pytest.importorskip("jax")
+    gradients_like(signal, jax.scipy.signal, [*CONVOLUTIONS[::4], SPECTRA[0], SPECTRA[3]], jax)
+
+
+@pytest.mark.parametrize("sharded_dim", ["first", "last"])
+def test_sharded(mesh, sharded_dim):
+    mesh_like_one_device(mesh, signal, [*CONVOLUTIONS[::5], *SPECTRA[::3], *INVERSES], sharded_dim)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=3),
+    mode=st.sampled_from(["full", "same"]),
+    name=st.sampled_from(["convolve", "correlate", "fftconvolve"]),
+    is_complex=st.booleans(),
+)
+def test_random_convolutions_like_scipy(sizes, mode, name, is_complex):
+    random = np.random.default_rng(len(sizes))
+    arrays = [random.normal(size=(2, *shape)).astype(np.float32) for shape in zip(*sizes, strict=True)]
+    x, y = ((a[0] + 1j * a[1]) if is_complex else a[0] for a in arrays)
+    expected = getattr(scipy.signal, name)(x, y, mode)
+    np.testing.assert_allclose(getattr(signal, name)(x, y, mode), expected, atol=1e-4)
+
+
+def test_stft_has_an_inverse():
+    for window, size in (("hann", 16), ("hamming", 15), (np.ones(8, np.float32), 8)):
+        _, _, transforms = signal.stft(LONG, window=window, nperseg=size)
+        times, restored = signal.istft(transforms, window=window, nperseg=size)
+        np.testing.assert_allclose(restored[:, :64], LONG, atol=1e-4)
+        assert times.shape == restored.shape[-1:]
+    gradient = sw.grad(lambda x: (abs(signal.stft(x, nperseg=8)[2]) ** 2).sum())(LONG[0])
+    assert gradient.shape == (64,) and np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: signal.convolve(X, X[0]), ValueError, "both arrays must have the same rank, not 2 and 1"),
+        (lambda: signal.convolve(X, SMALL, mode="half"), ValueError, "mode must be 'full', 'same' or 'valid'"),
+        (lambda: signal.convolve(X, SMALL, method="slow"), ValueError, "method must be"),
+        (lambda: signal.convolve(X[:2], SMALL, mode="valid"), ValueError, "one array must be at least as large"),
+        (lambda: signal.convolve2d(X[0], X[0]), ValueError, "needs two matrices"),
+        (lambda: signal.convolve2d(X, SMALL, boundary="wrap"), NotImplementedError, "only boundary='fill'"),
+        (lambda: signal.fftconvolve(X, SMALL, axes=(0,)), ValueError, "do not broadcast along axis 1"),
+        (lambda: signal.detrend(X, type="cubic"), ValueError, "type must be 'constant' or 'linear'"),
+        (lambda: signal.detrend(X, bp=99), ValueError, "breakpoints must lie between 0 and 6"),
+        (lambda: signal.stft(LONG, nperseg=8, noverlap=8), ValueError, "noverlap, 8, must be less than nperseg, 8"),
+        (lambda: signal.stft(LONG, nperseg=8, nfft=4), ValueError, "nfft, 4, must be at least nperseg, 8"),
+        (lambda: signal.stft(LONG, boundary="wrap"), ValueError, "boundary must be"),
+        (lambda: signal.welch(LONG, scaling="power"), ValueError, "scaling must be"),
+        (lambda: signal.welch(LONG, average="mode"), ValueError, "average must be"),
+        (lambda: signal.istft(TRANSFORMS, time_axis=1, freq_axis=1), ValueError, "must differ"),
+    ],
+)
+def test_wrong_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
