@@ -25,8 +25,8 @@ def vq(obs: Any, code_book: Any, check_finite: bool = True) -> tuple[Array, Arra
         ValueError: if the ranks differ or are not 1 or 2, or the numbers of features differ.
 
     Example:
-        >>> jax.scipy.cluster.vq.vq(jnp.array([0.1, 2.2]), jnp.array([0.0, 2.0]))
-        (Array([0, 1], dtype=int32), Array([0.1, 0.2...], dtype=float32))
+        >>> jax.scipy.cluster.vq.vq(jnp.array([0.5, 2.25]), jnp.array([0.0, 2.0]))
+        (Array([0, 1], dtype=int32), Array([0.5 , 0.25], dtype=float32))
     """
     observations, codes = as_inexact(obs, "vq"), as_inexact(code_book, "vq")
     if observations.ndim != codes.ndim or observations.ndim not in (1, 2):
