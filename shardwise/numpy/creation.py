@@ -176,6 +176,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, 
 
 def _full(shape: Any, value: Any, dtype: Any, weak: bool, device: Any, out_sharding: Any) -> Any:
     """Create an array; `weak` is its weak type if `dtype` is given, else it has that of the value."""
+    value = resolve_array(value)
     value_type = type_of(value, "full")
     out_dtype = requested_dtype("full", dtype) if dtype is not None else value_type.dtype
     out_weak = value_type.weak if dtype is None else weak

@@ -27,7 +27,7 @@ def run(program, devices, *command):
     }
     path = ROOT / f"tests/ecosystem/programs/{program}.py"
     command = [sys.executable, "-W", "ignore", *command, path]
-    process = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, timeout=300)
+    process = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, timeout=900)
     assert process.returncode == 0, process.stderr.decode()[-3000:]
     return dict(json.loads(line) for line in process.stdout.decode().splitlines())
 

@@ -90,7 +90,7 @@ def concrete_value(name: str, x: Any, unknown: str) -> np.ndarray[Any, Any]:
     `unknown` completes the error message: what cannot be known under tracing, and what to do instead.
     """
     try:
-        return np.asarray(x)
+        return np.asarray(resolve_array(x))
     except ConcretizationTypeError:
         raise ConcretizationTypeError(f"{name}: {type_of(x)} is traced, so {unknown}") from None
 

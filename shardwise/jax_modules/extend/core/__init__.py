@@ -5,7 +5,7 @@ from shardwise.api.jaxpr import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, 
 from shardwise.api.primitive import Primitive
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.core import valid_jaxtype
-from shardwise.jax_modules.extend import primitives
+from shardwise.jax_modules.extend.core import primitives
 from shardwise.jax_modules.missing import report_missing
 from shardwise.jax_modules.trace_state import find_top_trace, get_opaque_trace_state
 
