@@ -330,15 +330,30 @@ class _CotangentMap:
             if cotangent is None:
                 out += [None] * len(leaf_types)
                 continue
-            try:
-                leaves = argument.flatten_up_to(cotangent)
-            except ValueError:
+            leaves = _cotangent_leaves(argument, cotangent)
+            if leaves is None:
                 raise TypeError(
                     f"the bwd rule of {describe_function(self.call.function)} returned a cotangent of structure "
                     f"{tree.structure(cotangent)} for argument {number}, which has structure {argument}"
-                ) from None
+                )
             out += [_check_cotangent(type, x, self.call.function) for type, x in zip(leaf_types, leaves, strict=True)]
         return out
+
+
+def _cotangent_leaves(argument: tree.Structure, cotangent: Any) -> list[Any] | None:
+    """Return the cotangents of the leaves of an argument; None if the structures differ.
+
+    The cotangent may be a tree prefix of the argument: Flax returns arrays in place of nodes with one leaf.
+    """
+    try:
+        return argument.flatten_up_to(cotangent)
+    except ValueError:
+        pass
+    placeholder = argument.unflatten(list(range(argument.num_leaves)))
+    try:
+        return tree.broadcast_prefix(cotangent, placeholder, lambda x: x is None)
+    except tree.TreeMismatch:
+        return None
 
 
 @final

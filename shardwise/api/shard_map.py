@@ -38,7 +38,7 @@ from shardwise.compiler.transforms.may_differ import may_differ
 from shardwise.errors import DeviceMismatchError, ShardingError, ShardingTypeError
 from shardwise.execute.executor import as_array
 from shardwise.execute.traceback_filter import filter_traceback
-from shardwise.runtime.array import ArrayImpl
+from shardwise.runtime.array import ArrayImpl, array_signature
 from shardwise.runtime.sharding import NamedSharding
 
 Function = Callable[..., Any]
@@ -196,7 +196,18 @@ class _Region:
                 body, shard_types, function_name(self.f), self.sizes, self.tracked, self._frame_type(operands, in_specs)
             )
         op = self.manual(program, in_specs, captured, body.out_specs)
-        return body.out_tree.unflatten(list(op(*operands, *captured)))
+        outputs = op(*operands, *captured)
+        return body.out_tree.unflatten(list(map(self.with_spec, outputs, self.out_specs(body.out_tree))))
+
+    def with_spec(self, x: Any, spec: PartitionSpec) -> Any:
+        """Return a result outside any trace with the spec that the user wrote: `P(None)` and `P()` mean the same."""
+        own = x.sharding if isinstance(x, ArrayImpl) else None
+        if not isinstance(own, NamedSharding) or own.spec == spec or own.mesh_shape.explicit_axes:
+            return x
+        sharding = own.with_spec(spec)
+        if own.mesh != self.mesh or not sharding.is_equivalent_to(own, x.type.ndim):
+            return x
+        return ArrayImpl.of(x.buffers, array_signature(x.type, sharding, x.committed))
 
     def check_argument_count(self, args: tuple[Any, ...]) -> None:
         """Check that the function accepts this number of arguments."""

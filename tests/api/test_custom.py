@@ -317,3 +317,25 @@ def test_a_zero_cotangent_of_a_rule_is_not_propagated():
     gradients = sw.grad(lambda x, y: first(x, marked(y)), (0, 1))(1.0, 2.0)
     assert [float(ct) for ct in gradients] == [1, 0]
     assert not calls
+
+
+def test_cotangents_may_be_a_tree_prefix():
+    """A cotangent of a subtree belongs to each of its leaves; Flax returns arrays in place of nodes with one leaf."""
+
+    @sw.custom_vjp
+    def f(tree, x):
+        return tree["a"][0] * tree["b"] * x
+
+    def fwd(tree, x):
+        return f(tree, x), (tree, x)
+
+    def bwd(residuals, ct):
+        tree, x = residuals
+        return {"a": ct * tree["b"] * x, "b": None}, ct * tree["a"][0] * tree["b"]
+
+    f.defvjp(fwd, bwd)
+    grads = sw.grad(f, argnums=(0, 1))({"a": [2.0], "b": 3.0}, 5.0)
+    assert sw.tree.map(float, grads) == ({"a": [15.0], "b": 0.0}, 6.0)
+    f.defvjp(fwd, lambda residuals, ct: ({"a": ct}, ct))
+    with pytest.raises(TypeError, match="returned a cotangent of structure"):
+        sw.grad(f)({"a": [2.0], "b": 3.0}, 5.0)

@@ -512,3 +512,12 @@ def test_abstract_values_inside_know_the_axes_over_which_they_vary(mesh):
 
     x = np.arange(8, dtype=np.float32)
     np.testing.assert_array_equal(sw.shard_map(f, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x), x * 2)
+
+
+def test_results_have_the_specs_that_the_user_wrote(mesh):
+    """As in JAX, outside of jit: `P(None)` and `P()` mean the same, and are not equal."""
+    x = np.arange(16, dtype=np.float32).reshape(8, 2)
+    for spec in (P(), P(None), P(None, None), P("data"), P("data", None), P(("data", "model"))):
+        y = sw.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)(x)
+        assert y.sharding == NamedSharding(mesh, spec)
+        np.testing.assert_array_equal(y, x)
