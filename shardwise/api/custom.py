@@ -330,13 +330,16 @@ class _CotangentMap:
             if cotangent is None:
                 out += [None] * len(leaf_types)
                 continue
-            leaves = _cotangent_leaves(argument, cotangent)
-            if leaves is None:
+            leaf_cotangents = _cotangent_leaves(argument, cotangent)
+            if leaf_cotangents is None:
                 raise TypeError(
                     f"the bwd rule of {describe_function(self.call.function)} returned a cotangent of structure "
                     f"{tree.structure(cotangent)} for argument {number}, which has structure {argument}"
                 )
-            out += [_check_cotangent(type, x, self.call.function) for type, x in zip(leaf_types, leaves, strict=True)]
+            out += [
+                _check_cotangent(type, x, self.call.function)
+                for type, x in zip(leaf_types, leaf_cotangents, strict=True)
+            ]
         return out
 
 
