@@ -272,10 +272,14 @@ def parse_module(text: str) -> Any:
     return _mlir.Module.parse(text, context)
 
 
+def hlo_computation(text: str) -> Any:
+    """Convert a StableHLO module to an XlaComputation, which XLA has not optimized."""
+    return _jax.mlir.mlir_module_to_xla_computation(text, use_tuple_args=False, return_tuple=False)
+
+
 def hlo_text(text: str) -> str:
     """Convert a StableHLO module to HLO, as text; XLA has not optimized it."""
-    computation = _jax.mlir.mlir_module_to_xla_computation(text, use_tuple_args=False, return_tuple=False)
-    return str(computation.as_hlo_text())
+    return str(hlo_computation(text).as_hlo_text())
 
 
 def put(shards: Sequence[Any], devices: Sequence[Any], local: Sequence[Any], memory_kind: str | None = None) -> Any:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise import tree
-from shardwise._jaxlib import CompilerOptions, hlo_text, parse_module
+from shardwise._jaxlib import CompilerOptions, hlo_computation, hlo_text, parse_module
 from shardwise.api.shape_dtype_struct import struct
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType, Typed
@@ -229,8 +229,11 @@ class Lowered(_PlannedStage):
     def compiler_ir(self, dialect: str | None = None) -> Any:
         """Return the program as an MLIR module of the StableHLO dialect, for "stablehlo", the default.
 
-        For the other dialects of `as_text`, return their text.
+        For "hlo", return XLA's computation, which has `as_hlo_text`. For the other dialects of `as_text`, return their
+        text.
         """
+        if dialect == "hlo":
+            return hlo_computation(self._prepared.stages.module.text)
         text = self.as_text(dialect)
         return parse_module(text) if dialect in (None, "stablehlo") else text
 

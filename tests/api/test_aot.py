@@ -456,3 +456,8 @@ def test_lower_for_tracers():
     sw.grad(lambda x: outer.function(x).sum())(jnp.array(X))
     assert texts[0] == texts[2] == layer.lower(X, W).as_text()
     assert "tensor<1x4xf32>" in texts[1]
+
+
+def test_hlo_is_a_computation_of_xla():
+    lowered = layer.lower(X, W)
+    assert lowered.compiler_ir("hlo").as_hlo_text() == lowered.as_text("hlo")

@@ -244,3 +244,9 @@ def test_invalid_spmd_axis_names_raise(mesh):
         "vmap with spmd_axis_name=('rows',) is incompatible with a with_sharding_constraint inside: "
         "the mesh data=4, model=2 has no axis 'rows'. Its axes are 'data', 'model'."
     )
+
+
+def test_indexing_in_an_empty_batch():
+    x, index = np.zeros((0, 4, 3), np.float32), np.zeros(0, np.int32)
+    for f in (lambda x, i: x[i], lambda x, i: x[:, i], lambda x, i: x.at[i].set(1.0)):
+        assert sw.vmap(f)(x, index).shape == (0, *sw.eval_shape(f, x[:0].reshape(-1, 4, 3).sum(0), np.int32(0)).shape)

@@ -112,7 +112,7 @@ class Gather(Indexed):
         batched = [
             x if dim is None else batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)
         ]
-        first = () if not in_operand else (1 if in_indices else axis.size,)
+        first = () if not in_operand else (min(1, axis.size) if in_indices else axis.size,)
         op = Gather(
             *self.batched(in_operand, in_indices),
             sizes=(*first, *self.sizes),
