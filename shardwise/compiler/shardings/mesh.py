@@ -315,8 +315,8 @@ class _MeshContext(threading.local):
     def traced_for(self, mesh: "AbstractMesh | None") -> Iterator[None]:
         """Trace a function of arguments on `mesh` in a `with` block.
 
-        At its end, `reads_argument_mesh` says whether the function has asked for the mesh of its arguments. What an
-        inner function asks for is asked for by the outer one too.
+        At its end, `reads_argument_mesh` says whether the function has asked for the mesh of its arguments. Reads of an
+        inner function count for the outer one too.
         """
         before, outer_reads = self.argument_mesh, self.reads_argument_mesh
         self.argument_mesh, self.reads_argument_mesh = mesh, False
