@@ -133,3 +133,24 @@ def test_a_program_ends_without_shutdown_and_proxies_are_ignored():
             assert worker.wait() == 0
             assert worker.errors == ""
         started.wait_for_coordinator_end()
+
+
+@pytest.mark.slow
+def test_damaged_entries_of_a_shared_compilation_cache_are_compiled_again(tmp_path):
+    folder = tmp_path / "cache"
+    settings = {
+        "SHARDWISE_COMPILATION_CACHE_DIR": str(folder),
+        "SHARDWISE_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    for is_damaged in (False, True):
+        with group("end", timeout=20, **settings) as started:
+            for worker in started.workers:
+                worker.event("end")
+                assert worker.wait() == 0
+                assert ("damaged" in worker.errors) == is_damaged
+        entries = [path for path in folder.iterdir() if path.is_file()]
+        assert entries
+        for number, path in enumerate(entries):  # cut, foreign or with a flipped bit
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 1
+            path.write_bytes([bytes(content), content[:100], b"another program's file"][number % 3])
