@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal, final
 
 from shardwise._jaxlib import jaxlib_version
@@ -216,8 +217,10 @@ def check_environment(variables: Mapping[str, str] = os.environ) -> Check:
 
 def check_collective() -> Check:
     """Add numbers over the devices of two processes."""
-    options = ("-n", PROCESSES, "--devices-per-process", DEVICES_EACH, "--timeout", CHECK_TIME / 2)
-    run = _run_python("-m", "shardwise", "launch", *map(str, options), "-m", "shardwise.launch.collective_check")
+    with TemporaryDirectory() as logs:
+        numbers = ("-n", PROCESSES, "--devices-per-process", DEVICES_EACH, "--timeout", CHECK_TIME / 2)
+        options = (*map(str, numbers), "--log-dir", logs)
+        run = _run_python("-m", "shardwise", "launch", *options, "-m", "shardwise.launch.collective_check")
     expected = f"{PROCESSES * DEVICES_EACH} devices"
     if run.returncode or run.stdout.count(expected) != PROCESSES:
         fix = "fix the checks above first; then look for a firewall on the loopback interface, and at the message"
