@@ -47,7 +47,7 @@ report(
         message(chex.assert_tree_shape_prefix, doubled, (4,)),
         message(chex.assert_trees_all_equal_structs, doubled, parameters),
         message(chex.assert_scalar_positive, -1.0),
-        message(chex.assert_devices_available, 99, "cpu"),
+        message(chex.assert_devices_available, 99, "cpu").split(" in [")[0],
     ],
 )
 report(
