@@ -111,7 +111,7 @@ def _find_module(name: str) -> ModuleType:
     if name == "jax":
         return JaxModule()
     path = name.removeprefix("jax.")
-    is_public = path.partition(".")[0] in dir(shardwise)
+    is_public = path in dir(shardwise)
     homes = ("shardwise.jax_modules", "shardwise")
     for home in reversed(homes) if is_public else homes:
         try:
