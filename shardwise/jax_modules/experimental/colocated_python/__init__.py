@@ -1,9 +1,13 @@
 """jax.experimental.colocated_python, with the private modules `func` and `serialization` that Orbax imports."""
 
-from shardwise.experimental.colocated_python import colocated_cpu_devices, colocated_python
+from shardwise.experimental.colocated_python import (
+    colocated_cpu_devices,
+    colocated_python,
+    colocated_python_class,
+)
 from shardwise.jax_modules.experimental.colocated_python import func, serialization
 from shardwise.jax_modules.missing import report_missing
 
-__all__ = ["colocated_cpu_devices", "colocated_python", "func", "serialization"]  # Orbax
+__all__ = ["colocated_cpu_devices", "colocated_python", "colocated_python_class", "func", "serialization"]  # Orbax
 
 report_missing(__name__, __all__)
