@@ -12,6 +12,9 @@ USERS := tests/api tests/runtime tests/compiler/test_pipeline.py tests/compiler/
 	tests/test_docs.py tests/test_examples.py tests/test_jaxlib.py tests/test_package.py tests/test_profiler.py \
 	tests/test_seeds.py
 
+# Environments are installed at the same time; the commands of a target run one after the other.
+MAKEFLAGS += --jobs=2
+
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
@@ -84,8 +87,9 @@ clean:
 .venv/.demo-installed: .venv/.installed
 	$(call install,.venv,.[demo])
 
-.venv/.checks-installed: .venv/.installed
+.venv/.checks-installed: pyproject.toml
 	$(call install,.venv,.[check$(comma)peer])
+	@touch .venv/.installed
 
 .venv-nojax/.checks-installed: pyproject.toml
 	$(call install,.venv-nojax,.[check])

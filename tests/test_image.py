@@ -40,6 +40,7 @@ def test_like_jax():
     values_like(image, jax.image, CASES, jax)
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_gradients_like_jax():
     pytest.importorskip("jax")
@@ -47,11 +48,13 @@ def test_gradients_like_jax():
     gradients_like(image, jax.image, smooth, jax)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("sharded_dim", ["first", "last"])
 def test_sharded(mesh, sharded_dim):
     mesh_like_one_device(mesh, image, CASES[::3], sharded_dim)
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 @settings(max_examples=10, deadline=None)
 @given(

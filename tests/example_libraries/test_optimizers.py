@@ -52,6 +52,7 @@ def train(package, library, name, args, params, steps=5):
     return history
 
 
+@pytest.mark.table(default=3)
 @pytest.mark.jax
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_like_jax(name):

@@ -17,6 +17,7 @@ def random_matrix(rows, columns, density=0.4, seed=0):
     return scipy.sparse.random(rows, columns, density, format="csr", dtype=np.float32, random_state=seed)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     rows=st.integers(1, 6),

@@ -9,7 +9,7 @@ from tests.fuzz.check import check, random_case
 BLOCK = 20  # cases per test
 
 
-@pytest.mark.table(default=5)
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("first", range(0, 200, BLOCK))
 def test_simulation_matches_one_device(first):
     for seed in range(first, first + BLOCK):
@@ -20,7 +20,7 @@ def test_simulation_matches_one_device(first):
             raise AssertionError(str(case)) from error
 
 
-@pytest.mark.table(default=3)
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("first", range(1000, 1030, 5))
 def test_devices_match_one_device(first):
     for seed in range(first, first + 5):

@@ -29,6 +29,7 @@ def losses(folder, fault, *options):
     return dict(re.findall(r"step (\d+) loss (\S+)", run.stdout)), run
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_a_killed_run_resumes_with_equal_losses(tmp_path):
     expected, run = losses(tmp_path / "whole", "none")

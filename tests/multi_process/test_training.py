@@ -16,6 +16,7 @@ def check(kind, processes, devices):
         np.testing.assert_allclose(losses, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_of_four_devices(kind):
     check(kind, 2, 4)

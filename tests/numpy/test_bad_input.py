@@ -188,6 +188,7 @@ def test_bad_input_raises(name):
     assert type(caught.value) is error
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_good_input_like_jax():
     jax = pytest.importorskip("jax")

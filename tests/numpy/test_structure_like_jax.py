@@ -79,6 +79,7 @@ def test_mesh_matches_one_device(mesh, cases, which):
     mesh_like_one_device(mesh, jnp, cases, which)
 
 
+@pytest.mark.slow
 def test_value_dependent_shapes_match_jax_eagerly():
     eagerly_like(jnp, jax.numpy, VALUE_DEPENDENT_SHAPES)
 

@@ -107,6 +107,7 @@ def test_numpy_reference_equals_the_device():
             )
 
 
+@pytest.mark.slow
 def test_poisson_and_binomial_accept_rbg_keys():
     """JAX raises NotImplementedError for these."""
     key = random.key(0, impl="rbg")

@@ -38,6 +38,7 @@ def test_like_scipy_and_jax():
     values_like_both(fft, CASES, numpy=scipy.fft, theirs="scipy.fft")
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_gradients_like_jax():
     pytest.importorskip("jax")
@@ -48,11 +49,13 @@ def test_vmap():
     vmap_like_loop(fft, CASES[:6])
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("sharded_dim", ["first", "last"])
 def test_sharded(mesh, sharded_dim):
     mesh_like_one_device(mesh, fft, CASES, sharded_dim)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     shape=st.lists(st.integers(1, 6), min_size=1, max_size=3),

@@ -29,6 +29,7 @@ COORDINATES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_map_coordinates_like_jax():
     pytest.importorskip("jax")

@@ -66,6 +66,7 @@ def test_inverse_hessian_of_a_quadratic():
         np.testing.assert_allclose(result.hess_inv, np.linalg.inv(matrix), atol=1e-3)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 1000), size=st.integers(1, 6))
 def test_random_convex_functions(seed, size):
@@ -95,6 +96,7 @@ def test_status():
     assert float(jnp.linalg.norm(norm.jac)) < 1e-2
 
 
+@pytest.mark.slow
 def test_vmap_and_forward_derivative():
     def minimizer(target):
         return minimize(lambda x: jnp.sum((x - target) ** 2), jnp.zeros(2), method="BFGS").x

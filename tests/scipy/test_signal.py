@@ -54,17 +54,20 @@ def test_spectra_like_scipy_and_jax():
     values_like_both(signal, [*SPECTRA, *INVERSES], numpy=scipy.signal, theirs="scipy.signal")
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_gradients_like_jax():
     pytest.importorskip("jax")
     gradients_like(signal, jax.scipy.signal, [*CONVOLUTIONS[::4], SPECTRA[0], SPECTRA[3]], jax)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("sharded_dim", ["first", "last"])
 def test_sharded(mesh, sharded_dim):
     mesh_like_one_device(mesh, signal, [*CONVOLUTIONS[::5], *SPECTRA[::3], *INVERSES], sharded_dim)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=3),
@@ -80,6 +83,7 @@ def test_random_convolutions_like_scipy(sizes, mode, name, is_complex):
     np.testing.assert_allclose(getattr(signal, name)(x, y, mode), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_stft_has_an_inverse():
     for window, size in (("hann", 16), ("hamming", 15), (np.ones(8, np.float32), 8)):
         _, _, transforms = signal.stft(LONG, window=window, nperseg=size)

@@ -32,6 +32,7 @@ def system(name, size, dtype=np.float32, seed=0):
     return matrix.astype(dtype), right.astype(dtype)
 
 
+@pytest.mark.table(default=1)
 @ANY_SOLVER
 @settings(max_examples=3, deadline=None)
 @given(size=st.integers(1, 9), seed=st.integers(0, 99), dtype=st.sampled_from([np.float32, np.complex64]))
@@ -42,6 +43,7 @@ def test_random_systems(name, size, seed, dtype):
     np.testing.assert_allclose(solution, np.linalg.solve(matrix, right), atol=2e-4)
 
 
+@pytest.mark.table(default=1)
 @ANY_SOLVER
 def test_functions_guesses_and_preconditioners(name):
     matrix, right = system(name, 7)
@@ -56,6 +58,7 @@ def test_functions_guesses_and_preconditioners(name):
     np.testing.assert_array_equal(loose, np.zeros(7))
 
 
+@pytest.mark.table(default=1)
 @ANY_SOLVER
 def test_pytrees(name):
     matrix, right = system(name, 8)
@@ -73,6 +76,7 @@ def test_pytrees(name):
         np.testing.assert_allclose(x, y, atol=2e-4)
 
 
+@pytest.mark.table(default=1)
 @ANY_SOLVER
 def test_implicit_derivatives(name):
     """The gradients with respect to the matrix and the right-hand side are those of the direct solver."""
@@ -94,6 +98,7 @@ def test_implicit_derivatives(name):
     )
 
 
+@pytest.mark.table(default=1)
 @ANY_SOLVER
 def test_vmap(name):
     matrices, rights = map(np.stack, zip(*[system(name, 5, seed=seed) for seed in range(3)], strict=True))
@@ -102,6 +107,7 @@ def test_vmap(name):
         np.testing.assert_allclose(solution, np.linalg.solve(matrix, right), atol=2e-4)
 
 
+@pytest.mark.table(default=1)
 @ANY_SOLVER
 def test_sharded(name, mesh):
     """The matrix and the unknown are sharded over 8 devices, evenly and not; derivatives too."""
@@ -123,6 +129,7 @@ def test_sharded(name, mesh):
             np.testing.assert_allclose(x, y, atol=2e-4)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.jax
 @ANY_SOLVER
 def test_like_jax(name):

@@ -205,6 +205,7 @@ def test_sharded_operands_need_no_collectives(rows):
     assert {placement.layout.dims for placement in local.outputs} == {(("data",), ("model",))}
 
 
+@pytest.mark.slow
 def test_incomplete_functions_of_large_operands():
     """Series and continued fractions converge slowly here; the uniform expansion or the iteration limit applies."""
     a = np.array([150.0, 1e4, 1e6, 1e8, 1e8], np.float32)
@@ -292,6 +293,7 @@ def test_hypergeometric_functions_at_poles_and_infinities():
     np.testing.assert_allclose(special.hyp2f1(a, b, c, x), list(ends.values()), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradients_of_hypergeometric_functions_equal_finite_differences():
     """Include points where JAX has no gradient: x below -1 or close to 1, and a parameter that ends the series."""
     step = 1e-5
@@ -312,6 +314,7 @@ def test_gradients_of_hypergeometric_functions_equal_finite_differences():
                 )
 
 
+@pytest.mark.slow
 def test_float64_values_equal_those_of_scipy():
     with sw.config.override("enable_x64", True):
         x = np.linspace(0.05, 12, 50)
