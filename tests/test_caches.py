@@ -148,7 +148,7 @@ def collect():
     gc.collect()
 
 
-@pytest.mark.table(default=6)
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("make", FUNCTIONS, ids=lambda make: make.__name__)
 def test_clear_caches_releases_captured_arrays_and_functions(make):
     captured = jnp.asarray(X + 1) * 1
@@ -161,6 +161,7 @@ def test_clear_caches_releases_captured_arrays_and_functions(make):
     assert [reference() for reference in references] == [None, None]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("make", [custom_vjp_rules, custom_jvp_rule, scan_body], ids=lambda make: make.__name__)
 def test_clear_caches_releases_programs(make):
     function = make(jnp.asarray(X + 1) * 1)

@@ -70,6 +70,7 @@ def test_random_shapes_like_jax(sizes, method, antialias):
     np.testing.assert_allclose(image.resize(x, new, method, antialias), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_constant_images_stay_constant():
     for method in METHODS:
         np.testing.assert_allclose(

@@ -163,6 +163,7 @@ def test_sharded_arguments_keep_their_sharding(mesh):
     assert seen and all(s.is_equivalent_to(sharding, 2) for s in seen)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     coefficients=st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=4),

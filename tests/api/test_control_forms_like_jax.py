@@ -149,7 +149,7 @@ def test_apply_at_traced_indices_of_a_sharded_array(mesh):
     np.testing.assert_array_equal(result, expected)
 
 
-@pytest.mark.table(default=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cummax", "cummin"])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_gradients_of_cumulative_extrema_at_ties(name, reverse):

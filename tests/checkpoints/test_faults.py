@@ -32,7 +32,7 @@ def check_steps(manager):
             assert np.asarray(restored[name]).tobytes() == expected.tobytes(), (step, name)
 
 
-@pytest.mark.parametrize("number", [pytest.param(n, marks=[pytest.mark.slow] if n >= 2 else []) for n in range(KILLS)])
+@pytest.mark.parametrize("number", [pytest.param(n, marks=[pytest.mark.slow] if n >= 1 else []) for n in range(KILLS)])
 def test_a_killed_save_leaves_only_committed_steps(tmp_path, number):
     delay = random.Random(number).uniform(0, 0.3)
     writer = subprocess.Popen(

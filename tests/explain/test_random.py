@@ -74,6 +74,7 @@ def _repeats(program):
     return len(set(program.outputs)) < len(program.outputs) or not set(program.outputs).isdisjoint(program.inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(5000, 5040, BLOCK))
 def test_random_programs(first):
     for seed in range(first, first + BLOCK):

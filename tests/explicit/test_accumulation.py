@@ -59,6 +59,7 @@ def assert_like(gradients, expected):
         np.testing.assert_allclose(gradient, expected[name], rtol=2e-3, atol=2e-4, err_msg=name)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("batch", [16, 18], ids=["even", "uneven"])
 def test_data_parallel_gradients_are_reduced_once(batch):
     mesh = sw.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
@@ -77,6 +78,7 @@ def test_data_parallel_gradients_are_reduced_once(batch):
     assert_like(gradients, one_device(weights, batches))
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("batch", [16, 18], ids=["even", "uneven"])
 def test_fsdp_gradients_are_scattered_once(batch):
     """Weights are gathered once, before both loops, and gradients are reduce-scattered once, after them."""

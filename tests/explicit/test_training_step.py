@@ -19,7 +19,7 @@ def setup(kind, axis_type, scanned):
     return mesh, step, arguments(model, parallel, lambda x, *spec: sw.device_put(x, NamedSharding(mesh, P(*spec))))
 
 
-@pytest.mark.table(default=2)
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scan"])
 @pytest.mark.parametrize("kind", ["data parallel", "tensor parallel", "data × tensor"])
 def test_a_step_with_explicit_axes_is_like_one_with_auto_axes(kind, scanned):

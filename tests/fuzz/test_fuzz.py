@@ -9,7 +9,7 @@ from tests.fuzz.check import check, random_case
 BLOCK = 20  # cases per test
 
 
-@pytest.mark.table(default=2)
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("first", range(0, 200, BLOCK))
 def test_simulation_matches_one_device(first):
     for seed in range(first, first + BLOCK):
@@ -20,7 +20,7 @@ def test_simulation_matches_one_device(first):
             raise AssertionError(str(case)) from error
 
 
-@pytest.mark.table(default=2)
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("first", range(1000, 1030, 5))
 def test_devices_match_one_device(first):
     for seed in range(first, first + 5):
@@ -31,6 +31,7 @@ def test_devices_match_one_device(first):
             raise AssertionError(str(case)) from error
 
 
+@pytest.mark.slow
 def test_nested_loops_that_accumulate_match_one_device():
     """Sums that are stacked by an inner loop and added up by an outer one, with every kind of plan."""
     cases = (random_case(seed) for seed in count(3000))

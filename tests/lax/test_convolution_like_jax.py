@@ -64,7 +64,7 @@ WINDOW_PARAMETERS = [
 ]
 
 
-@pytest.mark.table(default=2)
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize(("stride", "base", "dilation", "padding"), WINDOW_PARAMETERS, ids=str)
 def test_strides_dilations_and_padding(stride, base, dilation, padding):
     x, kernel = arrays((2, 3, 11), (4, 3, 3))

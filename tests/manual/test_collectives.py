@@ -146,6 +146,7 @@ def test_values(mesh, check):
         assert_close(results[name], reference(numpy, x), name)
 
 
+@pytest.mark.table(default=1)
 @CHECKED
 def test_gradients_match_finite_differences(mesh, check):
     """On eight devices, for every collective of sin(x); the finite differences are numpy's, in float64."""

@@ -238,6 +238,7 @@ def test_values_and_shardings():
     check_equal(VALUES, compare_shardings=True)
 
 
+@pytest.mark.slow
 def test_gradients():
     check_equal(GRADIENTS, compare_shardings=False)
 

@@ -117,12 +117,14 @@ def test_continuous_samples_match_jax(cases):
     values_like(random, jax.random, cases, jax)
 
 
+@pytest.mark.slow
 @pytest.mark.table(default=1)
 @PARTS
 def test_functions_of_gamma_variates_match_jax(part):
     values_like(random, jax.random, GAMMA_FUNCTIONS[part], jax)
 
 
+@pytest.mark.slow
 @pytest.mark.table(default=1)
 @PARTS
 def test_gradients_match_jax(part):

@@ -41,6 +41,7 @@ MAPPED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 @pytest.mark.table(default=1)
 @pytest.mark.parametrize("impl", IMPLS)

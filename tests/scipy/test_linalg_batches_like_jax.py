@@ -28,6 +28,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("name", ["toeplitz", "hankel"])
 def test_toeplitz_and_hankel(name):
     for column, row in SHAPES:
@@ -63,6 +64,7 @@ def test_rsf2csf():
     np.testing.assert_allclose(triangular[1, 2], one, atol=1e-5)
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("shape", [(2, 3, 3), (3, 2), (2, 3)])
 @pytest.mark.parametrize("full", [True, False])
 def test_svd_by_qr(shape, full):
@@ -78,6 +80,7 @@ def test_svd_by_other_algorithms_raises():
         sw.lax.linalg.svd(normal(3, 3), algorithm=sw.lax.linalg.SvdAlgorithm.JACOBI)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("shape", [(2, 400_000), (400_000, 2)])
 def test_pinv_of_a_thin_matrix_forms_no_square(shape):
     """The square would need 640 GB."""

@@ -76,6 +76,7 @@ def test_pytrees(name):
         np.testing.assert_allclose(x, y, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.table(default=1)
 @ANY_SOLVER
 def test_implicit_derivatives(name):

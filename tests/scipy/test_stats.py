@@ -181,6 +181,7 @@ def test_gradients_equal_finite_differences(name):
         np.testing.assert_allclose(gradient, expected, rtol=1e-4, err_msg=f)
 
 
+@pytest.mark.slow
 @pytest.mark.table(default=1)
 @pytest.mark.parametrize("cases", batches([*CASES[::12], *MULTIVARIATE], 40), ids=batch_name)
 def test_vmap_equals_a_loop(cases):

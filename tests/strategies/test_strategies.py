@@ -84,6 +84,7 @@ BYTES = {  # of parameters and of optimizer state on one device
 }
 
 
+@pytest.mark.table(default=3)
 @pytest.mark.parametrize("kind", BYTES)
 def test_training_equals_one_device_and_uses_the_stated_memory(kind, mesh, expected):
     types = sw.eval_shape(init, sw.random.key(0))

@@ -56,7 +56,7 @@ def test_like_numpy(index):
         np.testing.assert_allclose(actual, array, rtol=2e-6)
 
 
-@pytest.mark.table(default=5)
+@pytest.mark.table(default=2)
 @pytest.mark.jax
 @pytest.mark.parametrize("index", [*UNIQUE, *ARRAYS[:4], ARRAYS[21], *OUT_OF_BOUNDS], ids=str)
 def test_like_jax(index):
