@@ -64,6 +64,7 @@ def test_program_runs():
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("checker", [mypy_errors, pyright_errors])
 def test_checkers_infer_types_and_report_mistakes(checker, tmp_path):
     errors = checker(tmp_path)

@@ -68,6 +68,7 @@ def test_a_name_has_one_size():
         product(jnp.arange(5), jnp.arange(7))
 
 
+@pytest.mark.slow
 def test_functions_without_names_are_mapped():
     derivative = partial(expm_frechet, compute_expm=False)
     a, e = (RANDOM.normal(size=(count, 3, 3)).astype(np.float32) / 4 for count in (4, 2))

@@ -166,6 +166,7 @@ def test_array_predicates():
     assert jnp.can_cast(jnp.int8, jnp.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.table(default=4)
 @pytest.mark.parametrize("name", NARROW)
 def test_arrays_of_narrow_dtypes(name, mesh):

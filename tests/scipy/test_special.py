@@ -219,6 +219,7 @@ def test_incomplete_functions_of_large_operands():
     np.testing.assert_allclose(special.betainc(b, b, np.float32(0.5)), [0.5, 0.5], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_incomplete_functions_at_the_ends_of_their_domain():
     zero, one, inf, nan = (np.float32(x) for x in (0, 1, np.inf, np.nan))
     a, x = (

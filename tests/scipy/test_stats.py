@@ -155,6 +155,7 @@ def _is_log(case):
     return case.name.endswith(("logpdf", "logpmf"))
 
 
+@pytest.mark.slow
 @pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.skipif(jax is None, reason="needs JAX")
