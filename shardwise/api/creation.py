@@ -18,10 +18,10 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError, UnexpectedTracerError
 from shardwise.execute.transfer import assemble_blocks, transfer
 from shardwise.runtime.array import ArrayImpl, array_signature, padded, put_shards
+from shardwise.runtime.box import Box, Span, box_of
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, resolve_sharding
 
 NumpyArray = np.ndarray[Any, Any]
-Span = tuple[int, int]
 
 
 def make_array_from_callback(
@@ -61,11 +61,11 @@ def make_array_from_callback(
             "term per device to `make_array_from_single_device_arrays`, or `reshard` the array afterwards."
         )
     type: ArrayType | None = None if dtype is None else ArrayType(sizes, canonical_dtype(dtype))
-    data_by_span: dict[tuple[Span, ...], NumpyArray] = {}
+    data_by_span: dict[Box, NumpyArray] = {}
     shards = []
     indices = checked_sharding.addressable_devices_indices_map(sizes)
     for device, bounds in checked_sharding.local_shard_indices(sizes).items():
-        index, spans = indices[device], tuple((part.start, part.stop) for part in bounds)
+        index, spans = indices[device], box_of(bounds)
         if spans not in data_by_span:
             shard = data_callback(index)
             if isinstance(shard, Tracer):

@@ -14,10 +14,10 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.checkpoints.box import Box, Span, box_size
 from shardwise.checkpoints.fields import Fields
 from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.errors import CheckpointError, CorruptCheckpoint
+from shardwise.runtime.box import Box, Span, box_size
 
 FORMAT = "shardwise checkpoint"
 FORMAT_VERSION = 1

@@ -8,11 +8,11 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.checkpoints.blocks import open_blocks, pack_blocks, storage_error_text, stored_dtype
-from shardwise.checkpoints.box import Box, box_index, box_shape, box_size, box_text
 from shardwise.checkpoints.context import read_context
 from shardwise.checkpoints.location import MANIFEST, Location, location_of
 from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part
 from shardwise.errors import CheckpointError, CorruptCheckpoint
+from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text
 
 _PACK_WINDOW = 1 << 24  # bytes of a pack that are read at a time
 

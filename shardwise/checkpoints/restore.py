@@ -8,7 +8,6 @@ from typing import Any
 from shardwise import tree_util
 from shardwise.api.creation import make_array_from_single_device_arrays
 from shardwise.api.placement import device_put
-from shardwise.checkpoints.box import Box, whole
 from shardwise.checkpoints.compare import check_targets
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Manifest, ValueLeaf
 from shardwise.checkpoints.names import nested
@@ -19,6 +18,7 @@ from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.runtime.array import ArrayImpl, array_signature, key_data_sharding
+from shardwise.runtime.box import Box, box_of, whole
 from shardwise.runtime.sharding import Sharding
 
 
@@ -160,7 +160,7 @@ def _boxes(leaf: ArrayLeaf, target: Target) -> dict[Box, list[Any]]:
     sharding = key_data_sharding(target.sharding) if is_key(target.dtype) else target.sharding
     boxes: dict[Box, list[Any]] = {}
     for device, index in sharding.local_shard_indices(leaf.shape).items():
-        boxes.setdefault(tuple((span.start, span.stop) for span in index), []).append(device)
+        boxes.setdefault(box_of(index), []).append(device)
     return boxes
 
 

@@ -14,13 +14,13 @@ import ml_dtypes
 import numpy as np
 
 from shardwise.checkpoints.blocks import stored_dtype
-from shardwise.checkpoints.box import box_index, cut, whole
 from shardwise.checkpoints.fields import Fields
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked
 from shardwise.checkpoints.read import Reader
 from shardwise.checkpoints.save import Save
 from shardwise.checkpoints.sources import save_sources
 from shardwise.errors import CheckpointError, CorruptCheckpoint
+from shardwise.runtime.box import box_index, cut, whole
 
 _LARGEST_HEADER = 100_000_000  # bytes, as the format says
 _DTYPES = {

@@ -18,7 +18,6 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.checkpoints.blocks import open_blocks, pack_blocks, storage_error_text, zarr_file
-from shardwise.checkpoints.box import Box, box_index, cut, relative, whole
 from shardwise.checkpoints.context import write_context
 from shardwise.checkpoints.group import Group
 from shardwise.checkpoints.location import MANIFEST, Location, location_of
@@ -26,6 +25,7 @@ from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Leaf, Manifest, c
 from shardwise.checkpoints.parts import merge_parts, parts_of
 from shardwise.checkpoints.snapshot import Snapshot, take_snapshot
 from shardwise.errors import CheckpointError, CheckpointExists, PeerFailure
+from shardwise.runtime.box import Box, box_index, cut, relative, whole
 from shardwise.version import __version__
 
 BYTES_IN_FLIGHT = 1 << 29  # that TensorStore may be writing at a time

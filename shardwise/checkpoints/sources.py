@@ -7,7 +7,6 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from shardwise.checkpoints.blocks import stored_dtype
-from shardwise.checkpoints.box import whole
 from shardwise.checkpoints.group import Group
 from shardwise.checkpoints.location import location_of
 from shardwise.checkpoints.manifest import (
@@ -23,6 +22,7 @@ from shardwise.checkpoints.manifest import (
 from shardwise.checkpoints.save import Save, check_free
 from shardwise.checkpoints.snapshot import Snapshot, add_part, blocks_of, is_packed
 from shardwise.errors import CheckpointError
+from shardwise.runtime.box import whole
 
 
 class Source(Protocol):

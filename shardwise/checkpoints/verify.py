@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from shardwise.checkpoints.blocks import pack_blocks, zarr_file
-from shardwise.checkpoints.box import Box, box_size, cut, whole
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked
 from shardwise.checkpoints.read import Reader
 from shardwise.errors import CorruptCheckpoint
+from shardwise.runtime.box import Box, box_size, cut, whole
 
 _MOST = 50  # problems in a message
 

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.caches import registered_cache
-from shardwise.runtime.array_repr import Span
+from shardwise.runtime.box import Box, box_of, relative
 from shardwise.runtime.sharding import Sharding
-
-Box = tuple[Span, ...]  # a rectangular block: its span along each dim
 
 
 @final
@@ -46,14 +44,8 @@ def plan_blocks(shape: tuple[int, ...], before: Sharding, after: Sharding) -> Bl
             if all(low < high for low, high in box):
                 near = [n for n in numbers if before.devices[n].process_index == device.process_index] or numbers
                 source = next((n for n in numbers if before.devices[n] == device), near[target % len(near)])
-                local = tuple((low - start, high - start) for (low, high), (start, _) in zip(box, shard, strict=True))
                 source_slices = slices.setdefault(source, {})
-                blocks[box] = (source, source_slices.setdefault(local, len(source_slices)))
+                blocks[box] = (source, source_slices.setdefault(relative(box, shard), len(source_slices)))
         boxes.append(tuple(blocks))
         sources.append(tuple(blocks.values()))
     return BlockPlan(tuple((source, tuple(local)) for source, local in slices.items()), tuple(boxes), tuple(sources))
-
-
-def box_of(index: tuple[slice, ...]) -> Box:
-    """Return an index as a box."""
-    return tuple((part.start, part.stop) for part in index)

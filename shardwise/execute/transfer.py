@@ -21,9 +21,10 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_dims
 from shardwise.compiler.shardings.mesh import Mesh, device_grid
 from shardwise.compiler.shardings.refine import common_mesh
 from shardwise.compiler.shardings.spec import spec_of
-from shardwise.execute.block_plan import Box, plan_blocks
+from shardwise.execute.block_plan import plan_blocks
 from shardwise.execute.exchange import exchange
 from shardwise.runtime.array import ArrayImpl, array_signature, key_data_sharding, place, single_device_array
+from shardwise.runtime.box import Box
 from shardwise.runtime.sharding import NamedSharding, Sharding, explicit_sharding, mesh_of
 
 

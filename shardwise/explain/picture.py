@@ -15,7 +15,8 @@ from rich.text import Text
 from shardwise.api.inspect_sharding import inspect_array_sharding
 from shardwise.compiler.arrays.methods import Array
 from shardwise.runtime.array import ArrayImpl
-from shardwise.runtime.array_repr import Span, device_label, devices_by_shard, span_text
+from shardwise.runtime.array_repr import device_label, devices_by_shard
+from shardwise.runtime.box import Box, Span, box_text
 from shardwise.runtime.sharding import NamedSharding, PositionalSharding, Sharding
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
@@ -179,7 +180,7 @@ def _equal_shards(
     shape: tuple[int, ...],
     rows: Sequence[Span],
     columns: Sequence[Span],
-    shards: dict[tuple[Span, ...], list[Any]],
+    shards: dict[Box, list[Any]],
     width_limits: tuple[int, int],
     scale: float,
     colors: Sequence[str],
@@ -203,12 +204,12 @@ def _equal_shards(
 
 
 def _list_shards(
-    shape: tuple[int, ...], shards: dict[tuple[Span, ...], list[Any]], empty: list[Any] | None, colors: Sequence[str]
+    shape: tuple[int, ...], shards: dict[Box, list[Any]], empty: list[Any] | None, colors: Sequence[str]
 ) -> Text:
     """Return one line per shard."""
     text = Text("×".join(map(str, shape)) or "scalar", style="dim")
     for spans, devices in shards.items():
-        text.append(f"\n{span_text(spans)} " if shape else "\n", style="dim")
+        text.append(f"\n{box_text(spans)} " if shape else "\n", style="dim")
         text.append(device_label(devices), style=_color(devices, colors))
     if empty:
         text.append(f"\n{device_label(empty)} hold no elements", style="dim")

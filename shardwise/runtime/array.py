@@ -29,7 +29,8 @@ from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.config import config
 from shardwise.errors import ShardingTypeError
-from shardwise.runtime.array_repr import Span, array_html, array_repr, array_str, local_part_str
+from shardwise.runtime.array_repr import array_html, array_repr, array_str, local_part_str
+from shardwise.runtime.box import Box, box_of, box_size
 from shardwise.runtime.client import local_devices, process_index
 from shardwise.runtime.memory_layout import Format, row_major
 from shardwise.runtime.out_of_memory import check_memory
@@ -94,7 +95,7 @@ class Shard:
         self,
         device: Any,
         index: tuple[slice, ...],
-        spans: tuple[Span, ...],
+        spans: Box,
         replica_id: int,
         type: ArrayType,
         buffers: Any,
@@ -115,11 +116,11 @@ class Shard:
             return None
         return self._slice(self.spans)
 
-    def block(self, spans: tuple[Span, ...]) -> Any:
+    def block(self, spans: Box) -> Any:
         """Return the buffers of a block of this shard. `spans` are relative to the global array."""
         return self._slice(spans).buffers
 
-    def _slice(self, spans: tuple[Span, ...]) -> "ArrayImpl":
+    def _slice(self, spans: Box) -> "ArrayImpl":
         """Return a block of this shard as an array on its device, in the same memory."""
         shard = single_device_array(self._buffers, self._type, self.device, self._memory_kind)
         starts = tuple(low - first for (low, _), (first, _) in zip(spans, self.spans, strict=True))
@@ -138,10 +139,6 @@ class Shard:
 
     def __repr__(self) -> str:
         return f"Shard(device={self.device}, index={self.index}, replica_id={self.replica_id}, data={self.data})"
-
-
-def _spans(index: tuple[slice, ...]) -> tuple[Span, ...]:
-    return tuple((part.start, part.stop) for part in index)
 
 
 class _Memory:
@@ -230,7 +227,7 @@ class ArrayImpl(Array):
         shape, memory_kind = self.type.shape, self.sharding.nondefault_memory
         indices = self.sharding.devices_indices_map(shape).items()
         for (device, index), bounds in zip(indices, self.sharding.shard_indices(shape), strict=True):
-            spans = _spans(bounds)
+            spans = box_of(bounds)
             key = spans, terms[device]
             replicas[key] = replica = replicas.get(key, -1) + 1
             buffers = next(local_buffers) if device in addressable else None
@@ -259,7 +256,7 @@ class ArrayImpl(Array):
         shards = reversed(self.addressable_shards)
         return list({(shard.spans, terms[shard.device]): shard for shard in shards}.values())
 
-    def first_replicas(self) -> list[tuple[tuple[Span, ...], Any]]:
+    def first_replicas(self) -> list[tuple[Box, Any]]:
         """Return the spans and the buffers of the shards of which this process has the first replica of all."""
         shards = split(self._alive().buffers)
         return [(spans, shards[number]) for number, spans in _first_replicas(self.sharding, self.type.shape)]
@@ -643,7 +640,7 @@ def _local_shards(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int
 
 
 @registered_cache(maxsize=4096)
-def _first_replicas(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, tuple[Span, ...]], ...]:
+def _first_replicas(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, Box], ...]:
     """Return the local shards that are the first replica of all, without those that are all padding.
 
     Each is its position among the devices of this process, and its spans.
@@ -651,8 +648,8 @@ def _first_replicas(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[i
     here, seen = {device: number for number, device in enumerate(sharding.local_devices)}, set()
     first = []
     for device, index in zip(sharding.devices, sharding.shard_indices(shape), strict=True):
-        spans = _spans(index)
-        if spans not in seen and device in here and all(low < high for low, high in spans):
+        spans = box_of(index)
+        if spans not in seen and device in here and box_size(spans):
             first.append((here[device], spans))
         seen.add(spans)
     return tuple(first)

@@ -14,12 +14,12 @@ import numpy as np
 
 from shardwise._jaxlib import to_numpy
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.runtime.box import Box, Span, box_of, box_text
 from shardwise.runtime.sharding import Sharding
 
 MAX_SHARDS = 8  # shards that are shown of an array with shards on other processes
 
 NumpyArray = np.ndarray[Any, Any]
-Span = tuple[int, int]
 
 
 class Readable(Protocol):
@@ -38,13 +38,13 @@ class Readable(Protocol):
 class ReadableShard(Protocol):
     """One device's shard of an array; `spans` are its starts and ends in the global array."""
 
-    spans: tuple[Span, ...]
+    spans: Box
 
     @property
     def data(self) -> Any:
         """The shard as an array on its device; None if the device belongs to another process."""
 
-    def block(self, spans: tuple[Span, ...]) -> Any:
+    def block(self, spans: Box) -> Any:
         """Return the buffers of a block. `spans` are relative to the global array."""
 
 
@@ -76,13 +76,13 @@ def local_part_str(array: Readable, process: int) -> str:
     devices = devices_by_shard(array.type.shape, array.sharding)
     lines = []
     for spans, data in list(shards.items())[:MAX_SHARDS]:
-        label = f"  {span_text(spans)} on "
+        label = f"  {box_text(spans)} on "
         label += f"{device_label([device for device in devices[spans] if device.process_index == process])}: "
         lines.append(label + str(data).replace("\n", "\n" + " " * len(label)))
     if len(shards) > MAX_SHARDS:
         lines.append(f"  and {len(shards) - MAX_SHARDS} more shards")
     others = [
-        f"{span_text(spans)} on process {', '.join(map(str, sorted({device.process_index for device in holders})))}"
+        f"{box_text(spans)} on process {', '.join(map(str, sorted({device.process_index for device in holders})))}"
         for spans, holders in devices.items()
         if spans not in shards and any(start < stop for start, stop in spans)
     ]
@@ -105,12 +105,12 @@ def array_html(array: Readable) -> str:
     return f"<table>{rows}<tr><th>layout</th><td>{layout}</td></tr></table><pre>{html.escape(values)}</pre>"
 
 
-def devices_by_shard(shape: tuple[int, ...], sharding: Sharding) -> dict[tuple[Span, ...], list[Any]]:
+def devices_by_shard(shape: tuple[int, ...], sharding: Sharding) -> dict[Box, list[Any]]:
     """Return the devices that hold each shard of an array of this shape. Empty shards come last, as one entry."""
-    shards: dict[tuple[Span, ...], list[Any]] = {}
+    shards: dict[Box, list[Any]] = {}
     empty: list[Any] = []
     for device, index in zip(sharding.devices, sharding.shard_indices(shape), strict=True):
-        spans = tuple((part.start, part.stop) for part in index)
+        spans = box_of(index)
         (empty if any(start == stop for start, stop in spans) else shards.setdefault(spans, [])).append(device)
     return {**dict(sorted(shards.items())), **({((0, 0),) * len(shape): empty} if empty else {})}
 
@@ -120,11 +120,6 @@ def device_label(devices: list[Any]) -> str:
     return f"{devices[0].platform.upper()} {','.join(str(device.id) for device in sorted(devices, key=_by_id))}"
 
 
-def span_text(spans: tuple[Span, ...]) -> str:
-    """Return an index as text, such as `[0:4, 2:8]`."""
-    return f"[{', '.join(f'{start}:{stop}' for start, stop in spans)}]"
-
-
 def _by_id(device: Any) -> int:
     return int(device.id)
 
@@ -132,10 +127,10 @@ def _by_id(device: Any) -> int:
 def _html_layout(shape: tuple[int, ...], sharding: Sharding) -> str:
     shards = devices_by_shard(shape, sharding)
     if len(shape) not in (1, 2):
-        return "<br>".join(f"{span_text(spans)} {device_label(devices)}" for spans, devices in shards.items())
+        return "<br>".join(f"{box_text(spans)} {device_label(devices)}" for spans, devices in shards.items())
     rows: dict[Span, list[str]] = {}
     for spans, devices in shards.items():
-        title = span_text(spans)
+        title = box_text(spans)
         row = spans[0] if len(shape) == 2 else (0, 0)
         rows.setdefault(row, []).append(f'<td style="border:1px solid" title="{title}">{device_label(devices)}</td>')
     lines = [f"<tr>{''.join(cells)}</tr>" for cells in rows.values()]

@@ -23,6 +23,7 @@ from shardwise.compiler.shardings.mesh import (
 )
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.errors import NoMeshError, ShardingError, ShardingTypeError
+from shardwise.runtime.box import box_of
 from shardwise.runtime.process_sets import ranks_of
 
 _MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
@@ -98,8 +99,8 @@ class Sharding:
             return True
         if not self.has_addressable_devices or self.is_fully_replicated:
             return self.has_addressable_devices
-        here = {_bounds(index) for index in self.local_shard_indices(shape).values()}
-        return all(_bounds(index) in here for index in self.shard_indices(shape))
+        here = {box_of(index) for index in self.local_shard_indices(shape).values()}
+        return all(box_of(index) in here for index in self.shard_indices(shape))
 
     def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, tuple[slice, ...]]:
         """Return the index of each device's shard in an array of this shape; `slice(None)` for unsharded dims."""
@@ -179,10 +180,6 @@ class Sharding:
     def in_default_memory(self) -> "Sharding":
         """This sharding in the default memory of its devices, in which they compute."""
         return self if self.nondefault_memory is None else self.with_memory_kind(None)
-
-
-def _bounds(index: tuple[slice, ...]) -> tuple[tuple[int, int], ...]:
-    return tuple((part.start, part.stop) for part in index)
 
 
 def _nondefault_memory(name: str, kind: str | None, devices: Sequence[Any]) -> str | None:

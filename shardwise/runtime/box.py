@@ -7,6 +7,11 @@ Span = tuple[int, int]
 Box = tuple[Span, ...]
 
 
+def box_of(index: Sequence[slice]) -> Box:
+    """Return an index whose slices have starts and stops as a box."""
+    return tuple((part.start, part.stop) for part in index)
+
+
 def whole(shape: Sequence[int]) -> Box:
     """Return the box of all elements."""
     return tuple((0, size) for size in shape)
