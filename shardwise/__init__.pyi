@@ -16,6 +16,7 @@ from shardwise import (
     nn as nn,
     numpy as numpy,
     ops as ops,
+    parallel as parallel,
     profiler as profiler,
     random as random,
     scipy as scipy,

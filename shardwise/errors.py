@@ -153,7 +153,10 @@ class MissingRuleError(NotImplementedError):
 
 
 class StrategyError(ValueError):
-    """A strategy does not fit the parameters or the mesh: an unknown path or axis, or a size that is not divisible."""
+    """A strategy or a building block does not fit the parameters, operands or mesh.
+
+    Examples are an unknown path or mesh axis, and a size that is not divisible.
+    """
 
 
 class CheckpointError(RuntimeError):

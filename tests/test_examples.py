@@ -27,6 +27,7 @@ from shardwise import (
     lax,
     nn,
     ops,
+    parallel,
     profiler,
     random,
     scipy,
@@ -48,7 +49,7 @@ NAMESPACES: list[ModuleType] = [
 NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := getattr(scipy.stats, name), ModuleType)]
 # Classes of these modules also have examples.
 WITH_CLASSES: list[ModuleType] = [
-    *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, strategies),
+    *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, strategies, parallel),
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
     *(image, scipy.interpolate),
 ]
