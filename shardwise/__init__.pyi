@@ -1,5 +1,6 @@
 from shardwise import (
     core as core,
+    custom_batching as custom_batching,
     custom_derivatives as custom_derivatives,
     debug as debug,
     checkpoints as checkpoints,

@@ -18,6 +18,7 @@ import shardwise.numpy as jnp
 from shardwise import (
     ad_checkpoint,
     checkpoints,
+    custom_batching,
     debug,
     distributed,
     dlpack,
@@ -51,7 +52,7 @@ NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := ge
 WITH_CLASSES: list[ModuleType] = [
     *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, strategies, parallel),
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
-    *(image, scipy.interpolate),
+    *(custom_batching, image, scipy.interpolate),
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {

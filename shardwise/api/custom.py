@@ -54,7 +54,22 @@ class _Call(NamedTuple):
         return [self.nondiff[position] for position in sorted(self.nondiff)]
 
 
-class _CustomDerivative(Generic[_P, _R]):
+class ForwardsDefinitions:
+    """A function with a custom rule. If it wraps another one, the methods that define that one's rules are its own too.
+
+    So `custom_vjp(custom_vmap(f))` has `def_vmap`.
+    """
+
+    fun: Function
+
+    def __getattr__(self, name: str) -> Any:
+        inner = vars(self).get("fun")
+        if name in {"def_vmap", "defjvp", "defjvps", "defvjp"} and isinstance(inner, ForwardsDefinitions):
+            return getattr(inner, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+
+class _CustomDerivative(ForwardsDefinitions, Generic[_P, _R]):
     """Base of custom_jvp and custom_vjp: splits the arguments of a call, and records a traced call as one op."""
 
     name: str

@@ -30,6 +30,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot, default_precision
 from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.ops.control.cond import Cond
+from shardwise.compiler.ops.control.custom_batching import CustomVmap
 from shardwise.compiler.ops.control.custom_derivatives import CustomJvp, CustomVjp
 from shardwise.compiler.ops.control.primitive_call import PrimitiveCall
 from shardwise.compiler.ops.control.remat import Remat
@@ -122,6 +123,11 @@ FORMS: dict[type[Op], Form] = {
         "custom_vjp_call",
         lambda op: {"call_jaxpr": closed_jaxpr(op.program), "fwd_bwd": op.rule, "num_consts": op.captured},
         lambda p: CustomVjp(program_of(p["call_jaxpr"]), p["num_consts"], p["fwd_bwd"]),
+    ),
+    CustomVmap: Form(
+        "custom_vmap_call",
+        lambda op: {"call": closed_jaxpr(op.program), "rule": op.rule},
+        lambda p: CustomVmap(program_of(p["call"]), p["rule"]),
     ),
     Dot: Form(
         "dot_general",

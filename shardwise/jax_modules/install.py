@@ -22,6 +22,7 @@ from shardwise.jax_modules.version import JAX_VERSION
 # The submodules that JAX imports with `import jax`: libraries look for some of them in `sys.modules`.
 _IMPORTED = (
     "core",
+    "custom_batching",
     "custom_derivatives",
     "dtypes",
     "errors",

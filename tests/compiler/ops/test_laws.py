@@ -21,10 +21,11 @@ from tests.compiler.ops.laws import (
     vmap_like_loop,
 )
 
-# Ops with user-defined behaviour, and constant arrays: tests/api/test_custom.py, test_callback.py, test_debug.py and
-# tests/experimental/test_custom_partitioning.py test them.
+# Ops with user-defined behaviour, and constant arrays: tests/api/test_custom.py, test_custom_batching.py,
+# test_callback.py, test_debug.py and tests/experimental/test_custom_partitioning.py test them.
 USER_DEFINED = {
     "custom_jvp",
+    "custom_vmap",
     "custom_vjp",
     "custom_lin",
     "custom_partitioning",
