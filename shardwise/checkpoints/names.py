@@ -4,6 +4,7 @@ A name is a JSON pointer (RFC 6901) without its first slash: `~` and `/` inside 
 Names never become names of files.
 """
 
+from collections.abc import Iterable
 from typing import Any, final
 
 from shardwise import tree_util
@@ -13,7 +14,7 @@ _LONGEST = 4096  # characters
 
 
 @final
-class Branch:
+class _Branch:
     """A node between the root and the leaves of a tree that is rebuilt from names: its children, by key."""
 
     def __init__(self) -> None:
@@ -21,10 +22,20 @@ class Branch:
 
     def build(self) -> Any:
         """Return a list if the keys are 0, 1, 2, … as positions, otherwise a dict."""
-        built = {key: child.build() if isinstance(child, Branch) else child for key, child in self.children.items()}
+        built = {key: child.build() if isinstance(child, _Branch) else child for key, child in self.children.items()}
         if built and list(built) == list(range(len(built))):
             return list(built.values())
         return {str(key): child for key, child in built.items()}
+
+
+def join_keys(keys: Iterable[str]) -> str:
+    """Return the name of the leaf with these keys."""
+    return "/".join(key.replace("~", "~0").replace("/", "~1") for key in keys)
+
+
+def split_name(name: str) -> list[str]:
+    """Return the keys of a name; at least one, because the name of a root without keys is the empty name too."""
+    return [key.replace("~1", "/").replace("~0", "~") for key in name.split("/")]
 
 
 def leaf_name(path: tuple[Any, ...]) -> str:
@@ -33,7 +44,7 @@ def leaf_name(path: tuple[Any, ...]) -> str:
     Raises:
         CheckpointError: if a key has a NUL character, or if the name is too long.
     """
-    name = "/".join(str(key).replace("~", "~0").replace("/", "~1") for key in map(_key_of, path))
+    name = join_keys(tree_util.keystr((key,), simple=True) for key in path)
     if "\0" in name:
         raise CheckpointError(f"the key {name!r} has a NUL character: rename it")
     if len(name) > _LONGEST:
@@ -51,25 +62,13 @@ def position_keys(path: tuple[Any, ...]) -> list[bool]:
 
 def nested(leaves: dict[str, tuple[list[bool], Any]]) -> Any:
     """Return nested dicts and lists with these leaves; each has, by its name, `position_keys` and a value."""
-    if list(leaves) == [""]:
+    if "" in leaves and not leaves[""][0]:  # the root is a leaf
         return leaves[""][1]
-    root = Branch()
+    root = _Branch()
     for name, (positions, leaf) in leaves.items():
-        keys = [key.replace("~1", "/").replace("~0", "~") for key in name.split("/")]
-        typed = [int(key) if is_position else key for key, is_position in zip(keys, positions, strict=True)]
+        typed = [int(key) if is_position else key for key, is_position in zip(split_name(name), positions, strict=True)]
         branch = root
         for key in typed[:-1]:
-            branch = branch.children.setdefault(key, Branch())
+            branch = branch.children.setdefault(key, _Branch())
         branch.children[typed[-1]] = leaf
     return root.build()
-
-
-def _key_of(key: Any) -> Any:
-    """Return what an entry of a key path holds: a dict key, a position or the name of an attribute."""
-    if isinstance(key, tree_util.SequenceKey):
-        return key.idx
-    if isinstance(key, (tree_util.DictKey, tree_util.FlattenedIndexKey)):
-        return key.key
-    if isinstance(key, tree_util.GetAttrKey):
-        return key.name
-    return key

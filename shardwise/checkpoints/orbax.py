@@ -10,7 +10,7 @@ import numpy as np
 from shardwise.checkpoints.context import read_context
 from shardwise.checkpoints.fields import Fields
 from shardwise.checkpoints.location import check_tensorstore, ts
-from shardwise.checkpoints.names import nested
+from shardwise.checkpoints.names import join_keys, nested
 from shardwise.checkpoints.save import Save
 from shardwise.checkpoints.sources import save_sources
 from shardwise.errors import CheckpointError, CorruptCheckpoint
@@ -87,7 +87,7 @@ def _leaves(path: str | os.PathLike[str]) -> dict[str, tuple[tuple[bool, ...], A
         fields = Fields(entry, f"{folder}: {text}")
         keys = [Fields(key, fields.where) for key in fields.list("key_metadata")]
         names = [str(key["key"]) for key in keys]
-        name = "/".join(key.replace("~", "~0").replace("/", "~1") for key in names)
+        name = join_keys(names)
         positions = tuple(key["key_type"] == _POSITION for key in keys)
         kind = Fields(fields["value_metadata"], fields.where).text("value_type")
         stored = ".".join(names)

@@ -16,6 +16,7 @@ import numpy as np
 from shardwise.checkpoints.blocks import stored_dtype
 from shardwise.checkpoints.fields import Fields
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked
+from shardwise.checkpoints.names import join_keys, split_name
 from shardwise.checkpoints.read import Reader
 from shardwise.checkpoints.save import Save
 from shardwise.checkpoints.sources import save_sources
@@ -109,7 +110,7 @@ def import_safetensors(
     leaves: dict[str, tuple[tuple[bool, ...], Any]] = {}
     for file in files:
         for key, array in read_safetensors(file).items():
-            name = key.replace("~", "~0").replace("/", "~1")
+            name = join_keys([key])
             if name in leaves:
                 raise CheckpointError(f"{file}: the array {key!r} is in another of the files too")
             leaves[name] = (False,), array
@@ -182,4 +183,4 @@ def _export_array(reader: Reader, name: str, leaf: ArrayLeaf, mapped: np.memmap[
 
 def _plain(name: str) -> str:
     """Return the name of a leaf for other programs: keys joined by dots."""
-    return ".".join(key.replace("~1", "/").replace("~0", "~") for key in name.split("/"))
+    return ".".join(split_name(name))
