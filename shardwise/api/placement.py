@@ -121,11 +121,11 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
         [[0, 1], [2, 3], [4, 5], [6, 7]]
     """
     leaves, structure = tree.flatten(x)
-    targets = _broadcast_prefix("device_put", "device", device, x)
+    targets = broadcast_shardings("device_put", "device", device, x)
     donated, aliased = (
         [flag] * len(leaves)
         if flag is None or isinstance(flag, bool)
-        else _broadcast_prefix("device_put", name, flag, x)
+        else broadcast_shardings("device_put", name, flag, x)
         for name, flag in (("donate", donate), ("may_alias", may_alias))
     )
     if any(is_donated and may_share for is_donated, may_share in zip(donated, aliased, strict=True)):
@@ -134,7 +134,7 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     for leaf, target, is_donated, may_share in zip(leaves, targets, donated, aliased, strict=True):
         is_format = isinstance(target, Format)
         where = sharding_of_format("device_put", target, np.ndim(leaf)) if is_format else target
-        result = _put(leaf, _as_sharding("device_put", where))
+        result = _put(leaf, as_sharding("device_put", where))
         if isinstance(leaf, ArrayImpl) and isinstance(result, ArrayImpl):
             is_deleted = is_donated and not _is_same_placement(leaf, result)
             if may_share is False or (is_deleted and _share_memory(leaf, result)):
@@ -204,7 +204,7 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
     name = "with_sharding_constraint"
     leaves, structure = tree.flatten(x)
     out = []
-    for leaf, target in zip(leaves, _broadcast_prefix(name, "shardings", shardings, x), strict=True):
+    for leaf, target in zip(leaves, broadcast_shardings(name, "shardings", shardings, x), strict=True):
         sharding = resolve_sharding(target, name)
         if not isinstance(sharding, Sharding):
             raise ShardingTypeError(f"{name} needs shardings, such as NamedSharding(mesh, spec), not {sharding!r}")
@@ -276,7 +276,7 @@ def reshard_leaves(name: str, parameter: str, x: Any, shardings: Any) -> Any:
     """Reshard as `reshard` does, for the public function `name`, whose parameter holds the shardings."""
     leaves, structure = tree.flatten(x)
     out = []
-    for leaf, target in zip(leaves, _broadcast_prefix(name, parameter, shardings, x), strict=True):
+    for leaf, target in zip(leaves, broadcast_shardings(name, parameter, shardings, x), strict=True):
         sharding = resolve_sharding(target, name)
         if not isinstance(sharding, NamedSharding):
             raise TypeError(f"{name} needs a PartitionSpec or a NamedSharding, not {sharding!r}")
@@ -312,8 +312,8 @@ def _reject_auto_axes(name: str, sharding: NamedSharding) -> None:
         )
 
 
-def _broadcast_prefix(name: str, parameter: str, prefix: Any, x: Any) -> list[Any]:
-    """Broadcast a tree prefix of shardings or devices to the leaves of `x`."""
+def broadcast_shardings(name: str, parameter: str, prefix: Any, x: Any, full_tree: str = "x") -> list[Any]:
+    """Broadcast a tree prefix of shardings or devices to the leaves of `x`, which errors call `full_tree`."""
 
     def is_leaf(node: Any) -> bool:
         return node is None or isinstance(node, (Sharding, Device, PartitionSpec))
@@ -322,11 +322,12 @@ def _broadcast_prefix(name: str, parameter: str, prefix: Any, x: Any) -> list[An
         return tree.broadcast_prefix(prefix, x, is_leaf)
     except tree.TreeMismatch as mismatch:
         path = tree.keystr(mismatch.difference.path)
-        text = mismatch.difference.of_prefix(parameter + path, f"x{path}")
-        raise ShardingError(f"{name}: {parameter} must be a tree prefix of x.\n  {text}") from None
+        text = mismatch.difference.of_prefix(parameter + path, full_tree + path)
+        raise ShardingError(f"{name}: {parameter} must be a tree prefix of {full_tree}.\n  {text}") from None
 
 
-def _as_sharding(name: str, target: Any) -> Sharding | None:
+def as_sharding(name: str, target: Any) -> Sharding | None:
+    """Return a sharding, a bare spec on the current mesh, or a device as a sharding; None stays None."""
     if isinstance(target, Device):
         return SingleDeviceSharding(target)
     if target is None or isinstance(target, (Sharding, PartitionSpec)):
@@ -421,7 +422,7 @@ def create_on_device(function: Callable[..., Any], args: tuple[Any, ...], device
 
     `args` are concrete and hashable. `name` is the public function that was called, for messages.
     """
-    sharding = _as_sharding(name, device)
+    sharding = as_sharding(name, device)
     if sharding is None:
         return function(*args)
     if is_staging():

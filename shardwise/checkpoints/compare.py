@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from shardwise.checkpoints.manifest import ArrayLeaf, Leaf
 from shardwise.checkpoints.target import Target, logical_type
+from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import is_key
 from shardwise.errors import CheckpointMismatch
 
@@ -66,4 +67,9 @@ def _difference(leaf: Leaf, target: Target, cast: bool) -> str | None:
         return f"the checkpoint has {leaf}; the program asks for {target}, of another shape"
     if dtype != target.dtype and (not cast or is_key(dtype) or is_key(target.dtype)):
         return f"the checkpoint has {leaf}; the program asks for {target}, of another dtype"
+    if target.sharding is not None and target.dtype != canonical_dtype(target.dtype):
+        return (
+            f"the checkpoint has {leaf}, and 64-bit dtypes are disabled on devices: enable them with "
+            "`config.update('jax_enable_x64', True)`"
+        )
     return None

@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from shardwise.checkpoints.group import Group
-from shardwise.checkpoints.location import MANIFEST, Location, location_of
+from shardwise.checkpoints.location import Location, location_of
 from shardwise.checkpoints.manifest import Manifest, check_metadata
 from shardwise.checkpoints.preemption import Preemption
+from shardwise.checkpoints.read import Reader, open_manifest
 from shardwise.checkpoints.restore import restore
 from shardwise.checkpoints.retention import Retention
 from shardwise.checkpoints.save import Save, save
@@ -100,6 +101,7 @@ class Manager:
         self._last_time = time.monotonic()
         self._pending: Save | None = None
         self._processes = processes
+        self._metrics: dict[int, Mapping[str, float] | None] = {}  # of each step; None if it cannot be read
         self._group = Group(f"manager of {self._location}", timeout, processes)
         self._check_folder()
         self.stopping = False
@@ -175,14 +177,13 @@ class Manager:
         values = {name: float(value) for name, value in (metrics or {}).items()}
         content = {"step": step, "metrics": {name: value.hex() for name, value in values.items()}}
         content["metadata"] = check_metadata(metadata or {})
-        target = self._location.child(f"step-{step}")
         started = save(
-            str(target),
+            str(self._step_location(step)),
             tree,
             metadata=content,
             processes=self._processes,
             timeout=self._timeout,
-            after_commit=self._prune,
+            after_commit=lambda: self._prune(step, values),
         )
         self._pending = started
         self._last_time = time.monotonic()
@@ -217,21 +218,26 @@ class Manager:
         """
         candidates = self.steps()[::-1] if step is None else [step]
         for number in candidates:
-            location = self._location.child(f"step-{number}")
-            restored, error = None, None
+            restored, corruption, error = None, None, None
             try:
-                restored = restore(str(location), like, **options)
+                restored = self._restore_step(number, like, options)
             except CorruptCheckpoint as failure:
-                if step is not None:
-                    raise
+                corruption = str(failure)
+                error = failure if step is not None else None
+            except Exception as failure:
                 error = failure
-            failures = [message for message in self._group.exchange(None if error is None else str(error)) if message]
-            if not failures:
-                metrics, metadata = _read_content(location)
-                return Restored(number, restored, metrics, metadata)
+            self._group.agree(error)
+            failures = [message for message in self._group.exchange(corruption) if message]
+            if restored is not None and not failures:
+                return restored
             warnings.warn(f"step {number} is skipped, and the one before is restored: {failures[0]}", stacklevel=2)
         found = "none can be read" if candidates else "there is none"
         raise CheckpointError(f"{self._location} has no step to restore: {found}")
+
+    def _restore_step(self, step: int, like: Any, options: Mapping[str, Any]) -> Restored:
+        reader = Reader(str(self._step_location(step)))
+        metadata = dict(reader.manifest.metadata.get("metadata", {}))
+        return Restored(step, restore(reader, like, **options), _metrics(reader.manifest, reader.path), metadata)
 
     def wait(self) -> None:
         """Wait until the last save is committed.
@@ -253,26 +259,33 @@ class Manager:
             self._preemption.uninstall()
         self.wait()
 
-    def _prune(self) -> None:
-        """Delete the steps that are not kept. Process 0 calls it after each commit."""
+    def _step_location(self, step: int) -> Location:
+        return self._location.child(f"step-{step}")
+
+    def _prune(self, committed: int, metrics: Mapping[str, float]) -> None:
+        """Delete the steps that are not kept. Process 0 calls it after each commit, with the metrics of that step."""
         if self._retention == Retention():
             return
-        metrics = {}
-        for step in self.steps():
+        self._metrics[committed] = metrics
+        known = {step: self._metrics_of(step) for step in self.steps()}
+        for step in self._retention.obsolete({step: each for step, each in known.items() if each is not None}):
+            self._step_location(step).delete()
+            del self._metrics[step]
+
+    def _metrics_of(self, step: int) -> Mapping[str, float] | None:
+        """Return the metrics of a step, which are read once; None if it cannot be read: the user decides what to do."""
+        if step not in self._metrics:
+            location = self._step_location(step)
             try:
-                metrics[step] = _read_content(self._location.child(f"step-{step}"))[0]
-            except CheckpointError:  # it is corrupt; the user decides what becomes of it
-                continue
-        for step in self._retention.obsolete(metrics):
-            self._location.child(f"step-{step}").delete()
+                self._metrics[step] = _metrics(open_manifest(location)[1], str(location))
+            except CheckpointError:
+                self._metrics[step] = None
+        return self._metrics[step]
 
 
-def _read_content(location: Location) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the metrics and the metadata of a step."""
-    data = location.data()
-    content = None if data is None else data.read(MANIFEST)
-    if content is None:
-        raise CheckpointError(f"there is no checkpoint at {location}")
-    saved = Manifest.decode(content, f"{location}/{MANIFEST}").metadata
-    metrics = {name: float.fromhex(value) for name, value in saved.get("metrics", {}).items()}
-    return metrics, dict(saved.get("metadata", {}))
+def _metrics(manifest: Manifest, path: str) -> dict[str, float]:
+    """Return the metrics that were saved with the step at `path`."""
+    try:
+        return {name: float.fromhex(value) for name, value in manifest.metadata.get("metrics", {}).items()}
+    except (AttributeError, TypeError, ValueError):
+        raise CheckpointError(f"{path} was not saved by a Manager: its metadata has other metrics") from None

@@ -1,5 +1,6 @@
 """Read arrays of a checkpoint, with a bound on the host memory that is in use."""
 
+import os
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,25 +26,32 @@ class Reader:
 
     Args:
         path: the folder or URL.
-        memory_limit: the bytes of host memory that reads may use at a time. A larger block is read alone.
 
     Raises:
         CheckpointError: if there is no checkpoint at `path`.
         CorruptCheckpoint: if its manifest is not valid, or if files are missing.
     """
 
-    def __init__(self, path: Any, memory_limit: int = 1 << 31):
+    def __init__(self, path: str | os.PathLike[str]):
         location = location_of(path)
         self.path = str(location)
-        self.location, self.manifest = _open_checkpoint(location)
-        self._limit = memory_limit
+        self.location, self.manifest = open_manifest(location)
+        size = self.location.size()
+        if size is not None and size < self.manifest.nbytes:
+            raise CorruptCheckpoint(
+                f"{location}: the arrays have {self.manifest.nbytes:,} bytes, but the files have only {size:,}: files "
+                "are missing or cut"
+            )
         self._context = read_context()
 
-    def read_boxes(self, boxes: Iterable[tuple[str, Box]]) -> Iterator[tuple[str, Box, HostArray]]:
+    def read_boxes(
+        self, boxes: Iterable[tuple[str, Box]], memory_limit: int = 1 << 31
+    ) -> Iterator[tuple[str, Box, HostArray]]:
         """Read boxes of arrays that have folders of their own, in order.
 
         Args:
             boxes: names of arrays, and indices into them.
+            memory_limit: the bytes of host memory that reads may use at a time. A larger box is read alone.
 
         Returns:
             An iterator of the names, the indices and the elements.
@@ -54,7 +62,7 @@ class Reader:
         for name, box in boxes:
             leaf = self.manifest.arrays[name]
             nbytes = box_size(box) * leaf.dtype.itemsize
-            while waiting and used + nbytes > self._limit:
+            while waiting and used + nbytes > memory_limit:
                 used -= waiting[0][2]
                 yield self._result(*waiting.popleft())
             if name not in stores:
@@ -151,19 +159,17 @@ class Reader:
         return kind(f"{self.path}: {what}, cannot be read: {storage_error_text(error)}")
 
 
-def _open_checkpoint(location: Location) -> tuple[Location, Manifest]:
-    """Return where the files of a committed checkpoint are, and its manifest."""
+def open_manifest(location: Location) -> tuple[Location, Manifest]:
+    """Return where the files of a committed checkpoint are, and its manifest.
+
+    Raises:
+        CheckpointError: if there is no checkpoint.
+        CorruptCheckpoint: if the manifest is not valid.
+    """
     data = location.data()
     content = None if data is None else data.read(MANIFEST, LARGEST_MANIFEST)
     if data is None or content is None:
         near = location.children()
         hint = f" It has the checkpoints {', '.join(near[-5:])}." if near else ""
         raise CheckpointError(f"there is no checkpoint at {location}.{hint}")
-    manifest = Manifest.decode(content, f"{location}/{MANIFEST}")
-    size = data.size()
-    if size is not None and size < manifest.nbytes:
-        raise CorruptCheckpoint(
-            f"{location}: the arrays have {manifest.nbytes:,} bytes, but the files have only {size:,}: files are "
-            "missing or cut"
-        )
-    return data, manifest
+    return data, Manifest.decode(content, f"{location}/{MANIFEST}")

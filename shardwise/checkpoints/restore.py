@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwise import tree_util
 from shardwise.api.creation import make_array_from_single_device_arrays
-from shardwise.api.placement import device_put
+from shardwise.api.placement import broadcast_shardings, device_put
 from shardwise.checkpoints.compare import check_targets
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Manifest, ValueLeaf
 from shardwise.checkpoints.names import nested
@@ -16,14 +16,12 @@ from shardwise.checkpoints.snapshot import named_leaves
 from shardwise.checkpoints.target import Target, default_target, target_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.runtime.array import ArrayImpl, array_signature, key_data_sharding
 from shardwise.runtime.box import Box, box_of, whole
-from shardwise.runtime.sharding import Sharding
 
 
 def restore(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Reader,
     like: Any = None,
     *,
     shardings: Any = None,
@@ -39,12 +37,14 @@ def restore(
     number of processes they were saved. Every block is compared with its checksum.
 
     Args:
-        path: the folder or URL of the checkpoint.
+        path: the folder or URL of the checkpoint, or a `Reader` that has opened it.
         like: a pytree of arrays or `ShapeDtypeStruct`s, whose structure, types and shardings the result has. Without
             it, the result is nested dicts and lists of numpy arrays.
-        shardings: shardings of arrays in place of those of `like`, as a tree prefix of it; or one for all arrays.
+        shardings: a sharding for all arrays, in place of those of `like`; or a tree prefix of `like` with shardings.
+            Without `like`, a tree prefix of the result; arrays whose sharding is None are numpy arrays.
         only: a regular expression; leaves whose names it does not match are left out, or kept from `like`.
-        cast: whether arrays are converted to the dtypes of `like`.
+        cast: whether arrays are converted to the dtypes of `like`, and on devices to 32-bit dtypes if 64-bit dtypes are
+            disabled.
         allow_missing: whether leaves that the checkpoint lacks are kept from `like`.
         allow_extra: whether leaves that `like` lacks are ignored.
         memory_limit: the bytes of host memory that reading may use; a shard that is larger is read alone.
@@ -55,7 +55,9 @@ def restore(
     Raises:
         CheckpointError: if there is no checkpoint at `path`, or if it cannot be read.
         CorruptCheckpoint: if it was changed after it was written; the message names the array.
-        CheckpointMismatch: if it differs from `like`; the message lists all differences.
+        CheckpointMismatch: if it differs from `like`, or if arrays with 64-bit dtypes shall be on devices while these
+            dtypes are disabled; the message lists all such leaves.
+        ShardingError: if `shardings` is not a tree prefix.
 
     Example:
         >>> jax.checkpoints.save(folder / "step-7", {"w": jnp.arange(4.0)}).wait()
@@ -64,23 +66,26 @@ def restore(
         >>> jax.checkpoints.restore(folder / "step-7", like)["w"].sharding.spec
         P('rows')
     """
-    reader = Reader(path, memory_limit)
+    reader = path if isinstance(path, Reader) else Reader(path)
     pattern = re.compile(only) if only is not None else None
     leaves = {name: leaf for name, leaf in reader.manifest.leaves.items() if not pattern or pattern.search(name)}
     if like is None:
-        one = shardings if _is_sharding(shardings) else None
-        targets = {name: default_target(leaf, name, one) for name, leaf in leaves.items()}
-        restored = _restore_leaves(reader, targets, cast=False)
-        return nested({name: (list(leaf.positions), restored[name]) for name, leaf in leaves.items()})
-    named = named_leaves(like)
-    by_leaf = dict(zip(named, _shardings_of(shardings, like), strict=True))
-    targets = {
-        name: target_of(name, leaf, by_leaf[name])
-        for name, (_, leaf) in named.items()
-        if pattern is None or pattern.search(name)
-    }
+        tree = nested({name: (list(leaf.positions), name) for name, leaf in leaves.items()})
+        by_name = dict(zip(tree_util.tree_leaves(tree), _broadcast(shardings, tree, "the checkpoint"), strict=True))
+        targets = {name: default_target(name, leaf, by_name[name], cast) for name, leaf in leaves.items()}
+    else:
+        named = named_leaves(like)
+        by_name = dict(zip(named, _broadcast(shardings, like, "like"), strict=True))
+        targets = {
+            name: target_of(name, leaf, by_name[name], cast)
+            for name, (_, leaf) in named.items()
+            if pattern is None or pattern.search(name)
+        }
     check_targets(reader.path, leaves, targets, cast=cast, allow_missing=allow_missing, allow_extra=allow_extra)
-    restored = _restore_leaves(reader, {name: target for name, target in targets.items() if name in leaves}, cast)
+    present = {name: target for name, target in targets.items() if name in leaves}
+    restored = _restore_leaves(reader, present, memory_limit)
+    if like is None:
+        return nested({name: (list(leaf.positions), restored[name]) for name, leaf in leaves.items()})
     structure = tree_util.tree_structure(like, is_leaf=lambda node: node is None)
     return structure.unflatten([restored.get(name, leaf) for name, (_, leaf) in named.items()])
 
@@ -106,17 +111,13 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     return Reader(path).manifest
 
 
-def _is_sharding(x: Any) -> bool:
-    return x is None or isinstance(x, (Sharding, PartitionSpec))
+def _broadcast(shardings: Any, tree: Any, tree_name: str) -> list[Any]:
+    """Return a sharding or None for each leaf of a tree, where None counts as a leaf."""
+    marked = tree_util.tree_map(lambda _: 0, tree, is_leaf=lambda node: node is None)
+    return broadcast_shardings("checkpoints.restore", "shardings", shardings, marked, tree_name)
 
 
-def _shardings_of(shardings: Any, like: Any) -> list[Any]:
-    """Return a sharding or None for each leaf of `like`, where None counts as a leaf."""
-    marked = tree_util.tree_map(lambda _: 0, like, is_leaf=lambda node: node is None)
-    return tree_util.broadcast_prefix(shardings, marked, is_leaf=_is_sharding)
-
-
-def _restore_leaves(reader: Reader, targets: Mapping[str, Target], cast: bool) -> dict[str, Any]:
+def _restore_leaves(reader: Reader, targets: Mapping[str, Target], memory_limit: int) -> dict[str, Any]:
     """Return the restored leaves, by name."""
     restored: dict[str, Any] = {}
     small, large = [], []
@@ -129,14 +130,14 @@ def _restore_leaves(reader: Reader, targets: Mapping[str, Target], cast: bool) -
         else:
             small.append(name)
     for name, data in reader.read_small(small):
-        restored[name] = _placed(data, reader.manifest.arrays[name], targets[name])
+        restored[name] = _placed(data, targets[name])
     shards: dict[str, dict[Box, list[Any]]] = {
         name: _boxes(reader.manifest.arrays[name], targets[name]) for name in large
     }
     done: dict[str, list[Any]] = {}
     boxes = [(name, box) for name in large for box in shards[name]]
     left = {name: len(shards[name]) for name in large}
-    for name, box, data in reader.read_boxes(boxes):
+    for name, box, data in reader.read_boxes(boxes, memory_limit):
         target = targets[name]
         if target.sharding is None:
             restored[name] = data.astype(target.dtype, copy=False)
@@ -164,7 +165,7 @@ def _boxes(leaf: ArrayLeaf, target: Target) -> dict[Box, list[Any]]:
     return boxes
 
 
-def _placed(data: HostArray, leaf: ArrayLeaf, target: Target) -> Any:
+def _placed(data: HostArray, target: Target) -> Any:
     """Return a small array, read whole, where the target says."""
     if target.sharding is None:
         return data.astype(target.dtype, copy=False)

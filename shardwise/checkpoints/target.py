@@ -1,19 +1,20 @@
 """Target: what a leaf of a checkpoint is restored to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 
+from shardwise.api.placement import as_sharding
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.checkpoints.manifest import ArrayLeaf, Leaf, Shape, ValueLeaf
+from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import KEY_DTYPES, is_key
-from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import CheckpointError
 from shardwise.execute.request import default_device
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import process_count
-from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, sharding_in_force
+from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
 
 
 @final
@@ -37,27 +38,33 @@ class Target:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-def target_of(name: str, like: Any, sharding: Any) -> Target:
-    """Return the target for a leaf of `like`. `sharding` replaces its own; None keeps that.
+def target_of(name: str, like: Any, sharding: Any, cast: bool) -> Target:
+    """Return the target for a leaf of `like`.
+
+    Args:
+        name: the name of the leaf.
+        like: the leaf.
+        sharding: replaces its own sharding; None keeps that.
+        cast: whether a 64-bit dtype becomes a 32-bit one on devices if 64-bit dtypes are disabled.
 
     Raises:
         CheckpointError: if it is not known on which devices the array shall be.
     """
-    if isinstance(like, (np.ndarray, np.generic)) and sharding is None:
-        return Target(like.shape, like.dtype)
     if not isinstance(like, (ArrayImpl, ShapeDtypeStruct, np.ndarray, np.generic)):
         return Target()
-    return Target(tuple(like.shape), like.dtype, _resolved(name, sharding or getattr(like, "sharding", None)))
+    if isinstance(like, (np.ndarray, np.generic)) and sharding is None:
+        return Target(like.shape, like.dtype)
+    return _device_target(name, like.shape, like.dtype, sharding or getattr(like, "sharding", None), cast)
 
 
-def default_target(leaf: Leaf, name: str, sharding: Any) -> Target:
+def default_target(name: str, leaf: Leaf, sharding: Any, cast: bool) -> Target:
     """Return the target for a leaf without a `like`: a numpy array, unless `sharding` is given."""
     if isinstance(leaf, ValueLeaf):
         return Target()
     shape, dtype = logical_type(leaf)
     if sharding is None and not is_key(dtype):
         return Target(shape, dtype)
-    return Target(shape, dtype, _resolved(name, sharding))
+    return _device_target(name, shape, dtype, sharding, cast)
 
 
 def logical_type(leaf: ArrayLeaf) -> tuple[Shape, Any]:
@@ -67,14 +74,14 @@ def logical_type(leaf: ArrayLeaf) -> tuple[Shape, Any]:
     return leaf.shape[:-1], KEY_DTYPES[leaf.key_impl]
 
 
-def _resolved(name: str, sharding: Any) -> Sharding:
-    if isinstance(sharding, PartitionSpec):
-        return sharding_in_force(sharding, "checkpoints.restore")
-    if sharding is not None:
-        return sharding if isinstance(sharding, Sharding) else SingleDeviceSharding(sharding)
+def _device_target(name: str, shape: Shape, dtype: Any, sharding: Any, cast: bool) -> Target:
+    """Return the target of an array on devices; without a sharding, on the default device."""
+    target = Target(tuple(shape), canonical_dtype(dtype) if cast else dtype)
+    if (resolved := as_sharding("checkpoints.restore", sharding)) is not None:
+        return replace(target, sharding=resolved)
     if process_count() > 1:
         raise CheckpointError(
             f"the sharding of {name!r} is not known, and there are several processes: pass `shardings`, or `like` with "
             "shardings"
         )
-    return SingleDeviceSharding(default_device())
+    return replace(target, sharding=SingleDeviceSharding(default_device()))

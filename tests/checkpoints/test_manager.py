@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import shardwise.numpy as jnp
 from shardwise import checkpoints
+from shardwise.checkpoints.manifest import Manifest
 from shardwise.checkpoints.retention import Retention
 from shardwise.errors import CheckpointError, CorruptCheckpoint
 
@@ -59,6 +60,46 @@ def test_a_corrupt_step_is_skipped_with_a_warning(tmp_path):
     (tmp_path / "step-1" / "manifest.json").write_text("{")
     with pytest.warns(UserWarning), pytest.raises(CheckpointError, match="none can be read"):
         manager.restore(state(0))
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The files of the manifests that are decoded, in order."""
+    files, decode = [], Manifest.decode
+    monkeypatch.setattr(Manifest, "decode", lambda data, where: files.append(where) or decode(data, where))
+    return files
+
+
+def test_every_manifest_is_decoded_once(tmp_path, decoded):
+    keep = {"every_steps": 1, "keep_last": 3, "keep_best": 1, "metric": "loss", "save_on_sigterm": False}
+    with checkpoints.Manager(tmp_path, **keep) as manager:
+        run(manager, range(11, 16))
+    manifests = [f"{tmp_path}/step-{step}/manifest.json" for step in range(17)]
+    assert decoded == manifests[11:16]  # before each commit
+    decoded.clear()
+    with checkpoints.Manager(tmp_path, **keep) as manager:
+        assert manager.restore(state(0)).metadata == {"batch": 15}
+        assert decoded == manifests[15:16]
+        run(manager, [16, 17])
+        assert manager.steps() == [12, 15, 16, 17]
+    assert decoded[1:] == [manifests[16], *manifests[12:16], f"{tmp_path}/step-17/manifest.json"]
+
+
+def test_a_corrupt_step_is_not_deleted_and_read_once(tmp_path, decoded):
+    with checkpoints.Manager(tmp_path, every_steps=1, save_on_sigterm=False) as manager:
+        run(manager, [1, 2])
+    (tmp_path / "step-1" / "manifest.json").write_text("{")
+    decoded.clear()
+    with checkpoints.Manager(tmp_path, every_steps=1, keep_last=1, save_on_sigterm=False) as manager:
+        run(manager, [3, 4, 5])
+        assert manager.steps() == [1, 5]
+    assert decoded.count(f"{tmp_path}/step-1/manifest.json") == 1
+
+
+def test_a_step_with_other_metadata_is_an_error(tmp_path):
+    checkpoints.save(tmp_path / "step-1", state(1), metadata={"metrics": {"loss": 1.5}}).wait()
+    with pytest.raises(CheckpointError, match="not saved by a Manager"):
+        checkpoints.Manager(tmp_path, save_on_sigterm=False).restore(state(0))
 
 
 def test_sigterm_saves_the_step_and_stops(tmp_path):

@@ -17,7 +17,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import checkpoints
 from shardwise.checkpoints import snapshot
-from shardwise.errors import CheckpointError, CheckpointExists, CheckpointMismatch
+from shardwise.errors import CheckpointError, CheckpointExists, CheckpointMismatch, ShardingError
 
 Pair = collections.namedtuple("Pair", ["first", "second"])
 MESHES = {"4x2": ((4, 2), ("a", "b")), "8": ((8,), ("a",)), "2x2x2": ((2, 2, 2), ("a", "b", "c")), "1": ((1,), ("a",))}
@@ -167,6 +167,44 @@ def test_shardings_replace_those_of_like(tmp_path, mesh):
     restored = checkpoints.restore(tmp_path / "one", tree, shardings={"a": rows, "b": whole})
     assert restored["a"].sharding == rows and restored["b"].sharding == whole
     assert checkpoints.restore(tmp_path / "one", shardings=rows)["b"].sharding == rows
+
+
+def test_a_tree_of_shardings_needs_no_like(tmp_path, mesh):
+    checkpoints.save(tmp_path / "one", {"b": [jnp.arange(8), jnp.arange(4)], "a": jnp.arange(4), "n": 3}).wait()
+    rows, device = sw.NamedSharding(mesh, sw.P("data")), sw.devices()[5]
+    restored = checkpoints.restore(tmp_path / "one", shardings={"a": device, "b": [rows, None], "n": None})
+    assert restored["b"][0].sharding == rows and restored["a"].devices() == {device} and restored["n"] == 3
+    assert isinstance(restored["b"][1], np.ndarray)
+    restored = checkpoints.restore(tmp_path / "one", shardings={"b": rows}, only="^b")
+    assert [x.sharding for x in restored["b"]] == [rows, rows]
+    with pytest.raises(ShardingError, match="shardings must be a tree prefix of the checkpoint"):
+        checkpoints.restore(tmp_path / "one", shardings={"a": rows, "c": rows})
+    with pytest.raises(ShardingError, match="shardings must be a tree prefix of like"):
+        checkpoints.restore(tmp_path / "one", {"a": jnp.arange(4)}, shardings={"c": rows})
+    with pytest.raises(ValueError, match="needs a Sharding or a device, not 'rows'"):
+        checkpoints.restore(tmp_path / "one", shardings="rows")
+
+
+def test_arrays_with_64_bits_are_not_narrowed_silently(tmp_path, mesh):
+    tree = {
+        "i": np.arange(8) + 2**40,
+        "f": np.arange(4) / 3,
+        "large": np.ones(1 << 18),
+        "s": np.arange(4.0, dtype="f4"),
+    }
+    checkpoints.save(tmp_path / "one", tree).wait()
+    rows = sw.NamedSharding(mesh, sw.P("data"))
+    for arguments in ({}, {"like": tree}):
+        with pytest.raises(CheckpointMismatch) as caught:
+            checkpoints.restore(tmp_path / "one", shardings=rows, **arguments)
+        assert sorted(text.partition(":")[0] for text in caught.value.differences) == ["f", "i", "large"]
+        assert "jax_enable_x64" in str(caught.value) and "cast=True" in str(caught.value)
+        cast = checkpoints.restore(tmp_path / "one", shardings=rows, cast=True, **arguments)
+        for name, host in tree.items():
+            np.testing.assert_array_equal(cast[name], host.astype(f"{host.dtype.kind}4"))
+        with sw.enable_x64():
+            restored = checkpoints.restore(tmp_path / "one", shardings=rows, **arguments)
+        assert all(bits(restored[name]) == host.tobytes() for name, host in tree.items())
 
 
 RESTORE = """
