@@ -88,6 +88,10 @@ class Location(ABC):
         """Return the bytes of all files in it; None if that is not known."""
 
     @abstractmethod
+    def check_free(self) -> None:
+        """Raise CheckpointExists if no checkpoint can be committed here, because of what is here already."""
+
+    @abstractmethod
     def begin(self, token: str) -> "Location":
         """Return the location to write a new checkpoint to, which `commit` turns into this one."""
 
@@ -169,6 +173,12 @@ class Folder(Location):
 
     def _files(self) -> Iterator[Path]:
         return (path for path in self.path.rglob("*") if path.is_file())
+
+    def check_free(self) -> None:
+        if not os.path.lexists(self.path) or (not self.path.is_symlink() and _is_empty_folder(self.path)):
+            return
+        kind = "" if self.data() is not None else ", and it is not an empty folder"
+        raise CheckpointExists(f"{self} exists{kind}: choose another name, or delete it first")
 
     def begin(self, token: str) -> "Folder":
         return Folder(self.path.parent / f"{_PARTIAL}{self.path.name}-{token}")
@@ -264,6 +274,10 @@ class ObjectPrefix(Location):
     def size(self) -> int | None:
         return None
 
+    def check_free(self) -> None:
+        if self.data() is not None:
+            raise CheckpointExists(f"{self} exists: choose another name, or delete it first")
+
     def begin(self, token: str) -> "ObjectPrefix":
         return self.child(token)
 
@@ -303,6 +317,13 @@ class ObjectPrefix(Location):
 
 def _is_marker_of_child(key: str) -> bool:
     return key.count("/") == 1 and key.endswith(f"/{MARKER}")
+
+
+def _is_empty_folder(path: Path) -> bool:
+    try:
+        return next(path.iterdir(), None) is None
+    except OSError:
+        return False
 
 
 def _sync_folder(path: Path) -> None:

@@ -24,7 +24,7 @@ from shardwise.checkpoints.location import MANIFEST, Location, location_of
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Leaf, Manifest, check_metadata
 from shardwise.checkpoints.parts import merge_parts, parts_of
 from shardwise.checkpoints.snapshot import Snapshot, take_snapshot
-from shardwise.errors import CheckpointError, CheckpointExists, PeerFailure
+from shardwise.errors import CheckpointError, PeerFailure
 from shardwise.runtime.box import Box, box_index, cut, relative, whole
 from shardwise.version import __version__
 
@@ -96,9 +96,9 @@ class Save:
             state = "committed" if self._error is None else f"failed: {self._error}"
         return f"<Save {self.path}: {state}>"
 
-    def raise_unreported(self) -> None:
-        """Raise the error of a save that has failed and that nobody waited for."""
-        if self.done() and self._error is not None and not self._is_reported:
+    def finish(self) -> None:
+        """Wait until it ends, and raise its error unless a call of `wait` has raised it."""
+        if not self._is_reported:
             self.wait()
 
     def _run(self, location: Location, snapshot: Snapshot, metadata: Mapping[str, Any], group: Group) -> None:
@@ -204,38 +204,76 @@ def _writes(
             yield "small arrays", blocks, store, part, data[box_index(part)]
 
 
+@final
 class _Pending:
     """The save that is being written. The next one waits for it, so that at most one snapshot is in memory."""
 
     def __init__(self) -> None:
         self.save: Save | None = None
-        self.number = 0
         self.lock = threading.Lock()
+        self._count = 0
 
-    def start(self) -> int:
-        """Return the number of a new save, after the one that is being written has ended."""
+    def next_number(self) -> int:
+        """Return the number of the next save, after the one that is being written has ended."""
         self.finish()
-        if (
-            not self.number
-        ):  # not earlier: functions that are registered last run first, and processes are still connected
-            atexit.register(_finish_at_exit)
-        self.number += 1
-        return self.number
+        if self._count == 0:
+            # Functions that are registered last run first, so this one runs while processes are still connected.
+            atexit.register(self._finish_at_exit)
+        self._count += 1
+        return self._count
 
     def finish(self) -> None:
         """Wait for the save that is being written, and raise its error if nobody waited for it."""
         if self.save is not None:
-            self.save._thread.join()
-            self.save.raise_unreported()
+            self.save.finish()
+
+    def _finish_at_exit(self) -> None:
+        """Wait for the save that is being written, so that it is not lost when the program ends."""
+        try:
+            self.finish()
+        except Exception as error:
+            _log.error("%s", error)
 
 
 _pending = _Pending()
 
 
-def check_free(location: Location) -> None:
-    """Raise a CheckpointExists if there is a checkpoint."""
-    if location.data() is not None:
-        raise CheckpointExists(f"{location} exists: choose another name, or delete it first")
+def start_save(
+    path: str | os.PathLike[str],
+    take: Callable[[int], Snapshot],
+    metadata: Mapping[str, Any] | None,
+    *,
+    processes: Sequence[int] | None = None,
+    timeout: float = 600,
+    after_commit: Callable[[], None] | None = None,
+) -> Save:
+    """Start to write a checkpoint in the background, after the save before it has ended.
+
+    Args:
+        path: where it will be.
+        take: a function from the position of this process in the group to what this process writes.
+        metadata: a JSON object to save beside it.
+        processes: the numbers of the processes that save it; by default, all.
+        timeout: how many seconds to wait for other processes.
+        after_commit: a function that the first process calls after the checkpoint is committed.
+
+    Raises:
+        CheckpointExists: if something else is at `path`.
+        CheckpointError: if a process cannot save it, or if the save before has failed and nobody waited for it.
+    """
+    location = location_of(path)
+    with _pending.lock:
+        group = Group(f"save {_pending.next_number()} of {location}", timeout, processes)
+        error: Exception | None = None
+        try:
+            checked_metadata = check_metadata(metadata or {})
+            location.check_free()
+            snapshot = take(group.index)
+        except Exception as failure:
+            error = failure
+        group.agree(error)
+        _pending.save = Save(location, snapshot, checked_metadata, group, after_commit)
+        return _pending.save
 
 
 def save(
@@ -266,7 +304,7 @@ def save(
         The save that is being written: `wait()` waits for it and raises its errors.
 
     Raises:
-        CheckpointExists: if there is a checkpoint at `path`.
+        CheckpointExists: if there is a checkpoint, a file or a folder that is not empty at `path`.
         CheckpointError: if a leaf cannot be saved, if the folder cannot be written, or if the save before has failed
             and nobody waited for it.
 
@@ -276,24 +314,11 @@ def save(
         >>> jax.checkpoints.restore(folder / "step-3")["step"]
         3
     """
-    location = location_of(path)
-    checked_metadata = check_metadata(metadata or {})
-    with _pending.lock:
-        group = Group(f"save {_pending.start()} of {location}", timeout, processes)
-        error: Exception | None = None
-        try:
-            check_free(location)
-            snapshot = take_snapshot(tree, group.index)
-        except Exception as failure:
-            error = failure
-        group.agree(error)
-        _pending.save = Save(location, snapshot, checked_metadata, group, after_commit)
-        return _pending.save
-
-
-def _finish_at_exit() -> None:
-    """Wait for the save that is being written, so that it is not lost when the program ends."""
-    if _pending.save is not None and not _pending.save.done():
-        _pending.save._thread.join()
-    if _pending.save is not None and _pending.save._error is not None and not _pending.save._is_reported:
-        _log.error("%s", _pending.save._error)
+    return start_save(
+        path,
+        lambda process: take_snapshot(tree, process),
+        metadata,
+        processes=processes,
+        timeout=timeout,
+        after_commit=after_commit,
+    )

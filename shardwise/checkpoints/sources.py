@@ -7,8 +7,6 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from shardwise.checkpoints.blocks import stored_dtype
-from shardwise.checkpoints.group import Group
-from shardwise.checkpoints.location import location_of
 from shardwise.checkpoints.manifest import (
     DTYPES,
     ArrayLeaf,
@@ -16,13 +14,13 @@ from shardwise.checkpoints.manifest import (
     Leaf,
     Part,
     ValueLeaf,
-    check_metadata,
     check_value,
 )
-from shardwise.checkpoints.save import Save, check_free
+from shardwise.checkpoints.save import Save, start_save
 from shardwise.checkpoints.snapshot import Snapshot, add_part, blocks_of, is_packed
 from shardwise.errors import CheckpointError
 from shardwise.runtime.box import whole
+from shardwise.runtime.client import process_count
 
 
 class Source(Protocol):
@@ -61,13 +59,17 @@ def save_sources(
         metadata: a JSON object to save beside them.
 
     Raises:
-        CheckpointError: if a leaf cannot be saved, or if there is a checkpoint at `path`.
+        CheckpointExists: if something else is at `path`.
+        CheckpointError: if a leaf cannot be saved, if there are several processes, or if the save before has failed
+            and nobody waited for it.
     """
-    location = location_of(path)
-    group = Group(f"import {location}", 600)
-    if group.count > 1:
+    if process_count() > 1:
         raise CheckpointError("files are imported by one process")
-    check_free(location)
+    return start_save(path, lambda process: _snapshot(leaves), metadata)
+
+
+def _snapshot(leaves: Mapping[str, tuple[tuple[bool, ...], Any]]) -> Snapshot:
+    """Return the leaves to write. Arrays in folders of their own stay in their sources; small ones are read."""
     saved: dict[str, Leaf] = {}
     shards: dict[str, Any] = {}
     pack = bytearray()
@@ -86,4 +88,4 @@ def save_sources(
             storage = blocks_of(number, shape, dtype)
             shards[name] = [(box, stored)]
         saved[name] = ArrayLeaf(dtype, shape, None, True, "host", storage, positions)
-    return Save(location, Snapshot(saved, shards, bytes(pack)), check_metadata(metadata), group, None)
+    return Snapshot(saved, shards, bytes(pack))

@@ -24,6 +24,18 @@ TIME_LIMIT = 120  # seconds
 KILLS = 20
 
 
+def run_python(code, *arguments, prefix=()):
+    """Run code in a Python process of its own, by the command `prefix`; return the lines that it prints."""
+    return subprocess.run(
+        [*prefix, sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ).stdout.splitlines()
+
+
 def check_steps(manager):
     """Check that every listed step is complete, bit for bit."""
     for step in manager.steps():
@@ -148,12 +160,51 @@ def test_the_error_of_a_save_that_nobody_waited_for_comes_with_the_next(tmp_path
     checkpoints.save(tmp_path / "three", {"x": jnp.ones(3)}).wait()
 
 
-def test_a_program_that_ends_waits_for_its_save(tmp_path):
-    code = (
-        "import numpy as np\nfrom shardwise import checkpoints\n"
-        f"checkpoints.save({str(tmp_path / 'one')!r}, {{'x': np.ones(1 << 22)}})"
-    )
-    subprocess.run(
-        [sys.executable, "-c", code], timeout=TIME_LIMIT, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert checkpoints.verify(tmp_path / "one") == 1 << 25
+@pytest.mark.parametrize("source", ["a tree", "a file"])
+def test_a_program_that_ends_waits_for_its_save(tmp_path, source):
+    one, two, file = (str(tmp_path / name) for name in ("one", "two", "x.safetensors"))
+    if source == "a tree":
+        code = f"import numpy as np; checkpoints.save({one!r}, {{'x': np.ones(1 << 22)}})"
+    else:
+        checkpoints.save(two, {"x": np.ones(1 << 22)}).wait()
+        checkpoints.export_safetensors(two, file)
+        code = f"checkpoints.import_safetensors([{file!r}], {one!r})"
+    run_python(f"from shardwise import checkpoints\n{code}")
+    assert checkpoints.verify(one) == 1 << 25
+
+
+def test_a_save_waits_for_the_import_before(tmp_path):
+    checkpoints.save(tmp_path / "one", {"x": np.ones(1 << 20)}).wait()
+    checkpoints.export_safetensors(tmp_path / "one", tmp_path / "x.safetensors")
+    imported = checkpoints.import_safetensors([tmp_path / "x.safetensors"], tmp_path / "two")
+    started = checkpoints.save(tmp_path / "three", {"x": 1})
+    assert imported.done()
+    imported = checkpoints.import_safetensors([tmp_path / "x.safetensors"], tmp_path / "four")
+    assert started.done()
+    imported.wait()
+
+
+def occupy(path, what):
+    match what:
+        case "folder":
+            (path / "data").mkdir(parents=True)
+        case "file":
+            path.write_text("")
+        case "link":
+            (path.parent / "elsewhere").mkdir()
+            path.symlink_to(path.parent / "elsewhere")
+
+
+@pytest.mark.parametrize("what", ["folder", "file", "link"])
+def test_a_path_that_is_not_free_is_refused_before_anything_is_written(tmp_path, what):
+    occupy(tmp_path / "one", what)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(CheckpointExists, match="one exists, and it is not an empty folder: choose another name"):
+        checkpoints.save(tmp_path / "one", {"x": 1})
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_empty_folder_is_free(tmp_path):
+    (tmp_path / "one").mkdir()
+    checkpoints.save(tmp_path / "one", {"x": 1}).wait()
+    assert checkpoints.restore(tmp_path / "one") == {"x": 1}
