@@ -1,10 +1,9 @@
 """The command `shardwise checkpoint`: list, inspect, verify, compare, export and import checkpoints."""
 
-import math
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from time import sleep
 
@@ -16,10 +15,10 @@ from rich.table import Table
 from shardwise.checkpoints.location import location_of
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Leaf
 from shardwise.checkpoints.orbax import import_orbax
-from shardwise.checkpoints.read import Reader
+from shardwise.checkpoints.read import HostArray, Reader
 from shardwise.checkpoints.safetensors import export_safetensors, import_safetensors
 from shardwise.checkpoints.save import Save
-from shardwise.checkpoints.verify import blocks_of_leaf, verify
+from shardwise.checkpoints.verify import verify
 from shardwise.errors import CheckpointError, CorruptCheckpoint
 
 
@@ -140,11 +139,13 @@ def _verify_one(path: str) -> int:
 def _diff(first: str, second: str) -> int:
     readers = Reader(first), Reader(second)
     before, after = (reader.manifest.leaves for reader in readers)
+    common = [name for name in before if name in after]
+    equal_types = [name for name in common if str(before[name]) == str(after[name])]
+    changes = {name: f"{before[name]}, then {after[name]}" for name in common if str(before[name]) != str(after[name])}
+    changes |= _changed_elements(readers, [name for name in equal_types if isinstance(before[name], ArrayLeaf)])
     differences = [f"- {name}: {before[name]}" for name in before if name not in after]
     differences += [f"+ {name}: {after[name]}" for name in after if name not in before]
-    for name in before:
-        if name in after and (difference := _leaf_difference(readers, name)):
-            differences.append(f"! {name}: {difference}")
+    differences += [f"! {name}: {changes[name]}" for name in common if name in changes]
     for difference in differences:
         print(difference)
     if not differences:
@@ -152,23 +153,33 @@ def _diff(first: str, second: str) -> int:
     return 1 if differences else 0
 
 
-def _leaf_difference(readers: tuple[Reader, Reader], name: str) -> str | None:
-    first, second = (reader.manifest.leaves[name] for reader in readers)
-    if not isinstance(first, ArrayLeaf) or not isinstance(second, ArrayLeaf):
-        return None if str(first) == str(second) else f"{first}, then {second}"
-    if str(first) != str(second):
-        return f"{first}, then {second}"
-    different, largest = 0, 0.0
-    for box in blocks_of_leaf(first):
-        blocks = [reader.read_box(name, box).reshape(-1) for reader in readers]
-        bits = [block.view(np.uint8).reshape(len(block), -1) for block in blocks]
+def _changed_elements(readers: tuple[Reader, Reader], names: Sequence[str]) -> dict[str, str]:
+    """Return, for each array of the same type in both checkpoints that differs, how many elements differ."""
+    small = set(readers[0].small) & set(readers[1].small)
+    changes: dict[str, str] = {}
+    for batch in readers[0].batches(name for name in names if name in small):
+        arrays = [dict(reader.read_small(batch)) for reader in readers]
+        changes |= {name: change for name in batch if (change := _change([[each[name] for each in arrays]]))}
+    for name in names:
+        if name not in small:
+            boxes = readers[0].boxes(name)
+            if change := _change([reader.read_box(name, box) for reader in readers] for box in boxes):
+                changes[name] = change
+    return changes
+
+
+def _change(pairs: Iterable[Sequence[HostArray]]) -> str | None:
+    """Return how many elements of an array differ, which comes in pairs of blocks; None if none does."""
+    different, total, largest = 0, 0, 0.0
+    for pair in pairs:
+        blocks = [block.reshape(-1) for block in pair]
+        bits = [block.view(np.uint8).reshape(len(block), block.itemsize) for block in blocks]
         unequal = np.any(bits[0] != bits[1], axis=1)
+        total += len(unequal)
         different += int(np.sum(unequal))
         values = [block[unequal].astype(np.complex128 if block.dtype.kind == "c" else float) for block in blocks]
         largest = max(largest, float(np.nanmax(np.abs(values[0] - values[1]), initial=0.0)))
-    if not different:
-        return None
-    return f"{different:,} of {math.prod(first.shape):,} elements differ in bits, by at most {largest:.3g}"
+    return f"{different:,} of {total:,} elements differ in bits, by at most {largest:.3g}" if different else None
 
 
 def _export(path: str, file: str) -> int:

@@ -1,6 +1,6 @@
 """Compare what a checkpoint holds with what a program asks for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from shardwise.checkpoints.manifest import ArrayLeaf, Leaf
 from shardwise.checkpoints.target import Target, logical_type
@@ -8,7 +8,13 @@ from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import is_key
 from shardwise.errors import CheckpointMismatch
 
-_MOST = 50  # differences in a message
+_MOST = 50  # lines in a message
+
+
+def listed(lines: Sequence[str]) -> str:
+    """Return the end of a message that lists `lines`, of many only the first."""
+    shown = "".join(f"\n  {line}" for line in lines[:_MOST])
+    return shown if len(lines) <= _MOST else f"{shown}\n  and {len(lines) - _MOST} more"
 
 
 def check_targets(
@@ -47,10 +53,8 @@ def check_targets(
             if name not in targets
         ]
     if differences:
-        shown = "".join(f"\n  {difference}" for difference in differences[:_MOST])
-        more = f"\n  and {len(differences) - _MOST} more" if len(differences) > _MOST else ""
         raise CheckpointMismatch(
-            f"{path} differs from what the program asks for in {len(differences)} leaves:{shown}{more}\n"
+            f"{path} differs from what the program asks for in {len(differences)} leaves:{listed(differences)}\n"
             "cast=True converts dtypes; allow_missing=True keeps the program's leaves; allow_extra=True ignores those "
             "of the checkpoint.",
             tuple(differences),

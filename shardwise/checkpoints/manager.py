@@ -218,7 +218,9 @@ class Manager:
         """
         candidates = self.steps()[::-1] if step is None else [step]
         for number in candidates:
-            restored, corruption, error = None, None, None
+            restored: Restored | None = None
+            corruption: str | None = None
+            error: Exception | None = None
             try:
                 restored = self._restore_step(number, like, options)
             except CorruptCheckpoint as failure:

@@ -11,9 +11,9 @@ import numpy as np
 from shardwise.checkpoints.blocks import open_blocks, pack_blocks, storage_error_text, stored_dtype
 from shardwise.checkpoints.context import read_context
 from shardwise.checkpoints.location import MANIFEST, Location, location_of
-from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part
+from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part, Shape
 from shardwise.errors import CheckpointError, CorruptCheckpoint
-from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text
+from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text, cut, whole
 
 _PACK_WINDOW = 1 << 24  # bytes of a pack that are read at a time
 
@@ -26,6 +26,13 @@ class Reader:
 
     Args:
         path: the folder or URL.
+
+    Attributes:
+        path: the path as text.
+        location: where its files are.
+        manifest: what it holds.
+        large: the names of arrays that have folders of their own.
+        small: the names of arrays in packs.
 
     Raises:
         CheckpointError: if there is no checkpoint at `path`.
@@ -43,11 +50,35 @@ class Reader:
                 "are missing or cut"
             )
         self._context = read_context()
+        self._folder, self._store = "", None  # the zarr3 array that was opened last
+        arrays = self.manifest.arrays.items()
+        self.large = [name for name, leaf in arrays if isinstance(leaf.storage, Chunked)]
+        self.small = [name for name, leaf in arrays if not isinstance(leaf.storage, Chunked)]
+
+    def boxes(self, name: str) -> list[Box]:
+        """Return the boxes to read an array in: those of the files of a large array, and all of a small one."""
+        leaf = self.manifest.arrays[name]
+        if isinstance(leaf.storage, Chunked):
+            return list(cut(whole(leaf.shape), leaf.storage.file_shape))
+        return [whole(leaf.shape)]
+
+    def batches(self, names: Iterable[str]) -> Iterator[list[str]]:
+        """Group small arrays that can be read together, in the same order."""
+        batch: list[str] = []
+        nbytes = 0
+        for name in names:
+            nbytes += self.manifest.arrays[name].nbytes
+            if batch and nbytes > _PACK_WINDOW:
+                yield batch
+                batch, nbytes = [], self.manifest.arrays[name].nbytes
+            batch.append(name)
+        if batch:
+            yield batch
 
     def read_boxes(
         self, boxes: Iterable[tuple[str, Box]], memory_limit: int = 1 << 31
     ) -> Iterator[tuple[str, Box, HostArray]]:
-        """Read boxes of arrays that have folders of their own, in order.
+        """Read boxes of large arrays, in order.
 
         Args:
             boxes: names of arrays, and indices into them.
@@ -58,31 +89,33 @@ class Reader:
         """
         waiting: deque[tuple[str, Box, int, Any]] = deque()
         used = 0
-        stores: dict[str, Any] = {}
         for name, box in boxes:
             leaf = self.manifest.arrays[name]
             nbytes = box_size(box) * leaf.dtype.itemsize
             while waiting and used + nbytes > memory_limit:
                 used -= waiting[0][2]
                 yield self._result(*waiting.popleft())
-            if name not in stores:
-                assert isinstance(leaf.storage, Chunked)
-                stores = {name: self._open(leaf, leaf.storage)}  # arrays come one after the other
-            waiting.append((name, box, nbytes, stores[name][box_index(box)].read()))
+            assert isinstance(leaf.storage, Chunked)
+            store = self._open(leaf.shape, leaf.dtype, leaf.storage)
+            waiting.append((name, box, nbytes, store[box_index(box)].read()))
             used += nbytes
         while waiting:
             yield self._result(*waiting.popleft())
 
     def read_box(self, name: str, box: Box) -> HostArray:
-        """Read one box of an array."""
+        """Read one box of a large or small array."""
         if isinstance(self.manifest.arrays[name].storage, Chunked):
             ((_, _, data),) = self.read_boxes([(name, box)])
             return data
         ((_, data),) = self.read_small([name])
         return data[box_index(box)]
 
-    def _open(self, leaf: ArrayLeaf, blocks: Chunked) -> Any:
-        return open_blocks(self.location, leaf.shape, leaf.dtype, blocks, self._context).result()
+    def _open(self, shape: Shape, dtype: np.dtype[Any], blocks: Chunked) -> Any:
+        """Return a zarr3 array. The last one stays open, because the boxes of an array are read one after the other."""
+        if self._folder != blocks.folder:
+            self._store = open_blocks(self.location, shape, dtype, blocks, self._context).result()
+            self._folder = blocks.folder
+        return self._store
 
     def _result(self, name: str, box: Box, nbytes: int, future: Any) -> tuple[str, Box, HostArray]:
         leaf = self.manifest.arrays[name]
@@ -93,7 +126,7 @@ class Reader:
         return name, box, data.view(leaf.dtype)
 
     def read_small(self, names: Iterable[str]) -> Iterator[tuple[str, HostArray]]:
-        """Read packed arrays, in the order in which they become complete.
+        """Read small arrays, in the order in which they become complete.
 
         Returns:
             An iterator of the names and the elements.
@@ -147,8 +180,7 @@ class Reader:
             return b""
         nbytes = self.manifest.packs[process]
         try:
-            blocks = pack_blocks(process, nbytes)
-            store = open_blocks(self.location, (nbytes,), np.dtype(np.uint8), blocks, self._context).result()
+            store = self._open((nbytes,), np.dtype(np.uint8), pack_blocks(process, nbytes))
             return bytes(store[start:stop].read().result().data)
         except Exception as error:
             shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

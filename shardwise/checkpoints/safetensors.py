@@ -15,13 +15,13 @@ import numpy as np
 
 from shardwise.checkpoints.blocks import stored_dtype
 from shardwise.checkpoints.fields import Fields
-from shardwise.checkpoints.manifest import ArrayLeaf, Chunked
+from shardwise.checkpoints.manifest import Shape
 from shardwise.checkpoints.names import join_keys, split_name
 from shardwise.checkpoints.read import Reader
 from shardwise.checkpoints.save import Save
 from shardwise.checkpoints.sources import save_sources
 from shardwise.errors import CheckpointError, CorruptCheckpoint
-from shardwise.runtime.box import box_index, cut, whole
+from shardwise.runtime.box import box_index
 
 _LARGEST_HEADER = 100_000_000  # bytes, as the format says
 _DTYPES = {
@@ -128,7 +128,8 @@ def export_safetensors(path: str | os.PathLike[str], file: str | os.PathLike[str
         The number of bytes of the arrays.
 
     Raises:
-        CheckpointError: if the file exists, or if safetensors has no name for a dtype.
+        CheckpointError: if the file exists, if safetensors has no name for a dtype, or if two arrays would have one
+            name, because a key has a dot.
         CorruptCheckpoint: if the checkpoint was changed.
 
     Example:
@@ -145,6 +146,8 @@ def export_safetensors(path: str | os.PathLike[str], file: str | os.PathLike[str
     for name, leaf in reader.manifest.arrays.items():
         if leaf.dtype not in _NAMES:
             raise CheckpointError(f"{reader.path}: {name!r} is {leaf}, and safetensors has no name for that dtype")
+        if _plain(name) in header:
+            raise CheckpointError(f"{reader.path}: two arrays would have the name {_plain(name)!r}: rename one")
         header[_plain(name)] = {
             "dtype": _NAMES[leaf.dtype],
             "shape": list(leaf.shape),
@@ -158,10 +161,17 @@ def export_safetensors(path: str | os.PathLike[str], file: str | os.PathLike[str
         with partial.open("wb") as opened:
             opened.write(len(text).to_bytes(8, "little") + text)
             opened.truncate(8 + len(text) + offset)
-        for name, leaf in reader.manifest.arrays.items():
-            if leaf.nbytes:
-                start = 8 + len(text) + header[_plain(name)]["data_offsets"][0]
-                _export_array(reader, name, leaf, np.memmap(partial, np.uint8, "r+", start, (leaf.nbytes,)))
+        starts = {name: 8 + len(text) + header[_plain(name)]["data_offsets"][0] for name in reader.manifest.arrays}
+        for name, data in reader.read_small(reader.small):
+            if data.nbytes:
+                _map(partial, starts[name], data.dtype, data.shape)[...] = data.view(stored_dtype(data.dtype))
+        for name in reader.large:
+            leaf = reader.manifest.arrays[name]
+            elements = _map(partial, starts[name], leaf.dtype, leaf.shape)
+            for _, box, data in reader.read_boxes((name, box) for box in reader.boxes(name)):
+                elements[box_index(box)] = data.view(elements.dtype)
+        with partial.open("rb") as opened:
+            os.fsync(opened.fileno())
         partial.rename(target)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -169,16 +179,9 @@ def export_safetensors(path: str | os.PathLike[str], file: str | os.PathLike[str
     return offset
 
 
-def _export_array(reader: Reader, name: str, leaf: ArrayLeaf, mapped: np.memmap[Any, Any]) -> None:
-    if isinstance(leaf.storage, Chunked):
-        elements = mapped.view(stored_dtype(leaf.dtype)).reshape(leaf.shape)
-        boxes = [(name, box) for box in cut(whole(leaf.shape), leaf.storage.file_shape)]
-        for _, box, data in reader.read_boxes(boxes):
-            elements[box_index(box)] = data.view(stored_dtype(leaf.dtype))
-    else:
-        for _, data in reader.read_small([name]):
-            mapped[:] = np.frombuffer(data.tobytes(), np.uint8)
-    mapped.flush()
+def _map(file: Path, start: int, dtype: np.dtype[Any], shape: Shape) -> np.memmap[Any, Any]:
+    """Return an array of a file, mapped into memory to be written, in the dtype in which elements are stored."""
+    return np.memmap(file, stored_dtype(dtype), "r+", start, shape)
 
 
 def _plain(name: str) -> str:

@@ -2,16 +2,16 @@
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import numpy as np
 
 from shardwise.checkpoints.blocks import pack_blocks, zarr_file
-from shardwise.checkpoints.manifest import ArrayLeaf, Chunked
+from shardwise.checkpoints.compare import listed
+from shardwise.checkpoints.manifest import Chunked
 from shardwise.checkpoints.read import Reader
 from shardwise.errors import CorruptCheckpoint
-from shardwise.runtime.box import Box, box_size, cut, whole
-
-_MOST = 50  # problems in a message
+from shardwise.runtime.box import box_size
 
 
 def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> int:
@@ -34,28 +34,50 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
         16
     """
     reader = Reader(path)
-    problems, done, total = list(_metadata_problems(reader)), 0, reader.manifest.nbytes
-    for name, leaf in reader.manifest.arrays.items():
-        for box in blocks_of_leaf(leaf):
-            try:
-                reader.read_box(name, box)
-            except CorruptCheckpoint as error:
-                problems.append(str(error).removeprefix(f"{reader.path}: "))
-            done += box_size(box) * leaf.dtype.itemsize
-            if progress is not None:
-                progress(done, total)
+    problems = list(_metadata_problems(reader))
+    done, total = 0, reader.manifest.nbytes
+    for nbytes, found in chain(_small_problems(reader), _large_problems(reader)):
+        problems += found
+        done += nbytes
+        if progress is not None:
+            progress(done, total)
     if problems:
-        shown = "".join(f"\n  {problem}" for problem in problems[:_MOST])
-        more = f"\n  and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
-        raise CorruptCheckpoint(f"{reader.path} is corrupt in {len(problems)} places:{shown}{more}")
+        places = [problem.removeprefix(f"{reader.path}: ") for problem in problems]
+        raise CorruptCheckpoint(f"{reader.path} is corrupt in {len(places)} places:{listed(places)}")
     return total
 
 
-def blocks_of_leaf(leaf: ArrayLeaf) -> list[Box]:
-    """Return the boxes of the files of a large array; that of a small array is the whole array."""
-    if isinstance(leaf.storage, Chunked):
-        return list(cut(whole(leaf.shape), leaf.storage.file_shape))
-    return [whole(leaf.shape)]
+def _small_problems(reader: Reader) -> Iterator[tuple[int, list[str]]]:
+    """Read small arrays; return an iterator of the bytes that were read, and of what is wrong with them."""
+    for names in reader.batches(reader.small):
+        nbytes = sum(reader.manifest.arrays[name].nbytes for name in names)
+        yield nbytes, list(_corrupt_arrays(reader, names))
+
+
+def _corrupt_arrays(reader: Reader, names: list[str]) -> Iterator[str]:
+    """Read small arrays together, and only after an error in halves, to name each array that is corrupt."""
+    try:
+        for _ in reader.read_small(names):
+            pass
+    except CorruptCheckpoint as error:
+        if len(names) == 1:
+            yield str(error)
+        else:
+            middle = len(names) // 2
+            yield from _corrupt_arrays(reader, names[:middle])
+            yield from _corrupt_arrays(reader, names[middle:])
+
+
+def _large_problems(reader: Reader) -> Iterator[tuple[int, list[str]]]:
+    """Read large arrays; return an iterator of the bytes that were read, and of what is wrong with them."""
+    for name in reader.large:
+        for box in reader.boxes(name):
+            problems = []
+            try:
+                reader.read_box(name, box)
+            except CorruptCheckpoint as error:
+                problems.append(str(error))
+            yield box_size(box) * reader.manifest.arrays[name].dtype.itemsize, problems
 
 
 def _metadata_problems(reader: Reader) -> Iterator[str]:

@@ -8,7 +8,9 @@ import pytest
 
 import shardwise.numpy as jnp
 from shardwise import checkpoints
+from shardwise.checkpoints import blocks, read, snapshot
 from shardwise.checkpoints.commands import add_checkpoint_command, run_checkpoint_command
+from shardwise.checkpoints.read import Reader
 from shardwise.checkpoints.safetensors import read_safetensors
 from shardwise.errors import CorruptCheckpoint
 
@@ -58,6 +60,52 @@ def test_diff(saved, tmp_path, capsys):
     ]
 
 
+def test_diff_of_a_small_and_a_large_array(tmp_path, capsys, monkeypatch):
+    checkpoints.save(tmp_path / "a", {"x": jnp.arange(300.0), "y": jnp.arange(2), "z": jnp.zeros((0, 2))}).wait()
+    monkeypatch.setattr(snapshot, "LARGEST_PACKED", 100)
+    tree = {"x": jnp.arange(300.0).at[7].set(0), "y": jnp.arange(2), "z": jnp.zeros((0, 2))}
+    checkpoints.save(tmp_path / "b", tree).wait()
+    assert run("diff", tmp_path / "a", tmp_path / "b") == 1
+    assert capsys.readouterr().out == "! x: 1 of 300 elements differ in bits, by at most 7\n"
+
+
+def test_small_arrays_are_read_together(tmp_path, monkeypatch, capsys):
+    tree = [jnp.full(9, number) for number in range(200)]
+    for name in ("a", "b"):
+        checkpoints.save(tmp_path / name, tree).wait()
+    reads, read_pack = [], Reader._read_pack
+    monkeypatch.setattr(Reader, "_read_pack", lambda self, *range: reads.append(range) or read_pack(self, *range))
+    for command, count in ((("verify", "a"), 1), (("diff", "a", "b"), 2), (("export", "a", "x"), 1)):
+        assert run(command[0], *(tmp_path / name for name in command[1:])) == 0
+        assert len(reads) == count, command
+        reads.clear()
+    np.testing.assert_array_equal(read_safetensors(tmp_path / "x")["113"], [113] * 9)
+
+
+def test_verify_names_every_corrupt_small_array(tmp_path):
+    checkpoints.save(tmp_path / "a", [np.full(70_000, number) for number in range(20)]).wait()
+    content = bytearray((file := tmp_path / "a/packs/0/c/0").read_bytes())
+    for number in (3, 17):
+        content[number * 560_000 + 40_000] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CorruptCheckpoint) as caught:
+        checkpoints.verify(tmp_path / "a")
+    first, *lines = str(caught.value).splitlines()
+    assert f"is corrupt in {len(lines)} places" in first
+    assert {line.split("'")[1] for line in lines} == {"1", "2", "3", "16", "17", "18"}  # in chunks 1 and 9
+
+
+def test_a_store_is_opened_once_for_all_boxes(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "LARGEST_FILE", 1 << 20)
+    monkeypatch.setattr(snapshot, "LARGEST_FILE", 1 << 20)
+    checkpoints.save(tmp_path / "a", {"x": np.arange(1 << 20), "y": np.arange(1 << 19)}).wait()
+    opened = []
+    monkeypatch.setattr(read, "open_blocks", lambda *args: opened.append(args[3].folder) or blocks.open_blocks(*args))
+    assert len(Reader(tmp_path / "a").boxes("x")) == 8
+    checkpoints.verify(tmp_path / "a")
+    assert opened == ["arrays/0", "arrays/1"]
+
+
 def test_diff_compares_bits(tmp_path, capsys):
     checkpoints.save(tmp_path / "a", {"x": jnp.array([0.0, jnp.nan])}).wait()
     checkpoints.save(tmp_path / "b", {"x": jnp.array([-0.0, jnp.nan])}).wait()
@@ -94,6 +142,12 @@ def test_dtypes_of_safetensors(tmp_path):
         assert array.dtype == np.asarray(tree[name]).dtype and array.tobytes() == np.asarray(tree[name]).tobytes()
     checkpoints.save(tmp_path / "four", {"x": jnp.arange(3).astype(jnp.int4)}).wait()
     assert run("export", tmp_path / "four", tmp_path / "y") == 1 and not (tmp_path / "y").exists()
+
+
+def test_arrays_that_would_have_one_name_are_not_exported(tmp_path, capsys):
+    checkpoints.save(tmp_path / "one", {"a.b": jnp.ones(2), "a": {"b": jnp.zeros(3)}}).wait()
+    assert run("export", tmp_path / "one", tmp_path / "x") == 1
+    assert "two arrays would have the name 'a.b'" in capsys.readouterr().err and not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(
