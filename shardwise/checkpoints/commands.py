@@ -1,8 +1,11 @@
-"""The command `shardwise checkpoint`: list, inspect, verify, compare, export and import checkpoints."""
+"""The command `shardwise checkpoint`: list, inspect, verify, compare, export and import checkpoints.
+
+`launch/checkpoint_parser.py` has its arguments.
+"""
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from time import sleep
@@ -20,26 +23,6 @@ from shardwise.checkpoints.safetensors import export_safetensors, import_safeten
 from shardwise.checkpoints.save import Save
 from shardwise.checkpoints.verify import verify
 from shardwise.errors import CheckpointError, CorruptCheckpoint
-
-
-def add_checkpoint_command(parser: ArgumentParser) -> None:
-    """Add the subcommands to the parser of `shardwise checkpoint`."""
-    commands = parser.add_subparsers(dest="checkpoint_command", required=True, metavar="COMMAND")
-    listing = commands.add_parser("ls", help="list the checkpoints in a folder")
-    listing.add_argument("path", help="a folder, or a URL such as s3://bucket/run")
-    inspect = commands.add_parser("inspect", help="print what a checkpoint holds")
-    inspect.add_argument("path", help="the checkpoint")
-    check = commands.add_parser("verify", help="read every byte of checkpoints, and compare it with its checksum")
-    check.add_argument("paths", nargs="+", help="the checkpoints")
-    diff = commands.add_parser("diff", help="compare two checkpoints, bit for bit")
-    diff.add_argument("first")
-    diff.add_argument("second")
-    export = commands.add_parser("export", help="write the arrays of a checkpoint to a safetensors file")
-    export.add_argument("path", help="the checkpoint")
-    export.add_argument("file", help="the safetensors file")
-    importing = commands.add_parser("import", help="make a checkpoint of safetensors files or of an Orbax checkpoint")
-    importing.add_argument("sources", nargs="+", help="safetensors files, or the folder of one Orbax checkpoint")
-    importing.add_argument("path", help="where the checkpoint will be")
 
 
 def run_checkpoint_command(parsed: Namespace) -> int:

@@ -7,13 +7,20 @@ from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shardwise.checkpoints.commands import add_checkpoint_command, run_checkpoint_command
+from shardwise.launch.checkpoint_parser import add_checkpoint_arguments
 from shardwise.launch.doctor import run_doctor
 from shardwise.launch.launcher import Launcher, python_command
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.script import run_script
+from shardwise.lazy import lazy_module
 from shardwise.version import __version__
+
+if TYPE_CHECKING:
+    from shardwise.checkpoints import commands as checkpoint_commands
+else:  # it loads the API, rich and the checkpoints, which the other commands do not need
+    checkpoint_commands = lazy_module("shardwise.checkpoints.commands")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _check_script(parser, parsed)
             return _launch(parser, parsed)
         case "checkpoint":
-            return run_checkpoint_command(parsed)
+            return checkpoint_commands.run_checkpoint_command(parsed)
         case _:
             return run_doctor(as_json=parsed.json)
 
@@ -72,7 +79,7 @@ def _parser() -> ArgumentParser:
     launch.add_argument("--as-jax", action="store_true", help="`import jax` is Shardwise in the script")
     _add_script(launch)
 
-    add_checkpoint_command(
+    add_checkpoint_arguments(
         commands.add_parser("checkpoint", help="list, verify, compare, export and import checkpoints")
     )
 

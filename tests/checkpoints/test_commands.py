@@ -9,15 +9,16 @@ import pytest
 import shardwise.numpy as jnp
 from shardwise import checkpoints
 from shardwise.checkpoints import blocks, read, snapshot
-from shardwise.checkpoints.commands import add_checkpoint_command, run_checkpoint_command
+from shardwise.checkpoints.commands import run_checkpoint_command
 from shardwise.checkpoints.read import Reader
 from shardwise.checkpoints.safetensors import read_safetensors
 from shardwise.errors import CorruptCheckpoint
+from shardwise.launch.checkpoint_parser import add_checkpoint_arguments
 
 
 def run(*arguments):
     parser = ArgumentParser()
-    add_checkpoint_command(parser)
+    add_checkpoint_arguments(parser)
     return run_checkpoint_command(parser.parse_args([str(argument) for argument in arguments]))
 
 
