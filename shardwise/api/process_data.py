@@ -11,27 +11,19 @@ import numpy as np
 
 from shardwise.api.jit import jit
 from shardwise.caches import registered_cache
-from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce.sum import Sum
-from shardwise.compiler.shardings.mesh import Mesh, device_grid, mesh_context
+from shardwise.compiler.shardings.mesh import Mesh, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.execute.transfer import transfer
-from shardwise.runtime.array import ArrayImpl, array_signature, put_shards
+from shardwise.execute.process_rows import WORD, NumpyArray, gather_words, process_mesh, row_of_each_process
 from shardwise.runtime.client import devices, process_count
 from shardwise.runtime.sharding import NamedSharding
-
-NumpyArray = np.ndarray[Any, Any]
-WORD = np.dtype(np.uint32)
 
 
 def gather_rows(x: NumpyArray) -> NumpyArray:
     """Return the arrays of all processes, stacked along a new first dim. They have one shape and dtype."""
     if process_count() == 1:
         return x[None]
-    with mesh_context.entered(None):
-        rows = _row_of_each_process(_words(x))
-        gathered = transfer(rows, NamedSharding(_process_mesh(), PartitionSpec())).numpy()
-    return np.stack([_from_words(row, x) for row in gathered])
+    return np.stack([_from_words(row, x) for row in gather_words(_words(x), _all_processes())])
 
 
 def broadcast_row(x: NumpyArray, is_source: bool) -> NumpyArray:
@@ -44,7 +36,7 @@ def broadcast_row(x: NumpyArray, is_source: bool) -> NumpyArray:
     row = np.concatenate([np.array([is_source], WORD), words if is_source else np.zeros_like(words)])
     if process_count() > 1:
         with mesh_context.entered(None):
-            row = _row_sum(_process_mesh())(_row_of_each_process(row)).numpy()
+            row = _row_sum(_all_processes())(row_of_each_process(row, _all_processes())).numpy()
     if row[0] != 1:
         raise ValueError(f"broadcast_one_to_all: one process must be the source, not {row[0]}")
     return _from_words(row[1:], x)
@@ -74,26 +66,14 @@ def describe_groups(rows: NumpyArray) -> str:
     return f"Processes with the same value: {'; '.join(texts)}."
 
 
-@registered_cache(maxsize=1)
-def _process_mesh() -> Mesh:
+def _all_processes() -> Mesh:
     """Return the mesh of the first device of each process."""
-    first: dict[int, Any] = {}
-    for device in devices():
-        first.setdefault(device.process_index, device)
-    return Mesh(device_grid([first[process] for process in sorted(first)], (len(first),)), ("process",))
+    return process_mesh(tuple(devices()))
 
 
 @registered_cache(maxsize=1)
 def _row_sum(mesh: Mesh) -> Any:
     return jit(Sum((0,)), out_shardings=NamedSharding(mesh, PartitionSpec()))
-
-
-def _row_of_each_process(words: NumpyArray) -> ArrayImpl:
-    """Return the array with one row of words per process."""
-    sharding = NamedSharding(_process_mesh(), PartitionSpec("process"))
-    row_type = ArrayType((1, len(words)), WORD)
-    buffers = put_shards([words[None]], row_type, sharding)
-    return ArrayImpl.of(buffers, array_signature(row_type.with_shape((process_count(), len(words))), sharding, True))
 
 
 def _words(x: NumpyArray) -> NumpyArray:
