@@ -5,6 +5,9 @@ sends its fingerprint (`Comparison`) and waits; the k-th comparison of a set has
 the same number of launches. Later launches update a rolling hash, which members send every so often: hashes of the
 same number of launches must be equal. When a difference is found, the processes are asked for the texts of the
 programs, and all processes of the set are told the first differing line.
+
+A callback runs in one process, and the others get its result; so the processes of a set also learn here whether the
+callbacks of a launch succeeded everywhere.
 """
 
 import json
@@ -14,7 +17,15 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import final
 
-from shardwise.processes.protocol import Comparison, Equal, Message, Mismatch, Progress
+from shardwise.processes.protocol import (
+    CallbackResult,
+    CallbacksEnded,
+    Comparison,
+    Equal,
+    Message,
+    Mismatch,
+    Progress,
+)
 
 _REMEMBERED = 256  # numbers of launches, and steps, whose hashes are kept for members that come later
 _LINE_LENGTH = 300  # characters of a line in a message
@@ -30,6 +41,7 @@ class _ProcessSet:
 
     ranks: list[int]
     waiting: dict[int, Comparison] = field(default_factory=dict)  # by rank
+    callbacks: dict[int, dict[int, CallbacksEnded]] = field(default_factory=dict)  # by launch and rank
     hashes: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)  # launch count: rank and hash
     steps: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)  # step: rank and launch count
     counts: dict[int, int] = field(default_factory=dict)  # the last known launch count, by rank
@@ -94,6 +106,21 @@ class LaunchComparison:
             state.waiting.clear()
             for member in state.ranks:
                 self._send(member, Equal(comparison.processes, comparison.number))
+
+    def receive_callbacks(self, rank: int, ended: CallbacksEnded) -> None:
+        """Tell the set whether a callback of a launch failed, when those of all processes have ended."""
+        state = self._set(ended.processes)
+        results = state.callbacks.setdefault(ended.launch, {})
+        results[rank] = ended
+        if len(results) < len(state.ranks):
+            return
+        state.callbacks = {launch: other for launch, other in state.callbacks.items() if launch > ended.launch}
+        failed, first = next(((rank, each) for rank, each in sorted(results.items()) if each.reason), (-1, ended))
+        for member in state.ranks:
+            self._send(
+                member,
+                CallbackResult(ended.processes, ended.launch, failed, first.step, first.reason, first.traceback),
+            )
 
     def _check_waiting(self, processes: str) -> None:
         """Find a member that waits with a program while another one has launched a different one instead."""

@@ -26,6 +26,7 @@ from shardwise.processes.protocol import (
     LINE_LIMIT,
     PROTOCOL_VERSION,
     Answer,
+    CallbacksEnded,
     Comparison,
     Connected,
     Failed,
@@ -357,6 +358,8 @@ class Coordinator:
                 self._check_early_exits()
             case Comparison():
                 self._comparison.receive_comparison(connection.rank, message)
+            case CallbacksEnded():
+                self._comparison.receive_callbacks(connection.rank, message)
             case Leave():
                 connection.leaving = True
                 connection.launches.update(message.launches)

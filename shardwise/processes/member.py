@@ -23,6 +23,8 @@ from shardwise.processes.protocol import (
     PROTOCOL_VERSION,
     TEXT_LIMIT,
     Answer,
+    CallbackResult,
+    CallbacksEnded,
     Comparison,
     Connected,
     Equal,
@@ -91,6 +93,7 @@ class Member:
         self._changed = threading.Condition()
         self._verdict: Failure | None = None
         self._equal: dict[str, int] = {}  # the last comparison on a set of processes
+        self._callbacks: dict[str, CallbackResult] = {}  # the last launch with callbacks on a set of processes
         self._may_leave = False
         self._closed = False
         self._send_lock = threading.Lock()
@@ -205,6 +208,10 @@ class Member:
                 with self._changed:
                     self._equal[message.processes] = message.number
                     self._changed.notify_all()
+            case CallbackResult():
+                with self._changed:
+                    self._callbacks[message.processes] = message
+                    self._changed.notify_all()
             case Request():
                 answer = self.answers.get(message.question)
                 self._send(Answer(message.number, answer(message.detail)[:TEXT_LIMIT] if answer else ""))
@@ -236,14 +243,40 @@ class Member:
         def is_equal() -> bool:
             return self._equal.get(comparison.processes, 0) >= comparison.number
 
-        def is_over() -> bool:
-            is_broken = self._closed or comparison.processes in self.mismatches
-            return is_equal() or is_broken or not self.failures.keys().isdisjoint(ranks)
-
         self._send(comparison)
+        self._wait_for_set(comparison.processes, ranks, is_equal, timeout)
+        return is_equal()
+
+    def exchange_callbacks(
+        self, processes: str, launch: int, error: BaseException | None, ranks: Collection[int], timeout: float
+    ) -> CallbackResult | None:
+        """Tell the other processes of a set whether a callback of a launch failed here, and wait for theirs.
+
+        Returns:
+            The result of all processes; None if one of them failed otherwise, or if `timeout` seconds pass before.
+        """
+        reason = "" if error is None else f"a callback raised {_last_line(error)}"
+        text = "" if error is None else "".join(traceback.format_exception(error))
+        self._send(CallbacksEnded(processes, launch, self.step, reason[:TEXT_LIMIT], text[-TEXT_LIMIT:]))
+
+        def has_ended() -> bool:
+            result = self._callbacks.get(processes)
+            return result is not None and result.launch >= launch
+
+        self._wait_for_set(processes, ranks, has_ended, timeout)
+        return self._callbacks[processes] if has_ended() else None
+
+    def _wait_for_set(
+        self, processes: str, ranks: Collection[int], is_complete: Callable[[], bool], timeout: float
+    ) -> None:
+        """Wait until a message completes something, or a process of the set fails, or launches differ."""
+
+        def is_over() -> bool:
+            is_broken = self._closed or processes in self.mismatches
+            return is_complete() or is_broken or not self.failures.keys().isdisjoint(ranks)
+
         with self._changed:
             self._changed.wait_for(is_over, timeout)
-            return is_equal()
 
     def error(self, processes: str, ranks: Collection[int]) -> PeerFailure | ProgramMismatch | None:
         """Return the error that launches on a set of processes raise, or None."""
@@ -256,7 +289,7 @@ class Member:
         """Tell the coordinator that this process ends with an exception."""
         self.has_uncaught_exception = True
         text = "".join(traceback.format_exception(error))
-        reason = f"it raised {''.join(traceback.format_exception_only(error)).strip()}"
+        reason = f"it raised {_last_line(error)}"
         self._send(Failed(reason[:TEXT_LIMIT], text[-TEXT_LIMIT:]))
 
     def ask_for_failure(self, processes: str, reason: str, lost: bool = False) -> PeerFailure:
@@ -314,6 +347,11 @@ def _connect(host: str, port: int, deadline: float, timeout: float) -> socket.so
                 "the address is right, and whether a firewall blocks the port."
             )
         time.sleep(_RETRY_INTERVAL)
+
+
+def _last_line(error: BaseException) -> str:
+    """Return type and message of an exception, as at the end of a traceback."""
+    return "".join(traceback.format_exception_only(error)).strip()
 
 
 def _as_error(failure: Failure) -> PeerFailure:

@@ -11,7 +11,7 @@ import socket
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, final, get_origin, get_type_hints
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 HELLO_LIMIT = 1 << 16  # bytes of the first line, before the token is known to be right
 LINE_LIMIT = 1 << 26  # bytes of later lines, which may hold the text of a program
 TEXT_LIMIT = 1 << 24  # characters of a text in a message
@@ -101,6 +101,21 @@ class Comparison(Message):
 
 @final
 @dataclass(frozen=True)
+class CallbacksEnded(Message):
+    """The callbacks of a launch have ended in this member, which waits for those of the other processes of the set.
+
+    `reason` and `traceback` describe the exception of a callback; both are empty if there was none.
+    """
+
+    processes: str
+    launch: int
+    step: int | None
+    reason: str
+    traceback: str
+
+
+@final
+@dataclass(frozen=True)
 class Answer(Message):
     """The answer to a `Request`."""
 
@@ -166,6 +181,19 @@ class Equal(Message):
 
     processes: str
     number: int
+
+
+@final
+@dataclass(frozen=True)
+class CallbackResult(Message):
+    """The callbacks of a launch have ended in all processes. `rank` is that of one that failed, or -1."""
+
+    processes: str
+    launch: int
+    rank: int
+    step: int | None
+    reason: str
+    detail: str
 
 
 @final

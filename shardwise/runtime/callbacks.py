@@ -2,8 +2,9 @@
 
 An exception cannot propagate through XLA: on several devices the others would wait for the failed one, and then abort
 the process. So a failing callback records its exception, the program continues with zeros, and the caller raises the
-exception after the run, unchanged or as the setting `callback_errors` says. On one device the callback stops XLA at
-once. The caller waits for programs with callbacks, so that no callback runs after the call.
+exception after the run, unchanged or as the setting `callback_errors` says. If several processes run the program, the
+others raise `PeerFailure` then (`process_set.py`). On one device the callback stops XLA at once. The caller waits for
+programs with callbacks, so that no callback runs after the call.
 """
 
 import traceback
@@ -50,6 +51,10 @@ class Callbacks:
         """Record a failure in every active run: a callback does not know which run called it."""
         for failures in list(self._runs.values()):
             failures.append(error)
+
+    def error(self) -> BaseException | None:
+        """Return the first exception of a callback in an active run, or None."""
+        return next((failures[0] for failures in list(self._runs.values()) if failures), None)
 
     @property
     def is_failing(self) -> bool:

@@ -29,7 +29,7 @@ compile_checks: list[Callable[[Any], None]] = []
 class Executable:
     """A compiled program. `run` accepts buffers that have the shardings of the program's inputs."""
 
-    __slots__ = ("loaded", "out_shardings", "run")
+    __slots__ = ("loaded", "out_shardings", "processes", "run")
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Executable:
             [array_signature(*each, committed) for each in zip(types, out_shardings, strict=True)]
         )
         has_callbacks = bool(module.callbacks)
-        processes = process_sets.of(ranks_of(devices)) if process_sets.member is not None else None
+        self.processes = processes = process_sets.of(ranks_of(devices)) if process_sets.member is not None else None
         launch = launcher(
             self.loaded,
             handlers,
@@ -67,7 +67,8 @@ class Executable:
         )
         if processes is not None:
             text = f"devices: {[device.id for device in devices]}\noptions: {options}\n{module.text}"
-            launch = processes.guard(launch, local.program.name, text)
+            callback_error = callbacks.error if has_callbacks else None
+            launch = processes.guard(launch, local.program.name, text, callback_error)
         run = callbacks.run()(launch) if has_callbacks else launch
         self.run: Callable[[list[Any]], list[ArrayImpl]] = guard.guarded(run, devices)
 

@@ -76,7 +76,13 @@ class ProcessSet:
         self._waiters = waiters
         self._timeout = timeout
 
-    def guard(self, launch: Callable[[list[Any]], Any], name: str, text: str) -> Callable[[list[Any]], Any]:
+    def guard(
+        self,
+        launch: Callable[[list[Any]], Any],
+        name: str,
+        text: str,
+        callback_error: Callable[[], BaseException | None] | None = None,
+    ) -> Callable[[list[Any]], Any]:
         """Return a function that checks and counts a launch, and makes it.
 
         Args:
@@ -84,6 +90,7 @@ class ProcessSet:
             name: the name of the program, for errors.
             text: everything that must be equal on all processes: the program, its devices and options. Source locations
             may differ.
+            callback_error: returns the exception of a callback of the run in this process; None without callbacks.
         """
         program = _Program(name, without_locations(text))
         fingerprint, programs, history = program.fingerprint, self.programs, self.history
@@ -99,14 +106,29 @@ class ProcessSet:
             if not count % REPORT_INTERVAL:
                 self._member.send_progress()
             try:
-                return launch(buffers)
+                results = launch(buffers)
             except RuntimeFailure as error:
                 if isinstance(error, (PeerFailure, ProgramMismatch)):
                     raise
                 self.explain(error, f"`{name}`")
                 raise
+            if callback_error is not None:
+                self._check_callbacks(name, count, callback_error())
+            return results
 
         return run
+
+    def _check_callbacks(self, name: str, launch: int, error: BaseException | None) -> None:
+        """Wait until the callbacks of a launch have ended in all processes; raise an error if one of another failed.
+
+        A callback that fails returns zeros, which all processes get.
+        """
+        result = self._member.exchange_callbacks(self.name, launch, error, self.ranks, self._timeout)
+        if result is None:
+            self.check()
+            raise self._find_failure(f"waited {self._timeout:.0f} s for the callbacks of `{name}`")
+        if result.rank not in (-1, self._member.rank):
+            raise PeerFailure(result.rank, result.step, f"{result.reason}, in `{name}`", result.detail)
 
     def check(self) -> None:
         """Raise an error if a process of the set failed, or launched a different program."""

@@ -9,6 +9,7 @@ import numpy as np
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.errors import PeerFailure
 from shardwise.experimental import colocated_python
 from shardwise.experimental import multihost_utils as utils
 from shardwise.sharding import Mesh, NamedSharding
@@ -92,6 +93,43 @@ def case_callbacks():
         sw.jit(lambda x: sw.debug.callback(seen.append, x, partitioned=True))(array)  # noqa: B023
         sw.effects_barrier()
         assert len(seen) == len(mesh.local_devices)
+
+
+def case_callback_errors():
+    """The process that runs the callback raises its exception, and the others a PeerFailure; then all go on."""
+    result_type = sw.ShapeDtypeStruct((6,), np.float32)
+    mesh, rank = meshes()[1], sw.process_index()
+    array = sw.device_put(numbers(6), NamedSharding(mesh, P("x")))
+    sw.distributed.report_step(7)
+
+    def fail(x):
+        raise ValueError("no such number")
+
+    def fail_in_last_process(x):
+        if sw.process_index() == sw.process_count() - 1:
+            fail(x)
+
+    first, last = mesh.flat_devices[0].process_index, sw.process_count() - 1
+    functions = {
+        "pure": (first, lambda x: sw.pure_callback(fail, result_type, x) + 1),
+        "io": (first, lambda x: sw.experimental.io_callback(fail, result_type, x, ordered=False)),
+        "ordered": (first, lambda x: sw.experimental.io_callback(fail, result_type, x, ordered=True)),
+        "debug": (first, lambda x: sw.debug.callback(fail, x)),
+        "partitioned": (last, lambda x: sw.debug.callback(fail_in_last_process, x, partitioned=True)),
+    }
+    for name, (culprit, function) in functions.items():
+        for _ in range(2):  # the second launch is not compared
+            try:
+                sw.jit(function)(array)
+            except ValueError as error:
+                assert (str(error), rank) == ("no such number", culprit), name
+            except PeerFailure as failure:
+                assert (failure.rank, failure.step) == (culprit, 7) and rank != culprit, name
+                assert failure.reason.startswith("a callback raised ValueError: no such number, in `"), failure.reason
+                assert 'raise ValueError("no such number")' in failure.detail
+            else:
+                raise AssertionError(f"{name}: no error")
+            assert float(array.sum()) == 15
 
 
 def printed(function, *args):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shardwise.processes.comparison import LaunchComparison, describe_difference, describe_order
-from shardwise.processes.protocol import Comparison, Equal, Mismatch, Progress
+from shardwise.processes.protocol import CallbackResult, CallbacksEnded, Comparison, Equal, Mismatch, Progress
 
 
 class Members:
@@ -42,6 +42,22 @@ def test_equal_programs_are_launched_when_the_last_process_comes():
     assert members.received == [(rank, Equal("0,2,3", 1)) for rank in (0, 2, 3)]
     members.compare(2, 8, number=2, launch=5, processes="0,2,3")
     assert len(members.received) == 3
+
+
+def test_the_failure_of_a_callback_is_told_to_all_when_the_callbacks_of_the_last_process_have_ended():
+    members = Members()
+    for launch, reasons in ((3, ("", "", "")), (5, ("", "a callback raised KeyError", "a callback raised ValueError"))):
+        for rank, reason in zip((0, 2, 3), reasons, strict=True):
+            assert not members.received
+            ended = CallbacksEnded("0,2,3", launch, rank, reason, f"traceback {rank}" if reason else "")
+            members.comparison.receive_callbacks(rank, ended)
+        assert [rank for rank, _ in members.received] == [0, 2, 3]
+        (result,) = {message for _, message in members.received}
+        members.received.clear()
+        if launch == 3:
+            assert (result.processes, result.launch, result.rank, result.reason) == ("0,2,3", 3, -1, "")
+        else:
+            assert result == CallbackResult("0,2,3", 5, 2, 2, "a callback raised KeyError", "traceback 2")
 
 
 def test_sets_of_processes_are_compared_separately():

@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 
 from shardwise.processes.protocol import (
+    CallbackResult,
+    CallbacksEnded,
     Failure,
     Goodbye,
     Hello,
@@ -25,6 +27,8 @@ MESSAGES = [
     Progress(None),
     Progress(7, {"0,1": [64, 2**63 + 5, 3]}, True),
     Failure(1, None, "killed", "line 1\nline 2"),
+    CallbacksEnded("0,1", 3, None, "", ""),
+    CallbackResult("0,1", 3, 1, 7, "a callback raised ValueError", "line 1\nline 2"),
     Goodbye(),
 ]
 
