@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardwise import tree
-from shardwise._jaxlib import Device, RuntimeFailure
+from shardwise._jaxlib import Device
 from shardwise.api.constrain import constrain
 from shardwise.api.jit import jit
 from shardwise.api.process_data import check_equal, digest
@@ -29,8 +29,6 @@ from shardwise.runtime.array import ArrayImpl, array_signature, deleted_error, p
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.client import process_count
 from shardwise.runtime.memory_layout import Format, sharding_of_format
-from shardwise.runtime.out_of_memory import check_memory
-from shardwise.runtime.process_sets import process_sets
 from shardwise.runtime.sharding import (
     NamedSharding,
     Sharding,
@@ -138,7 +136,7 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
         if isinstance(leaf, ArrayImpl) and isinstance(result, ArrayImpl):
             is_deleted = is_donated and not _is_same_placement(leaf, result)
             if may_share is False or (is_deleted and _share_memory(leaf, result)):
-                result = ArrayImpl.of(_copy(result).buffers, result.signature)
+                result = _copy(result).with_signature(result.signature)
             if is_deleted:
                 leaf.delete()
         out.append(result)
@@ -368,7 +366,7 @@ def _put(leaf: Any, sharding: Sharding | None) -> Any:
         if leaf.sharding.device_set != sharding.device_set:  # on the same devices, it is resharded by a program
             check_transfer("device_to_device", leaf.type, explicit=True)
         result = transfer(leaf, sharding)
-        return ArrayImpl.of(result.buffers, array_signature(result.type, sharding, True))
+        return result.with_signature(array_signature(result.type, sharding, True))
     type = type_of(leaf, "device_put")
     check_transfer("host_to_device", type, explicit=True)
     host = np.asarray(leaf)
@@ -485,10 +483,5 @@ def block_until_ready(x: Any) -> Any:
     for array in arrays:
         if array.is_deleted():
             raise deleted_error(array.type, "block_until_ready: the array")
-    try:
-        wait(arrays)
-    except RuntimeFailure as error:
-        check_memory(error, "the program that computes the awaited arrays")
-        process_sets.explain(error, "the program that computes the awaited arrays")
-        raise
+    wait(arrays)
     return x

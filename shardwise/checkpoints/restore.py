@@ -189,4 +189,5 @@ def _as_keys(words: Any, target: Target) -> ArrayImpl:
     """Return the keys that consist of these words, sharing their memory."""
     assert target.shape is not None and target.sharding is not None
     signature = array_signature(ArrayType(target.shape, target.dtype), target.sharding, True)
-    return ArrayImpl.of(words.buffers, signature)
+    keys: ArrayImpl = words.with_signature(signature)
+    return keys

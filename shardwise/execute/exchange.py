@@ -119,7 +119,7 @@ def exchange(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
         sharding.devices,
         sharding.local_devices,
     )
-    return ArrayImpl.of(buffers, signature)
+    return ArrayImpl.of(buffers, signature).with_origin(result.processes())
 
 
 def _signature(shard_shape: Shape, type: ArrayType, mesh: Mesh) -> Any:

@@ -46,9 +46,18 @@ from shardwise.execute.request import Request, Target, default_device, lift_held
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.execute.transfer import transfer, transfer_to_memory
 from shardwise.lazy import lazy_module
-from shardwise.runtime.array import ArrayImpl, HostArgument, array_signature, deleted_error, memory, place
+from shardwise.runtime.array import (
+    ArrayImpl,
+    HostArgument,
+    array_signature,
+    deleted_error,
+    memory,
+    pending_origin,
+    place,
+)
 from shardwise.runtime.executable import Executable
-from shardwise.runtime.out_of_memory import check_memory
+from shardwise.runtime.out_of_memory import check_memory, program_needs
+from shardwise.runtime.process_sets import process_sets
 from shardwise.runtime.sharding import NamedSharding, Sharding, SingleDeviceSharding, as_typed
 from shardwise.runtime.transfer_guard import check_transfer
 
@@ -87,8 +96,10 @@ class Launch:
         self.moves = moves
         self.constants = list(constants)
         self.out_memories = out_memories
+        # Operands may be computed by several processes, also those of a program that runs in this one only.
+        self._inherits_origin = process_sets.member is not None and not executable.processes
         takes_arguments_directly = request.kept is None and not (moves or constants or out_memories)
-        self._is_simple = takes_arguments_directly and True not in request.donated
+        self._is_simple = takes_arguments_directly and True not in request.donated and not self._inherits_origin
         self._run = executable.run
 
     def run(self, arrays: Sequence[ArrayImpl | HostArgument]) -> list[ArrayImpl]:
@@ -101,7 +112,7 @@ class Launch:
                 return self._run(buffers)
             return self._run_general(arrays)
         except RuntimeFailure as error:
-            check_memory(error, f"`{self.request.program.name}`", self.executable.loaded)
+            check_memory(error, f"`{self.request.program.name}`", lambda: program_needs(self.executable.loaded))
             raise
 
     def _check_alive(self, buffers: list[Any], arrays: Sequence[ArrayImpl | HostArgument]) -> None:
@@ -140,7 +151,11 @@ class Launch:
             if len(set(map(id, buffers))) < len(buffers):
                 self._check_donated_once(buffers)  # with several devices, XLA would abort the process
         keys = check_key_reuse(self.request.program, [*arrays, *self.constants]) if config.debug_key_reuse else None
+        origin = pending_origin([*arrays, *self.constants]) if self._inherits_origin else None
         results = self._run(buffers)
+        if origin is not None:
+            for result in results:
+                result.origin = origin
         if keys is not None:
             keys.finish(results)
         if all_threads.launch_checks:

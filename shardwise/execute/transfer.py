@@ -23,8 +23,16 @@ from shardwise.compiler.shardings.refine import common_mesh
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.execute.block_plan import plan_blocks
 from shardwise.execute.exchange import exchange
-from shardwise.runtime.array import ArrayImpl, array_signature, key_data_sharding, place, single_device_array
+from shardwise.runtime.array import (
+    ArrayImpl,
+    array_signature,
+    key_data_sharding,
+    pending_origin,
+    place,
+    single_device_array,
+)
 from shardwise.runtime.box import Box
+from shardwise.runtime.process_sets import process_sets
 from shardwise.runtime.sharding import NamedSharding, Sharding, explicit_sharding, mesh_of
 
 
@@ -33,9 +41,8 @@ def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     if array.sharding == sharding:
         return array
     if is_key(array.type.dtype):
-        return ArrayImpl.of(
-            transfer(array.words, key_data_sharding(sharding)).buffers, array_signature(array.type, sharding, True)
-        )
+        words = transfer(array.words, key_data_sharding(sharding))
+        return words.with_signature(array_signature(array.type, sharding, True))
     if array.sharding.nondefault_memory or sharding.nondefault_memory:
         return _transfer_between_memories(array, sharding)
     if array.is_unreduced or sharding.is_unreduced:
@@ -44,24 +51,31 @@ def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     source_mesh, target_mesh = mesh_of(array.sharding), mesh_of(sharding)
     if array.sharding.devices == sharding.devices:
         if array.sharding.shard_indices(shape) == sharding.shard_indices(shape):
-            return ArrayImpl.of(array.buffers, array_signature(array.type, sharding, True))
+            return array.with_signature(array_signature(array.type, sharding, True))
         if source_mesh is not None and target_mesh is not None and common_mesh((source_mesh, target_mesh)) is not None:
             (resharded,) = installed.executor.run(
                 Constrain(sharding.pin(shape).layout.dims, target_mesh.with_auto_axes()), (_on_auto_axes(array),)
             )
-            return ArrayImpl.of(resharded.buffers, array_signature(array.type, sharding, True))
+            return resharded.with_signature(array_signature(array.type, sharding, True))  # type: ignore[no-any-return]
     is_local = array.sharding.is_fully_addressable and sharding.is_fully_addressable
     is_host_copy = not is_local or array.sharding.devices[0].platform == "cpu"
     if not array.committed and is_host_copy and array.is_readable:
         return place(array.numpy(), array.type, sharding, committed=True)  # each process has its own copy
     if not is_local:
         return _transfer_between_processes(array, sharding)
+    if array.sharding.devices[0].client is not sharding.devices[0].client:
+        array.block_until_ready()  # the copy through the host waits in XLA
     if source_mesh is not None and target_mesh is not None and source_mesh.size == target_mesh.size:
         mesh = _mesh_over(source_mesh.flat_devices, target_mesh)
         if common_mesh((source_mesh, mesh)) is not None:
             resharded = transfer(array, NamedSharding(mesh, spec_of(sharding.pin(shape).layout)))
             return _copy_shards(resharded, sharding)
     return _redistributed(array, sharding)
+
+
+def _computed_from(operand: ArrayImpl, array: ArrayImpl) -> ArrayImpl:
+    """Return a copy of an operand's elements, which waits for the same processes."""
+    return array if process_sets.member is None else array.with_origin(pending_origin((operand,)))
 
 
 def _transfer_between_processes(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
@@ -98,14 +112,14 @@ def _reshard(array: ArrayImpl, sharding: NamedSharding) -> ArrayImpl:
     """Return the array with another sharding along the Explicit axes of its mesh."""
     op = Reshard.to(explicit_sharding(sharding, array.type.shape), array.type.ndim, sharding.grid)
     (resharded,) = installed.executor.run(op, (array,))
-    return ArrayImpl.of(resharded.buffers, array_signature(array.type, sharding, True))
+    return resharded.with_signature(array_signature(array.type, sharding, True))  # type: ignore[no-any-return]
 
 
 def _on_auto_axes(array: ArrayImpl) -> ArrayImpl:
     """Return the array with a sharding on Auto axes: a transfer may change what a type with Explicit axes says."""
     if not isinstance(array.sharding, NamedSharding):
         return array
-    return ArrayImpl.of(array.buffers, array_signature(array.type, array.sharding.on_auto_axes, array.committed))
+    return array.with_signature(array_signature(array.type, array.sharding.on_auto_axes, array.committed))
 
 
 def _transfer_between_memories(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
@@ -123,7 +137,7 @@ def transfer_to_memory(array: ArrayImpl, sharding: Sharding, copied: bool = Fals
     memory_kind = sharding.memory_kind
     assert memory_kind is not None  # the sharding has devices
     buffers = copy_to_memory(array.buffers, sharding.devices, memory_kind, copied)
-    return ArrayImpl.of(buffers, array_signature(array.type, sharding, True))
+    return _computed_from(array, ArrayImpl.of(buffers, array_signature(array.type, sharding, True)))
 
 
 def _mesh_over(devices: Sequence[Any], mesh: Mesh) -> Mesh:
@@ -136,7 +150,7 @@ def _copy_shards(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     shard_shape = sharding.placement(array.type).shard_shape(sharding.mesh_shape)
     shards = split(array.buffers)
     buffers = join(shards, shard_shape, array.type.dtype, sharding.devices, sharding.devices)
-    return ArrayImpl.of(buffers, array_signature(array.type, sharding, True))
+    return _computed_from(array, ArrayImpl.of(buffers, array_signature(array.type, sharding, True)))
 
 
 def _redistributed(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
@@ -154,7 +168,7 @@ def _redistributed(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
         for boxes, sources, device in zip(plan.boxes, plan.sources, sharding.devices, strict=True)
     ]
     buffers = join(assembled, shape, array.type.dtype, sharding.devices, sharding.devices)
-    return ArrayImpl.of(buffers, array_signature(array.type, sharding, True))
+    return _computed_from(array, ArrayImpl.of(buffers, array_signature(array.type, sharding, True)))
 
 
 def _slice_blocks(shard: ArrayImpl, boxes: tuple[Box, ...]) -> list[ArrayImpl]:

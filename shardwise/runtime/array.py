@@ -1,8 +1,9 @@
 """ArrayImpl: an array on one or more devices, with a type, a sharding and the jaxlib buffers of its shards."""
 
+import math
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from shardwise.runtime.array_repr import array_html, array_repr, array_str, loca
 from shardwise.runtime.box import Box, box_of, box_size
 from shardwise.runtime.client import local_devices, process_index
 from shardwise.runtime.memory_layout import Format, row_major
-from shardwise.runtime.out_of_memory import check_memory
+from shardwise.runtime.out_of_memory import array_needs, check_memory
 from shardwise.runtime.process_sets import process_sets
 from shardwise.runtime.sharding import (
     NamedSharding,
@@ -43,6 +44,9 @@ from shardwise.runtime.sharding import (
     explicit_sharding,
 )
 from shardwise.runtime.transfer_guard import check_transfer
+
+if TYPE_CHECKING:
+    from shardwise.runtime.process_set import ProcessSet
 
 DLPACK_DEVICES = {"cpu": 1, "gpu": 2, "cuda": 2, "rocm": 10}  # DLPack's device types
 
@@ -100,6 +104,7 @@ class Shard:
         type: ArrayType,
         buffers: Any,
         memory_kind: str | None,
+        origin: "ProcessSet | None",
     ):
         self.device = device
         self.index = index
@@ -108,6 +113,7 @@ class Shard:
         self._type = type  # of the padded shard
         self._buffers = buffers  # None if the device belongs to another process
         self._memory_kind = memory_kind  # None for the device's default memory
+        self._origin = origin  # the processes that compute the array, if there are several
 
     @cached_property
     def data(self) -> "ArrayImpl | None":
@@ -116,13 +122,13 @@ class Shard:
             return None
         return self._slice(self.spans)
 
-    def block(self, spans: Box) -> Any:
-        """Return the buffers of a block of this shard. `spans` are relative to the global array."""
-        return self._slice(spans).buffers
+    def read_block(self, spans: Box) -> np.ndarray[Any, Any]:
+        """Read a block of this shard on the host. `spans` are relative to the global array."""
+        return self._slice(spans).numpy()
 
     def _slice(self, spans: Box) -> "ArrayImpl":
         """Return a block of this shard as an array on its device, in the same memory."""
-        shard = single_device_array(self._buffers, self._type, self.device, self._memory_kind)
+        shard = self._padded()
         starts = tuple(low - first for (low, _), (first, _) in zip(spans, self.spans, strict=True))
         ends = tuple(high - first for (_, high), (first, _) in zip(spans, self.spans, strict=True))
         if ends == self._type.shape and not any(starts):
@@ -130,8 +136,15 @@ class Shard:
         (block,) = installed.executor.run(Slice(starts, ends, (1,) * len(starts)), (shard,))
         return installed.executor.transfer(block, shard.sharding)  # type: ignore[no-any-return]
 
+    def _padded(self) -> "ArrayImpl":
+        """Return the shard as an array on its device, with padding."""
+        shard = single_device_array(self._buffers, self._type, self.device, self._memory_kind)
+        return shard.with_origin(self._origin)
+
     def numpy(self) -> np.ndarray[Any, Any]:
         """Read the shard on the host, without padding."""
+        if self._origin is not None:
+            self._padded().block_until_ready()  # it raises an error if another process fails
         return to_numpy(self._buffers)[tuple(slice(0, stop - start) for start, stop in self.spans)]
 
     def start_copy_to_host(self) -> None:
@@ -154,9 +167,10 @@ memory = _Memory()
 class ArrayImpl(Array):
     """An immutable n-dimensional array on devices, created by `shardwise.numpy`, `device_put` or compiled functions."""
 
-    __slots__ = ("__weakref__", "buffers", "run", "signature", "type")
+    __slots__ = ("__weakref__", "buffers", "origin", "run", "signature", "type")
 
     buffers: Any
+    origin: "ProcessSet"  # set if several processes compute the elements, and the sharding has devices of one only
     run: object  # identifies the launch that produced it: its results become ready together
     signature: ArraySignature
     type: ArrayType
@@ -169,6 +183,18 @@ class ArrayImpl(Array):
         array.signature = signature
         array.type = signature.type
         return array
+
+    def with_signature(self, signature: ArraySignature) -> "ArrayImpl":
+        """Return an array with the same buffers and another signature."""
+        array = ArrayImpl.of(self.buffers, signature)
+        array.run = self.run
+        return array.with_origin(self.processes()) if process_sets.member is not None else array
+
+    def with_origin(self, origin: "ProcessSet | None") -> "ArrayImpl":
+        """Set the processes that the elements come from, if there are several, and return the array."""
+        if origin is not None:
+            self.origin = origin
+        return self
 
     @property
     def sharding(self) -> Sharding:
@@ -202,7 +228,7 @@ class ArrayImpl(Array):
             raise TypeError(f"to_device needs a device or a Sharding, not {device!r}")
         sharding = SingleDeviceSharding(device) if isinstance(device, Device) else device
         transferred = installed.executor.transfer(self, sharding)
-        return ArrayImpl.of(transferred.buffers, array_signature(self.type, sharding, True))
+        return transferred.with_signature(array_signature(self.type, sharding, True))  # type: ignore[no-any-return]
 
     @property
     def is_fully_addressable(self) -> bool:
@@ -225,13 +251,14 @@ class ArrayImpl(Array):
         shard_type = self.type.with_shape(placement.shard_shape(self.sharding.mesh_shape))
         local_buffers = iter(split(self._alive().buffers))
         shape, memory_kind = self.type.shape, self.sharding.nondefault_memory
+        origin = self.processes() if process_sets.member is not None else None
         indices = self.sharding.devices_indices_map(shape).items()
         for (device, index), bounds in zip(indices, self.sharding.shard_indices(shape), strict=True):
             spans = box_of(bounds)
             key = spans, terms[device]
             replicas[key] = replica = replicas.get(key, -1) + 1
             buffers = next(local_buffers) if device in addressable else None
-            shards.append(Shard(device, index, spans, replica, shard_type, buffers, memory_kind))
+            shards.append(Shard(device, index, spans, replica, shard_type, buffers, memory_kind, origin))
         return shards
 
     @property
@@ -294,8 +321,8 @@ class ArrayImpl(Array):
         """The key data of an array of keys, sharing its memory; any other array itself."""
         if not is_key(self.type.dtype):
             return self
-        return ArrayImpl.of(
-            self.buffers, array_signature(self.type.physical, key_data_sharding(self.sharding), self.committed)
+        return self.with_signature(
+            array_signature(self.type.physical, key_data_sharding(self.sharding), self.committed)
         )
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -373,14 +400,17 @@ class ArrayImpl(Array):
                 self._wait_for_processes()
             buffers.block_until_ready()
         except RuntimeFailure as error:
-            check_memory(error, f"the program that computes this {self.type}")
-            process_sets.explain(error, f"the program that computes this {self.type}")
+            _explain(error, self)
             raise
         return self
 
+    def processes(self) -> "ProcessSet | None":
+        """Return the processes that compute the elements, if this process and others do."""
+        return process_sets.of(self.sharding.processes) or getattr(self, "origin", None)
+
     def _wait_for_processes(self) -> None:
         """Wait until the elements are computed, if other processes take part; raise an error if one of them fails."""
-        processes = process_sets.of(self.sharding.processes)
+        processes = self.processes()
         if processes is not None:
             processes.wait(self.buffers, f"this {self.type}")
 
@@ -441,6 +471,8 @@ class ArrayImpl(Array):
     def unsafe_buffer_pointer(self) -> int:
         """Return the address of the elements in the memory of the only device that holds them."""
         self._only_device()
+        if process_sets.member is not None:
+            self.block_until_ready()  # XLA waits here
         return int(split(self._alive().buffers)[0].unsafe_buffer_pointer())
 
     def item(self, *args: int) -> Any:
@@ -534,13 +566,41 @@ class ResultTemplate:
 
 def wait(arrays: Sequence[ArrayImpl]) -> None:
     """Wait until the elements of all arrays are computed. One array per launch is enough, unless some were deleted."""
-    if process_sets.member is not None:
-        for array in arrays:
-            array._wait_for_processes()
-    if memory.any_donated:
-        block_until_ready([array.buffers for array in arrays])
-    else:
-        block_until_ready(list({id(array.run): array.buffers for array in arrays}.values()))
+    try:
+        if process_sets.member is not None:
+            for array in arrays:
+                array._wait_for_processes()
+        if memory.any_donated:
+            block_until_ready([array.buffers for array in arrays])
+        else:
+            block_until_ready(list({id(array.run): array.buffers for array in arrays}.values()))
+    except RuntimeFailure as error:
+        _explain(error, *arrays)
+        raise
+
+
+def _explain(error: RuntimeFailure, *arrays: ArrayImpl) -> None:
+    """Raise the cause of an error of XLA that these arrays have, if it is known: the memory, or another process."""
+    largest = max(arrays, key=_shard_bytes)
+    program = f"the program that computes this {largest.type}"
+    check_memory(error, program, lambda: array_needs(_shard_bytes(largest), largest.sharding.num_devices))
+    process_sets.explain(error, program)
+
+
+def _shard_bytes(array: ArrayImpl) -> int:
+    """Return the size of one shard, with padding."""
+    physical = array.words
+    shape = physical.sharding.shard_shape(physical.type.shape)
+    return math.prod(shape) * physical.type.dtype.itemsize
+
+
+def pending_origin(operands: Sequence[ArrayImpl]) -> "ProcessSet | None":
+    """Return the processes that compute an operand which is not ready, if there are several."""
+    for operand in operands:
+        processes = operand.processes()
+        if processes is not None and not operand.is_ready():
+            return processes
+    return None
 
 
 def array_from_words(host: np.ndarray[Any, Any], type: ArrayType) -> Array:

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shardwise._jaxlib import to_numpy
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.runtime.box import Box, Span, box_of, box_text
 from shardwise.runtime.sharding import Sharding
@@ -44,8 +43,8 @@ class ReadableShard(Protocol):
     def data(self) -> Any:
         """The shard as an array on its device; None if the device belongs to another process."""
 
-    def block(self, spans: Box) -> Any:
-        """Return the buffers of a block. `spans` are relative to the global array."""
+    def read_block(self, spans: Box) -> NumpyArray:
+        """Read a block on the host. `spans` are relative to the global array."""
 
 
 def array_repr(array: Readable) -> str:
@@ -166,5 +165,5 @@ def _summary_array(array: Readable, edge: int) -> NumpyArray:
                     slice(offset + low - start, offset + high - start)
                     for ((start, _), offset), (low, high) in zip(corner, spans, strict=True)
                 )
-                summary[index] = to_numpy(shard.block(spans))
+                summary[index] = shard.read_block(spans)
     return summary

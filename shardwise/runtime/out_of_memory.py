@@ -1,33 +1,34 @@
 """check_memory: turn XLA's out-of-memory failures into errors that say what needs how much memory."""
 
+from collections.abc import Callable
 from typing import Any
 
 from shardwise._jaxlib import RuntimeFailure
-from shardwise.errors import OutOfMemoryError
+from shardwise.errors import OutOfMemoryError, PeerFailure
 from shardwise.runtime.memory_stats import MemoryStats
 
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 
-def check_memory(error: RuntimeFailure, what: str, executable: Any = None) -> None:
+def check_memory(error: RuntimeFailure, what: str, needs: Callable[[], str] = str) -> None:
     """Raise OutOfMemoryError if `error` is an out-of-memory failure; otherwise return.
 
     Args:
         error: the failure.
         what: the program or the compilation that failed, for the message.
-        executable: the compiled program, if any, whose memory statistics the message shows.
+        needs: returns the memory that each device needs, as a sentence; "" if it is unknown.
     """
-    if _EXHAUSTED not in str(error):
+    if _EXHAUSTED not in str(error) or isinstance(error, PeerFailure):  # which may show another process's error
         return
-    needs = "" if executable is None else _needs(executable)
     raise OutOfMemoryError(
-        f"{what} ran out of memory.{needs}\n  XLA says: {str(error).removeprefix(_EXHAUSTED).lstrip(': ')}\n"
+        f"{' '.join(filter(None, (f'{what} ran out of memory.', needs())))}\n"
+        f"  XLA says: {str(error).removeprefix(_EXHAUSTED).lstrip(': ')}\n"
         "  Shard its arrays over more devices, donate arguments that are not used again, or use `checkpoint`."
     ) from error
 
 
-def _needs(executable: Any) -> str:
-    """Return the memory that each device needs, as a sentence."""
+def program_needs(executable: Any) -> str:
+    """Return the memory that each device needs for a compiled program, as a sentence; "" if it is unknown."""
     try:
         stats = MemoryStats.of(executable)
     except RuntimeFailure:  # some platforms have no statistics
@@ -39,7 +40,13 @@ def _needs(executable: Any) -> str:
         "code": stats.generated_code_size_in_bytes,
     }
     each = ", ".join(f"{size(count)} for {name}" for name, count in parts.items() if count > 0)
-    return f" Each device needs {size(stats.peak_memory_in_bytes)}: {each}."
+    return f"Each device needs {size(stats.peak_memory_in_bytes)}: {each}."
+
+
+def array_needs(shard_bytes: int, devices: int) -> str:
+    """Return the memory that each device needs for an array with shards of this size, as a sentence."""
+    which = f"Each of its {devices} devices" if devices > 1 else "Its device"
+    return f"{which} needs {size(shard_bytes)} for this array alone."
 
 
 def size(count: int) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-WAIT = 120  # seconds; no test waits so long if it passes
+WAIT = 300  # seconds; no test waits so long if it passes, also on a busy machine
 
 
 def free_port():
@@ -70,6 +70,17 @@ class Worker:
     def signal(self, number):
         self.process.send_signal(number)
 
+    def close(self):
+        """End the process, and read the rest of its output."""
+        with suppress(ProcessLookupError):
+            self.signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+        for reader in self._readers:
+            reader.join(WAIT)
+        self.process.stdout.close()
+        self.process.stderr.close()
+
 
 class Group:
     """The processes of one program, with the coordinator in a child process of the first."""
@@ -95,18 +106,11 @@ class Group:
 
 
 @contextmanager
-def group(fault, processes=2, devices=2, timeout=5, **environment):
-    """Run the workers, and end them."""
+def group(fault, processes=2, devices=2, timeout=WAIT, **environment):
+    """Run the workers, and end them. `timeout` is how long they wait for a process that does not answer."""
     started = Group(fault, processes, devices, timeout, environment)
     try:
         yield started
     finally:
         for worker in started.workers:
-            with suppress(ProcessLookupError):
-                worker.signal(signal.SIGCONT)
-            worker.process.kill()
-            worker.process.wait()
-            for reader in worker._readers:
-                reader.join(WAIT)
-            worker.process.stdout.close()
-            worker.process.stderr.close()
+            worker.close()

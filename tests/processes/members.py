@@ -8,7 +8,7 @@ from shardwise.processes.coordinator import Coordinator
 from shardwise.processes.member import Member
 from shardwise.processes.protocol import split_address
 
-WAIT = 60  # seconds; no test waits so long if it passes
+WAIT = 300  # seconds; no test waits so long if it passes, also on a busy machine
 
 
 @contextmanager
