@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.launch.attempt import AFTER_FAILURE, AFTER_INTERRUPT, AFTER_SECOND_INTERRUPT, POLL_INTERVAL
 from shardwise.launch.command_line import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests/launch/programs.py"
 TRAINING = ROOT / "tests/launch/training.py"
-STOP_TIME = 5.0  # seconds in which all processes must be gone
+STOP_TIME = 5.0  # seconds after which the launcher leaves no process alive
+STUCK_TIME = 20  # seconds after which a process counts as stuck: more than a step takes on a busy machine
+LIMIT = 300  # seconds for every wait, which a test that passes never needs, also on a busy machine
 
 pytestmark = pytest.mark.faults
 
@@ -30,13 +33,13 @@ def variables():
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def run(*arguments, timeout=120, script=PROGRAMS):
+def run(*arguments, script=PROGRAMS):
     """Run the launcher to its end. The last argument lists the arguments of the script."""
     return subprocess.run(
         command(*arguments, script=script),
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=LIMIT,
         check=False,
         env=variables(),
     )
@@ -55,13 +58,13 @@ class Running:
 
     def __exit__(self, *exception):
         self.process.kill()
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=LIMIT)
 
     def wait_for(self, folder, names):
         """Wait until the programs have written files, and return their contents as process ids."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT
         while not all(Path(folder, name).exists() for name in names):
-            assert self.process.poll() is None, self.process.communicate(timeout=20)
+            assert self.process.poll() is None, self.process.communicate(timeout=LIMIT)
             assert time.monotonic() < deadline, f"no {names}"
             time.sleep(0.02)
         return [int(Path(folder, name).read_text()) for name in names]
@@ -76,12 +79,12 @@ def is_alive(pid):
     return status not in ("Z", "X")
 
 
-def alive_after(pids, seconds):
-    """Return the processes that still run after some seconds."""
-    deadline = time.monotonic() + seconds
-    while (alive := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < deadline:
+def wait_for_end(pids):
+    """Wait until none of these processes runs."""
+    deadline = time.monotonic() + LIMIT
+    while alive := [pid for pid in pids if is_alive(pid)]:
+        assert time.monotonic() < deadline, f"the processes {alive} still run"
         time.sleep(0.02)
-    return alive
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +122,7 @@ def test_modules_and_scripts_that_import_jax(tmp_path):
             [sys.executable, "-m", "shardwise", "launch", "-n", "1", *arguments],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=LIMIT,
             check=False,
             env=variables(),
             cwd=tmp_path,
@@ -172,7 +175,7 @@ def test_output_that_the_terminal_cannot_show_is_escaped():
         command("-n", 1, ["write_utf8"]),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
         env={**variables(), "PYTHONIOENCODING": "ascii"},
     )
@@ -193,7 +196,7 @@ def test_workers_are_gone_after_sigkill_of_the_launcher(program, names, tmp_path
         pids = launch.wait_for(tmp_path, ["pid0", "pid1", *names])
         assert all(is_alive(pid) for pid in pids)
         launch.process.kill()
-        assert alive_after(pids, STOP_TIME) == []
+        wait_for_end(pids)
 
 
 @pytest.mark.parametrize(
@@ -206,17 +209,25 @@ def test_interrupt_ends_all_processes(program, tmp_path):
     with Running("-n", 2, [program, str(tmp_path)]) as launch:
         pids = launch.wait_for(tmp_path, names)
         launch.process.send_signal(signal.SIGINT)
-        assert alive_after(pids, STOP_TIME) == []
-        _, errors = launch.process.communicate(timeout=20)
+        wait_for_end(pids)
+        _, errors = launch.process.communicate(timeout=LIMIT)
         assert launch.process.returncode == 130
         assert errors.startswith("shardwise launch: stopped by SIGINT\nshardwise launch: logs: ")  # no tracebacks
+
+
+@pytest.mark.parametrize("schedule", [AFTER_FAILURE, AFTER_INTERRUPT, AFTER_SECOND_INTERRUPT])
+def test_every_stop_ends_with_sigkill_in_time(schedule):
+    """Processes are killed `STOP_TIME` seconds after a failure or Ctrl-C at the latest, whatever they do."""
+    seconds, last = schedule[-1]
+    assert last == signal.SIGKILL and seconds + 2 * POLL_INTERVAL < STOP_TIME
+    assert [start for start, _ in schedule] == sorted(start for start, _ in schedule)
 
 
 def test_sigterm_is_passed_on(tmp_path):
     with Running("-n", 2, ["handle_sigterm", str(tmp_path)]) as launch:
         launch.wait_for(tmp_path, ["pid0", "pid1"])
         launch.process.terminate()
-        launch.process.communicate(timeout=20)
+        launch.process.communicate(timeout=LIMIT)
         assert launch.process.returncode == 0
         assert [(tmp_path / f"saved{rank}").exists() for rank in range(2)] == [True, True]
 
@@ -226,14 +237,14 @@ def test_sigterm_kills_processes_after_the_grace_period(tmp_path):
     with Running("-n", 2, "--grace-period", 0.5, "--log-dir", tmp_path, ["ignore_signals", str(tmp_path)]) as launch:
         pids = launch.wait_for(tmp_path, ["pid0", "pid1"])
         launch.process.terminate()
-        launch.process.communicate(timeout=20)
+        launch.process.communicate(timeout=LIMIT)
         assert launch.process.returncode == 143
-        assert alive_after(pids, STOP_TIME) == []
+        wait_for_end(pids)
 
 
 def test_the_first_failure_is_reported_with_its_traceback(tmp_path):
     """Fault 6, without devices."""
-    launch = run("-n", 3, ["fail", str(tmp_path)], timeout=60)
+    launch = run("-n", 3, ["fail", str(tmp_path)])
     assert launch.returncode == 1
     report = launch.stderr[launch.stderr.index("shardwise launch:") :].splitlines()
     assert re.fullmatch(r"shardwise launch: process 1 failed first: exit code 1 \(pid \d+\)", report[0])
@@ -246,7 +257,7 @@ def test_the_first_failure_is_reported_with_its_traceback(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_process_is_reported(tmp_path):
-    launch = run("-n", 2, "--log-dir", tmp_path, ["kill_self", str(tmp_path)], timeout=60)
+    launch = run("-n", 2, "--log-dir", tmp_path, ["kill_self", str(tmp_path)])
     assert launch.returncode == 128 + signal.SIGKILL
     assert "process 1 failed first: killed by SIGKILL, perhaps since the machine ran out of memory" in launch.stderr
 
@@ -256,16 +267,16 @@ def test_a_closed_output_ends_all_processes(tmp_path):
     with Running("-n", 2, ["print_for_ever", str(tmp_path)]) as launch:
         pids = launch.wait_for(tmp_path, ["pid0", "pid1"])
         launch.process.stdout.close()
-        assert alive_after(pids, STOP_TIME) == []
-        assert launch.process.wait(timeout=20) == 128 + signal.SIGPIPE
+        wait_for_end(pids)
+        assert launch.process.wait(timeout=LIMIT) == 128 + signal.SIGPIPE
         launch.process.stdout = None  # `communicate` would read it
 
 
 @pytest.mark.slow
 def test_children_of_finished_processes_are_ended(tmp_path):
-    launch = run("-n", 2, ["leave_child", str(tmp_path)], timeout=60)
+    launch = run("-n", 2, ["leave_child", str(tmp_path)])
     assert launch.returncode == 0
-    assert alive_after([int((tmp_path / f"child{rank}").read_text()) for rank in range(2)], STOP_TIME) == []
+    wait_for_end([int((tmp_path / f"child{rank}").read_text()) for rank in range(2)])
 
 
 def test_restarts(tmp_path):
@@ -306,7 +317,7 @@ def test_a_port_in_use_is_an_error(tmp_path):
 )
 def test_failures_in_training(name, reason, tmp_path):
     """Faults 1, 6 and 7 under the launcher."""
-    options = ("-n", 2, "--devices-per-process", 2, "--timeout", 30, "--log-dir", tmp_path)
+    options = ("-n", 2, "--devices-per-process", 2, "--timeout", LIMIT, "--log-dir", tmp_path)
     launch = run(*options, ["train", name], script=TRAINING)
     assert launch.returncode != 0
     assert re.search(reason, launch.stderr), launch.stderr
@@ -321,7 +332,7 @@ def test_failures_in_training(name, reason, tmp_path):
 )
 def test_a_stuck_process_is_reported(name, texts, tmp_path):
     """Faults 4 and 5 under the launcher: the stuck process is named, not the one that waited for it."""
-    options = ("-n", 2, "--devices-per-process", 2, "--timeout", 8, "--log-dir", tmp_path)
+    options = ("-n", 2, "--devices-per-process", 2, "--timeout", STUCK_TIME, "--log-dir", tmp_path)
     launch = run(*options, ["train", name], script=TRAINING)
     assert launch.returncode != 0
     report = launch.stderr[launch.stderr.index("shardwise launch: process 1 failed first") :]
@@ -332,7 +343,7 @@ def test_a_stuck_process_is_reported(name, texts, tmp_path):
 
 @pytest.mark.slow
 def test_training_is_restarted(tmp_path):
-    options = ("-n", 2, "--devices-per-process", 2, "--timeout", 30, "--max-restarts", 1, "--log-dir", tmp_path)
+    options = ("-n", 2, "--devices-per-process", 2, "--timeout", LIMIT, "--max-restarts", 1, "--log-dir", tmp_path)
     launch = run(*options, ["train", "kill"], script=TRAINING)
     assert launch.returncode == 0, launch.stderr
     assert launch.stdout.count("step 5: 4.0") == 2
@@ -340,7 +351,7 @@ def test_training_is_restarted(tmp_path):
 
 @pytest.mark.slow
 def test_an_exit_before_initialize_is_premature(tmp_path):
-    launch = run("-n", 2, "--log-dir", tmp_path, ["exit_before_initialize"], timeout=60, script=TRAINING)
+    launch = run("-n", 2, "--log-dir", tmp_path, ["exit_before_initialize"], script=TRAINING)
     assert launch.returncode == 1
     assert "process 1 failed first: it ended with exit code 0 while others still ran" in launch.stderr
 
@@ -351,7 +362,18 @@ def test_two_launchers_run_one_program(tmp_path):
     with Running("-n", 1, "--coordinator", "127.0.0.1:0", ["sleep", str(tmp_path)]) as probe:
         (pid,) = probe.wait_for(tmp_path, ["pid0"])
         port = coordinator_port(pid)
-    options = ("-n", 1, "--devices-per-process", 2, "--nodes", 2, "--coordinator", f"127.0.0.1:{port}", "--timeout", 60)
+    options = (
+        "-n",
+        1,
+        "--devices-per-process",
+        2,
+        "--nodes",
+        2,
+        "--coordinator",
+        f"127.0.0.1:{port}",
+        "--timeout",
+        LIMIT,
+    )
     launchers = [
         subprocess.Popen(
             command(*options, "--node-rank", node, ["train", "nothing"], script=TRAINING),
@@ -363,11 +385,11 @@ def test_two_launchers_run_one_program(tmp_path):
         for node in range(2)
     ]
     try:
-        outputs = [launcher.communicate(timeout=120) for launcher in launchers]
+        outputs = [launcher.communicate(timeout=LIMIT) for launcher in launchers]
     finally:
         for launcher in launchers:
             launcher.kill()
-            launcher.wait(timeout=20)
+            launcher.wait(timeout=LIMIT)
     for node, (launcher, (out, err)) in enumerate(zip(launchers, outputs, strict=True)):
         assert launcher.returncode == 0, err
         assert f"[{node}] step 5: 4.0" in out

@@ -13,6 +13,8 @@ from shardwise.processes.environment import METHODS, ProcessEnvironment, find_pr
 from shardwise.processes.services import HostServices
 from shardwise.processes.variables import Variables
 
+pytestmark = pytest.mark.faults  # fault 40
+
 SLURM = {
     "SLURM_JOB_ID": "4711",
     "SLURM_STEP_ID": "0",
