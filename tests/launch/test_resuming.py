@@ -15,13 +15,13 @@ def losses(folder, fault, *options):
     """Return the last loss that was printed for each step, and the exit code."""
     run = subprocess.run(
         [
-            *(sys.executable, "-m", "shardwise", "launch", "-n", "2", "--devices-per-process", "2", "--timeout", "30"),
+            *(sys.executable, "-m", "shardwise", "launch", "-n", "2", "--devices-per-process", "2", "--timeout", "300"),
             *options,
             *(str(ROOT / "tests/launch/resuming.py"), str(folder), fault),
         ],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
