@@ -5,6 +5,7 @@ PYTHON ?= python3
 CASES ?= 1000
 SEED ?= 0
 WORKERS ?= 2
+MINUTES ?= 20
 
 # The tests of what users reach. Those that do not compare with jax run in the environment without it, and all other tests
 # beside it. test_examples.py calls every public function.
@@ -18,7 +19,7 @@ MAKEFLAGS += --jobs=2
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
-.PHONY: venv demo demo-processes test test-versions test-ecosystem faults slow coverage fuzz bench format clean
+.PHONY: venv demo demo-processes test test-versions test-ecosystem faults soak slow coverage fuzz bench format clean
 
 venv: .venv/.checks-installed
 
@@ -52,6 +53,10 @@ test-ecosystem: .venv-ecosystem/.installed
 # Every fault of programs with several processes: kills, stops, signals, wrong variables, garbage on sockets.
 faults: .venv/.checks-installed
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m faults
+
+# Training on four processes with random kills, stops and restarts, for MINUTES; the events are in build/soak.log.
+soak: .venv/.checks-installed
+	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) --seed $(SEED)
 
 slow: .venv/.checks-installed
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m slow
