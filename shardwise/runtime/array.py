@@ -412,7 +412,7 @@ class ArrayImpl(Array):
         """Wait until the elements are computed, if other processes take part; raise an error if one of them fails."""
         processes = self.processes()
         if processes is not None:
-            processes.wait(self.buffers, f"this {self.type}")
+            processes.wait(self.buffers, lambda: f"this {self.type}")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self._read(), dtype=dtype, copy=copy)

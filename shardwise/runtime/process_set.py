@@ -6,6 +6,7 @@ wrong numbers, wait for ever or abort. A process that waits for a lost or stuck 
 """
 
 import hashlib
+import os
 import threading
 import time
 import zlib
@@ -28,6 +29,7 @@ _MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash: odd, so that no launch 
 _MASK = (1 << 64) - 1
 _DRAIN_TIME = 10.0  # seconds that XLA may take to end a run after the timeout
 _GRACE = 0.1  # seconds after a failure in which a value may become ready
+_FEWEST_POLLS, _MOST_POLLS = 8, 512  # of a value, before a thread waits for it
 # Words of XLA's errors when a collective fails: those of a lost connection, and those of a timeout.
 _LOST = (
     "Connection closed",
@@ -38,6 +40,13 @@ _LOST = (
     "unhandled system error",
 )
 _TIMED_OUT = ("timed out", "Timed out", "timeout", "DEADLINE_EXCEEDED", "Termination")
+
+
+def _sleep_briefly() -> None:
+    time.sleep(0)
+
+
+_yield_processor: Callable[[], None] = getattr(os, "sched_yield", _sleep_briefly)  # absent on some systems
 
 
 @final
@@ -75,6 +84,7 @@ class ProcessSet:
         self._member = member
         self._waiters = waiters
         self._timeout = timeout
+        self._polls = _FEWEST_POLLS
 
     def guard(
         self,
@@ -168,25 +178,49 @@ class ProcessSet:
         verdict = self._member.ask_for_failure(self.name, reason, lost)
         return self._member.error(self.name, self.ranks) or verdict
 
-    def wait(self, awaited: Any, where: str) -> None:
+    def wait(self, awaited: Any, describe: Callable[[], str]) -> None:
         """Wait for buffers or a token of a run on this set, but no longer than the other processes live.
+
+        Args:
+            awaited: the buffers or the token.
+            describe: returns what is awaited, for errors.
 
         Raises:
             PeerFailure: if a process fails before the run ends, or the run takes longer than the timeout.
             ProgramMismatch: if processes launched different programs.
         """
-        if getattr(awaited, "is_ready", lambda: False)():
+        is_ready = getattr(awaited, "is_ready", None)  # a token has none
+        if is_ready is not None and self._poll(is_ready):
             return
         ended = self._waiters.wait(
             awaited, lambda: self._member.error(self.name, self.ranks) is not None, self._timeout
         )
         if not ended:
             self.check()
-            raise self._find_failure(f"waited {self._timeout:.0f} s for {where}")
+            raise self._find_failure(f"waited {self._timeout:.0f} s for {describe()}")
+
+    def _poll(self, is_ready: Callable[[], bool]) -> bool:
+        """Return whether a value becomes ready within a number of polls.
+
+        A short program ends before another thread could wait for it: that takes several switches between threads. The
+        number of polls adapts to the programs: it doubles when a value becomes ready in time, and halves otherwise.
+        """
+        if is_ready():
+            return True
+        member = self._member
+        for _ in range(self._polls):
+            _yield_processor()
+            if is_ready():
+                self._polls = min(2 * self._polls, _MOST_POLLS)
+                return True
+            if member.failures or member.mismatches:
+                return False
+        self._polls = max(self._polls // 2, _FEWEST_POLLS)
+        return False
 
     def wait_for_token(self, token: Any) -> None:
         """Wait until a run on this set is complete, as `wait` does."""
-        self.wait(token, "an earlier program")
+        self.wait(token, lambda: "an earlier program")
 
     def program_text(self, fingerprint: int) -> str | None:
         """Return name and text of a program, on separate lines, or None if it is unknown."""

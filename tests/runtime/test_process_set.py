@@ -1,0 +1,133 @@
+"""ProcessSet: waits for runs of several processes, with values and a connection that are simulated here."""
+
+import threading
+
+import pytest
+
+from shardwise.errors import PeerFailure, ProgramMismatch
+from shardwise.runtime import process_set
+from shardwise.runtime.process_set import ProcessSet, Waiters
+
+WAIT = 300  # seconds; no test waits so long if it passes
+
+
+class Member:
+    """The connection of this process, which is process 0."""
+
+    rank, step, is_closed = 0, None, False
+
+    def __init__(self):
+        self.failures, self.mismatches = {}, {}
+
+    def error(self, processes, ranks):
+        if processes in self.mismatches:
+            return ProgramMismatch(self.mismatches[processes])
+        return next((PeerFailure(rank, None, reason) for rank, reason in self.failures.items() if rank in ranks), None)
+
+    def ask_for_failure(self, processes, reason, lost=False):
+        return PeerFailure(1, 7, reason)
+
+
+class Value:
+    """A value that becomes ready after some polls, or when it is set."""
+
+    def __init__(self, polls=None):
+        self.polls = polls
+        self.asked = 0
+        self.set = threading.Event()
+
+    def is_ready(self):
+        self.asked += 1
+        return self.set.is_set() or (self.polls is not None and self.asked > self.polls)
+
+    def block_until_ready(self):
+        assert self.set.wait(WAIT)
+
+
+class CountingWaiters(Waiters):
+    """Waiters that count the waits that another thread does, and may let something happen then."""
+
+    def __init__(self, then=lambda: None):
+        super().__init__()
+        self.waits, self.then = 0, then
+
+    def wait(self, awaited, has_failed, timeout):
+        self.waits += 1
+        threading.Timer(0.05, self.then).start()
+        return super().wait(awaited, has_failed, timeout)
+
+
+def processes(member=None, waiters=None, timeout=WAIT):
+    return ProcessSet((0, 1), member or Member(), waiters or CountingWaiters(), timeout)
+
+
+def test_a_value_that_becomes_ready_soon_is_awaited_without_another_thread():
+    waiters = CountingWaiters()
+    one = processes(waiters=waiters)
+    for polls in (0, 1, 5, process_set._FEWEST_POLLS, 2 * process_set._FEWEST_POLLS):
+        one.wait(Value(polls), str)
+    assert waiters.waits == 0
+
+
+def test_the_number_of_polls_adapts():
+    value = Value()
+    waiters = CountingWaiters(value.set.set)
+    one = processes(waiters=waiters)
+    for _ in range(12):
+        one.wait(Value(3), str)
+    assert one._polls == process_set._MOST_POLLS
+    one.wait(value, str)
+    assert waiters.waits == 1
+    assert value.asked == 1 + process_set._MOST_POLLS
+    assert one._polls == process_set._MOST_POLLS // 2
+
+
+def test_a_token_is_awaited_by_another_thread():
+    token = Value()
+    waiters = CountingWaiters(token.set.set)
+
+    class Token:
+        block_until_ready = token.block_until_ready
+
+    processes(waiters=waiters).wait_for_token(Token())
+    assert (waiters.waits, token.asked) == (1, 0)
+
+
+@pytest.mark.parametrize("while_polling", [True, False])
+def test_a_failure_ends_the_wait(while_polling):
+    member, value = Member(), Value()
+
+    def fail():
+        member.failures[1] = "it was killed"
+        waiters.wake_all()
+
+    waiters = CountingWaiters(fail)
+    if while_polling:
+        ready = value.is_ready
+
+        def is_ready():
+            if value.asked == 2:
+                fail()
+            return ready()
+
+        value.is_ready = is_ready
+    with pytest.raises(PeerFailure, match="it was killed"):
+        processes(member, waiters).wait(value, str)
+    assert value.asked <= (3 if while_polling else 1 + process_set._FEWEST_POLLS)
+    value.set.set()
+
+
+def test_a_failure_of_another_set_ends_no_wait():
+    member, value = Member(), Value()
+    member.failures[5] = "it was killed"
+    waiters = CountingWaiters(value.set.set)
+    processes(member, waiters).wait(value, str)
+    assert waiters.waits == 1
+
+
+def test_a_wait_that_takes_too_long_asks_for_the_culprit():
+    value = Value()
+    with pytest.raises(PeerFailure, match=r"waited 0 s for this f32\[8\]") as caught:
+        processes(timeout=0.1).wait(value, lambda: "this f32[8]")
+    assert (caught.value.rank, caught.value.step) == (1, 7)
+    value.set.set()
