@@ -1,6 +1,7 @@
 """SVG drawings for the page of a plan: the mesh, layouts of arrays, steps over time, memory over time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from html import escape
 
 import numpy as np
@@ -91,27 +92,39 @@ def device_text(devices: Sequence[int], most: int = 4) -> str:
 
 
 def draw_timeline(timeline: Timeline) -> str:
-    """Return a chart of the steps over time in two lanes, compute and communication."""
+    """Return a chart of the steps over time in two lanes, compute and communication.
+
+    If devices are idle in a schedule, a third lane shows the idle part of each step.
+    """
     total = sum(step.seconds for step in timeline.steps)
     if not total:
         return ""
     lanes = []
     for name, css, communicates in (("compute", "compute", False), ("communication", "talk", True)):
-        bars = [
-            f'<rect class="{css}" x="{_WIDTH * start / total:.2f}" y="0" height="26" '
-            f'width="{max(0.8, _WIDTH * seconds / total):.2f}"><title>{escape(title)}</title></rect>'
-            for start, seconds, title in _bars(
-                [step for step in timeline.steps if bool(step.sent) == communicates], total
-            )
-        ]
-        seconds = sum(step.seconds for step in timeline.steps if bool(step.sent) == communicates)
+        steps = [step for step in timeline.steps if bool(step.sent) == communicates]
+        seconds = sum(step.seconds for step in steps)
         label = f"{name}: {human_seconds(seconds)}, {100 * seconds / total:.0f}% of the time"
-        lanes.append(
-            f'<div class="lane">{label}</div><svg viewBox="0 0 {_WIDTH:.0f} 26" height="26" preserveAspectRatio="none" '
-            f'role="img" aria-label="{label}"><rect class="track" width="{_WIDTH:.0f}" height="26"/>'
-            f"{''.join(bars)}</svg>"
-        )
+        lanes.append(_lane(label, css, _bars(steps, total), total))
+    if timeline.idle:
+        idle = [replace(step, seconds=step.idle) for step in timeline.steps if step.idle]
+        seconds = sum(step.seconds for step in idle)
+        label = f"idle, on each device: {human_seconds(seconds)}, {100 * seconds / total:.0f}% of the time"
+        lanes.append(_lane(label, "idle", _bars(idle, total), total))
     return f'<div class="chart">{"".join(lanes)}{_axis(total)}</div>'
+
+
+def _lane(label: str, css: str, bars: Iterable[tuple[float, float, str]], total: float) -> str:
+    """Return one lane of a chart: bars with their start, length and title, out of `total` seconds."""
+    rectangles = [
+        f'<rect class="{css}" x="{_WIDTH * start / total:.2f}" y="0" height="26" '
+        f'width="{max(0.8, _WIDTH * seconds / total):.2f}"><title>{escape(title)}</title></rect>'
+        for start, seconds, title in bars
+    ]
+    return (
+        f'<div class="lane">{label}</div><svg viewBox="0 0 {_WIDTH:.0f} 26" height="26" preserveAspectRatio="none" '
+        f'role="img" aria-label="{label}"><rect class="track" width="{_WIDTH:.0f}" height="26"/>'
+        f"{''.join(rectangles)}</svg>"
+    )
 
 
 def _bars(steps: Sequence[Step], total: float) -> Iterator[tuple[float, float, str]]:

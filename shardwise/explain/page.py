@@ -8,7 +8,7 @@ from shardwise.compiler.report.report import EndRow, Report, ValueRow
 from shardwise.explain.drawing import draw_layout, draw_memory, draw_mesh, draw_timeline
 from shardwise.explain.end_groups import MAX_SINGLE, EndGroup, group_by_layout
 from shardwise.explain.page_assets import SCRIPT, STYLE
-from shardwise.explain.text import human_bytes, human_seconds, shape_text
+from shardwise.explain.text import human_bytes, human_seconds, idle_text, shape_text
 
 _MAX_OPEN_VALUES = 60  # the table of a longer program is collapsed at first
 
@@ -118,7 +118,8 @@ def _pin_code(text: str) -> str:
 def _time(report: Report) -> str:
     note = "Estimated, one op after the other. An op in a loop is one bar, as long as all its iterations together."
     chart = draw_timeline(report.timeline)
-    return f'{chart}<p class="note">{note}</p>' if chart else '<p class="note">No ops.</p>'
+    idle = "".join(f"<p>{escape(idle_text(row))}.</p>" for row in report.timeline.idle)
+    return f'{idle}{chart}<p class="note">{note}</p>' if chart else '<p class="note">No ops.</p>'
 
 
 def _memory(report: Report) -> str:

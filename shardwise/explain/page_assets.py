@@ -4,13 +4,13 @@ STYLE = """
 :root {
   color-scheme: light dark;
   --ground: #fbfbf9; --panel: #ffffff; --ink: #1d2126; --soft: #5d6670; --line: #e3e4e0; --code: #f1f2ee;
-  --compute: #4f7cac; --talk: #c8553d; --held: #7a9e7e; --mark: #c8553d; --focus: #2f6fb3;
+  --compute: #4f7cac; --idle: #a39a8b; --talk: #c8553d; --held: #7a9e7e; --mark: #c8553d; --focus: #2f6fb3;
   --tint: 55% 86%; --edge: 35% 62%;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --ground: #15181c; --panel: #1c2026; --ink: #e4e6e8; --soft: #9aa4ae; --line: #2d333b; --code: #252b32;
-    --compute: #7ba6d6; --talk: #e58a72; --held: #8db892; --mark: #e58a72; --focus: #8bbcf0;
+    --compute: #7ba6d6; --idle: #8f877b; --talk: #e58a72; --held: #8db892; --mark: #e58a72; --focus: #8bbcf0;
     --tint: 28% 30%; --edge: 30% 52%;
   }
 }
@@ -57,7 +57,8 @@ th button:focus-visible, summary:focus-visible { outline: 2px solid var(--focus)
 .chart .lane { color: var(--soft); font-size: 12px; margin: 6px 0 3px; }
 .chart .lane:first-child { margin-top: 0; }
 .axis { display: flex; justify-content: space-between; color: var(--soft); font-size: 12px; padding-top: 6px; }
-.compute { fill: var(--compute); } .talk { fill: var(--talk); } .held { fill: var(--held); opacity: 0.55; }
+.compute { fill: var(--compute); } .idle { fill: var(--idle); } .talk { fill: var(--talk); }
+.held { fill: var(--held); opacity: 0.55; }
 .track { fill: var(--code); } .peak { stroke: var(--mark); stroke-width: 1.5; }
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); gap: 12px; }
 .card { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 12px 14px; }

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from shardwise.compiler.ir.program import NOWHERE
+from shardwise.compiler.report.idle import IdleRow
 from shardwise.compiler.report.report import CollectiveRow, CollectiveTotal, Report
 from shardwise.explain.end_groups import MAX_SINGLE, group_by_layout
 
@@ -18,6 +19,7 @@ def format_report(report: Report, advice: Sequence[str] = ()) -> str:
         f"  about {human_seconds(report.seconds)} per call on {report.chip.name}, without overlap: "
         f"{human_seconds(report.compute_seconds)} of compute, "
         f"{human_seconds(report.communication_seconds)} of communication",
+        *(f"  {idle_text(row)}" for row in report.timeline.idle),
         "",
     ]
     if len(report.collectives) > 1:
@@ -29,6 +31,14 @@ def format_report(report: Report, advice: Sequence[str] = ()) -> str:
         lines += ["", *_align([heads, *map(_collective_cells, report.collectives)], (14, 16, -10, -9, 14, 18, 0))]
     lines += ["", *_memory_lines(report)]
     return "\n".join([*lines, *(["", *(f"  {line}" for line in advice)] if advice else [])])
+
+
+def idle_text(row: IdleRow) -> str:
+    """Return the idle time of each device in a schedule as a sentence."""
+    return (
+        f"{row.what} along {row.axis!r}: each device is idle in {row.idle_ticks} of {row.ticks} ticks, "
+        f"{row.share:.1%} of {human_seconds(row.seconds)}, which is {human_seconds(row.idle_seconds)} per call"
+    )
 
 
 def _total_cells(total: CollectiveTotal) -> list[str]:

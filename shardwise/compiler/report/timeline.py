@@ -18,6 +18,7 @@ from shardwise.compiler.partition.liveness import Held, Sweep
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.plan.hardware import Chip
+from shardwise.compiler.report.idle import IdleRow, idle_of, idle_rows
 
 
 @final
@@ -34,6 +35,7 @@ class Step:
         sent: bytes that the device sends, all runs together.
         times: how often it runs in one call.
         depth: the number of loops and branches around it.
+        idle: the part of `seconds` in which the device has no work of its own, such as a pipeline's bubble.
     """
 
     op: str
@@ -44,18 +46,20 @@ class Step:
     sent: float = 0.0
     times: int = 1
     depth: int = 0
+    idle: float = 0.0
 
 
 @final
 @dataclass(frozen=True)
 class Timeline:
     """The steps of a call. `alive` are the values that live during step `peak`, largest first; without steps, the
-    arguments."""
+    arguments. `idle` has a row for each schedule in which devices are idle, such as a pipeline."""
 
     steps: tuple[Step, ...]
     peak: int
     peak_bytes: int
     alive: tuple[Held, ...]
+    idle: tuple[IdleRow, ...] = ()
 
 
 def timeline(
@@ -78,7 +82,8 @@ def timeline(
     sweep = _TimedSweep(local, inputs, donated or {}, chip)
     alive = [held for level in sweep.at_peak() for held in level.live.values()]
     alive.sort(key=lambda held: -held.bytes)
-    return Timeline(tuple(sweep.steps), sweep.peak, sweep.peak_bytes, tuple(alive))
+    idle = idle_rows((step.source, step.seconds) for step in sweep.steps)
+    return Timeline(tuple(sweep.steps), sweep.peak, sweep.peak_bytes, tuple(alive), idle)
 
 
 @final
@@ -106,9 +111,10 @@ class _TimedSweep(Sweep):
                 return  # fused into its consumer
             dtype = accessed[0].type.dtype if accessed else np.dtype(np.float32)
             seconds = self.chip.compute_time(flops(equation), sum(value.type.nbytes for value in accessed), dtype)
-        step = Step(
-            equation.op.name, equation.source, self.now, seconds * times, live_bytes, sent * times, times, depth
-        )
+        seconds *= times
+        row = idle_of(equation.source)
+        idle = row.share * seconds if row else 0.0
+        step = Step(equation.op.name, equation.source, self.now, seconds, live_bytes, sent * times, times, depth, idle)
         self.steps.append(step)
         self.now += step.seconds
 
