@@ -27,6 +27,7 @@ def code_of(document: str) -> str:
         "docs/manual.md",
         "docs/memory.md",
         "docs/own-ops.md",
+        "docs/pipeline.md",
         "docs/plans.md",
     ],
 )
@@ -37,7 +38,7 @@ def test_python_code_runs_and_prints_the_shown_output(document, tmp_path):
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
     printed = run.stdout
-    for block in re.findall(r"```\n(\w+ on mesh.*?)\n```", (ROOT / document).read_text(), re.DOTALL):
+    for block in re.findall(r"```\n(\w+(?: on mesh|: \d+ devices).*?)\n```", (ROOT / document).read_text(), re.DOTALL):
         shown = [re.sub(r"\s+", " ", re.sub(r"mlp\.py:\d+", "LINE", line)).strip() for line in block.splitlines()]
         printed_lines = [
             re.sub(r"\s+", " ", re.sub(r"mlp\.py:\d+", "LINE", line)).strip() for line in printed.splitlines()

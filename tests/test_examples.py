@@ -63,6 +63,8 @@ NO_EXAMPLE = {
     "shardwise.checkpoints.Restored": "`Manager.restore` returns it",
     "shardwise.checkpoints.Save": "`save` returns it",
     "shardwise.strategies.Zero": "`zero` returns it",
+    "shardwise.parallel.Pipeline": "`pipeline` returns it",
+    "shardwise.parallel.Schedule": "`pipeline_schedule` returns it",
     "shardwise.profiler.start_server": "keeps a port open until the process ends",
     "shardwise.profiler.stop_server": "needs a server of `start_server`",
     **{

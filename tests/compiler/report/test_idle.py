@@ -34,4 +34,4 @@ def test_timeline_adds_up_the_steps_of_a_scope():
 
 def test_a_program_without_a_schedule_has_no_idle_time():
     plan = sw.jit(lambda x: x * 2).lower(np.ones(4, np.float32)).plan
-    assert plan.timeline.idle == () and "idle" not in str(plan) and 'class="idle"' not in plan.to_html()
+    assert plan.timeline.idle == () and " is idle " not in str(plan) and 'class="idle"' not in plan.to_html()
