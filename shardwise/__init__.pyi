@@ -20,6 +20,7 @@ from shardwise import (
     parallel as parallel,
     profiler as profiler,
     random as random,
+    ref as ref,
     scipy as scipy,
     sharding as sharding,
     stages as stages,
@@ -97,7 +98,7 @@ from shardwise.api.placement import (
     reshard as reshard,
 )
 from shardwise.api.pmap import pmap as pmap
-from shardwise.api.ref import Ref as Ref, new_ref as new_ref
+from shardwise.api.ref import Ref as Ref, free_ref as free_ref, freeze as freeze, new_ref as new_ref
 from shardwise.api.remat import checkpoint as checkpoint, checkpoint_policies as checkpoint_policies
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct as ShapeDtypeStruct
 from shardwise.api.shard_map import shard_map as shard_map

@@ -514,7 +514,11 @@ def _initial_value(name: str) -> Any:
     """Return the value of a setting from the environment, or its default."""
     variable = f"SHARDWISE_{name.upper()}"
     text = os.environ.get(variable)
-    if name == "num_cpu_devices" and text is None:  # JAX programs set it by an XLA flag
+    if name == "num_cpu_devices" and text is None:  # JAX programs set it by JAX's variable or by an XLA flag
+        variable = "JAX_NUM_CPU_DEVICES"
+        text = os.environ.get(variable)
+        text = None if text == "-1" else text  # JAX's default
+    if name == "num_cpu_devices" and text is None:
         flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag.startswith(f"{_HOST_DEVICES}=")]
         if flags:
             variable, _, text = flags[-1].partition("=")

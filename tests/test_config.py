@@ -232,7 +232,7 @@ def test_environment_variables_set_initial_values():
     ids=["number", "none", "flag", "choice"],
 )
 def test_environment_variables_are_validated(variable, text, message):
-    found = run("import shardwise.config", **{variable: text})
+    found = run("import shardwise.config", **{"JAX_NUM_CPU_DEVICES": "-1", variable: text})
     assert found.returncode and f"ValueError: environment variable {message}" in found.stderr
 
 
@@ -242,11 +242,15 @@ def test_environment_variables_are_validated(variable, text, message):
         ({"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}, 3),
         ({"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=5"}, 5),
         ({"XLA_FLAGS": "--xla_force_host_platform_device_count=3", "SHARDWISE_NUM_CPU_DEVICES": "2"}, 2),
+        ({"JAX_NUM_CPU_DEVICES": "1"}, 1),
+        ({"JAX_NUM_CPU_DEVICES": "4", "XLA_FLAGS": "--xla_force_host_platform_device_count=3"}, 4),
+        ({"JAX_NUM_CPU_DEVICES": "4", "SHARDWISE_NUM_CPU_DEVICES": "2"}, 2),
     ],
-    ids=["XLA's flag", "among others", "our own comes first"],
+    ids=["XLA's flag", "among others", "our own comes first", "JAX's variable", "before the flag", "our own before it"],
 )
 def test_number_of_virtual_devices(variables, count):
-    found = run("import shardwise as sw; print(len(sw.devices()))", **variables)
+    # "-1" is JAX's default: the variable has no effect
+    found = run("import shardwise as sw; print(len(sw.devices()))", **{"JAX_NUM_CPU_DEVICES": "-1", **variables})
     assert found.stdout.split() == [str(count)], found.stderr
 
 

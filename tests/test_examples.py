@@ -31,6 +31,7 @@ from shardwise import (
     parallel,
     profiler,
     random,
+    ref,
     scipy,
     sharding,
     strategies,
@@ -52,7 +53,7 @@ NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := ge
 WITH_CLASSES: list[ModuleType] = [
     *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, strategies, parallel),
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
-    *(custom_batching, image, scipy.interpolate),
+    *(custom_batching, image, ref, scipy.interpolate),
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {

@@ -7,6 +7,7 @@ from typing import Any, cast, final
 
 from shardwise import tree
 from shardwise.api.float0 import flatten_hiding_float0, hide_float0
+from shardwise.api.ref import Ref
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
@@ -83,7 +84,7 @@ def array_leaves(
     for number, leaf in enumerate(leaves):
         if not (is_array_like(leaf) or (abstract and isinstance(leaf, ShapeDtypeStruct))):
             name = argument_names(function, *hide_float0((args, keywords)))[number]
-            if hasattr(leaf, "__jax_array__"):
+            if hasattr(leaf, "__jax_array__") and not isinstance(leaf, Ref):
                 raise ValueError(
                     f"argument {name} of {describe_function(function)} is of type {type(leaf).__name__}, which has a "
                     "method `__jax_array__`. A traced function does not call it: pass `numpy.asarray(x)`, or register "
@@ -99,6 +100,8 @@ def array_leaves(
 def _leaf_advice(leaf: Any, name: str) -> str:
     """Return what to write instead of an argument that is not an array; `name` is its quoted name."""
     class_name = type(leaf).__name__
+    if isinstance(leaf, Ref):
+        return "  Let the function close over the Ref, or pass its array, `ref[...]`."
     static = f"static_argnames={name.strip('`')!r}" if name.strip("`").isidentifier() else "static_argnames"
     make_static = f"make the argument static with {static} of jit, or bind it with `functools.partial`"
     if isinstance(leaf, (str, bytes, type)) or type(leaf).__module__ == "builtins":

@@ -43,8 +43,8 @@ def closure_convert(fun: Function, *example_args: Any) -> tuple[Function, list[A
         Array(2., dtype=float32...)
     """
     traced, structure = _trace(fun, example_args)
-    is_converted = [isinstance(x, Tracer) and is_inexact(x.type.dtype) for x in traced.captured]
-    values = [x for x, convert in zip(traced.captured, is_converted, strict=True) if convert]
+    is_converted = [isinstance(x, Tracer) and is_inexact(x.type.dtype) for x in traced.constants]
+    values = [x for x, convert in zip(traced.constants, is_converted, strict=True) if convert]
     count = len(example_args)
 
     @wraps(fun)
@@ -62,7 +62,7 @@ def closure_convert(fun: Function, *example_args: Any) -> tuple[Function, list[A
             )
         new_values = iter(args[count:])
         captured = [
-            next(new_values) if convert else x for x, convert in zip(traced.captured, is_converted, strict=True)
+            next(new_values) if convert else x for x, convert in zip(traced.constants, is_converted, strict=True)
         ]
         return traced.structure.unflatten(replay(traced.program, list(map(as_operand, [*leaves, *captured]))))
 
@@ -99,7 +99,7 @@ def custom_gradient(fun: Function) -> Function:
         out, pullback = _value_and_pullback(fun, args)
         cotangent = tree.map(as_operand, out)
         traced, _ = _trace(pullback, (cotangent,))
-        return out, _Pullback(traced.program, traced.structure, traced.captured)
+        return out, _Pullback(traced.program, traced.structure, traced.constants)
 
     def backward(pullback: _Pullback, cotangent: Any) -> tuple[Any, ...]:
         cotangents = pullback(cotangent)

@@ -4,7 +4,7 @@ Each traces the user's functions into programs, checks the types of their result
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
 
@@ -14,7 +14,7 @@ from shardwise import tree
 from shardwise.api.arguments import array_leaves, describe_function, function_name
 from shardwise.api.flatten import check_outputs
 from shardwise.api.float0 import flatten_hiding_float0, hide_float0
-from shardwise.api.ref import Ref
+from shardwise.api.ref import Ref, RefScope, current_values, hide_refs, set_refs
 from shardwise.api.trace_cache import body_cache, is_alive, may_be_cached, trace_context
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays.methods import where
@@ -49,13 +49,15 @@ _ABSENT: Any = object()
 class _TracedBody:
     """A branch, condition or loop body as a program of (captured values, arguments).
 
-    `returned` is the pytree of the types of its results.
+    `captured` may have Refs, whose arrays are the inputs. `returned` is the pytree of the types of the results. The
+    last outputs of the program are what the Refs in `written` hold at the end.
     """
 
     function: Function
     program: Program
     captured: list[Any]
     returned: Any
+    written: list[Ref]
 
     @staticmethod
     def of(
@@ -72,27 +74,28 @@ class _TracedBody:
             cached = cache.get(key) or cache.promote(key)
             if cached is not None and is_alive(cached[1]):
                 return _TracedBody(function, *cached)
-        reads = Ref.reads_from_outside
         returned: Any = None
+        scope = RefScope(as_inputs=True)
 
         def flat(*leaves: Any) -> list[Any]:
             nonlocal returned
-            result = function(*structure.unflatten(leaves))
+            with scope:
+                result = function(*structure.unflatten(leaves))
             outputs, out_tree = flatten_hiding_float0(result)
             check_outputs(function, outputs)
             arrays = [as_operand(x) for x in outputs]
             returned = hide_float0(out_tree.unflatten([x.type for x in arrays]))
             targets = [*outs, *[None] * len(arrays)]
-            return [_retype_if_compatible(x, type) for x, type in zip(arrays, targets, strict=False)]
+            results = [_retype_if_compatible(x, type) for x, type in zip(arrays, targets, strict=False)]
+            return [*results, *scope.written_values]
 
         with mesh_context.traced_for(mesh_context.argument_mesh):
             program, captured = build(flat, types, function_name(function))
             reads_mesh = mesh_context.reads_argument_mesh
         count = len(program.inputs) - len(captured)
         inputs = (*program.inputs[count:], *program.inputs[:count])
-        traced = replace(program, inputs=inputs), captured, returned
-        is_pure = not reads_mesh and Ref.reads_from_outside == reads  # it depends on nothing besides the key
-        if cache is not None and may_be_cached(captured) and is_pure:
+        traced = replace(program, inputs=inputs), captured, returned, scope.written
+        if cache is not None and may_be_cached(captured) and not reads_mesh:
             cache.insert(key, traced)
         return _TracedBody(function, *traced)
 
@@ -103,6 +106,27 @@ class _TracedBody:
     @property
     def arguments(self) -> tuple[Value, ...]:
         return self.program.inputs[len(self.captured) :]
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        return self.program.outputs[: len(self.program.outputs) - len(self.written)]
+
+    @property
+    def result_types(self) -> tuple[ArrayType, ...]:
+        return tuple(value.type for value in self.results)
+
+    def with_captured(self, captured: Sequence[Any], written: Sequence[Ref], leads: bool = False) -> Program:
+        """Return a program whose first inputs are these values, for all branches of a cond or both parts of a loop.
+
+        Its last outputs, or first ones with `leads`, are what the Refs in `written` hold at the end.
+        """
+        own = {id(x): value for x, value in zip(self.captured, self.program.inputs, strict=False)}
+        inputs = {id(x): own[id(x)] if id(x) in own else Value(x.type) for x in captured}
+        changed = zip(self.written, self.program.outputs[len(self.results) :], strict=True)
+        last = {**{ref: inputs[id(ref)] for ref in written}, **dict(changed)}
+        values = [last[ref] for ref in written]
+        outputs = (*values, *self.results) if leads else (*self.results, *values)
+        return replace(self.program, inputs=(*inputs.values(), *self.arguments), outputs=outputs)
 
 
 def _retype_if_compatible(x: Any, type: ArrayType | None) -> Any:
@@ -241,7 +265,7 @@ def _branch_arguments(name: str, operands: tuple[Any, ...], operand: Any) -> tup
 
 @filter_traceback
 def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any, ...]) -> Any:
-    operands = hide_float0(operands)
+    operands = hide_refs(hide_float0(operands))
     leaves, _ = array_leaves(branches[0], operands, {})
     arrays = [as_operand(leaf) for leaf in leaves]
     types = [x.type for x in arrays]
@@ -255,14 +279,27 @@ def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any
     first = labelled[0][1]
     # A result is weakly typed only if it is in every branch.
     outs = [_join_types(column) for column in zip(*(tree.leaves(t.returned) for t in traced), strict=True)]
-    if any(list(t.program.out_types) != outs for t in traced):
+    if any(list(t.result_types) != outs for t in traced):
         traced = [_TracedBody.of(branch, operands, types, outs) for branch in branches]
-    captured = list({id(x): x for t in traced for x in t.captured}.values())
-    branch_programs = [_with_captured(t, captured) for t in traced]
-    programs, inputs = _vary_with_condition(index.type, branch_programs, [*captured, *arrays])
+    captured = _union(t.captured for t in traced)
+    written = _union(t.written for t in traced)
+    branch_programs = [t.with_captured(captured, written) for t in traced]
+    operands_now = [*current_values(captured), *arrays]
+    programs, inputs = _vary_with_condition(index.type, branch_programs, operands_now)
     _check_no_divergent_collective(name, index.type, programs)
     outputs = Cond(tuple(programs))(index, *inputs)
-    return first.structure.unflatten(list(outputs))
+    set_refs(written, outputs[len(outs) :])
+    return first.structure.unflatten(list(outputs[: len(outs)]))
+
+
+def _without(values: Sequence[Any], refs: Sequence[Ref]) -> list[Any]:
+    """Return captured values without these Refs."""
+    return [x for x in values if not any(x is ref for ref in refs)]
+
+
+def _union(lists: Iterable[Sequence[Any]]) -> list[Any]:
+    """Return the objects of several lists, each once."""
+    return list({id(x): x for items in lists for x in items}.values())
 
 
 def _check_same_results(name: str, first_branch: tuple[str, _TracedBody], branch: tuple[str, _TracedBody]) -> None:
@@ -360,14 +397,6 @@ def _check_no_divergent_collective(name: str, decides: ArrayType, programs: Sequ
                 )
 
 
-def _with_captured(traced: _TracedBody, captured: Sequence[Any]) -> Program:
-    """Return a branch as a program whose first inputs are the values that all branches capture."""
-    own = {id(x): value for x, value in zip(traced.captured, traced.program.inputs, strict=False)}
-    inputs = [own[id(x)] if id(x) in own else Value(x.type) for x in captured]
-    program = traced.program
-    return Program((*inputs, *traced.arguments), program.equations, program.outputs, program.name)
-
-
 @filter_traceback
 def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
     """Call a function repeatedly while a condition holds.
@@ -407,17 +436,24 @@ def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> 
             pass  # the condition is batched or traced: use the op
     arrays, types, body = _trace_body(name, body_fun, init_val, lambda carry: (carry,), lambda result: result)
     head = _TracedBody.of(cond_fun, (init_val,), types)
-    if [type.plain for type in head.program.out_types] != [ArrayType((), np.bool_)]:
-        returned = ", ".join(str(type) for type in head.program.out_types) or "nothing"
+    if [type.plain for type in head.result_types] != [ArrayType((), np.bool_)]:
+        returned = ", ".join(str(type) for type in head.result_types) or "nothing"
         raise TypeError(f"{name}: {describe_function(cond_fun)} must return one boolean scalar, not {returned}")
-    if head.program.effect:  # XLA does not support side effects in the condition of a while loop
+    if head.program.effect or head.written:  # XLA does not support side effects in the condition of a while loop
         return _while_with_condition_in_body(name, cond_fun, body_fun, init_val)
-    decides = head.program.out_types[0]
-    operands = [*head.captured, *body.captured, *arrays]
-    (cond, step), inputs = _vary_with_condition(decides, (head.program, body.program), operands)
+    decides = head.result_types[0]
+    written = body.written  # these Refs are carried
+    consts = [_without(part.captured, written) for part in (head, body)]
+    programs = (
+        head.with_captured([*consts[0], *written], ()),
+        body.with_captured([*consts[1], *written], written, True),
+    )
+    operands = [*current_values([*consts[0], *consts[1], *written]), *arrays]
+    (cond, step), inputs = _vary_with_condition(decides, programs, operands)
     _check_no_divergent_collective(name, decides, [cond, step])
-    loop = While(cond, step, len(head.captured), len(body.captured))
-    return tree.structure(init_val).unflatten(list(loop(*inputs)))
+    outputs = While(cond, step, len(consts[0]), len(consts[1]))(*inputs)
+    set_refs(written, outputs[: len(written)])
+    return tree.structure(init_val).unflatten(list(outputs[len(written) :]))
 
 
 def _while_with_condition_in_body(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
@@ -547,8 +583,29 @@ def scan(
     """
     _check_callable("scan", f=f)
     init = hide_float0(init)
+    if any(isinstance(x, Ref) for x in tree.leaves(xs)):
+        return _scan_over_refs(f, init, xs, length, reverse, unroll)
     array_leaves(f, (init, xs), {})
     return _scan("scan", f, init, xs, length, reverse, unroll)
+
+
+def _scan_over_refs(f: Function, init: Any, xs: Any, *options: Any) -> tuple[Any, Any]:
+    """Scan over arrays and Refs: the function receives Refs of slices, and may change them."""
+    leaves, structure = tree.flatten(xs)
+    refs = {number: x for number, x in enumerate(leaves) if isinstance(x, Ref)}
+
+    def step(carry: Any, slices: list[Any]) -> Any:
+        of_slices = {number: Ref(slices[number]) for number in refs}
+        result = f(carry, structure.unflatten([of_slices.get(number, x) for number, x in enumerate(slices)]))
+        if not (isinstance(result, tuple) and len(result) == 2):
+            return result  # an error follows
+        return result[0], (result[1], [ref[...] for ref in of_slices.values()])
+
+    copy_name(step, f)
+    array_leaves(f, (init,), {})
+    carry, (ys, arrays) = _scan("scan", step, init, current_values(leaves), *options)
+    set_refs(refs.values(), arrays)
+    return carry, ys
 
 
 def _scan(
@@ -589,8 +646,12 @@ def _scan(
         return result[0]
 
     carry, _, body = _trace_body(name, f, init, lambda carry: (carry, slices), carry_of, slice_types)
-    op = Scan(body.program, steps, len(body.captured), len(carry), bool(reverse), unrolled)
-    outputs = op(*body.captured, *carry, *arrays)
+    consts, written = _without(body.captured, body.written), body.written  # changed Refs are carried
+    program = body.with_captured([*consts, *written], written, leads=True)
+    op = Scan(program, steps, len(consts), len(written) + len(carry), bool(reverse), unrolled)
+    outputs = op(*current_values([*consts, *written]), *carry, *arrays)
+    set_refs(written, outputs[: len(written)])
+    outputs = outputs[len(written) :]
     stacked = tree.structure(body.returned[1]).unflatten(list(outputs[len(carry) :]))
     return tree.structure(init).unflatten(list(outputs[: len(carry)])), stacked
 

@@ -12,6 +12,7 @@ from shardwise import tree
 from shardwise.api.arguments import array_leaves, call_text, describe_function, function_name
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.float0 import flatten_hiding_float0, float0
+from shardwise.api.ref import hide_refs
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand
 from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.compiler.ir.dispatch import resolve_shardings
@@ -46,7 +47,7 @@ class _Call(NamedTuple):
 
     def bound_function(self, *args: Any) -> Any:
         """Call the function with these differentiable arguments."""
-        return self.function(*self.arguments(flatten_hiding_float0(args)[0]))
+        return self.function(*self.arguments(flatten_hiding_float0(hide_refs(args))[0]))
 
     @property
     def nondiff_args(self) -> list[Any]:
@@ -94,7 +95,7 @@ class _CustomDerivative(ForwardsDefinitions, Generic[_P, _R]):
                 "receive: make them positional"
             )
         nondiff = {position % len(bound.args): bound.args[position] for position in self.nondiff_argnums}
-        differentiable = tuple(arg for position, arg in enumerate(bound.args) if position not in nondiff)
+        differentiable = hide_refs(tuple(arg for position, arg in enumerate(bound.args) if position not in nondiff))
         leaves, structure = array_leaves(self.fun, differentiable, {})
         if not is_traced(leaves):
             return self.fun(*bound.args)
@@ -291,7 +292,7 @@ class _VjpRule:
                 f"the fwd rule of {describe_function(self.call.function)} must return (result, residuals), not {pair!r}"
             )
         out = _check_leaves("fwd rule", "result", pair[0], self.out_tree, self.types, self.call.function)
-        residuals, structure = tree.flatten(pair[1])
+        residuals, structure = tree.flatten(hide_refs(pair[1]))
         constants = {number: x for number, x in enumerate(residuals) if isinstance(x, PYTHON_SCALARS)}
         operands = [as_operand(x) for number, x in enumerate(residuals) if number not in constants]
         return out, operands, _CotangentMap(self, structure, constants, [x.type for x in primals])

@@ -11,6 +11,7 @@ from shardwise import tree
 from shardwise.api.arguments import argument_names, check_function, describe_function, function_name
 from shardwise.api.flatten import FlatFunction, check_outputs
 from shardwise.api.float0 import flatten_hiding_float0, float0
+from shardwise.api.ref import RefScope
 from shardwise.api.shape_dtype_struct import leaf_type
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays.methods import reshape
@@ -67,7 +68,8 @@ def _tracers(aux: Any) -> list[Any]:
 class _FlatFunctionWithAux(FlatFunction):
     """A flat function of positional arguments; with `has_aux` the function returns a pair (value, aux).
 
-    The flat results are the leaves of the value, followed by the tracers in aux.
+    The flat results are the leaves of the value, the tracers in aux, and the arrays of the outer Refs that the function
+    has changed.
     """
 
     def __init__(self, function: Function, primals: tuple[Any, ...], has_aux: bool):
@@ -75,8 +77,13 @@ class _FlatFunctionWithAux(FlatFunction):
         self.primals = tree.structure(primals)
         self.has_aux = has_aux
         self.aux: _Aux
+        self.scope = RefScope()
 
     def __call__(self, *leaves: Any) -> list[Any]:
+        with self.scope:
+            return [*self._call_function(*leaves), *self.scope.written_values]
+
+    def _call_function(self, *leaves: Any) -> list[Any]:
         if not self.has_aux:
             return super().__call__(*leaves)
         result = self.function(*self.primals.unflatten(leaves))
@@ -88,6 +95,17 @@ class _FlatFunctionWithAux(FlatFunction):
         check_outputs(self.function, outputs)
         self.aux = _Aux(result[1])
         return [*outputs, *_tracers(result[1])]
+
+    def update_refs(self, values: Sequence[Any], active: Sequence[bool]) -> None:
+        """Change the Refs that the function has changed; `active` tells which of the flat results have a tangent."""
+        count = len(self.scope.written)
+        for ref, value, is_active in zip(self.scope.written, values[-count:], active[-count:], strict=False):
+            if is_active:
+                raise ValueError(
+                    f"{describe_function(self.function)} stores a value that is being differentiated in a Ref of type "
+                    f"{ref.type} from outside. Store `lax.stop_gradient(value)`, or return the value."
+                )
+            ref[...] = value
 
     def outputs(self, values: Sequence[Any]) -> Any:
         """Return the function's value as a pytree; `values` are the flat results."""
@@ -190,6 +208,7 @@ def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) 
     in_tangents = _check_leaves("jvp", "tangent", tuple(tangents), structure, [x.type for x in operands], function)
     flat = _FlatFunctionWithAux(function, tuple(primals), has_aux)
     outputs, out_tangents = jvp_function(flat, operands, in_tangents, function_name(function))
+    flat.update_refs(outputs, [t is not None for t in out_tangents])
     dense = [_instantiate(x.type, t) for x, t in zip(outputs, out_tangents, strict=True)]
     return flat.with_aux((flat.outputs(outputs), flat.outputs(dense)), outputs)
 
@@ -276,6 +295,7 @@ def linear_transpose(function: Function, *primals: Any, reduce_axes: Sequence[An
     leaves, structure = tree.flatten(primals)
     types = [leaf_type(x, "linear_transpose") for x in leaves]
     flat = _FlatFunctionWithAux(function, primals, has_aux=False)
+    flat.scope = RefScope(read_only="linear_transpose does not run the function: return the value instead.")
     program, captured = build(flat, types, function_name(function))
     kinds = {is_inexact(type.dtype) for type in (*types, *program.out_types)}
     if len(kinds) > 1:
@@ -574,7 +594,9 @@ def _linearized(
     """Linearize a function at `primals`; return it flat, linearized, and the leaves of `primals`."""
     operands = [as_operand(leaf) for leaf in tree.leaves(tuple(primals))]
     flat = _FlatFunctionWithAux(function, tuple(primals), has_aux)
-    return flat, linearize_flat(flat, operands, function_name(function)), operands
+    linear = linearize_flat(flat, operands, function_name(function))
+    flat.update_refs(linear.outputs, linear.nonzero)
+    return flat, linear, operands
 
 
 def _transpose_linearized(

@@ -46,7 +46,7 @@ def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any
         return structure.unflatten([zeros_of(x.type) if isinstance(x, ShapeDtypeStruct) else x for x in leaves])
 
     traced = _trace(with_arrays, static, args, keywords)
-    results = [struct(type) for type in traced.program.out_types]
+    results = [struct(type) for type in traced.out_types]
     return traced.structure.unflatten([abstract_results.get(n, result) for n, result in enumerate(results)])
 
 
@@ -87,7 +87,12 @@ def make_jaxpr(
     @wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
         traced = _trace(function, static, args, keywords)
-        jaxpr = closed_jaxpr(traced.program, traced.captured)
+        if traced.written:
+            raise NotImplementedError(
+                f"make_jaxpr of {describe_function(function)}: it changes a Ref of type {traced.written[0].type}, and "
+                "a jaxpr has no equation for that. Return the new array instead."
+            )
+        jaxpr = closed_jaxpr(traced.program, traced.constants)
         if not return_shape:
             return jaxpr
         return jaxpr, traced.structure.unflatten([struct(type) for type in traced.program.out_types])

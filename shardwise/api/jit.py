@@ -26,8 +26,8 @@ from shardwise.api.arguments import (
 from shardwise.api.constrain import constrain_all
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.float0 import hide_float0, is_float0
-from shardwise.api.ref import Ref
-from shardwise.api.ref_arguments import FunctionOfArrays, find_refs, update_refs
+from shardwise.api.ref import Ref, RefScope, current_values, set_refs
+from shardwise.api.ref_arguments import FunctionOfArrays, find_refs, refs_as_arguments, update_refs
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.api.static_args import (
     NO_ARGUMENTS,
@@ -77,13 +77,26 @@ MAX_PROGRAMS = 4096  # per function; the least recently used are evicted first
 class TracedFunction:
     """A function traced for arguments of certain types.
 
-    `captured` are the values that the function closes over, which are the last inputs of the program.
+    The inputs of the program are the arguments, the arrays of `refs`, and `captured`: the values that the function
+    closes over. Its outputs are the results, and what the Refs in `written` hold at the end.
     """
 
     program: Program
     captured: list[Any]
     structure: tree.Structure  # of the results
     reads_argument_mesh: bool = False  # whether the trace depends on the mesh of the arguments
+    refs: Sequence[Ref] = ()  # which the function closes over
+    written: Sequence[Ref] = ()  # those of them that it changes
+
+    @property
+    def constants(self) -> list[Any]:
+        """The values of the inputs after the arguments, as they are now."""
+        return [*current_values(self.refs), *self.captured]
+
+    @property
+    def out_types(self) -> tuple[ArrayType, ...]:
+        """The types of the results."""
+        return self.program.out_types[: self.structure.num_leaves]
 
 
 @dataclass(frozen=True)
@@ -174,8 +187,11 @@ class Jitted(Generic[_P, _R]):
             entry = launches.promote(key)
         if entry is None:
             arguments = self._arguments(args, keywords)
-            if any(isinstance(x, Tracer) for x in self._captured(arguments)):
+            traced = self._traced_function(arguments)
+            if any(isinstance(x, Tracer) for x in traced.constants):
                 return self._stage(arguments)  # the function closes over a tracer
+            if traced.refs:
+                return self._run_with_refs(arguments, traced, leaves, key)
             self._explain_miss(key, arguments)
             entry = launches.add(key, self._compile(arguments))
         launch, out_tree = entry
@@ -195,7 +211,25 @@ class Jitted(Generic[_P, _R]):
         for position, ref in refs.items():
             leaves[position] = ref[...]
         args, keywords = structure.unflatten(leaves)
-        return update_refs(list(refs.values()), *self._of_arrays[positions](*args, **keywords))
+        with refs_as_arguments(refs.values()):
+            result, arrays = self._of_arrays[positions](*args, **keywords)
+        return update_refs(list(refs.values()), result, arrays)
+
+    def _run_with_refs(self, arguments: _Arguments, traced: TracedFunction, leaves: Sequence[Any], key: Any) -> Any:
+        """Run a function that closes over Refs, and change them. `key` is the one of a function without Refs."""
+        arrays = [as_argument(value) for value in current_values(traced.refs)]
+        key = (*key, *[x.signature for x in arrays])
+        entry = self._launches.get(key) or self._launches.promote(key)
+        if entry is None:
+            entry = self._launches.add(key, self._compile(arguments))
+        outputs = entry[0].run([*leaves, *arrays])
+        return self._finish(traced, outputs)
+
+    def _finish(self, traced: TracedFunction, outputs: Sequence[Any]) -> Any:
+        """Change the Refs that the function changes, and return its result."""
+        count = traced.structure.num_leaves
+        set_refs(traced.written, outputs[count:])
+        return traced.structure.unflatten(list(outputs[:count]))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind a jitted method to its instance."""
@@ -238,6 +272,11 @@ class Jitted(Generic[_P, _R]):
     def _trace_stage(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Traced:
         arguments = self._arguments(args, keywords, abstract=True)
         request, traced = self._request(arguments)
+        if traced.refs:
+            raise NotImplementedError(
+                f"jit of {describe_function(self.function)} closes over a Ref of type {traced.refs[0].type}, and "
+                "cannot be compiled ahead of time. Call it, or pass the Ref's array as an argument."
+            )
         return Traced(request, traced.captured, arguments.structure, traced.structure, self.options.compiler_options)
 
     def request(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Request, TracedFunction]:
@@ -293,15 +332,17 @@ class Jitted(Generic[_P, _R]):
             traced.program,
             tuple(
                 x.array_signature if isinstance(x, ShapeDtypeStruct) else as_argument(x).signature
-                for x in (*arguments.leaves, *traced.captured)
+                for x in (*arguments.leaves, *traced.constants)
             ),
-            self._out_shardings(traced),
-            tuple(names),
-            self._in_shardings(traced, arguments, names),
-            donated_leaves(self.options.donate, arguments.split) if self.options.donate else (),
+            (*self._out_shardings(traced), *[None] * len(traced.written)),
+            (*names, *["a Ref"] * len(traced.refs)),
+            (*self._in_shardings(traced, arguments, names), *[None] * len(traced.refs)),
+            (*donated_leaves(self.options.donate, arguments.split), *[False] * len(traced.refs))
+            if self.options.donate
+            else (),
             self.options.keep_unused,
             device=self.options.device,
-            out_names=tuple(_output_names(traced)),
+            out_names=(*_output_names(traced), *["a Ref"] * len(traced.written)),
             jit_source=self.options.source,
             mesh=mesh_context.mesh,
             on_current_mesh=self._runs_on_current_mesh,
@@ -316,8 +357,8 @@ class Jitted(Generic[_P, _R]):
         return mesh_context.program_mesh is not None
 
     @filter_traceback
-    def _captured(self, arguments: _Arguments) -> list[Any]:
-        return self._traced(arguments).captured
+    def _traced_function(self, arguments: _Arguments) -> TracedFunction:
+        return self._traced(arguments)
 
     @filter_traceback
     def _compile(self, arguments: _Arguments) -> tuple[Launch, tree.Structure | None]:
@@ -338,10 +379,12 @@ class Jitted(Generic[_P, _R]):
         names = self._names(arguments)
         in_shardings = self._in_shardings(traced, arguments, names)
         inputs = [as_operand(leaf) for leaf in arguments.leaves]
-        operands = [*constrain_all(inputs, in_shardings, "in_shardings", names), *traced.captured]
+        operands = [*constrain_all(inputs, in_shardings, "in_shardings", names), *traced.constants]
         outputs = replay(traced.program, operands) if self.options.inline else Call(traced.program)(*operands)
+        count = traced.structure.num_leaves
         out_shardings = self._out_shardings(traced)
-        return traced.structure.unflatten(constrain_all(outputs, out_shardings, "out_shardings", _output_names(traced)))
+        results = constrain_all(outputs[:count], out_shardings, "out_shardings", _output_names(traced))
+        return self._finish(traced, [*results, *outputs[count:]])
 
     def _names(self, arguments: _Arguments) -> list[str]:
         split = arguments.split
@@ -378,10 +421,10 @@ class Jitted(Generic[_P, _R]):
         return positional + (None,) * (len(types) - count)
 
     def _out_shardings(self, traced: TracedFunction) -> tuple[Sharding | None, ...]:
-        outputs = hide_float0(traced.structure.unflatten(list(range(len(traced.program.outputs)))))
+        outputs = hide_float0(traced.structure.unflatten(list(range(len(traced.out_types)))))
         names = _output_names(traced)
         return broadcast_shardings(
-            self.options.out_shardings, outputs, "out_shardings", self.function, traced.program.out_types, names
+            self.options.out_shardings, outputs, "out_shardings", self.function, traced.out_types, names
         )
 
     def _explain_miss(self, key: tuple[Any, ...], arguments: _Arguments) -> None:
@@ -525,13 +568,26 @@ def _only_device(device: Any, backend: str | None, in_shardings: Any, out_shardi
 def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequence[ArrayType]) -> TracedFunction:
     """Trace `function` for arguments of this pytree structure, whose leaves have these types."""
     flat = FlatFunction(function, structure)
-    program, captured = build(flat, types, function_name(function))
-    return TracedFunction(program, captured, flat.out_tree, mesh_context.reads_argument_mesh)
+    scope = RefScope(as_inputs=True)
+
+    def with_refs(*leaves: Any) -> list[Any]:
+        with scope:
+            return [*flat(*leaves), *scope.written_values]
+
+    program, captured = build(with_refs, types, function_name(function))
+    reads_mesh = mesh_context.reads_argument_mesh
+    refs = [x for x in captured if isinstance(x, Ref)]
+    if refs:
+        inputs = dict(zip(map(id, captured), program.inputs[len(types) :], strict=True))
+        captured = [x for x in captured if not isinstance(x, Ref)]
+        order = [inputs[id(x)] for x in (*refs, *captured)]
+        program = replace(program, inputs=(*program.inputs[: len(types)], *order))
+    return TracedFunction(program, captured, flat.out_tree, reads_mesh, refs, scope.written)
 
 
 def _output_names(traced: TracedFunction) -> list[str]:
     """Return the path of each output in the result: `output['loss']`."""
-    outputs = hide_float0(traced.structure.unflatten(list(range(len(traced.program.outputs)))))
+    outputs = hide_float0(traced.structure.unflatten(list(range(len(traced.out_types)))))
     return [f"`{name}`" for name in tree.leaf_names(outputs, "output")]
 
 

@@ -1,18 +1,24 @@
 """Ref: a mutable reference to an array, for code that updates in place.
 
-A Ref holds its array as a Python object does: every function that reads or changes it must run, or be traced, together
-with the one that created it. A Ref that was created outside of a traced function cannot be changed inside, except as an
-argument of `jit` (see `ref_arguments.py`).
+A Ref holds its array as a Python object does. Inside a function that is being traced, a `RefScope` holds the values of
+the Refs that were created outside: the transformation makes them inputs and results of the traced program, and changes
+the Refs after a call. Transformations without a scope, such as `shard_map`, may read such Refs and not change them.
 """
 
+import threading
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
+from shardwise import tree
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import open_frames
-from shardwise.compiler.ir.types import ArrayType, Typed
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.control.retype import match_type, zeros_of
+from shardwise.compiler.trace.provenance import current_source
+from shardwise.compiler.trace.tracer import Tracer
+from shardwise.tree_util import register_pytree_node
 
 
 @final
@@ -35,7 +41,7 @@ class AbstractRef:
 
 
 @final
-class Ref(Typed):
+class Ref:
     """A mutable reference to an array, created by `new_ref`. `ref[...]` reads it; `ref[...] = x` changes it.
 
     Args:
@@ -51,51 +57,216 @@ class Ref(Typed):
         Array([0., 5., 0.], dtype=float32)
     """
 
-    reads_from_outside = 0  # by functions that are traced: such a trace must not be reused, since a Ref changes
-
     def __init__(self, value: Any):
+        if isinstance(value, Ref):
+            raise TypeError(f"new_ref: {value} is a Ref, and a Ref holds an array: pass `ref[...]`")
         self._value = as_operand(value, "new_ref")
-        self._frames = tuple(map(id, open_frames()))
+        self.type: ArrayType = self._value.type
+        self._scope = _scopes.innermost
+        self._frames = _frame_ids()
+        self._freed = False
+        self.is_argument = False  # whether it is an argument of the call that is being traced or run
 
     @property
-    def type(self) -> ArrayType:  # type: ignore[override]
-        return self._value.type
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.type.ndim
+
+    @property
+    def size(self) -> int:
+        return self.type.size
+
+    @property
+    def weak_type(self) -> bool:
+        return self.type.weak
+
+    @property
+    def aval(self) -> AbstractRef:
+        """The type, under the name that JAX uses."""
+        return AbstractRef(self.type)
+
+    @property
+    def sharding(self) -> Any:
+        """The sharding of the array that it holds."""
+        return self[...].sharding
 
     def __getitem__(self, index: Any) -> Any:
-        if self._is_outside():
-            Ref.reads_from_outside += 1
-        return self._value if index is Ellipsis else self._value[index]
+        value = self.value_in(_scopes.innermost)
+        return value if index is Ellipsis else value[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if self._is_outside():
-            raise NotImplementedError(
-                f"a Ref of type {self.type} was created outside of the function that is being traced, and cannot be "
-                "changed inside. Pass it to `jit` as an argument, or its array, `ref[...]`, and return the new one."
-            )
-        if index is Ellipsis and getattr(value, "type", None) is self.type and not isinstance(value, Ref):
-            self._value = value
+        before = self.value_in(_scopes.innermost)
+        if not (index is Ellipsis and getattr(value, "type", None) is self.type and not isinstance(value, Ref)):
+            value = match_type(before.at[index].set(value), self.type)
+        scope = _scopes.innermost
+        if scope is not None and scope is not self._scope and scope.is_inside(self._scope):
+            scope.write(self, value)
             return
-        self._value = self._value.at[index].set(value)
+        self._check_frames("changed")
+        self._value = value
 
-    def _is_outside(self) -> bool:
-        """Return whether another function is being traced than where the Ref was created."""
-        return tuple(map(id, open_frames())) != self._frames
+    def __jax_array__(self) -> Any:
+        raise TypeError(f"a Ref of type {self.type} is not an array: read it with `ref[...]`")
+
+    def addupdate(self, index: Any, value: Any) -> None:
+        """Add `value` to the elements at `index`."""
+        self[index] = self[index] + value
+
+    def value_in(self, scope: "RefScope | None") -> Any:
+        """Return the array that the Ref holds in a function that is being traced; None: outside of all."""
+        if self._freed:
+            raise ValueError(f"a Ref of type {self.type} is used after `freeze` or `free_ref`: create a new one")
+        if self.is_argument:
+            raise ValueError(
+                f"a Ref of type {self.type} is both an argument of the function and closed over: use the argument"
+            )
+        if scope is None or scope is self._scope or not scope.is_inside(self._scope):
+            return self._value
+        return scope.read(self)
+
+    def freeze(self) -> Any:
+        """Return the array, and make the Ref unusable. Only where it was created."""
+        value = self.value_in(self._scope)
+        self._check_frames("frozen")
+        self._freed = True
+        return value
+
+    def _check_frames(self, action: str) -> None:
+        """Raise an error if another function is being traced than where the Ref was created."""
+        if _frame_ids() != self._frames:
+            raise _outside_error(self, action)
 
     def __repr__(self) -> str:
         return f"Ref({self._value!r})"
 
 
-def new_ref(init_val: Any) -> Ref:
+@final
+class _HiddenRef:
+    """A Ref as a pytree node without children."""
+
+    def __init__(self, ref: Ref):
+        self.ref = ref
+
+
+register_pytree_node(_HiddenRef, lambda node: ((), node.ref), lambda ref, _: ref)
+
+
+def hide_refs(x: Any) -> Any:
+    """Return a pytree whose Refs belong to its structure: a function closes over them. Unflattening restores them."""
+    leaves, structure = tree.flatten(x)
+    if not any(isinstance(leaf, Ref) for leaf in leaves):
+        return x
+    return structure.unflatten([_HiddenRef(leaf) if isinstance(leaf, Ref) else leaf for leaf in leaves])
+
+
+def _frame_ids() -> tuple[int, ...]:
+    return tuple(map(id, open_frames()))
+
+
+def _outside_error(ref: Ref, action: str, advice: str = "") -> NotImplementedError:
+    return NotImplementedError(
+        f"a Ref of type {ref.type} was created outside of the function that is being traced, and cannot be {action} "
+        f"inside. {advice or 'Pass its array, `ref[...]`, as an argument, and return the new one.'}"
+    )
+
+
+@final
+class RefScope:
+    """The values of outer Refs inside a function that is being traced, in a `with` block.
+
+    Args:
+        as_inputs: whether Refs are inputs of the program that is being traced, so that it can be called again when
+            they have changed.
+        read_only: what to do instead of changing outer Refs, for the error; empty if the function may change them.
+
+    Attributes:
+        values: the value of each Ref that the function has read or changed.
+        written: the Refs that it has changed.
+    """
+
+    def __init__(self, as_inputs: bool = False, read_only: str = ""):
+        self.as_inputs = as_inputs
+        self.read_only = read_only
+        self.values: dict[Ref, Any] = {}
+        self.written: list[Ref] = []
+
+    def __enter__(self) -> "RefScope":
+        self._outer = _scopes.innermost
+        self._frame: Any = open_frames()[-1]
+        _scopes.innermost = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _scopes.innermost = self._outer
+
+    def is_inside(self, other: "RefScope | None") -> bool:
+        """Return whether this scope is nested in another one, directly or not."""
+        outer = self._outer
+        while outer is not None and outer is not other:
+            outer = outer._outer
+        return outer is other
+
+    def read(self, ref: Ref) -> Any:
+        """Return the value of an outer Ref."""
+        if ref not in self.values:
+            outer = ref.value_in(self._outer)
+            if self.as_inputs:
+                outer = Tracer(self._frame, self._frame.lift(ref), None, current_source())
+            self.values[ref] = outer
+        return self.values[ref]
+
+    def write(self, ref: Ref, value: Any) -> None:
+        """Set the value of an outer Ref that was read."""
+        if self.read_only or open_frames()[-1] is not self._frame:
+            raise _outside_error(ref, "changed", self.read_only)
+        self.values[ref] = value
+        if ref not in self.written:
+            self.written.append(ref)
+
+    @property
+    def written_values(self) -> list[Any]:
+        """The values of the Refs that the function has changed."""
+        return [self.values[ref] for ref in self.written]
+
+
+class _Scopes(threading.local):
+    innermost: RefScope | None = None
+
+
+_scopes = _Scopes()
+
+
+def current_values(captured: Any) -> list[Any]:
+    """Return the values that a traced program captures, with Refs replaced by the arrays that they hold now."""
+    return [x[...] if isinstance(x, Ref) else x for x in captured]
+
+
+def set_refs(refs: Any, values: Any) -> None:
+    """Set Refs to the arrays that a traced program has computed for them."""
+    for ref, value in zip(refs, values, strict=True):
+        ref[...] = value
+
+
+def new_ref(init_val: Any, *, memory_space: Any = None) -> Ref:
     """Create a mutable reference to an array.
 
     Args:
         init_val: the array or number that it holds first.
+        memory_space: must be None.
 
     Returns:
         The reference.
 
     Raises:
         TypeError: if `init_val` is neither an array nor a number.
+        NotImplementedError: if `memory_space` is not None.
 
     Example:
         >>> ref = jax.new_ref(jnp.ones(2))
@@ -103,4 +274,156 @@ def new_ref(init_val: Any) -> Ref:
         >>> ref[...]
         Array([2., 2.], dtype=float32)
     """
+    if memory_space is not None:
+        raise NotImplementedError("new_ref: memory_space is not supported: use `device_put` with a memory kind")
     return Ref(init_val)
+
+
+def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
+    """Create a mutable reference to an array of zeros.
+
+    Args:
+        ty: a type or `ShapeDtypeStruct`, with the shape and dtype of the array.
+        memory_space: must be None.
+
+    Returns:
+        The reference.
+
+    Raises:
+        NotImplementedError: if `memory_space` is not None.
+
+    Example:
+        >>> jax.ref.empty_ref(jax.ShapeDtypeStruct((2,), jnp.float32))[...]
+        Array([0., 0.], dtype=float32)
+    """
+    type = ty if isinstance(ty, ArrayType) else ArrayType(tuple(ty.shape), np.dtype(ty.dtype))
+    return new_ref(zeros_of(type), memory_space=memory_space)
+
+
+def freeze(ref: Ref) -> Any:
+    """Return the array that a Ref holds, and make the Ref unusable.
+
+    Args:
+        ref: a Ref, in the function that created it.
+
+    Returns:
+        The array.
+
+    Raises:
+        TypeError: if `ref` is not a Ref.
+        NotImplementedError: if another function is being traced than where the Ref was created.
+        ValueError: if the Ref was frozen before.
+
+    Example:
+        >>> ref = jax.new_ref(jnp.ones(2))
+        >>> jax.freeze(ref)
+        Array([1., 1.], dtype=float32)
+    """
+    return _checked("freeze", ref).freeze()
+
+
+def free_ref(ref: Ref) -> None:
+    """Make a Ref unusable.
+
+    Args:
+        ref: a Ref, in the function that created it.
+
+    Raises:
+        TypeError: if `ref` is not a Ref.
+        NotImplementedError: if another function is being traced than where the Ref was created.
+        ValueError: if the Ref was frozen before.
+
+    Example:
+        >>> jax.ref.free_ref(jax.new_ref(jnp.ones(2)))
+    """
+    _checked("free_ref", ref).freeze()
+
+
+def get(ref: Ref, idx: Any) -> Any:
+    """Return `ref[idx]`.
+
+    Args:
+        ref: a Ref.
+        idx: an index, as of an array.
+
+    Returns:
+        The elements.
+
+    Raises:
+        TypeError: if `ref` is not a Ref.
+
+    Example:
+        >>> jax.ref.get(jax.new_ref(jnp.arange(3)), 1)
+        Array(1, dtype=int32)
+    """
+    return _checked("get", ref)[idx]
+
+
+def swap(ref: Ref, idx: Any, value: Any) -> Any:
+    """Set `ref[idx]`, and return what it held before.
+
+    Args:
+        ref: a Ref.
+        idx: an index, as of an array.
+        value: the new elements.
+
+    Returns:
+        The elements before.
+
+    Raises:
+        TypeError: if `ref` is not a Ref.
+
+    Example:
+        >>> ref = jax.new_ref(jnp.arange(3))
+        >>> jax.ref.swap(ref, 1, 10), ref[...]
+        (Array(1, dtype=int32), Array([ 0, 10,  2], dtype=int32))
+    """
+    before = _checked("swap", ref)[idx]
+    ref[idx] = value
+    return before
+
+
+def set(ref: Ref, idx: Any, value: Any) -> None:
+    """Set `ref[idx]`.
+
+    Args:
+        ref: a Ref.
+        idx: an index, as of an array.
+        value: the new elements.
+
+    Raises:
+        TypeError: if `ref` is not a Ref.
+
+    Example:
+        >>> ref = jax.new_ref(jnp.arange(3))
+        >>> jax.ref.set(ref, 1, 10)
+        >>> ref[...]
+        Array([ 0, 10,  2], dtype=int32)
+    """
+    _checked("set", ref)[idx] = value
+
+
+def addupdate(ref: Ref, idx: Any, x: Any) -> None:
+    """Add to `ref[idx]`.
+
+    Args:
+        ref: a Ref.
+        idx: an index, as of an array.
+        x: what to add.
+
+    Raises:
+        TypeError: if `ref` is not a Ref.
+
+    Example:
+        >>> ref = jax.new_ref(jnp.arange(3))
+        >>> jax.ref.addupdate(ref, 1, 10)
+        >>> ref[...]
+        Array([ 0, 11,  2], dtype=int32)
+    """
+    _checked("addupdate", ref).addupdate(idx, x)
+
+
+def _checked(name: str, ref: Any) -> Ref:
+    if not isinstance(ref, Ref):
+        raise TypeError(f"{name}: expected a Ref, which `new_ref` creates, not {ref!r}")
+    return ref

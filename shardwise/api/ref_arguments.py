@@ -4,7 +4,8 @@ The compiled function is one of arrays: the arrays of the Refs are arguments, an
 further results.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any, final
@@ -66,6 +67,19 @@ def find_refs(function: Callable[..., Any], leaves: Sequence[Any]) -> dict[int, 
             f"jit of {describe_function(function)}: a Ref is passed twice. Pass it once, and use it in both places."
         )
     return refs
+
+
+@contextmanager
+def refs_as_arguments(refs: Iterable[Ref]) -> Iterator[None]:
+    """Mark Refs as arguments of a call in a `with` block: the function must not use them by other ways."""
+    marked = list(refs)
+    for ref in marked:
+        ref.is_argument = True
+    try:
+        yield
+    finally:
+        for ref in marked:
+            ref.is_argument = False
 
 
 def update_refs(refs: Sequence[Ref], result: Any, arrays: Sequence[Any]) -> Any:

@@ -12,6 +12,7 @@ from shardwise.api.arguments import argument_names, check_function, describe_fun
 from shardwise.api.axes import Axes, argument_axes, check_axes, common_size, mapped_dim, output_axes
 from shardwise.api.flatten import FlatFunction
 from shardwise.api.float0 import float0, is_float0
+from shardwise.api.ref import Ref, RefScope
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
@@ -73,14 +74,21 @@ def vmap(
     def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
         leaves, structure = tree.flatten((args, keywords))
         names = argument_names(fun, args, keywords)
-        operands, dims, sizes = _mapped_operands(label, argument_axes(label, in_axes, args, keywords), leaves, names)
+        axes = argument_axes(label, in_axes, args, keywords)
+        refs = {n: x for n, x in enumerate(leaves) if isinstance(x, Ref) and axes[n] is not None}
+        leaves = [x[...] if n in refs else x for n, x in enumerate(leaves)]
+        operands, dims, sizes = _mapped_operands(label, axes, leaves, names)
         size = common_size(label, axis_size, sizes)
-        flat = FlatFunction(fun, structure)
+        flat = _FunctionOfSlices(fun, structure, list(refs))
         axis = BatchAxis(size, axis_name, mesh_axes)
         sharding = batch_sharding(operands, dims, mesh_axes)
         outputs, out_dims = map_function(flat, axis, operands, dims, function_name(fun))
+        count = flat.out_tree.num_leaves
+        targets = [dim for number, dim in enumerate(dims) if number in refs and dim is not None]
+        for ref, x, dim, target in zip(refs.values(), outputs[count:], out_dims[count:], targets, strict=True):
+            ref[...] = batch_dim_at(x, dim, target, size)
         # Unflattening adds the float0 arrays of the result, which no op computes.
-        results, out_tree = tree.flatten(flat.out_tree.unflatten(list(map(_Result, outputs, out_dims))))
+        results, out_tree = tree.flatten(flat.out_tree.unflatten(list(map(_Result, outputs[:count], out_dims[:count]))))
         axes = output_axes(label, out_axes, flat.out_tree)
         return out_tree.unflatten(
             [
@@ -90,6 +98,21 @@ def vmap(
         )
 
     return call
+
+
+@final
+class _FunctionOfSlices(FlatFunction):
+    """A flat function; it receives the leaves at `refs` as Refs of slices, which are further results."""
+
+    def __init__(self, function: Callable[..., Any], in_tree: tree.Structure, refs: Sequence[int]):
+        super().__init__(function, in_tree)
+        self.refs = refs
+
+    def __call__(self, *leaves: Any) -> list[Any]:
+        with RefScope(read_only="Each slice would set it: pass it as an argument with its batch axis in `in_axes`."):
+            refs = {number: Ref(leaves[number]) for number in self.refs}
+            outputs = super().__call__(*(refs.get(number, leaf) for number, leaf in enumerate(leaves)))
+            return [*outputs, *(ref[...] for ref in refs.values())]
 
 
 def _mesh_axes(label: str, spmd_axis_name: Any) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ _IMPORTED = (
     "nn",
     "numpy",
     "random",
+    "ref",
     "sharding",
     "tree",
     "tree_util",
