@@ -22,10 +22,11 @@ from shardwise.lax.collectives import axis_size, pmean, psum
 
 def split_axis_names(axis: Any) -> tuple[Any, tuple[Any, ...]]:
     """Split `axis` into positional axes, in the form that `along_axes` expects, and axis names."""
-    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axis = static_axes(axis)
+    axes = axis if isinstance(axis, tuple) else (axis,)
     names = tuple([each for each in axes if isinstance(each, str) or _is_bound(each)])
     if not names:
-        return static_axes(axis), ()
+        return axis, ()
     return tuple([each for each in axes if each not in names]), names
 
 

@@ -386,7 +386,7 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
         Array([1, 0], dtype=int32)
     """
     reject_out("argmax", out)
-    return reductions.argmax(a, axis=axis, keepdims=bool(keepdims))
+    return reductions.argmax(a, axis=static_axes(axis), keepdims=bool(keepdims))
 
 
 def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
@@ -410,7 +410,7 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
         Array([0, 1], dtype=int32)
     """
     reject_out("argmin", out)
-    return reductions.argmin(a, axis=axis, keepdims=bool(keepdims))
+    return reductions.argmin(a, axis=static_axes(axis), keepdims=bool(keepdims))
 
 
 def mean(

@@ -203,10 +203,16 @@ def canonical_axes(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int
 
 
 def static_axes(axes: Any) -> Any:
-    """Convert a list or an array of axes or sizes to a tuple, which is hashable as a static argument."""
-    if getattr(axes, "ndim", 0) == 1:
-        return integer_tuple(axes)
-    return tuple(axes) if isinstance(axes, list) else axes
+    """Convert axes or sizes that may be arrays or lists to integers and tuples, which are hashable static arguments."""
+    if isinstance(axes, (list, tuple)):
+        return tuple(map(_static_axis, axes))
+    return integer_tuple(axes) if getattr(axes, "ndim", 0) == 1 else _static_axis(axes)
+
+
+def _static_axis(axis: Any) -> Any:
+    if isinstance(axis, float):  # it would be found in caches of functions, as it equals an integer
+        raise TypeError(f"an axis must be an int, not {axis!r}")
+    return operator.index(axis) if hasattr(axis, "ndim") else axis
 
 
 def integer_tuple(value: Any) -> tuple[int, ...]:
