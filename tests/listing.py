@@ -13,7 +13,15 @@ DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "names.md"
 NAMESPACES = (
     *("numpy", "numpy.linalg", "numpy.fft", "lax", "lax.linalg", "nn", "nn.initializers", "random"),
     *("scipy.special", "scipy.linalg", "scipy.stats", "scipy.fft", "scipy.optimize", "scipy.sparse.linalg"),
-    *("scipy.signal", "scipy.ndimage", "scipy.interpolate", "scipy.integrate", "scipy.cluster.vq", "image"),
+    *(
+        "scipy.signal",
+        "scipy.ndimage",
+        "scipy.interpolate",
+        "scipy.integrate",
+        "scipy.cluster.vq",
+        "scipy.spatial.transform",
+        "image",
+    ),
     *("ops", "dtypes", "tree", "tree_util", "test_util"),
 )
 PRIMITIVE = "primitives of jaxprs; those of Shardwise's ops exist, such as `lax.exp_p`"

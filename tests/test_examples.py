@@ -53,7 +53,7 @@ NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := ge
 WITH_CLASSES: list[ModuleType] = [
     *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, strategies, parallel),
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
-    *(custom_batching, image, ref, scipy.interpolate),
+    *(custom_batching, image, ref, scipy.interpolate, scipy.spatial.transform),
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {

@@ -11,6 +11,7 @@ from shardwise.scipy import (
     optimize,
     signal,
     sparse,
+    spatial,
     special,
     stats,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "optimize",
     "signal",
     "sparse",
+    "spatial",
     "special",
     "stats",
 ]

@@ -30,7 +30,12 @@ for name, function in {
     "adjust_gamma": lambda x: pix.adjust_gamma(x, 0.7),
     "adjust_hue": lambda x: pix.adjust_hue(x, 0.1),
     "adjust_saturation": lambda x: pix.adjust_saturation(x, 1.5),
+    "affine_transform": lambda x: pix.affine_transform(
+        x, jnp.array([[0.9, 0.2, 0.0], [-0.1, 1.1, 0.0], [0.0, 0.0, 1.0]])
+    ),
+    "affine_transform, order 0": lambda x: pix.affine_transform(x, jnp.array([1.5, 0.7, 1.0]), order=0, mode="wrap"),
     "center_crop": lambda x: pix.center_crop(x, 7, 9),
+    "elastic_deformation": lambda x: pix.elastic_deformation(key, x, alpha=5.0, sigma=2.0),
     "flip_up_down": pix.flip_up_down,
     "gaussian_blur": lambda x: pix.gaussian_blur(x, 1.0, 5.0),
     "pad_to_size": lambda x: pix.pad_to_size(x, 16, 20),
@@ -45,6 +50,7 @@ for name, function in {
     "rgb_to_hsl": pix.rgb_to_hsl,
     "rgb_to_hsv": pix.rgb_to_hsv,
     "rot90": lambda x: pix.rot90(x, 3),
+    "rotate": lambda x: pix.rotate(x, 0.5, mode="mirror"),
     "solarize": lambda x: pix.solarize(x, 0.4),
     "depth_to_space": lambda x: pix.depth_to_space(x.reshape(12, 4, 12), 2),
     "space_to_depth": lambda x: pix.space_to_depth(x, 2),
