@@ -264,7 +264,6 @@ def bytes_read(monkeypatch):
         return found
 
     monkeypatch.setattr("shardwise.runtime.array.to_numpy", counting)
-    monkeypatch.setattr("shardwise.runtime.array_repr.to_numpy", counting)
     return counted
 
 
