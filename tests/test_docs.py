@@ -29,6 +29,7 @@ def code_of(document: str) -> str:
         "docs/own-ops.md",
         "docs/pipeline.md",
         "docs/plans.md",
+        "docs/vocabulary.md",
     ],
 )
 def test_python_code_runs_and_prints_the_shown_output(document, tmp_path):
