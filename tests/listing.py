@@ -28,7 +28,6 @@ PRIMITIVE = "primitives of jaxprs; those of Shardwise's ops exist, such as `lax.
 REASONS: dict[str, str] = {
     "lax.psend": "not supported yet: a send without its receive has no op here; `lax.ppermute` does both",
     "lax.precv": "not supported yet: a receive without its send has no op here; `lax.ppermute` does both",
-    "lax.ragged_all_to_all": "not supported yet: `lax.all_to_all` sends blocks of equal size only",
 }
 
 

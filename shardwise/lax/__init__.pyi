@@ -184,6 +184,7 @@ from shardwise.lax.ragged import (
     ragged_dot as ragged_dot,
     ragged_dot_general as ragged_dot_general,
 )
+from shardwise.lax.ragged_exchange import ragged_all_to_all as ragged_all_to_all
 from shardwise.lax.random import (
     RandomAlgorithm as RandomAlgorithm,
     rng_bit_generator as rng_bit_generator,

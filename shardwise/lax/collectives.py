@@ -73,7 +73,7 @@ def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
         Array([18, 18, 18], dtype=int32)
     """
     axes = bound_axis_sizes("psum", axis_name)
-    groups = _check_groups("psum", axes, axis_index_groups, allow_uneven=True)
+    groups = check_groups("psum", axes, axis_index_groups, allow_uneven=True)
 
     def total(leaf: Any) -> Any:
         if isinstance(leaf, PYTHON_SCALARS):
@@ -115,7 +115,7 @@ def pmean(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
         Array([6., 6., 6.], dtype=float32)
     """
     axes = bound_axis_sizes("pmean", axis_name)
-    size = _member_count(axes, _check_groups("pmean", axes, axis_index_groups, allow_uneven=True))
+    size = _member_count(axes, check_groups("pmean", axes, axis_index_groups, allow_uneven=True))
     return tree.map(lambda total: total / size, psum(x, axis_name, axis_index_groups=axis_index_groups))
 
 
@@ -209,7 +209,7 @@ def all_gather(
     if to not in ("varying", "reduced", "invarying"):
         raise ValueError(f"all_gather: to must be 'varying', 'invarying' or 'reduced', not {to!r}")
     axes = bound_axis_sizes("all_gather", axis_name)
-    groups = _check_groups("all_gather", axes, axis_index_groups)
+    groups = check_groups("all_gather", axes, axis_index_groups)
     invariant_axes = () if to == "varying" else tuple(axis for axis in axes if axis in tracked_axes())
     mixed = to == "reduced" and 0 < len(invariant_axes) < len(axes)
     if (groups and to != "varying") or mixed:
@@ -260,7 +260,7 @@ def psum_scatter(
         Array([2, 4], dtype=int32)
     """
     axes = bound_axis_sizes("psum_scatter", axis_name)
-    groups = _check_groups("psum_scatter", axes, axis_index_groups)
+    groups = check_groups("psum_scatter", axes, axis_index_groups)
 
     def scatter(leaf: Any) -> Any:
         operand = as_operand(leaf, "psum_scatter")
@@ -304,7 +304,7 @@ def all_to_all(
                [1, 3]], dtype=int32)
     """
     axes = bound_axis_sizes("all_to_all", axis_name)
-    groups = _check_groups("all_to_all", axes, axis_index_groups)
+    groups = check_groups("all_to_all", axes, axis_index_groups)
 
     def exchange(leaf: Any) -> Any:
         operand = as_operand(leaf, "all_to_all")
@@ -489,7 +489,7 @@ def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
 
 def _reduce_extremum(function: str, reduction: Reduction, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
     axes = bound_axis_sizes(function, axis_name)
-    groups = _check_groups(function, axes, axis_index_groups, allow_uneven=True)
+    groups = check_groups(function, axes, axis_index_groups, allow_uneven=True)
 
     def reduce_leaf(leaf: Any) -> Any:
         operand = as_operand(leaf, function)
@@ -521,7 +521,7 @@ def split_by_tracking(names: Iterable[Any]) -> list[tuple[tuple[Any, ...], bool]
     return [(group, is_tracked) for group, is_tracked in split if group]
 
 
-def _check_groups(function: str, axes: dict[Any, int], groups: Any, allow_uneven: bool = False) -> Groups | None:
+def check_groups(function: str, axes: dict[Any, int], groups: Any, allow_uneven: bool = False) -> Groups | None:
     """Check `axis_index_groups`: each member must be in one group; all must have one size, unless `allow_uneven`."""
     if groups is None:
         return None

@@ -329,6 +329,10 @@ def collectives(n: int) -> Iterator[Call]:
     def vmapped(function: Any) -> Any:
         return sw.vmap(function, axis_name="i")
 
+    def send_elements(row: Any) -> Any:  # element k to member k: a transpose
+        ones = jnp.ones(n, int)
+        return lax.ragged_all_to_all(row, row, jnp.arange(n), ones, ones * lax.axis_index("i"), ones, axis_name="i")
+
     rotation = [(member, (member + 3) % n) for member in range(n)]
     along_axis: dict[str, Any] = {
         "all_gather": vmapped(lambda row: lax.all_gather(row, "i")),
@@ -346,6 +350,7 @@ def collectives(n: int) -> Iterator[Call]:
         "psum": vmapped(lambda row: lax.psum(row, "i")),
         "psum_scatter": vmapped(lambda row: lax.psum_scatter(row, "i")),
         "pswapaxes": vmapped(lambda row: lax.pswapaxes(row, "i", 0)),
+        "ragged_all_to_all": vmapped(send_elements),
     }
     for name, function in along_axis.items():
         yield call(f"lax.{name}", function, cube if name in ("all_to_all", "pswapaxes") else x)

@@ -342,7 +342,9 @@ class Builder:
             results = self.constant(0, equation.outputs[0].type)  # StableHLO has no collectives of empty arrays
         elif _is_narrow(equation):
             # XLA's collectives do not support 2-bit integers, and its CPU backend crashes on their concatenation.
-            wide = [self._convert(env[value], np.int8) for value in equation.inputs]
+            moved = equation.inputs[0].type.dtype
+            operands = [env[value] for value in equation.inputs]
+            wide = [self._convert(x, np.int8) if x.type.dtype == moved else x for x in operands]
             results = self._convert(equation.op.lower(self, *wide), equation.outputs[0].type.dtype)
         else:
             results = equation.op.lower(self, *[env[value] for value in equation.inputs])
