@@ -26,6 +26,7 @@ def code_of(document: str) -> str:
         "docs/explicit.md",
         "docs/manual.md",
         "docs/memory.md",
+        "docs/mixture-of-experts.md",
         "docs/own-ops.md",
         "docs/pipeline.md",
         "docs/plans.md",

@@ -29,7 +29,7 @@ def ragged_all_to_all(
     Of k slices and n members, slices 0 to k/n - 1 are sent to member 0, the next k/n to member 1, and so on. A member
     writes the slices that it receives into its `output`: the slice `operand[input_offsets[i]:][:send_sizes[i]]` begins
     at row `output_offsets[i]` of the receiver. Rows outside of `operand` or of `output` are not sent. Differentiation
-    needs slices of `operand` that do not overlap, and slices that lie inside of both arrays.
+    needs slices of `operand` that do not overlap, and that are inside of both arrays.
 
     Args:
         operand: the rows to send, [n, ...].

@@ -3,11 +3,22 @@
 from shardwise.lazy import set_public_names
 from shardwise.parallel.cross_entropy import cross_entropy as cross_entropy
 from shardwise.parallel.embedding import embedding_lookup as embedding_lookup
+from shardwise.parallel.mixture_of_experts import MixtureAux as MixtureAux
+from shardwise.parallel.mixture_of_experts import mixture_of_experts as mixture_of_experts
 from shardwise.parallel.pipeline import Pipeline as Pipeline
 from shardwise.parallel.pipeline import pipeline as pipeline
 from shardwise.parallel.pipeline_schedule import Schedule as Schedule
 from shardwise.parallel.pipeline_schedule import pipeline_schedule as pipeline_schedule
 
-__all__: list[str] = ["Pipeline", "Schedule", "cross_entropy", "embedding_lookup", "pipeline", "pipeline_schedule"]
+__all__: list[str] = [
+    "MixtureAux",
+    "Pipeline",
+    "Schedule",
+    "cross_entropy",
+    "embedding_lookup",
+    "mixture_of_experts",
+    "pipeline",
+    "pipeline_schedule",
+]
 
 set_public_names(__name__, __all__)

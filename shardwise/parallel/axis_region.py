@@ -11,9 +11,11 @@ from difflib import get_close_matches
 from typing import Any, final
 
 from shardwise.api.shard_map import shard_map
+from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
 from shardwise.errors import StrategyError
+from shardwise.lax.manual_axes import make_varying
 
 
 @final
@@ -98,6 +100,16 @@ def axis_region(name: str, axis: Any, mesh: Mesh | AbstractMesh | None) -> AxisR
             f"{axis_text(axes)}, or over none of them."
         )
     return AxisRegion(axes, int(mesh.abstract.extent(axes)), mesh)
+
+
+def vary_alike(*operands: Any) -> list[Any]:
+    """Cast operands to varying over all axes that one of them varies over.
+
+    The transpose of the casts sums gradients over devices, so a rule for derivatives of the operands need not do it.
+    """
+    arrays = [as_operand(operand) for operand in operands]
+    axes = {axis: None for array in arrays for axis in array.type.varying}
+    return [make_varying(array, axes) for array in arrays]
 
 
 def axis_text(axes: tuple[str, ...]) -> str:

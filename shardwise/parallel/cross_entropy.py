@@ -18,8 +18,7 @@ from shardwise.compiler.dtypes import is_float, is_integer
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import StrategyError
-from shardwise.lax.manual_axes import make_varying
-from shardwise.parallel.axis_region import AxisRegion, axis_region
+from shardwise.parallel.axis_region import AxisRegion, axis_region, vary_alike
 
 _NAME = "cross_entropy"
 _LANES = 128  # sizes of blocks are multiples of it: products of matrices run fastest so
@@ -78,7 +77,7 @@ def cross_entropy(
         hidden, table = hidden.astype(dtype), table.astype(dtype)
         if region.axes:
             labels = labels - lax.axis_index(region.axes) * rows
-        operands = _make_alike_varying(hidden, table, labels)
+        operands = vary_alike(hidden, table, labels)
         return _combine(region, *_local_statistics((vocabulary_dim, block), *operands))
 
     spec = PartitionSpec(*[None] * vocabulary_dim, region.axes)
@@ -101,16 +100,6 @@ def _combine(region: AxisRegion, total: Any, label_logit: Any) -> tuple[Any, Any
     largest = lax.pmax(lax.stop_gradient(total), region.axes)
     sums = lax.psum(jnp.stack([jnp.exp(total - largest), label_logit]), region.axes)
     return jnp.log(sums[0]) + largest, sums[1]
-
-
-def _make_alike_varying(*operands: Any) -> list[Any]:
-    """Cast operands to varying over all axes that one of them varies over.
-
-    The transpose of the casts sums the gradients over devices, which the rule of `_local_statistics` then need not do.
-    """
-    arrays = [as_operand(operand) for operand in operands]
-    axes = {axis: None for array in arrays for axis in array.type.varying}
-    return [make_varying(array, axes) for array in arrays]
 
 
 def _blocks(table: Any, vocabulary_dim: int, block: int) -> tuple[Any, Any]:

@@ -4,6 +4,7 @@ from shardwise.lazy import set_public_names
 from shardwise.strategies.initialize import initialize as initialize
 from shardwise.strategies.parameters import count_bytes as count_bytes
 from shardwise.strategies.parameters import data_parallel as data_parallel
+from shardwise.strategies.parameters import expert_parallel as expert_parallel
 from shardwise.strategies.parameters import fsdp as fsdp
 from shardwise.strategies.parameters import like_parameters as like_parameters
 from shardwise.strategies.parameters import logical_axes as logical_axes
@@ -15,6 +16,7 @@ __all__ = [
     "Zero",
     "count_bytes",
     "data_parallel",
+    "expert_parallel",
     "fsdp",
     "initialize",
     "like_parameters",

@@ -80,6 +80,51 @@ def _hint(pattern: str, names: Sequence[str]) -> str:
     return f"Names of parameters are such as {', '.join(map(repr, near))}." if near else "There are no parameters."
 
 
+def expert_parallel(params: Any, mesh: Mesh, pattern: str, axis: str = "expert", *, base: Any = None) -> Any:
+    """Shard the weights of experts, which are stacked along their first dim, over a mesh axis.
+
+    Args:
+        params: a pytree of arrays or of `ShapeDtypeStruct`s.
+        mesh: the mesh.
+        pattern: a regular expression that matches a part of the names of these weights, such as `layers/0/experts/up`.
+        axis: the mesh axis.
+        base: a pytree of shardings like `params` to refine, such as those of `tensor_parallel`; by default, all
+            parameters are replicated.
+
+    Returns:
+        A pytree of shardings like `params`; None for leaves that are not arrays.
+
+    Raises:
+        StrategyError: if the mesh has no such axis, if the pattern matches no parameter, if a parameter that it matches
+            has no first dim or one that the axis does not divide, or if `base` shards that dim or uses the axis.
+
+    Example:
+        >>> mesh = jax.make_mesh((2, 4), ("data", "expert"))
+        >>> params = {"router": jnp.ones((16, 8)), "experts": {"up": jnp.ones((8, 16, 64))}}
+        >>> jax.strategies.expert_parallel(params, mesh, "experts")["experts"]["up"].spec
+        P('expert')
+    """
+    check_axis(mesh, axis, "expert_parallel")
+    known = arrays_with_shardings(params, data_parallel(params, mesh) if base is None else base)
+    if not any(re.search(pattern, name) for name in known):
+        raise StrategyError(f"expert_parallel: {pattern!r} matches no parameter. {_hint(pattern, list(known))}")
+
+    def choose(name: str, shape: tuple[int, ...]) -> NamedSharding:
+        _, sharding = known[name]
+        if not re.search(pattern, name):
+            return sharding
+        dims = dims_of(sharding.spec, len(shape))
+        if not dims or dims[0] or any(axis in axes for axes in dims):
+            raise StrategyError(
+                f"expert_parallel: {name!r}, of shape {shape} and with {sharding.spec}, must have experts along its "
+                f"first dim, which `base` leaves unsharded, and no other dim over {axis!r}."
+            )
+        spec = spec_of_dims([(axis,), *dims[1:]])
+        return checked_sharding(mesh, name, shape, spec, "expert_parallel", allow_uneven=False)
+
+    return map_arrays(choose, params)
+
+
 def logical_axes(axes: Any, mesh: Mesh, rules: Rules) -> Any:
     """Return shardings for parameters whose dims have logical names, such as `("embed", "mlp")`.
 

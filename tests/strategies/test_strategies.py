@@ -168,3 +168,29 @@ def test_uneven_sizes_are_opt_in(mesh):
     params = {"w": np.zeros((6, 8))}
     chosen = strategies.tensor_parallel(params, mesh, {"w": P("data")}, allow_uneven=True)
     assert chosen["w"].shard_shape((6, 8)) == (2, 8)
+
+
+EXPERTS = {"router": np.ones((6, 8)), "experts": {"up": np.ones((8, 6, 4)), "down": np.ones((8, 4, 6))}}
+
+
+def test_experts_are_sharded_along_their_first_dim(mesh):
+    chosen = strategies.expert_parallel(EXPERTS, mesh, "^experts/", "data")
+    assert [leaf.spec for leaf in sw.tree.leaves(chosen)] == [P("data"), P("data"), P()]
+    base = strategies.tensor_parallel(EXPERTS, mesh, {"up": P(None, None, "model"), "down": P(None, "model")})
+    chosen = strategies.expert_parallel(EXPERTS, mesh, "experts", "data", base=base)
+    assert chosen["experts"]["up"].spec == P("data", None, "model")
+    assert chosen["experts"]["down"].spec == P("data", "model") and chosen["router"].spec == P()
+
+
+def test_expert_weights_that_do_not_fit_are_errors(mesh):
+    def check(message, pattern, axis, **options):
+        with pytest.raises(StrategyError, match=message):
+            strategies.expert_parallel(EXPERTS, mesh, pattern, axis, **options)
+
+    check("the mesh has no axis 'expert'; it has 'data', 'model'", "experts", "expert")
+    check("'expert/up' matches no parameter.*'experts/up'", "expert/up", "data")
+    check("dim 0 of 'router', of shape .6, 8., has size 6, which 4 devices along 'data' do not divide", "rout", "data")
+    base = strategies.tensor_parallel(EXPERTS, mesh, {"up": P("model")})
+    check("'experts/up', of shape .8, 6, 4. .* which `base` leaves unsharded", "up", "data", base=base)
+    base = strategies.tensor_parallel(EXPERTS, mesh, {"up": P(None, None, "data")})
+    check("and no other dim over 'data'", "up", "data", base=base)

@@ -1,0 +1,44 @@
+"""The products that experts are written in terms of: rows of tokens with the matrix of each row's expert."""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import shardwise.numpy as jnp
+from shardwise import lax, nn
+from shardwise.parallel.grouped_dot import grouped_dot
+
+
+@final
+@dataclass(frozen=True)
+class BatchedProduct:
+    """Products of rows in equal numbers per expert: [experts, rows, features]."""
+
+    def __call__(self, rows: Any, matrices: Any) -> Any:
+        return lax.dot_general(rows, matrices, (((2,), (1,)), ((0,), (0,))))
+
+    def select(self, vectors: Any) -> Any:
+        """Return the vector of each row's expert."""
+        return vectors[:, None]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GroupedProduct:
+    """Products of rows that are sorted by expert: [rows, features]. `sizes` is the number of rows of each expert."""
+
+    sizes: Any
+    rows: int  # the number of all rows
+
+    def __call__(self, rows: Any, matrices: Any) -> Any:
+        return grouped_dot(rows, matrices, self.sizes)
+
+    def select(self, vectors: Any) -> Any:
+        """Return the vector of each row's expert. Rows after the last expert have its vector."""
+        expert = jnp.searchsorted(jnp.cumsum(self.sizes), jnp.arange(self.rows), side="right")
+        return vectors[jnp.minimum(expert, vectors.shape[0] - 1)]
+
+
+def gated_mlp(weights: Any, rows: Any, product: Any) -> Any:
+    """Apply gated MLPs: the product of `down` with `silu(gate) * up`."""
+    hidden = nn.silu(product(rows, weights["gate"])) * product(rows, weights["up"])
+    return product(hidden, weights["down"])

@@ -1,0 +1,97 @@
+"""Products of rows with the matrix of each row's group, in blocks of rows of one group.
+
+`lax.ragged_dot` has the same result. It multiplies every row with the matrices of all groups, and masks: rows may then
+be sharded by the planner. Here rows are on one device, and a loop over blocks multiplies each row once. The number of
+iterations depends on the sizes of the groups, so rows after the last group cost nothing.
+"""
+
+from typing import Any
+
+import shardwise.numpy as jnp
+from shardwise import lax
+from shardwise.api.control import fori_loop
+from shardwise.api.custom import custom_vjp
+from shardwise.parallel.axis_region import vary_alike
+from shardwise.parallel.routing import starts
+
+_BLOCK = 512  # rows of a block: so large that products are limited by arithmetic, and no larger
+
+
+def grouped_dot(rows: Any, matrices: Any, sizes: Any) -> Any:
+    """Multiply rows, sorted by group, by the matrix of their group.
+
+    Args:
+        rows: [rows, features].
+        matrices: one per group, [groups, features, results].
+        sizes: the number of rows of each group, int32 [groups].
+
+    Returns:
+        [rows, results]; zeros after the last group.
+    """
+    dtype = jnp.promote_types(rows.dtype, matrices.dtype)
+    rows, matrices, sizes = vary_alike(rows.astype(dtype), matrices.astype(dtype), sizes)
+    return _product(1, rows, matrices, sizes)
+
+
+def _for_each_block(rows: Any, sizes: Any, body: Any, carry: Any) -> Any:
+    """Return the carry after `body(carry, group, start, is_inside)` for all blocks of all groups.
+
+    A block has `_BLOCK` rows from `start` on. `is_inside` says which of them are in the group, and in no block before.
+    """
+    size, count = min(_BLOCK, rows.shape[0]), sizes.shape[0]
+    blocks = (sizes + size - 1) // size
+    first_block, first_row = starts(blocks), starts(sizes)
+    ends = first_row + sizes
+    limit = rows.shape[0] - size  # the last start of a block
+
+    def step(number: Any, carry: Any) -> Any:
+        is_begun = (first_block <= number) & (blocks > 0)
+        group = jnp.where(is_begun, jnp.arange(count, dtype=jnp.int32), 0).max()
+        wanted = first_row[group] + (number - first_block[group]) * size
+        start = jnp.minimum(wanted, limit)
+        row = start + jnp.arange(size, dtype=jnp.int32)
+        return body(carry, group, start, ((row >= wanted) & (row < ends[group]))[:, None])
+
+    return fori_loop(0, blocks.sum(), step, carry)
+
+
+def _block(array: Any, start: Any) -> Any:
+    return lax.dynamic_slice_in_dim(array, start, min(_BLOCK, array.shape[0]), 0)
+
+
+def _multiply(contract: int, rows: Any, matrices: Any, sizes: Any) -> Any:
+    """Contract the last dim of rows with dim `contract` of the matrices."""
+
+    def write(result: Any, group: Any, start: Any, is_inside: Any) -> Any:
+        matrix = lax.dynamic_index_in_dim(matrices, group, 0, keepdims=False)
+        product = lax.dot_general(_block(rows, start), matrix, (((1,), (contract - 1,)), ((), ())))
+        merged = jnp.where(is_inside, product, _block(result, start))
+        return lax.dynamic_update_slice_in_dim(result, merged, start, 0)
+
+    result = vary_alike(jnp.zeros((rows.shape[0], matrices.shape[3 - contract]), rows.dtype), rows)[0]
+    return _for_each_block(rows, sizes, write, result)
+
+
+def _multiply_forward(contract: int, rows: Any, matrices: Any, sizes: Any) -> tuple[Any, Any]:
+    return _multiply(contract, rows, matrices, sizes), (rows, matrices, sizes)
+
+
+def _multiply_backward(contract: int, residuals: Any, cotangent: Any) -> tuple[Any, Any, None]:
+    rows, matrices, sizes = residuals
+    dtype = jnp.promote_types(matrices.dtype, jnp.float32)
+
+    def add(total: Any, group: Any, start: Any, is_inside: Any) -> Any:
+        left, right = (rows, cotangent) if contract == 1 else (cotangent, rows)
+        left, right = (jnp.where(is_inside, _block(each, start), 0) for each in (left, right))
+        term = lax.dot_general(left, right, (((0,), (0,)), ((), ())), preferred_element_type=dtype)
+        before = lax.dynamic_index_in_dim(total, group, 0, keepdims=False)
+        return lax.dynamic_update_index_in_dim(total, before + term, group, 0)
+
+    zeros = vary_alike(jnp.zeros(matrices.shape, dtype), rows)[0]
+    of_matrices = _for_each_block(rows, sizes, add, zeros)
+    of_rows = _product(3 - contract, cotangent, matrices, sizes)
+    return of_rows, of_matrices.astype(matrices.dtype), None
+
+
+_product = custom_vjp(_multiply, nondiff_argnums=(0,))
+_product.defvjp(_multiply_forward, _multiply_backward)

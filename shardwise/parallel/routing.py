@@ -1,0 +1,62 @@
+"""Top-k routing of tokens to experts, on one device: the choices, their weights, and the order by expert.
+
+An *assignment* is a pair of a token and one of the k experts that it is routed to. Assignments are numbered with all
+first choices first, then all second choices, so that first choices have priority where an expert is full.
+"""
+
+from typing import Any, NamedTuple
+
+import shardwise.numpy as jnp
+from shardwise import lax, nn
+
+
+class Routing(NamedTuple):
+    """The assignments of a device's tokens.
+
+    Attributes:
+        expert: the expert of each assignment, [k · tokens].
+        weight: the weight of each assignment in the token's result, [k, tokens].
+        counts: the number of assignments of each expert, [experts].
+        order: the assignments sorted by expert, [k · tokens].
+        rank: the position of each assignment among those of its expert, [k · tokens].
+        probability: the sum over all tokens of the probability of each expert, [experts].
+        log_sum: the sum over all tokens of the squared log-sum-exp of the logits.
+    """
+
+    expert: Any
+    weight: Any
+    counts: Any
+    order: Any
+    rank: Any
+    probability: Any
+    log_sum: Any
+
+
+def route(logits: Any, k: int, normalize: bool) -> Routing:
+    """Route tokens with these router logits, [tokens, experts], to their k most probable experts."""
+    experts = logits.shape[-1]
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    log_sums = nn.logsumexp(logits, -1)
+    probabilities = jnp.exp(logits - log_sums[:, None])
+    weight, choices = lax.top_k(probabilities, k)
+    if normalize:
+        weight = weight / weight.sum(-1, keepdims=True)
+    expert = choices.T.reshape(-1)
+    counts = (expert[:, None] == jnp.arange(experts, dtype=expert.dtype)).sum(0, dtype=jnp.int32)
+    order = jnp.argsort(expert, stable=True).astype(jnp.int32)
+    number = jnp.arange(expert.size, dtype=jnp.int32)
+    position = jnp.zeros_like(number).at[order].set(number, unique_indices=True)  # of each assignment in `order`
+    return Routing(
+        expert=expert,
+        weight=weight.T,
+        counts=counts,
+        order=order,
+        rank=position - starts(counts)[expert],
+        probability=probabilities.sum(0),
+        log_sum=(log_sums**2).sum(),
+    )
+
+
+def starts(sizes: Any, axis: int = -1) -> Any:
+    """Return the start of each part, given the sizes of consecutive parts."""
+    return jnp.cumsum(sizes, axis) - sizes
