@@ -16,8 +16,9 @@ from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import StableHlo, lower
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.spmd import partition
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.plan.hardware import CPU, Chip
+from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.shardings.layout import Layout, Pin

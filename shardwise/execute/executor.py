@@ -27,7 +27,7 @@ from shardwise.compiler.ops.placement.inspect_sharding import Inspect
 from shardwise.compiler.ops.placement.memory_space import out_kinds
 from shardwise.compiler.partition.reason import Conversion
 from shardwise.compiler.pipeline import Stages
-from shardwise.compiler.plan.hardware import Chip
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbsentDevice, Mesh, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec

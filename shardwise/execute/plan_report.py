@@ -1,7 +1,7 @@
 """request_report: report what a program does on its devices, as plain data."""
 
 from shardwise.compiler.pipeline import Stages
-from shardwise.compiler.plan.hardware import Chip
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.report import Report, report
 from shardwise.execute.request import Request, partition_request
 

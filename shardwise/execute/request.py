@@ -15,7 +15,8 @@ from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.ops.shape.constants import ArrayConstant
 from shardwise.compiler.pipeline import Stages, run_stages
-from shardwise.compiler.plan.hardware import CPU, Chip, chip_of
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.plan.hardware import CPU, chip_of
 from shardwise.compiler.propagate.refine import refine_program
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, absent_mesh, device_grid

@@ -22,12 +22,12 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Conversion, Exchange, is_inserted
 from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.pipeline import Stages
-from shardwise.compiler.plan.hardware import Chip
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.plan import Choice
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.report.origins import layout_origins
 from shardwise.compiler.report.replan import is_in_sharding, replan_limit, replan_with_inputs, replan_with_pin
-from shardwise.compiler.report.timeline import Timeline, timeline
+from shardwise.compiler.report.timeline import timeline
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import coarsen_to_first
@@ -157,10 +157,10 @@ class _Search:
         """Compare a new plan with the best so far. `layout` and `what` describe the candidate, for the advice."""
         self.tried += 1
         local = self.stages.local
-        seconds = _total_seconds(self._now)
+        seconds = self._now.seconds
         after = timeline(replanned, self.chip, donated=self.stages.module.aliases)
         bound = self._best.seconds if self._best.layout else _TIME_RATIO * seconds
-        is_cheaper = _total_seconds(after) < bound and replanned.sent < local.sent
+        is_cheaper = after.seconds < bound and replanned.sent < local.sent
         if is_cheaper and after.peak_bytes <= _MEMORY_RATIO * self._now.peak_bytes:
             changed: dict[Layout, list[str]] = {}
             for name, old, new in zip(self.stages.sharded.out_names, local.outputs, replanned.outputs, strict=True):
@@ -171,7 +171,7 @@ class _Search:
                 f"{path_patterns(names)} would then have sharding {new_layout}" for new_layout, names in changed.items()
             )
             self._best = Advice(
-                0, layout, what, old_layout, outputs, _total_seconds(after), replanned.sent, seconds, local.sent
+                0, layout, what, old_layout, outputs, after.seconds, replanned.sent, seconds, local.sent
             )
 
     def result(self) -> Advice:
@@ -287,7 +287,3 @@ def _describe_value(sharded: ShardedProgram, value: Value) -> str:
         if any(value in inner.inputs for inner in equation.op.programs):
             return f"the {value.type} input of the body of {equation.op.name} at {equation.source}"
     raise AssertionError("the value is not part of this program")
-
-
-def _total_seconds(steps: Timeline) -> float:
-    return sum(step.seconds for step in steps.steps)

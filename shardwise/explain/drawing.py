@@ -96,7 +96,7 @@ def draw_timeline(timeline: Timeline) -> str:
 
     If devices are idle in a schedule, a third lane shows the idle part of each step.
     """
-    total = sum(step.seconds for step in timeline.steps)
+    total = timeline.seconds
     if not total:
         return ""
     lanes = []
@@ -156,11 +156,11 @@ def _title(step: Step) -> str:
 def draw_memory(timeline: Timeline) -> str:
     """Return a chart of the live bytes over time, with the peak marked."""
     steps = timeline.steps
-    total = sum(step.seconds for step in steps)
+    total = timeline.seconds
     if not total or not timeline.peak_bytes:
         return ""
     points = []
-    for step in steps:
+    for step in sorted(steps, key=lambda step: step.start):
         level = 100 - 96 * step.held / timeline.peak_bytes
         points += [f"{_WIDTH * step.start / total:.2f},{level:.2f}"]
         points += [f"{_WIDTH * (step.start + step.seconds) / total:.2f},{level:.2f}"]

@@ -44,9 +44,13 @@ def _head(report: Report, advice: Sequence[str]) -> str:
         f"{share:.0f}% of {human_bytes(report.chip.memory)}" if share >= 1 else f"of {human_bytes(report.chip.memory)}"
     )
     figures = (
-        ("time per call", human_seconds(report.seconds), "without overlap"),
+        ("time per call", human_seconds(report.seconds), "with overlap" if report.chip.overlaps else "without overlap"),
         ("compute", human_seconds(report.compute_seconds), "of this"),
-        ("communication", human_seconds(report.communication_seconds), "of this"),
+        (
+            "communication",
+            human_seconds(report.communication_seconds),
+            f"{human_seconds(report.exposed_seconds)} exposed",
+        ),
         ("sent per device", human_bytes(report.wire_bytes), f"in {_collective_count(len(report.collectives))}"),
         ("peak memory per device", human_bytes(report.peak_bytes), memory_share),
     )

@@ -1,6 +1,6 @@
 """explain: show the plan of a function: every collective with its bytes, time, line and reason."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
@@ -9,7 +9,8 @@ from shardwise.api.aot import Compiled, Lowered
 from shardwise.api.jit import Jitted, jit
 from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.pipeline import Stages
-from shardwise.compiler.plan.hardware import Chip, chip
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.render_hooks import HtmlReport, renderers
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.execute.executor import LoweredRequest, as_array, lower_request
@@ -123,19 +124,30 @@ def explain(
     target_chip = None if hardware is None else chip(hardware)
 
     def call(*args: Any, **keywords: Any) -> Explanation:
-        if isinstance(function, (Lowered, Compiled)):
-            prepared = function._prepared
-        else:
-            jitted = function if isinstance(function, Jitted) else jit(function)
-            request, traced = jitted.request(args, keywords)
-            if jitted is not function:
-                request = _with_all_results(request)
-            prepared = lower_request(request, [as_array(x) for x in traced.captured], target_chip)
-        explanation = Explanation(prepared, target_chip, advise)
+        explanation = Explanation(prepare(function, args, keywords, target_chip), target_chip, advise)
         print(explanation)
         return explanation
 
     return call
+
+
+def prepare(
+    function: Callable[..., Any] | Lowered | Compiled,
+    args: Sequence[Any],
+    keywords: Mapping[str, Any],
+    chip: Chip | None,
+) -> LoweredRequest:
+    """Plan a function for given arguments on a chip, by default that of their devices.
+
+    A lowered or compiled function is already planned, and needs no arguments.
+    """
+    if isinstance(function, (Lowered, Compiled)):
+        return function._prepared
+    jitted = function if isinstance(function, Jitted) else jit(function)
+    request, traced = jitted.request(args, keywords)
+    if jitted is not function:
+        request = _with_all_results(request)
+    return lower_request(request, [as_array(x) for x in traced.captured], chip)
 
 
 def _with_all_results(request: Request) -> Request:

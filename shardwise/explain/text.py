@@ -16,9 +16,7 @@ def format_report(report: Report, advice: Sequence[str] = ()) -> str:
     count = count_text(len(report.collectives), "collective")
     lines = [
         f"{report.name} on {where}: {count}, {human_bytes(report.wire_bytes)} sent per device",
-        f"  about {human_seconds(report.seconds)} per call on {report.chip.name}, without overlap: "
-        f"{human_seconds(report.compute_seconds)} of compute, "
-        f"{human_seconds(report.communication_seconds)} of communication",
+        f"  about {human_seconds(report.seconds)} per call on {report.chip.name}, {_time_text(report)}",
         *(f"  {idle_text(row)}" for row in report.timeline.idle),
         "",
     ]
@@ -82,6 +80,17 @@ def _align(rows: Sequence[Sequence[str]], min_widths: Sequence[int]) -> list[str
         )
         for row in rows
     ]
+
+
+def _time_text(report: Report) -> str:
+    """Return what the time of a call consists of."""
+    parts = (
+        f"{human_seconds(report.compute_seconds)} of compute, "
+        f"{human_seconds(report.communication_seconds)} of communication"
+    )
+    if not report.chip.overlaps:
+        return f"without overlap: {parts}"
+    return f"with overlap: {parts}, of which {human_seconds(report.exposed_seconds)} exposed"
 
 
 def _memory_lines(report: Report) -> list[str]:

@@ -13,6 +13,7 @@ An op is applied by calling it: `Sum((0,))(x)`. Rules apply ops, so they work in
 names of their own in each op have `**_: Any` in the base class, so that mypy accepts the narrower signatures.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, final
@@ -211,6 +212,10 @@ class Op:
                 raise TypeError(f"two ops are named {cls.name!r}: {Op.registry[cls.name]} and {cls}")
             Op.registry[cls.name] = cls
             reserved_words.add(cls.name)
+
+    def flops(self, *types: ArrayType) -> float:
+        """Return the flops of a contraction of operands of these types."""
+        return 2.0 * math.prod(factor_rule(self, types).sizes)
 
     def __call__(self, *operands: Any) -> Any:
         results = bind(self, operands)

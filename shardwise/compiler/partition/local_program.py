@@ -1,13 +1,11 @@
 """LocalProgram: the program that every device runs on its shards, with the layouts of its inputs and outputs."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
 from shardwise.compiler.ir.format import format_stage
-from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
@@ -79,8 +77,7 @@ class LocalProgram:
         for equation, times in self.times.items():
             accessed += times * sum(value.type.nbytes for value in (*equation.inputs, *equation.outputs))
             if equation.op.is_contraction:
-                sizes = factor_rule(equation.op, tuple(value.type for value in equation.inputs)).sizes
-                flops += times * 2.0 * math.prod(sizes)
+                flops += times * equation.op.flops(*(value.type for value in equation.inputs))
         return {"flops": flops, "bytes accessed": accessed, "wire bytes": self.sent}
 
 

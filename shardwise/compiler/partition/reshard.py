@@ -30,8 +30,9 @@ from shardwise.compiler.ops.collective.collectives import (
     ShardToPartial,
     ToPartial,
 )
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.cost import Costs
-from shardwise.compiler.plan.hardware import CPU, Chip
+from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh

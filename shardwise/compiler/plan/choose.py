@@ -18,9 +18,10 @@ import numpy as np
 from shardwise.caches import registered_cache
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.cost import Costs, compute_cost, reshard_cost
 from shardwise.compiler.plan.eliminate import IdentityCache, Table, eliminate
-from shardwise.compiler.plan.hardware import CPU, Chip
+from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.plan.output_layout import output_layout
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.propagate.candidates import REPLICATED, Candidate, State, state_along

@@ -19,7 +19,7 @@ from shardwise.compiler.ops.indexing.sort import TopK
 from shardwise.compiler.ops.reduce.argminmax import ArgExtremum
 from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.shape.movement import MovementOp
-from shardwise.compiler.plan.hardware import Chip
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, State
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -72,21 +72,20 @@ class Costs:
 
     def flop(self, dtype: DType) -> float:
         """Return the cost of one flop of a matrix product of this dtype."""
-        return self.chip.fast_link.bandwidth / self.chip.flops(dtype)
+        return self.chip.sending_rate / (self.chip.flops(dtype) * self.chip.product_fraction)
 
     @cached_property
     def memory_byte(self) -> float:
         """The cost of moving one byte between a chip and its memory."""
-        return self.chip.fast_link.bandwidth / self.chip.memory_bandwidth
+        return self.chip.sending_rate / (self.chip.memory_bandwidth * self.chip.memory_fraction)
 
 
 @registered_cache(maxsize=4096)
 def _link_cost(chip: Chip, mesh: AbstractMesh, axes: tuple[str, ...]) -> LinkCost:
     if mesh.extent(axes) == 1:
         return NO_LINK
-    link = chip.link(mesh, axes)
-    latency = link.latency * chip.fast_link.bandwidth
-    return LinkCost(chip.fast_link.bandwidth / link.bandwidth, latency, latency / COMBINED_REDUCTIONS)
+    latency = chip.link(mesh, axes).latency * chip.sending_rate
+    return LinkCost(chip.sending_rate / chip.ring_bandwidth(mesh, axes), latency, latency / COMBINED_REDUCTIONS)
 
 
 def reshard_cost(

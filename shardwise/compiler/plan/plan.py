@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.plan.hardware import CPU, Chip
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.shardings.layout import Layout
 
 SEPARATOR = " ; "  # between layouts in the text of a plan

@@ -8,8 +8,8 @@ from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.spmd import partition
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.shardings.layout import Layout, Pin
 

@@ -14,7 +14,7 @@ from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.partition.reason import is_inserted
 from shardwise.compiler.partition.reshard import collective_axes
-from shardwise.compiler.plan.hardware import Chip
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.explicit_axes import TypedAxis, typed_axes
 from shardwise.compiler.propagate.propagate import ShardedProgram
@@ -186,8 +186,13 @@ class Report(HtmlReport):
 
     @property
     def seconds(self) -> float:
-        """The estimated time of one call without overlap of communication and compute."""
-        return self.communication_seconds + self.compute_seconds
+        """The estimated time of one call. Communication overlaps with compute where the hardware does that."""
+        return self.timeline.seconds
+
+    @property
+    def exposed_seconds(self) -> float:
+        """The time of one call in which a device communicates and does not compute."""
+        return max(0.0, self.seconds - self.compute_seconds)
 
     @property
     def peak_bytes(self) -> int:

@@ -1,33 +1,39 @@
-"""timeline: the steps of one device in a call, in program order, with start, estimated time and live bytes.
+"""timeline: the kernels of one device in a call, with start, estimated time and live bytes.
 
-Ops run one after the other: nothing overlaps. An op in a loop's body is one step that takes as long as all its
-iterations together. A loop of unknown length counts as one iteration; of a branch, all sides are counted.
+A kernel is a group of equations that XLA fuses (`kernels.py`); its time follows from the figures of the chip. Where the
+chip overlaps communication with compute, collectives run beside the kernels that do not need their results: both take
+the first one in program order that is ready, as a latency-hiding scheduler does. Elsewhere, one runs after the other.
+
+A kernel in a loop's body is one step that takes as long as all its iterations together. A loop of unknown length counts
+as one iteration; of a branch, all sides are counted.
 """
 
-import math
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
-
 from shardwise.compiler.ir.op import factor_rule
-from shardwise.compiler.ir.program import NOWHERE, Equation, Source, Value
+from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.collective.collectives import Collective
+from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.partition.liveness import Held, Sweep
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reshard import collective_axes
-from shardwise.compiler.plan.hardware import Chip
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.idle import IdleRow, idle_of, idle_rows
+from shardwise.compiler.report.kernels import Kernel, group_kernels
+
+_WINDOW = 256  # kernels; the scheduler starts none that is further ahead of the first one that has not started
 
 
 @final
 @dataclass(frozen=True)
 class Step:
-    """One op in time.
+    """One kernel in time.
 
     Attributes:
-        op: the name of the op.
+        op: the name of its main op.
         source: the user's line.
         start: seconds from the start of the call.
         seconds: the time that all `times` runs take together.
@@ -35,6 +41,8 @@ class Step:
         sent: bytes that the device sends, all runs together.
         times: how often it runs in one call.
         depth: the number of loops and branches around it.
+        flops: flops of products, all runs together.
+        accessed: bytes of memory traffic, all runs together.
         idle: the part of `seconds` in which the device has no work of its own, such as a pipeline's bubble.
     """
 
@@ -46,16 +54,43 @@ class Step:
     sent: float = 0.0
     times: int = 1
     depth: int = 0
+    flops: float = 0.0
+    accessed: float = 0.0
     idle: float = 0.0
+
+    def repeated(self, start: float, count: int) -> "Step":
+        """Return the step in a loop that starts at `start` and runs `count` times."""
+        return Step(
+            self.op,
+            self.source,
+            start + self.start * count,
+            self.seconds * count,
+            self.held,
+            self.sent * count,
+            self.times * count,
+            self.depth,
+            self.flops * count,
+            self.accessed * count,
+            self.idle * count,
+        )
 
 
 @final
 @dataclass(frozen=True)
 class Timeline:
-    """The steps of a call. `alive` are the values that live during step `peak`, largest first; without steps, the
-    arguments. `idle` has a row for each schedule in which devices are idle, such as a pipeline."""
+    """The steps of a call, in program order.
+
+    Attributes:
+        steps: the steps.
+        seconds: the time of the call.
+        peak: the number of the step at which most bytes are live.
+        peak_bytes: the live bytes there.
+        alive: the values that live there, largest first; without steps, the arguments.
+        idle: a row for each schedule in which devices are idle, such as a pipeline.
+    """
 
     steps: tuple[Step, ...]
+    seconds: float
     peak: int
     peak_bytes: int
     alive: tuple[Held, ...]
@@ -79,48 +114,200 @@ def timeline(
         )
         for number, value in enumerate(local.program.inputs)
     }
-    sweep = _TimedSweep(local, inputs, donated or {}, chip)
-    alive = [held for level in sweep.at_peak() for held in level.live.values()]
+    sweep = _LiveBytes(local, inputs, donated or {})
+    level = _Schedule(local, chip, sweep.live).level(local.program, 0)
+    alive = [held for around in sweep.at_peak() for held in around.live.values()]
     alive.sort(key=lambda held: -held.bytes)
-    idle = idle_rows((step.source, step.seconds) for step in sweep.steps)
-    return Timeline(tuple(sweep.steps), sweep.peak, sweep.peak_bytes, tuple(alive), idle)
+    peak = level.numbers.get(sweep.at, 0) if sweep.at is not None else 0
+    idle = idle_rows((step.source, step.seconds) for step in level.steps)
+    return Timeline(tuple(level.steps), level.seconds, peak, sweep.peak_bytes, tuple(alive), idle)
 
 
 @final
-class _TimedSweep(Sweep):
-    """A liveness sweep that records a step for each equation. `peak` is the number of the step at the memory peak."""
+class _LiveBytes(Sweep):
+    """A liveness sweep that records the live bytes at each equation, and the equation at the memory peak."""
 
-    def __init__(self, local: LocalProgram, inputs: Mapping[Value, Held], donated: Mapping[int, int], chip: Chip):
-        self.chip = chip
-        self.steps: list[Step] = []
-        self.now = 0.0
-        self.peak = 0
+    def __init__(self, local: LocalProgram, inputs: Mapping[Value, Held], donated: Mapping[int, int]):
+        self.live: dict[Equation, int] = {}
+        self.last: Equation | None = None
+        self.at: Equation | None = None
         super().__init__(local, inputs, donated)
 
     def on_new_peak(self) -> None:
-        self.peak = max(0, len(self.steps) - 1)
+        self.at = self.last
 
     def on_equation(self, equation: Equation, fused: set[Value], live_bytes: int, times: int, depth: int) -> None:
-        sent = self.local.bytes_sent(equation)
-        if sent:
-            assert isinstance(equation.op, Collective)
-            seconds = self.chip.collective_time(equation.op.name, sent, self.local.mesh, collective_axes(equation.op))
-        else:
-            accessed = [value for value in (*equation.inputs, *equation.outputs) if value not in fused]
-            if equation.outputs and not accessed:
-                return  # fused into its consumer
-            dtype = accessed[0].type.dtype if accessed else np.dtype(np.float32)
-            seconds = self.chip.compute_time(flops(equation), sum(value.type.nbytes for value in accessed), dtype)
-        seconds *= times
-        row = idle_of(equation.source)
+        self.live[equation] = live_bytes
+        self.last = equation
+
+
+@final
+@dataclass
+class _Level:
+    """The steps of one run of a program. `numbers`: for each equation, the number of its step."""
+
+    steps: list[Step]
+    numbers: dict[Equation, int]
+    seconds: float = 0.0
+
+
+@final
+@dataclass(frozen=True)
+class _Schedule:
+    """The kernels of a program on the streams of a chip."""
+
+    local: LocalProgram
+    chip: Chip
+    live: Mapping[Equation, int]
+
+    def level(self, program: Program, depth: int) -> _Level:
+        """Return the steps of one run of a program and of those nested in it."""
+        kernels = group_kernels(program)
+        parts = [self._part(kernel, depth) for kernel in kernels]
+        starts = self._starts(kernels, parts)
+        level = _Level([], {})
+        for kernel, part, start in zip(kernels, parts, starts, strict=True):
+            count = self._trip_count(kernel)
+            offset = len(level.steps)
+            level.steps += [step.repeated(start, count) for step in part.steps]
+            level.numbers.update({equation: offset + number for equation, number in part.numbers.items()})
+            last = max(0, len(level.steps) - 1)
+            level.numbers.update({equation: last for equation in kernel.equations if equation not in part.numbers})
+            level.seconds = max(level.seconds, start + part.seconds * count)
+        return level
+
+    def _part(self, kernel: Kernel, depth: int) -> _Level:
+        """Return the step of a kernel, or the steps of one run of the programs that a control op holds."""
+        op = kernel.root.op
+        if isinstance(op, Control):
+            part = _Level([], {})
+            for inner in (self.level(program, depth + 1) for program in op.programs):
+                offset = len(part.steps)
+                part.steps += [step.repeated(part.seconds, 1) for step in inner.steps]
+                part.numbers.update({equation: offset + number for equation, number in inner.numbers.items()})
+                part.seconds += inner.seconds
+            return part
+        sent = self.local.bytes_sent(kernel.root)
+        accessed = kernel.bytes_accessed
+        if not sent and (not accessed or _does_nothing(kernel)):
+            return _Level([], {})
+        flops = product_flops(kernel.root)
+        seconds = self._seconds(kernel, sent, flops)
+        held = max((self.live[equation] for equation in kernel.equations if equation in self.live), default=0)
+        row = idle_of(kernel.root.source)
         idle = row.share * seconds if row else 0.0
-        step = Step(equation.op.name, equation.source, self.now, seconds, live_bytes, sent * times, times, depth, idle)
-        self.steps.append(step)
-        self.now += step.seconds
+        step = Step(op.name, kernel.root.source, 0.0, seconds, held, sent, 1, depth, flops, accessed, idle)
+        return _Level([step], dict.fromkeys(kernel.equations, 0), seconds)
+
+    def _seconds(self, kernel: Kernel, sent: float, flops: float) -> float:
+        op, accessed = kernel.root.op, kernel.bytes_accessed
+        if sent:
+            return self.chip.collective_time(op.name, sent, self.local.mesh, collective_axes(op))
+        if not op.is_contraction:
+            return self.chip.memory_time(accessed)
+        dtype = kernel.root.inputs[0].type.dtype
+        if len(kernel.root.inputs) != 2:
+            return self.chip.attention_time(flops, accessed, dtype)
+        return self.chip.product_time(*product_shape(kernel.root), accessed, dtype)
+
+    def _trip_count(self, kernel: Kernel) -> int:
+        op = kernel.root.op
+        return op.trip_count if isinstance(op, Control) and op.trip_count is not None else 1
+
+    def _starts(self, kernels: Sequence[Kernel], parts: Sequence[_Level]) -> list[float]:
+        """Return when each kernel starts."""
+        seconds = [part.seconds * self._trip_count(kernel) for kernel, part in zip(kernels, parts, strict=True)]
+        communicates = [bool(part.steps and part.steps[0].sent) and len(part.steps) == 1 for part in parts]
+        if not self.chip.overlaps:
+            starts, now = [], 0.0
+            for duration in seconds:
+                starts.append(now)
+                now += duration
+            return starts
+        producers = {value: number for number, kernel in enumerate(kernels) for value in kernel.writes}
+        needs = [{producers[value] for value in kernel.reads if value in producers} for kernel in kernels]
+        return _list_schedule(seconds, communicates, needs)
 
 
-def flops(equation: Equation) -> float:
-    """Return the flops of a product; the time of other ops is determined by the bytes that they access."""
-    if not equation.op.is_contraction:
-        return 0.0
-    return 2.0 * math.prod(factor_rule(equation.op, tuple(value.type for value in equation.inputs)).sizes)
+def _list_schedule(seconds: Sequence[float], communicates: Sequence[bool], needs: Sequence[set[int]]) -> list[float]:
+    """Return when each task starts on one of two streams, compute and communication.
+
+    A stream runs the first task, in order, whose needs are met; if there is none, the one whose needs are met first.
+    """
+    count = len(seconds)
+    starts = [0.0] * count
+    ends = [0.0] * count
+    missing = [len(need) for need in needs]
+    followers: list[list[int]] = [[] for _ in range(count)]
+    for number, need in enumerate(needs):
+        for other in need:
+            followers[other].append(number)
+    free = [0.0, 0.0]
+    waiting: tuple[list[tuple[float, int]], list[tuple[float, int]]] = ([], [])  # by the time when needs are met
+    ready: tuple[list[int], list[int]] = ([], [])  # by position
+    first = 0  # the first task that has not started
+    started = [False] * count
+    later: list[tuple[int, float]] = []  # tasks beyond the window, by position
+
+    def offer(number: int, time: float) -> None:
+        if number >= first + _WINDOW:
+            heapq.heappush(later, (number, time))
+        else:
+            heapq.heappush(waiting[communicates[number]], (time, number))
+
+    for number in range(count):
+        if not missing[number]:
+            offer(number, 0.0)
+    for _ in range(count):
+        for stream in (0, 1):
+            while waiting[stream] and waiting[stream][0][0] <= free[stream]:
+                heapq.heappush(ready[stream], heapq.heappop(waiting[stream])[1])
+        starting = [
+            free[stream] if ready[stream] else max(free[stream], waiting[stream][0][0]) if waiting[stream] else None
+            for stream in (0, 1)
+        ]
+        stream = min((s for s in (0, 1) if starting[s] is not None), key=lambda s: (starting[s], s))
+        number = heapq.heappop(ready[stream]) if ready[stream] else heapq.heappop(waiting[stream])[1]
+        start = starting[stream]
+        assert start is not None
+        starts[number], ends[number] = start, start + seconds[number]
+        free[stream] = ends[number]
+        started[number] = True
+        while first < count and started[first]:
+            first += 1
+        while later and later[0][0] < first + _WINDOW:
+            offer(*heapq.heappop(later))
+        for follower in followers[number]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                offer(follower, max(ends[other] for other in needs[follower]))
+    return starts
+
+
+def product_flops(equation: Equation) -> float:
+    """Return the flops of a product or of fused attention; 0 for other ops, whose time follows from their bytes."""
+    return equation.op.flops(*(value.type for value in equation.inputs)) if equation.op.is_contraction else 0.0
+
+
+def product_shape(equation: Equation) -> tuple[int, int, int, int]:
+    """Return a product as `batch` products of m × k and k × n matrices."""
+    rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
+    left, right = ({factor for dim in dims for factor in dim} for dims in rule.operands)
+    result = {factor for dim in rule.results[0] for factor in dim}
+    batch = m = n = k = 1
+    for factor, size in enumerate(rule.sizes):
+        if factor not in result:
+            k *= size
+        elif factor in left and factor in right:
+            batch *= size
+        elif factor in left:
+            m *= size
+        else:
+            n *= size
+    return batch, m, n, k
+
+
+def _does_nothing(kernel: Kernel) -> bool:
+    """Return whether a kernel is a collective along axes of size one, which XLA removes."""
+    root = kernel.root
+    return isinstance(root.op, Collective) and [v.type for v in root.inputs] == [v.type for v in root.outputs]

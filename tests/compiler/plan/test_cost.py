@@ -80,16 +80,17 @@ def test_a_loop_writes_one_slice_of_a_stack_per_iteration():
 
 @pytest.mark.parametrize("name", CHIPS)
 def test_costs_are_seconds_times_the_bandwidth_of_fast_links(name):
-    """All costs are the seconds of the chip's figures times the bandwidth of its fast link."""
+    """All costs are the seconds of the chip's figures times the rate at which it sends."""
     this, mesh = chip(name), AbstractMesh((4, 1 << 16, 2), ("far", "middle", "near"))
     costs = Costs(this, mesh)
-    second = this.fast_link.bandwidth
-    assert costs.flop(np.dtype(np.float32)) == pytest.approx(this.compute_time(1, 0, np.dtype(np.float32)) * second)
-    assert costs.memory_byte == pytest.approx(this.compute_time(0, 1, np.dtype(np.float32)) * second)
+    second = this.fast_link.bandwidth * this.link_fraction
+    assert costs.flop(np.dtype(np.float32)) == pytest.approx(second / (this.f32_flops * this.product_fraction))
+    assert costs.memory_byte == pytest.approx((this.memory_time(1) - this.kernel_gap) * second)
     for axis, link in (("near", this.fast_link), ("far", this.slow_link)):
         cost = costs.link_cost(axis)
-        assert cost.byte == pytest.approx(second / link.bandwidth)
+        assert cost.byte == pytest.approx(second / (link.bandwidth * this.link_fraction))
         assert cost.collective == pytest.approx(link.latency * second)
         assert cost.reduction == pytest.approx(cost.collective / COMBINED_REDUCTIONS)
     assert costs.link_cost("near").byte == 1
-    assert costs.link_cost("near", "far") == costs.link_cost("far")
+    assert costs.link_cost("near", "far").byte == pytest.approx(costs.link_cost("far").byte / 2)  # two links per node
+    assert costs.link_cost("near", "far").collective == costs.link_cost("far").collective

@@ -43,6 +43,7 @@ class _Attention(Op):
     is_contraction = True
     operand_roles: ClassVar[tuple[str, ...]]  # for each operand: queries, keys (values too), logsumexp, or bias
     result_roles: ClassVar[tuple[str, ...]]
+    products: ClassVar[int]  # of queries × keys × head size
     scale: float
     causal: bool = False
     window: int = 0
@@ -73,6 +74,9 @@ class _Attention(Op):
             tuple(sizes),
             need_replication=frozenset(need_replication),
         )
+
+    def flops(self, *types: ArrayType) -> float:
+        return self.products * super().flops(*types) * (0.5 if self.causal else 1.0)
 
     @property
     def _bias_operand(self) -> int:
@@ -200,6 +204,7 @@ class FusedAttention(_Attention):
     name = "fused_attention"
     operand_roles = ("queries", "keys", "keys", "bias")
     result_roles = ("queries", "logsumexp")
+    products = 2
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         q = _check_types(self.name, types[:3], types[3:])
@@ -242,6 +247,7 @@ class FusedAttentionGrad(_Attention):
     name = "fused_attention_grad"
     operand_roles = ("queries", "keys", "keys", "logsumexp", "queries", "queries", "bias")
     result_roles = ("queries", "keys", "keys")
+    products = 5
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         q = _check_types(self.name, types[:3], types[6:])

@@ -1,0 +1,158 @@
+"""Chip: the figures of one device and of its links, and the times of kernels and collectives that follow from them.
+
+- A product runs in waves of output tiles over the cores of the chip. Each tile takes as long as its multiplications at
+  the rate of one core, with some more steps along k to fill the pipeline. A product never takes less than its bytes.
+- Any other kernel takes its bytes of memory traffic over the bandwidth of memory.
+- Every kernel is followed by a gap before the next one starts.
+- A collective takes the bytes that a device sends over the bandwidth of its ring, and a latency per hop.
+
+Data sheets give rates that no program reaches. A chip therefore has fractions of the peak rates: of products, fused
+attention, memory and links. They are measured on the chip, never fitted to the run that is predicted.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from shardwise.compiler.dtypes import DType
+from shardwise.compiler.shardings.mesh import AbstractMesh
+
+_TILES = ((128, 256), (256, 128), (128, 128))  # the shapes of output tiles of large products
+_FILL = 200  # steps along k that fill the pipeline of a tile
+
+
+@final
+@dataclass(frozen=True)
+class Link:
+    """A link between devices: bytes per second that one device sends, and seconds of latency per hop."""
+
+    bandwidth: float
+    latency: float
+
+
+@final
+@dataclass(frozen=True)
+class Chip:
+    """The figures of one device.
+
+    Attributes:
+        name: the name by which users choose it.
+        device_kinds: substrings of PJRT's `device_kind` of such devices.
+        bf16_flops, f32_flops: peak flops per second of dense matrix products at the default precision.
+        memory: bytes of memory.
+        memory_bandwidth: bytes per second between the chip and its memory.
+        fast_link: the link within a node or slice.
+        slow_link: the link between nodes or slices. Each device has one.
+        fast_domain_size: the number of devices that fast links connect.
+        cores: the number of cores that compute tiles of a product at the same time.
+        product_fraction: the fraction of the peak flops that large products reach.
+        memory_fraction: the fraction of the memory bandwidth that kernels reach.
+        link_fraction: the fraction of the link bandwidth that collectives reach.
+        attention_fraction: the fraction of the peak flops that fused attention reaches.
+        kernel_gap: seconds between the end of a kernel and the start of the next.
+        overlaps: whether collectives run beside compute.
+    """
+
+    name: str
+    device_kinds: tuple[str, ...]
+    bf16_flops: float
+    f32_flops: float
+    memory: int
+    memory_bandwidth: float
+    fast_link: Link
+    slow_link: Link
+    fast_domain_size: int
+    cores: int = 1
+    product_fraction: float = 1.0
+    memory_fraction: float = 1.0
+    link_fraction: float = 1.0
+    attention_fraction: float = 1.0
+    kernel_gap: float = 0.0
+    overlaps: bool = False
+
+    @property
+    def sending_rate(self) -> float:
+        """The bytes per second that a device sends over its fast links."""
+        return self.fast_link.bandwidth * self.link_fraction
+
+    def flops(self, dtype: DType) -> float:
+        """Return the peak flops per second of matrix products of this dtype."""
+        return self.bf16_flops if dtype.itemsize <= 2 else self.f32_flops
+
+    def link(self, mesh: AbstractMesh, axes: Sequence[str]) -> Link:
+        """Return the slowest link of a ring along these axes.
+
+        Devices of a mesh are in row-major order, node by node, so the last axes are within a node.
+        """
+        return self.fast_link if _span(mesh, axes) <= self.fast_domain_size else self.slow_link
+
+    def ring_bandwidth(self, mesh: AbstractMesh, axes: Sequence[str]) -> float:
+        """Return the bytes per second that each device sends around a ring along these axes.
+
+        Between nodes, a ring uses the slow links of all its devices in a node: one for each of several rings that
+        cross the node, all of them for a ring that includes the whole node.
+        """
+        if _span(mesh, axes) <= self.fast_domain_size:
+            return self.sending_rate
+        in_node = self._devices_in_node(mesh, axes)
+        return min(self.fast_link.bandwidth, self.slow_link.bandwidth * in_node) * self.link_fraction
+
+    def collective_time(self, kind: str, sent: float, mesh: AbstractMesh, axes: Sequence[str]) -> float:
+        """Return the seconds of a collective in which each device sends `sent` bytes."""
+        return sent / self.ring_bandwidth(mesh, axes) + self.link(mesh, axes).latency * hops(kind, mesh.extent(axes))
+
+    def product_time(self, batch: int, m: int, n: int, k: int, bytes_accessed: float, dtype: DType) -> float:
+        """Return the seconds of `batch` products of m × k and k × n matrices, the gap included."""
+        core_rate = self.flops(dtype) * self.product_fraction / self.cores
+        waves = min(
+            math.ceil(batch * math.ceil(m / rows) * math.ceil(n / columns) / self.cores) * rows * columns
+            for rows, columns in self._tiles
+        )
+        return max(2.0 * waves * (k + self._fill) / core_rate, self._stream(bytes_accessed)) + self.kernel_gap
+
+    def attention_time(self, flops: float, bytes_accessed: float, dtype: DType) -> float:
+        """Return the seconds of fused attention with these flops, the gap included."""
+        rate = self.flops(dtype) * self.attention_fraction
+        return max(flops / rate, self._stream(bytes_accessed)) + self.kernel_gap
+
+    def memory_time(self, bytes_accessed: float) -> float:
+        """Return the seconds of a kernel that is bound by its bytes of memory traffic, the gap included."""
+        return self._stream(bytes_accessed) + self.kernel_gap
+
+    @property
+    def _tiles(self) -> tuple[tuple[int, int], ...]:
+        return _TILES if self.cores > 1 else ((1, 1),)
+
+    @property
+    def _fill(self) -> int:
+        return _FILL if self.cores > 1 else 0
+
+    def _stream(self, bytes_accessed: float) -> float:
+        return bytes_accessed / (self.memory_bandwidth * self.memory_fraction)
+
+    def _devices_in_node(self, mesh: AbstractMesh, axes: Sequence[str]) -> int:
+        """Return how many devices of a ring along these axes are in one node."""
+        stride, count = 1, 1
+        for axis, size in reversed(list(mesh.shape.items())):
+            if axis in axes:
+                count *= max(1, min(size, self.fast_domain_size // stride))
+            stride *= size
+        return count
+
+
+def hops(kind: str, count: int) -> int:
+    """Return the number of sequential hops of a collective over `count` devices."""
+    if kind in ("coarsening_permute", "exchange_windows", "permute", "ppermute", "rotate", "take_window"):
+        return 1
+    return 2 * (count - 1) if kind == "all_reduce" else count - 1
+
+
+def _span(mesh: AbstractMesh, axes: Sequence[str]) -> int:
+    """Return the number of consecutive devices that a ring along these axes stays within."""
+    stride, span = 1, 1
+    for axis, size in reversed(list(mesh.shape.items())):
+        stride *= size
+        if axis in axes and size > 1:
+            span = stride
+    return span

@@ -1,0 +1,252 @@
+"""kernels: group the equations of a program as XLA fuses them, to count the bytes that reach memory.
+
+A product, a collective or an indexed op is a kernel of its own. Elementwise ops, reductions and movements are fused:
+
+- A value with one consumer is computed inside that consumer. So are values that are cheaper to compute again than to
+  store, such as broadcasts and casts, with any number of consumers.
+- Any other result joins the kernel that computed one of its operands, or one that reads the same operand, if both loop
+  over the same shape. The kernel then has several results.
+- A reduction along the minor dims may be used by the same kernel: each block of threads has all of a row. A reduction
+  along other dims is complete only after its kernel.
+
+A kernel reads each of its operands once and writes the results that others use. Reshapes share the memory of their
+operand, and so do transposes that only products read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.collective.collectives import LocalSlice
+from shardwise.compiler.ops.control.remat import Barrier, CheckpointName
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg, StopGradient, Sub
+from shardwise.compiler.ops.elementwise.base import Elementwise
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
+from shardwise.compiler.ops.indexing.gather import Gather
+from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.reduce.base import Reduce
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.constants import Nullary
+from shardwise.compiler.ops.shape.movement import Reshape, Transpose
+from shardwise.compiler.ops.shape.slicing import Pad, Reverse, Slice
+
+_ALWAYS_CHEAP = (Broadcast, Convert, Nullary, Reshape, Slice, Transpose)  # computed again for every consumer
+_CHEAP = (Add, Sub, Mul, Neg, Compare, Select, StopGradient, *_ALWAYS_CHEAP)  # if this reads no more than the result
+_FUSIBLE = (Elementwise, Broadcast, Reduce, Nullary, Reshape, Slice, Pad, Reverse, Transpose)
+_READS_PART = (Slice, DynamicSlice, Gather, LocalSlice)  # these read as many bytes of their operand as they return
+_UPDATES = {DynamicUpdateSlice: 1, Scatter: 2}  # these update their operand in place: the operand with the new elements
+_MAX_OPERANDS = 16  # of a fused expression; a longer one is stored in between
+_LOOKBACK = 64  # kernels that a later equation may join
+
+Reads = Mapping[Value, int]  # values in memory, with the bytes that are read
+
+
+@final
+@dataclass(eq=False)
+class Kernel:
+    """Equations that run as one kernel.
+
+    Attributes:
+        root: the equation that the kernel is named after: the last one that is not computed inside another.
+        equations: all its equations.
+        reads: the values that it reads, with the bytes.
+        writes: the values that it writes, with the bytes.
+    """
+
+    root: Equation
+    equations: list[Equation]
+    reads: dict[Value, int]
+    writes: dict[Value, int]
+
+    @property
+    def bytes_accessed(self) -> int:
+        """The bytes of memory traffic."""
+        return sum(self.reads.values()) + sum(self.writes.values())
+
+
+def group_kernels(program: Program) -> list[Kernel]:
+    """Return the kernels of a program in order. A control op is a kernel; its programs are grouped on their own."""
+    return _Grouping(program).kernels()
+
+
+@final
+class _Grouping:
+    """One pass over a program.
+
+    Attributes:
+        storage: for views, the value whose memory they share.
+        fused: for values that are never stored, what computing them reads.
+        members: for values that are never stored, the equations that compute them.
+        producer: for stored values, the number of their kernel.
+        complete: results that are available only after their kernel.
+        loops: for each kernel, the shape that it loops over; None if nothing can join it.
+    """
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.storage: dict[Value, Value] = {}
+        self.fused: dict[Value, Reads] = {}
+        self.members: dict[Value, list[Equation]] = {}
+        self.producer: dict[Value, int] = {}
+        self.complete: set[Value] = set()
+        self.grouped: list[Kernel] = []
+        self.loops: list[tuple[int, ...] | None] = []
+        self.outputs = set(program.outputs)
+        self.uses: dict[Value, list[Equation]] = {}
+        for equation in program.equations:
+            for value in dict.fromkeys(equation.inputs):
+                self.uses.setdefault(value, []).append(equation)
+
+    def kernels(self) -> list[Kernel]:
+        for equation in self.program.equations:
+            self._add(equation)
+        stored = {value for kernel in self.grouped for value in kernel.reads}
+        stored.update(self.storage.get(value, value) for value in self.outputs)
+        for kernel in self.grouped:
+            kernel.writes = {
+                value: _bytes_written(equation, value)
+                for equation in kernel.equations
+                for value in equation.outputs
+                if value in stored and value not in self.fused
+            }
+        return self.grouped
+
+    def _add(self, equation: Equation) -> None:
+        op = equation.op
+        if isinstance(op, Barrier):
+            self._share_storage(equation)
+            self.complete.update(equation.outputs)
+        elif self._is_view(equation):
+            self._share_storage(equation)
+        elif isinstance(op, Nullary) and equation.outputs[0].type.size == 1:  # a literal of the code
+            self.fused[equation.outputs[0]], self.members[equation.outputs[0]] = {}, [equation]
+        elif isinstance(op, _FUSIBLE) and len(equation.outputs) == 1:
+            self._fuse(equation)
+        else:
+            self._start(equation, [equation], self._reads(equation), None)
+
+    def _is_view(self, equation: Equation) -> bool:
+        if equation.inputs and equation.inputs[0] in self.fused:
+            return False
+        if isinstance(equation.op, Transpose):
+            uses = self.uses.get(equation.outputs[0], [])
+            return bool(uses) and all(use.op.is_contraction for use in uses)
+        return isinstance(equation.op, (Reshape, CheckpointName))
+
+    def _share_storage(self, equation: Equation) -> None:
+        for operand, result in zip(equation.inputs, equation.outputs, strict=True):
+            self.storage[result] = self.storage.get(operand, operand)
+
+    def _fuse(self, equation: Equation) -> None:
+        reads = self._reads(equation)
+        inner = [member for value in equation.inputs for member in self.members.get(value, ())]
+        members = [*dict.fromkeys(inner), equation]
+        (result,) = equation.outputs
+        if len(reads) <= _MAX_OPERANDS and self._is_inlined(equation, reads, members):
+            self.fused[result], self.members[result] = reads, members
+            return
+        loop = _loop_shape(equation)
+        number = self._kernel_to_join(equation, reads, loop)
+        if number is None:
+            self._start(equation, members, reads, loop)
+            return
+        kernel = self.grouped[number]
+        known = set(kernel.equations)
+        kernel.equations += [member for member in members if member not in known]
+        for value, count in reads.items():
+            if self.producer.get(value) != number:
+                kernel.reads[value] = max(count, kernel.reads.get(value, 0))
+        self._record(equation, number)
+
+    def _start(self, root: Equation, members: list[Equation], reads: Reads, loop: tuple[int, ...] | None) -> None:
+        self.grouped.append(Kernel(root, members, dict(reads), {}))
+        self.loops.append(loop)
+        self._record(root, len(self.grouped) - 1)
+
+    def _record(self, root: Equation, number: int) -> None:
+        for value in root.outputs:
+            self.producer[value] = number
+            if isinstance(root.op, Reduce) and not _is_along_minor_dims(root):
+                self.complete.add(value)
+
+    def _reads(self, equation: Equation) -> Reads:
+        """Return what an equation reads from memory, through fused expressions and views."""
+        reads: dict[Value, int] = {}
+        for position, value in enumerate(equation.inputs):
+            operands = self.fused.get(value)
+            if operands is None:
+                operands = {value: _bytes_read(equation, position)}
+            for operand, count in operands.items():
+                home = self.storage.get(operand, operand)
+                reads[home] = max(count, reads.get(home, 0))
+        return reads
+
+    def _is_inlined(self, equation: Equation, reads: Reads, members: Sequence[Equation]) -> bool:
+        """Return whether a result is computed inside its consumers and never stored."""
+        (value,) = equation.outputs
+        uses = self._consumers(value)
+        if not uses or isinstance(equation.op, Reduce):
+            return False
+        if not all(isinstance(use.op, _FUSIBLE) and not isinstance(use.op, Barrier) for use in uses):
+            return False
+        if len(uses) == 1 or isinstance(equation.op, _ALWAYS_CHEAP):
+            return True
+        rereads = sum(count for count in reads.values() if count >= value.type.nbytes / 8)
+        return all(isinstance(member.op, _CHEAP) for member in members) and rereads <= value.type.nbytes
+
+    def _consumers(self, value: Value) -> list[Equation]:
+        """Return the equations that use a value or a reshape of it; none if the value or a reshape is an output."""
+        consumers: list[Equation] = []
+        for use in [] if value in self.outputs else self.uses.get(value, []):
+            if not isinstance(use.op, Reshape):
+                consumers.append(use)
+            elif further := self._consumers(use.outputs[0]):
+                consumers += further
+            else:
+                return []
+        return consumers
+
+    def _kernel_to_join(self, equation: Equation, reads: Reads, loop: tuple[int, ...]) -> int | None:
+        """Return the number of the latest kernel that an equation can join."""
+        ready = max((self.producer.get(value, -1) for value in reads), default=-1)
+        is_complete = not self.complete.isdisjoint((*reads, *equation.inputs))
+        for number in range(len(self.grouped) - 1, max(ready, 0, len(self.grouped) - _LOOKBACK) - 1, -1):
+            if self.loops[number] != loop or (number == ready and is_complete):
+                continue
+            shared = self.grouped[number].reads
+            if number == ready or any(value in shared and _without_ones(value.type.shape) == loop for value in reads):
+                return number
+        return None
+
+
+def _bytes_read(equation: Equation, position: int) -> int:
+    """Return the bytes of an operand that an equation reads."""
+    nbytes = equation.inputs[position].type.nbytes
+    if position == 0 and isinstance(equation.op, _READS_PART):
+        return min(nbytes, equation.outputs[0].type.nbytes)
+    return 0 if position == 0 and type(equation.op) in _UPDATES else nbytes
+
+
+def _bytes_written(equation: Equation, value: Value) -> int:
+    updates = _UPDATES.get(type(equation.op))
+    return value.type.nbytes if updates is None else equation.inputs[updates].type.nbytes
+
+
+def _loop_shape(equation: Equation) -> tuple[int, ...]:
+    """Return the shape that the kernel of an equation loops over, without dims of size one."""
+    value = equation.inputs[0] if isinstance(equation.op, Reduce) else equation.outputs[0]
+    return _without_ones(value.type.shape)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
+
+
+def _is_along_minor_dims(equation: Equation) -> bool:
+    """Return whether a reduction is along the last dims of its operand."""
+    assert isinstance(equation.op, Reduce)
+    rank = equation.inputs[0].type.ndim
+    return sorted(equation.op.dims) == list(range(rank - len(equation.op.dims), rank))

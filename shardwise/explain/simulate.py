@@ -1,0 +1,169 @@
+"""simulate: predict the time, memory and utilization of a function on hardware that need not be present."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from shardwise import tree_util
+from shardwise.api.aot import Compiled, Lowered
+from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.plan.hardware import chip
+from shardwise.compiler.report.render_hooks import HtmlReport
+from shardwise.explain.plan import prepare
+from shardwise.lazy import lazy_module
+from shardwise.sharding import AbstractMesh, Mesh, NamedSharding
+
+if TYPE_CHECKING:
+    from shardwise.compiler.report.report import Report
+    from shardwise.compiler.report.timeline import Step
+    from shardwise.execute import plan_report as planning
+    from shardwise.explain import page, text
+else:  # `import shardwise` imports this module: load the rest on first use
+    planning = lazy_module("shardwise.execute.plan_report")
+    page, text = lazy_module("shardwise.explain.page"), lazy_module("shardwise.explain.text")
+
+_PRODUCTS, _MEMORY, _EXPOSED = "products", "memory", "exposed communication"
+
+
+@final
+class Simulation(HtmlReport):
+    """The predicted run of a function. It prints as text; a notebook shows it as a page.
+
+    Attributes:
+        plan: the plan of the function, with all collectives and the timeline.
+        seconds: the time of one call.
+        flops: the flops of all products of one device in one call, recomputation included.
+        utilization: the share of the peak flops that these are (hardware FLOPs utilization).
+        peak_bytes: the most bytes that a device holds at once.
+        bounds: the seconds of a call by what bounds them: products, memory traffic, and communication beside which
+            nothing runs.
+    """
+
+    def __init__(self, plan: "Report"):
+        self.plan = plan
+        self.seconds = plan.seconds
+        steps = plan.timeline.steps
+        self.flops = sum(step.flops for step in steps)
+        self.utilization = self.flops / (self.seconds * plan.chip.bf16_flops) if self.seconds else 0.0
+        self.peak_bytes = plan.peak_bytes
+        products = sum(step.seconds for step in steps if _is_product_bound(step, plan.chip))
+        self.bounds = {
+            _PRODUCTS: products,
+            _MEMORY: plan.compute_seconds - products,
+            _EXPOSED: plan.exposed_seconds,
+        }
+
+    def __str__(self) -> str:
+        plan, shares = self.plan, ", ".join(f"{self._share(name)} {name}" for name in self.bounds)
+        where = f"mesh {plan.mesh}" if plan.mesh.axis_names else "one device"
+        memory = f"{text.human_bytes(self.peak_bytes)} of {text.human_bytes(plan.chip.memory)} per device"
+        fits = "" if self.peak_bytes <= plan.chip.memory else " (does not fit)"
+        return (
+            f"{plan.name} on {where} of {plan.chip.name}: {text.human_seconds(self.seconds)} per call\n"
+            f"  bound by: {shares}\n"
+            f"  {100 * self.utilization:.1f}% of peak flops; {text.human_bytes(plan.wire_bytes)} sent per device\n"
+            f"  memory: {memory}{fits}"
+        )
+
+    __repr__ = __str__
+
+    def to_html(self) -> str:
+        """Return the plan as one self-contained HTML page, with the timeline and the memory over time."""
+        return page.format_page(self.plan, ())
+
+    def write_trace(self, path: str | Path) -> None:
+        """Write the timeline as a trace for Perfetto (https://ui.perfetto.dev) or Chrome.
+
+        Args:
+            path: the file to write, in the JSON trace event format.
+
+        Returns:
+            Nothing.
+
+        Raises:
+            OSError: if the file cannot be written.
+
+        Example:
+            >>> x = jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16)
+            >>> jax.simulate(lambda x: x @ x, hardware="h100")(x).write_trace("/tmp/product.json")
+        """
+        Path(path).write_text(json.dumps({"displayTimeUnit": "ms", "traceEvents": _trace_events(self.plan)}))
+
+    def _share(self, name: str) -> str:
+        return f"{100 * self.bounds[name] / self.seconds:.0f}%" if self.seconds else "0%"
+
+
+def simulate(
+    function: Callable[..., Any] | Lowered | Compiled,
+    *,
+    hardware: str,
+    mesh: AbstractMesh | Mesh | None = None,
+    overlap: bool | None = None,
+) -> Callable[..., Simulation]:
+    """Return a function that predicts the time and memory of `function` for given arguments, without running it.
+
+    Args:
+        function: the function, jitted or not, or a lowered or compiled one, which needs no arguments.
+        hardware: the chip to predict for ("h100", "v5e", …).
+        mesh: the mesh to predict for. The shardings of the arguments are those of the same specs on this mesh, so
+            that a function for 8 devices can be simulated on 512. By default, the mesh of the arguments.
+        overlap: whether collectives run beside compute; by default, as the hardware does.
+
+    Returns:
+        A function of the same arguments as `function`, which returns a Simulation. Arguments may be arrays or
+        ShapeDtypeStructs with shardings on an abstract mesh.
+
+    Raises:
+        ValueError: if the hardware is not known, or if a mesh is given for a lowered or compiled function.
+
+    Example:
+        >>> mesh = jax.sharding.AbstractMesh((64,), ("data",))
+        >>> x = jax.ShapeDtypeStruct((8192, 4096), jnp.bfloat16, sharding=jax.NamedSharding(mesh, P("data")))
+        >>> w = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16, sharding=jax.NamedSharding(mesh, P("data")))
+        >>> run = jax.simulate(lambda x, w: x @ w, hardware="h100")(x, w)
+        >>> run.plan.counts(), run.seconds < 1e-3
+        ({'all_gather': 1}, True)
+    """
+    target = chip(hardware) if overlap is None else replace(chip(hardware), overlaps=overlap)
+    if mesh is not None and isinstance(function, (Lowered, Compiled)):
+        raise ValueError("simulate: a lowered or compiled function has a mesh: pass the function itself, or no mesh")
+
+    def call(*args: Any, **keywords: Any) -> Simulation:
+        if mesh is not None:
+            args, keywords = tree_util.tree_map(lambda leaf: _on_mesh(leaf, mesh), (args, keywords))
+        prepared = prepare(function, args, keywords, target)
+        return Simulation(planning.request_report(prepared.request, prepared.stages, target))
+
+    return call
+
+
+def _on_mesh(leaf: Any, mesh: AbstractMesh | Mesh) -> Any:
+    """Return an argument with the same spec on another mesh."""
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        return leaf
+    return ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, sharding.spec))
+
+
+def _is_product_bound(step: "Step", chip: Chip) -> bool:
+    """Return whether the flops of a step take longer than its bytes."""
+    bytes_seconds = step.times * chip.memory_time(step.accessed / step.times)
+    return bool(step.flops) and step.seconds > bytes_seconds
+
+
+def _trace_events(plan: "Report") -> list[dict[str, Any]]:
+    """Return trace events: two threads, compute and communication, and a counter of the live bytes."""
+    events: list[dict[str, Any]] = [
+        {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": name}}
+        for tid, name in enumerate(("compute", "communication"))
+    ]
+    for step in sorted(plan.timeline.steps, key=lambda step: step.start):
+        details = {"line": str(step.source), "runs": step.times, "bytes sent": step.sent, "flops": step.flops}
+        start, duration = step.start * 1e6, step.seconds * 1e6
+        tid = 1 if step.sent else 0
+        events.append({"name": step.op, "ph": "X", "ts": start, "dur": duration, "pid": 0, "tid": tid, "args": details})
+        events.append({"name": "live bytes", "ph": "C", "ts": start, "pid": 0, "args": {"bytes": step.held}})
+    return events

@@ -1,0 +1,81 @@
+"""Times of products, kernels and collectives against the formulas, and the links of rings."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from shardwise.compiler.plan.chip import Chip, Link, hops
+from shardwise.compiler.plan.hardware import chip
+from shardwise.compiler.shardings.mesh import AbstractMesh
+
+F32, BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
+IDEAL = Chip("ideal", (), 1e12, 5e11, 10**9, 1e11, Link(1e10, 1e-6), Link(1e9, 1e-5), 8)
+
+
+def test_a_ring_uses_the_slowest_link_that_it_crosses():
+    mesh = AbstractMesh((4, 8), ("node", "gpu"))
+    h100 = chip("h100")
+    assert h100.link(mesh, ("gpu",)) is h100.fast_link
+    assert h100.link(mesh, ("node",)) is h100.slow_link
+    assert h100.link(mesh, ("gpu", "node")) is h100.slow_link
+    assert h100.link(AbstractMesh((2, 4), ("a", "b")), ("a",)) is h100.fast_link
+    assert h100.link(AbstractMesh((1, 8), ("a", "b")), ("a",)) is h100.fast_link
+    assert chip("v5p").link(mesh, ("node",)) is chip("v5p").fast_link
+
+
+def test_a_ring_between_nodes_uses_the_slow_links_of_all_its_devices_in_a_node():
+    mesh = AbstractMesh((4, 2, 4), ("node", "pair", "gpu"))
+    assert IDEAL.ring_bandwidth(mesh, ("gpu",)) == IDEAL.ring_bandwidth(mesh, ("pair", "gpu")) == 1e10
+    assert IDEAL.ring_bandwidth(mesh, ("node",)) == 1e9
+    assert IDEAL.ring_bandwidth(mesh, ("node", "pair")) == 2e9
+    assert IDEAL.ring_bandwidth(mesh, ("node", "pair", "gpu")) == 8e9
+    whole = replace(IDEAL, slow_link=Link(2e9, 1e-5))
+    assert whole.ring_bandwidth(mesh, ("node", "pair", "gpu")) == 1e10  # no more than the fast links
+    assert replace(IDEAL, link_fraction=0.5).ring_bandwidth(mesh, ("node",)) == 5e8
+    half = AbstractMesh((2, 16), ("a", "b"))  # b fills two nodes
+    assert IDEAL.ring_bandwidth(half, ("b",)) == 8e9
+    assert IDEAL.ring_bandwidth(half, ("a",)) == 1e9
+
+
+def test_a_collective_takes_its_bytes_and_a_latency_per_hop():
+    mesh = AbstractMesh((8,), ("x",))
+    assert IDEAL.collective_time("all_reduce", 1e7, mesh, ("x",)) == pytest.approx(1e-3 + 14e-6)
+    assert IDEAL.collective_time("permute", 1e7, mesh, ("x",)) == pytest.approx(1e-3 + 1e-6)
+    assert [hops(kind, 8) for kind in ("all_gather", "reduce_scatter", "all_to_all", "take_window")] == [7, 7, 7, 1]
+    assert hops("permute", 8) == hops("rotate", 8) == 1
+
+
+def test_a_product_takes_its_flops_or_its_bytes():
+    assert IDEAL.product_time(1, 1000, 1000, 500, 0, BF16) == pytest.approx(1e-3)
+    assert IDEAL.product_time(2, 1000, 1000, 250, 0, F32) == pytest.approx(2e-3)
+    assert IDEAL.product_time(1, 10, 10, 10, 1e8, F32) == pytest.approx(1e-3)  # bound by memory
+    slower = replace(IDEAL, product_fraction=0.5, memory_fraction=0.5, kernel_gap=1e-5)
+    assert slower.product_time(1, 1000, 1000, 500, 0, BF16) == pytest.approx(2e-3 + 1e-5)
+    assert slower.memory_time(1e8) == pytest.approx(2e-3 + 1e-5)
+    assert slower.attention_time(1e9, 1e8, BF16) == pytest.approx(2e-3 + 1e-5)
+    assert replace(slower, attention_fraction=0.1).attention_time(1e9, 0, BF16) == pytest.approx(1e-2 + 1e-5)
+
+
+def test_a_product_runs_in_waves_of_tiles():
+    gpu = replace(IDEAL, cores=100)
+    tile = 2 * 128 * 128 * (1000 + 200) / (1e12 / 100)
+
+    def tiles(batch, m, n):
+        return gpu.product_time(batch, m, n, 1000, 0, BF16) / tile
+
+    assert tiles(1, 1, 1) == tiles(1, 128, 128) == tiles(100, 128, 128) == pytest.approx(1)
+    assert tiles(101, 128, 128) == pytest.approx(2)  # one tile more is one wave more
+    assert tiles(100, 256, 128) == tiles(100, 128, 256) == pytest.approx(2)
+    assert tiles(1, 128 * 10, 129 * 10) == pytest.approx(2)  # 110 tiles of 128 × 128, or 60 of 128 × 256
+
+
+def test_a_larger_product_never_takes_less_time():
+    a100 = chip("a100")
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        batch, m, n, k = (int(2**power) for power in rng.uniform(0, 13, 4))
+        base = a100.product_time(batch, m, n, k, 0, BF16)
+        for more in ((batch + 1, m, n, k), (batch, m + 1, n, k), (batch, m, n + 1, k), (batch, m, n, k + 1)):
+            assert a100.product_time(*more, 0, BF16) >= base
