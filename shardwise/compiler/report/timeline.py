@@ -202,6 +202,7 @@ class _Schedule:
     def _seconds(self, kernel: Kernel, sent: float, flops: float) -> float:
         op, accessed = kernel.root.op, kernel.bytes_accessed
         if sent:
+            assert isinstance(op, Collective)
             return self.chip.collective_time(op.name, sent, self.local.mesh, collective_axes(op))
         if not op.is_contraction:
             return self.chip.memory_time(accessed)
