@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import tree
-from shardwise._jaxlib import Device, join
+from shardwise._jaxlib import Device
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
@@ -17,7 +17,7 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError, UnexpectedTracerError
 from shardwise.execute.transfer import assemble_blocks, transfer
-from shardwise.runtime.array import ArrayImpl, array_signature, padded, put_shards
+from shardwise.runtime.array import ArrayImpl, array_signature, join_shards, padded, put_shards
 from shardwise.runtime.box import Box, Span, box_of
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, resolve_sharding
 
@@ -140,7 +140,7 @@ def make_array_from_single_device_arrays(
     out_dtype = canonical_dtype(dtype) if dtype is not None else next(iter(by_device.values())).type.dtype
     type = ArrayType(sizes, out_dtype)
     padded_shape = checked_sharding.shard_shape(sizes)
-    shard_buffers = []
+    shards = []
     for device, index in checked_sharding.local_shard_indices(sizes).items():
         shard = by_device[device]
         expected = tuple(span.stop - span.start for span in index)
@@ -156,19 +156,8 @@ def make_array_from_single_device_arrays(
         if shard.type.shape != padded_shape:
             box = tuple((0, size) for size in expected)
             (shard,) = installed.executor.call_list(assemble_blocks, [shard], {"boxes": (box,), "shape": padded_shape})
-        shard_buffers.append(
-            transfer(shard, SingleDeviceSharding(device, memory_kind=checked_sharding.nondefault_memory)).buffers
-        )
-    physical = type.with_shape(padded_shape).physical
-    buffers = join(
-        shard_buffers,
-        physical.shape,
-        physical.dtype,
-        checked_sharding.devices,
-        checked_sharding.local_devices,
-        checked_sharding.nondefault_memory,
-    )
-    return ArrayImpl.of(buffers, array_signature(type, checked_sharding, True))
+        shards.append(transfer(shard, SingleDeviceSharding(device, memory_kind=checked_sharding.nondefault_memory)))
+    return join_shards(shards, type, checked_sharding)
 
 
 def make_array_from_process_local_data(sharding: Any, local_data: Any, global_shape: Any = None) -> Any:

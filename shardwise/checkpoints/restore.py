@@ -2,11 +2,10 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwise import tree_util
-from shardwise.api.creation import make_array_from_single_device_arrays
 from shardwise.api.placement import broadcast_shardings, device_put
 from shardwise.checkpoints.compare import check_targets
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Manifest, ValueLeaf
@@ -16,8 +15,9 @@ from shardwise.checkpoints.snapshot import named_leaves
 from shardwise.checkpoints.target import Target, default_target, target_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.runtime.array import ArrayImpl, array_signature, key_data_sharding
+from shardwise.runtime.array import ArrayImpl, array_signature, join_shards, key_data_sharding, padded
 from shardwise.runtime.box import Box, box_of, whole
+from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
 
 
 def restore(
@@ -134,23 +134,23 @@ def _restore_leaves(reader: Reader, targets: Mapping[str, Target], memory_limit:
     shards: dict[str, dict[Box, list[Any]]] = {
         name: _boxes(reader.manifest.arrays[name], targets[name]) for name in large
     }
-    done: dict[str, list[Any]] = {}
+    done: dict[str, dict[Any, Any]] = {}  # for each array, the shards by device
     boxes = [(name, box) for name in large for box in shards[name]]
     left = {name: len(shards[name]) for name in large}
     for name, box, data in reader.read_boxes(boxes, memory_limit):
-        target = targets[name]
+        stored, target = reader.manifest.arrays[name], targets[name]
         if target.sharding is None:
             restored[name] = data.astype(target.dtype, copy=False)
         else:
             converted = data if is_key(target.dtype) else data.astype(target.dtype, copy=False)
-            done.setdefault(name, []).extend(device_put(converted, device) for device in shards[name][box])
+            done.setdefault(name, {}).update(_put_shards(converted, shards[name][box], stored, target))
             left[name] -= 1
             if not left[name]:
-                restored[name] = _assembled(done.pop(name), reader.manifest.arrays[name], target)
+                restored[name] = _assembled(done.pop(name), stored, target)
         del data
     for name in large:  # no device of this process holds a part of it
         if name not in restored:
-            restored[name] = _assembled([], reader.manifest.arrays[name], targets[name])
+            restored[name] = _assembled({}, reader.manifest.arrays[name], targets[name])
     return restored
 
 
@@ -158,7 +158,7 @@ def _boxes(leaf: ArrayLeaf, target: Target) -> dict[Box, list[Any]]:
     """Return the distinct blocks of a stored array that this process needs, each with the devices that hold it."""
     if target.sharding is None:
         return {whole(leaf.shape): []}
-    sharding = key_data_sharding(target.sharding) if is_key(target.dtype) else target.sharding
+    sharding = _stored_sharding(target)
     boxes: dict[Box, list[Any]] = {}
     for device, index in sharding.local_shard_indices(leaf.shape).items():
         boxes.setdefault(box_of(index), []).append(device)
@@ -174,15 +174,30 @@ def _placed(data: HostArray, target: Target) -> Any:
     return _as_keys(device_put(data, key_data_sharding(target.sharding)), target)
 
 
-def _assembled(shards: list[Any], leaf: ArrayLeaf, target: Target) -> Any:
-    """Return an array of shards on single devices."""
-    assert target.sharding is not None
+def _put_shards(data: HostArray, devices: Sequence[Any], leaf: ArrayLeaf, target: Target) -> dict[Any, Any]:
+    """Copy a block to the devices that hold it, padded to the size of a shard.
+
+    The host pads: a program on the device would change NaNs of narrow floats.
+    """
+    sharding = _stored_sharding(target)
+    block = padded(data, sharding.shard_shape(leaf.shape))
+    memory = sharding.nondefault_memory
+    return {device: device_put(block, SingleDeviceSharding(device, memory_kind=memory)) for device in devices}
+
+
+def _assembled(shards: Mapping[Any, Any], leaf: ArrayLeaf, target: Target) -> Any:
+    """Return an array of padded shards on the devices of this process."""
+    sharding = _stored_sharding(target)
+    local = [shards[device] for device in sharding.local_devices]
     if is_key(target.dtype):
-        words = make_array_from_single_device_arrays(
-            leaf.shape, key_data_sharding(target.sharding), shards, dtype=leaf.dtype
-        )
-        return _as_keys(words, target)
-    return make_array_from_single_device_arrays(leaf.shape, target.sharding, shards, dtype=target.dtype)
+        return _as_keys(join_shards(local, ArrayType(leaf.shape, leaf.dtype), sharding), target)
+    return join_shards(local, ArrayType(leaf.shape, target.dtype), sharding)
+
+
+def _stored_sharding(target: Target) -> Sharding:
+    """Return the sharding of the stored array: of keys, that of their words."""
+    assert target.sharding is not None
+    return key_data_sharding(target.sharding) if is_key(target.dtype) else target.sharding
 
 
 def _as_keys(words: Any, target: Target) -> ArrayImpl:

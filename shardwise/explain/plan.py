@@ -1,6 +1,6 @@
 """explain: show the plan of a function: every collective with its bytes, time, line and reason."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
@@ -133,8 +133,8 @@ def explain(
 
 def prepare(
     function: Callable[..., Any] | Lowered | Compiled,
-    args: Sequence[Any],
-    keywords: Mapping[str, Any],
+    args: tuple[Any, ...],
+    keywords: dict[str, Any],
     chip: Chip | None,
 ) -> LoweredRequest:
     """Plan a function for given arguments on a chip, by default that of their devices.

@@ -693,6 +693,20 @@ def put_shards(shards: Sequence[np.ndarray[Any, Any]], shard_type: ArrayType, sh
     return put(shards, devices, local, memory_kind)
 
 
+def join_shards(shards: Sequence[ArrayImpl], type: ArrayType, sharding: Sharding) -> ArrayImpl:
+    """Return an array of padded shards, one for each device of this process, which are on these devices already."""
+    physical = type.with_shape(sharding.shard_shape(type.shape)).physical
+    buffers = join(
+        [shard.buffers for shard in shards],
+        physical.shape,
+        physical.dtype,
+        sharding.devices,
+        sharding.local_devices,
+        sharding.nondefault_memory,
+    )
+    return ArrayImpl.of(buffers, array_signature(type, sharding, True))
+
+
 @registered_cache(maxsize=4096)
 def _local_shards(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[tuple[slice, ...], ...]]:
     """Return the padded shape of a shard, and the indices of the shards on the devices of this process."""

