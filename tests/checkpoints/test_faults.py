@@ -70,13 +70,13 @@ def test_a_killed_save_leaves_only_committed_steps(tmp_path, number):
 FULL_DISK = """
 import pathlib, sys
 import numpy as np
-import shardwise as sw
 from shardwise import checkpoints
+from shardwise.errors import CheckpointError
 folder = pathlib.Path(sys.argv[1])
 checkpoints.save(folder / "first", {"x": np.arange(1 << 19, dtype=np.float32)}).wait()
 try:
     checkpoints.save(folder / "second", {"x": np.ones(1 << 23, np.float32)}).wait()
-except checkpoints.CheckpointError as error:
+except CheckpointError as error:
     print("ERROR", error)
 print(checkpoints.verify(folder / "first"), [entry.name for entry in folder.iterdir()])
 checkpoints.save(folder / "third", {"x": np.arange(1 << 19, dtype=np.float32)}).wait()
@@ -86,28 +86,19 @@ print(checkpoints.verify(folder / "third"))
 READ_ONLY = """
 import sys
 from shardwise import checkpoints
+from shardwise.errors import CheckpointError
 try:
     checkpoints.Manager(sys.argv[1] + "/run")
-except checkpoints.CheckpointError as error:
+except CheckpointError as error:
     print("ERROR", error)
 """
 
 
-def run_in_namespace(script, folder, mount):
-    """Run a script in a mount namespace of its own, after the command `mount`."""
+def run_in_namespace(code, folder, mount):
+    """Run code in a mount namespace of its own, after the command `mount`; return the lines that it prints."""
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
         pytest.skip("this machine does not allow mount namespaces (unshare -rm)")
-    script = script.replace("checkpoints.CheckpointError", "sw_errors.CheckpointError")
-    code = f"from shardwise import errors as sw_errors\n{script}"
-    command = f'{mount} && exec "$0" -c "$1" "$2"'
-    return subprocess.run(
-        ["unshare", "-rm", "sh", "-c", command, sys.executable, code, str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=TIME_LIMIT,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ).stdout.splitlines()
+    return run_python(code, folder, prefix=["unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "sh"])
 
 
 def test_a_full_disk_is_an_error_that_names_path_and_bytes(tmp_path):
