@@ -62,13 +62,13 @@ class Reader:
             return list(cut(whole(leaf.shape), leaf.storage.file_shape))
         return [whole(leaf.shape)]
 
-    def batches(self, names: Iterable[str]) -> Iterator[list[str]]:
-        """Group small arrays that can be read together, in the same order."""
+    def batches(self, names: Iterable[str], limit: int = 1 << 27) -> Iterator[list[str]]:
+        """Group small arrays to be read together, in the same order, of at most `limit` bytes or one by one."""
         batch: list[str] = []
         nbytes = 0
         for name in names:
             nbytes += self.manifest.arrays[name].nbytes
-            if batch and nbytes > _PACK_WINDOW:
+            if batch and nbytes > limit:
                 yield batch
                 batch, nbytes = [], self.manifest.arrays[name].nbytes
             batch.append(name)

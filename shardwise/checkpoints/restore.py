@@ -129,8 +129,9 @@ def _restore_leaves(reader: Reader, targets: Mapping[str, Target], memory_limit:
             large.append(name)
         else:
             small.append(name)
-    for name, data in reader.read_small(small):
-        restored[name] = _placed(data, targets[name])
+    for names in reader.batches(small, memory_limit // 2):  # they are in memory as bytes and as arrays
+        for name, data in reader.read_small(names):
+            restored[name] = _placed(data, targets[name])
     shards: dict[str, dict[Box, list[Any]]] = {
         name: _boxes(reader.manifest.arrays[name], targets[name]) for name in large
     }
@@ -142,12 +143,11 @@ def _restore_leaves(reader: Reader, targets: Mapping[str, Target], memory_limit:
         if target.sharding is None:
             restored[name] = data.astype(target.dtype, copy=False)
         else:
-            converted = data if is_key(target.dtype) else data.astype(target.dtype, copy=False)
-            done.setdefault(name, {}).update(_put_shards(converted, shards[name][box], stored, target))
+            done.setdefault(name, {}).update(_put_shards(data, shards[name][box], stored, target))
             left[name] -= 1
             if not left[name]:
                 restored[name] = _assembled(done.pop(name), stored, target)
-        del data
+        del data  # before the next box is read
     for name in large:  # no device of this process holds a part of it
         if name not in restored:
             restored[name] = _assembled({}, reader.manifest.arrays[name], targets[name])
@@ -175,12 +175,13 @@ def _placed(data: HostArray, target: Target) -> Any:
 
 
 def _put_shards(data: HostArray, devices: Sequence[Any], leaf: ArrayLeaf, target: Target) -> dict[Any, Any]:
-    """Copy a block to the devices that hold it, padded to the size of a shard.
+    """Convert a block and copy it to the devices that hold it, padded to the size of a shard.
 
     The host pads: a program on the device would change NaNs of narrow floats.
     """
     sharding = _stored_sharding(target)
-    block = padded(data, sharding.shard_shape(leaf.shape))
+    converted = data if is_key(target.dtype) else data.astype(target.dtype, copy=False)
+    block = padded(converted, sharding.shard_shape(leaf.shape))
     memory = sharding.nondefault_memory
     return {device: device_put(block, SingleDeviceSharding(device, memory_kind=memory)) for device in devices}
 

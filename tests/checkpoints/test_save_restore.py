@@ -2,10 +2,6 @@
 
 import collections
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -216,38 +212,6 @@ def test_arrays_with_64_bits_are_not_narrowed_silently(tmp_path, mesh):
         with sw.enable_x64():
             restored = checkpoints.restore(tmp_path / "one", shardings=rows, **arguments)
         assert all(bits(restored[name]) == host.tobytes() for name, host in tree.items())
-
-
-RESTORE = """
-import resource, sys
-import numpy as np
-import shardwise as sw
-from shardwise import checkpoints
-sw.config.update("num_cpu_devices", 8)
-rows = sw.NamedSharding(sw.make_mesh((8,), ("rows",)), sw.P("rows"))
-like = sw.ShapeDtypeStruct((8192, 4096), np.float32, sharding=rows)
-sw.device_put(np.zeros((8, 1), np.float32), rows).addressable_shards  # loads what any program loads
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-restored = checkpoints.restore(sys.argv[1], like, memory_limit=1 << 24)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
-"""
-
-
-@pytest.mark.slow
-def test_memory_limit_bounds_the_host_memory_of_a_restore(tmp_path):
-    array = np.zeros((8192, 4096), np.float32)
-    checkpoints.save(tmp_path / "one", array).wait()
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    run = subprocess.run(
-        [sys.executable, "-c", RESTORE, str(tmp_path / "one")],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-        env=environment,
-    )
-    beside_the_array = int(run.stdout) - array.nbytes  # the devices are in the same memory
-    assert beside_the_array < 3 * (1 << 24) + (1 << 25)  # a shard has 16 MiB; what TensorStore loads, about 30 MiB
 
 
 def test_an_existing_checkpoint_is_not_overwritten(tmp_path):
