@@ -40,6 +40,7 @@ from shardwise import (
 )
 from shardwise.example_libraries import optimizers, stax
 from shardwise.experimental import custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse
+from shardwise.experimental.array_serialization import serialization, tensorstore_impl
 
 NAMESPACES: list[ModuleType] = [
     *(jnp, lax, nn, nn.initializers, ops),
@@ -54,6 +55,7 @@ WITH_CLASSES: list[ModuleType] = [
     *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, strategies, parallel),
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
     *(custom_batching, image, ref, scipy.interpolate, scipy.spatial.transform),
+    *(serialization, tensorstore_impl),
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {
@@ -133,7 +135,7 @@ def test_results_are_compared_with_annotations() -> None:
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in NO_EXAMPLE])
 def test_example(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     function = FUNCTIONS[name]
-    if inspect.isfunction(function):
+    if inspect.isfunction(function) and not inspect.iscoroutinefunction(function):
         module, _, attribute = name.rpartition(".")
         monkeypatch.setattr(importlib.import_module(module), attribute, checks_result(function))
     text = function.__doc__ or ""

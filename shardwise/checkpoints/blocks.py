@@ -5,8 +5,6 @@ checksum, and can be read alone.
 """
 
 import json
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,26 +24,6 @@ _BIT_PATTERNS = {*SMALL_FLOATS.values(), *SMALL_INTEGERS.values()} - {
 def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype in which elements are stored: bit patterns of the dtypes that zarr does not have."""
     return np.dtype(np.uint8) if dtype in _BIT_PATTERNS else dtype
-
-
-def block_shape(shape: Sequence[int], itemsize: int, limit: int) -> Shape:
-    """Return the shape of equal blocks of an array, of at most `limit` bytes each where its sizes have divisors.
-
-    The leading dims are cut first, so that a block is contiguous.
-    """
-    block = [max(1, size) for size in shape]
-    for dim in range(len(block)):
-        rest = math.prod(block[:dim] + block[dim + 1 :]) * itemsize
-        if rest * block[dim] <= limit:
-            break
-        wanted = max(1, limit // rest)
-        block[dim] = max(divisor for divisor in _divisors(block[dim]) if divisor <= wanted)
-    return tuple(block)
-
-
-def _divisors(number: int) -> list[int]:
-    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    return [*small, *(number // divisor for divisor in small)]
 
 
 def open_blocks(location: Location, shape: Shape, dtype: np.dtype[Any], blocks: Chunked, context: Any) -> Any:

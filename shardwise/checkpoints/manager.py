@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, final
 
-from shardwise.checkpoints.group import Group
 from shardwise.checkpoints.location import Location, location_of
 from shardwise.checkpoints.manifest import Manifest, check_metadata
 from shardwise.checkpoints.preemption import Preemption
@@ -18,6 +17,7 @@ from shardwise.checkpoints.restore import restore
 from shardwise.checkpoints.retention import Retention
 from shardwise.checkpoints.save import Save, save
 from shardwise.errors import CheckpointError, CorruptCheckpoint
+from shardwise.runtime.group import Group
 
 _NAME = re.compile(r"step-(\d+)")
 

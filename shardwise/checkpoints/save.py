@@ -19,13 +19,13 @@ import numpy as np
 
 from shardwise.checkpoints.blocks import open_blocks, pack_blocks, storage_error_text, zarr_file
 from shardwise.checkpoints.context import write_context
-from shardwise.checkpoints.group import Group
 from shardwise.checkpoints.location import MANIFEST, Location, location_of
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Leaf, Manifest, check_metadata
 from shardwise.checkpoints.parts import merge_parts, parts_of
 from shardwise.checkpoints.snapshot import Snapshot, take_snapshot
 from shardwise.errors import CheckpointError, PeerFailure
 from shardwise.runtime.box import Box, box_index, cut, relative, whole
+from shardwise.runtime.group import Group
 from shardwise.version import __version__
 
 BYTES_IN_FLIGHT = 1 << 29  # that TensorStore may be writing at a time

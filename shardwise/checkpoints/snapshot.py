@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise import tree_util
 from shardwise._jaxlib import start_copy_to_host, to_numpy
-from shardwise.checkpoints.blocks import LARGEST_CHUNK, LARGEST_FILE, block_shape, stored_dtype
+from shardwise.checkpoints.blocks import LARGEST_CHUNK, LARGEST_FILE, stored_dtype
 from shardwise.checkpoints.manifest import DTYPES, ArrayLeaf, Chunked, Leaf, Part, Shape, ValueLeaf, check_value
 from shardwise.checkpoints.names import leaf_name, position_keys
 from shardwise.compiler.dtypes import is_key
@@ -22,7 +22,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import CheckpointError
 from shardwise.random.keys import key_impl
 from shardwise.runtime.array import ArrayImpl, wait
-from shardwise.runtime.box import Box, box_index, relative, whole
+from shardwise.runtime.box import Box, block_shape, box_index, relative, whole
 
 LARGEST_PACKED = 1 << 20  # bytes; larger arrays are stored in folders of their own
 

@@ -51,3 +51,23 @@ def cut(box: Box, sizes: Sequence[int]) -> Iterator[Box]:
     for start in range(low, high, size):
         for rest in cut(box[1:], sizes[1:]):
             yield ((start, min(start + size, high)), *rest)
+
+
+def block_shape(shape: Sequence[int], itemsize: int, limit: int) -> tuple[int, ...]:
+    """Return the shape of equal blocks of an array, of at most `limit` bytes each where its sizes have divisors.
+
+    The leading dims are cut first, so that a block is contiguous.
+    """
+    block = [max(1, size) for size in shape]
+    for dim in range(len(block)):
+        rest = math.prod(block[:dim] + block[dim + 1 :]) * itemsize
+        if rest * block[dim] <= limit:
+            break
+        wanted = max(1, limit // rest)
+        block[dim] = max(divisor for divisor in _divisors(block[dim]) if divisor <= wanted)
+    return tuple(block)
+
+
+def _divisors(number: int) -> list[int]:
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return [*small, *(number // divisor for divisor in small)]

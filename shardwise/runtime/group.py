@@ -1,4 +1,4 @@
-"""Group: the processes that save and restore one checkpoint together."""
+"""Group: processes that exchange messages, such as those that save and restore one checkpoint together."""
 
 import json
 import time

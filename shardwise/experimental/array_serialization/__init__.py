@@ -1,0 +1,11 @@
+"""jax.experimental.array_serialization: write arrays to TensorStore and read them, in JAX's formats.
+
+These functions have neither checksums nor a commit of all arrays together; `shardwise.checkpoints` has both.
+"""
+
+from shardwise.experimental.array_serialization import serialization, tensorstore_impl
+from shardwise.lazy import set_public_names
+
+__all__ = ["serialization", "tensorstore_impl"]
+
+set_public_names(__name__, __all__)
