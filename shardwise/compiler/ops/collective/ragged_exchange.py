@@ -83,9 +83,10 @@ class RaggedAllToAll(Collective):
         if not x.type.size:
             return output
         if hlo.platform != "cpu":
+            # Channel 0 means none: groups consist of replicas. XLA's converter crashes without the attribute.
             attributes = (
-                'call_target_name = "ragged_all_to_all", api_version = 4 : i32, '
-                f"backend_config = {{replica_groups = {hlo.groups(self.axes, self.groups)}}}"
+                'call_target_name = "ragged_all_to_all", api_version = 4 : i32, backend_config = '
+                f"{{replica_groups = {hlo.groups(self.axes, self.groups)}, channel_id = 0 : i64}}"
             )
             return hlo.op("stablehlo.custom_call", (x, output, *slices), output.type, attributes)
 
