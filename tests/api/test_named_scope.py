@@ -94,6 +94,24 @@ def test_ops_in_loops_have_the_enclosing_scopes():
     assert {"loop/step/exp", "loop/step/add", "loop/scan", "mul"} <= set(found)
 
 
+def test_loops_in_derivative_rules_have_the_scope_of_the_call_once():
+    @sw.custom_vjp
+    def f(x):
+        return jnp.exp(x)
+
+    def pull_back(x, ct):
+        return (sw.lax.scan(lambda carry, y: (jnp.sin(carry), None), ct, x)[0],)
+
+    f.defvjp(lambda x: (f(x), x), pull_back)
+
+    def loss(x):
+        with sw.named_scope("model"):
+            return f(x).sum()
+
+    found = locations(lambda x: sw.jit(sw.grad(loss))(x) * 2, X[0])
+    assert {"model/scan", "model/sin"} <= set(found)
+
+
 def test_scopes_cause_no_recompilation():
     traced = []
 

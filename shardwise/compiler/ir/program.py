@@ -34,8 +34,13 @@ class Source(NamedTuple):
         return f"{self.place} in {'/'.join(self.scope)}" if self.scope else self.place
 
     def within(self, scope: tuple[str, ...]) -> "Source":
-        """Return the same line with `scope` added outside of its own scope."""
-        return self._replace(scope=(*scope, *self.scope)) if scope else self
+        """Return the same line with `scope` added outside of its own scope, unless it is there already.
+
+        The bodies of loops are copied several times, each time with the scope of the loop.
+        """
+        if self.scope[: len(scope)] == scope:
+            return self
+        return self._replace(scope=(*scope, *self.scope))
 
 
 NOWHERE = Source("", 0, "")

@@ -13,7 +13,7 @@ from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.shape.constants import ArrayConstant, IdentityKey
-from shardwise.compiler.trace.provenance import use_scope
+from shardwise.compiler.trace.provenance import outside_scopes
 from shardwise.compiler.trace.tracer import Frame, Tracer
 
 
@@ -43,7 +43,7 @@ def build(
         The program, and the outer values that are its last inputs.
     """
     frame = frame_type(name, stages_all=True, axes=axes, tracked=tracked)
-    with frame.open(), use_scope(()):
+    with frame.open(), outside_scopes():
         outputs = [frame.lift(as_operand(x)) for x in function(*(frame.input(type) for type in types))]
     frame.check_leaks()
     return frame.program(outputs), frame.captured

@@ -36,6 +36,19 @@ def use_scope(scope: tuple[str, ...]) -> Iterator[None]:
         provenance.scope = before
 
 
+@contextmanager
+def outside_scopes() -> Iterator[None]:
+    """Leave all named scopes inside a `with` block, also those of the equation that is being transformed."""
+    before = provenance.scope, provenance.source
+    provenance.scope = ()
+    if provenance.source is not None:
+        provenance.source = provenance.source._replace(scope=())
+    try:
+        yield
+    finally:
+        provenance.scope, provenance.source = before
+
+
 @final
 class named_scope:
     """Name a part of a program: `with named_scope("attention"): …`, or `@named_scope("attention")` on a function.

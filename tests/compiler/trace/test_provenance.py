@@ -76,3 +76,19 @@ def test_scopes_of_the_caller_are_not_recorded():
     with named_scope("outside"):
         found = sources(lambda x: [-x])
     assert [source.scope for source in found] == [()]
+
+
+def test_scopes_of_a_transformed_equation_are_not_recorded_in_a_new_program():
+    provenance.source = NOWHERE.within(("outside",))
+    try:
+        found = sources(lambda x: [-x])
+        assert current_source().scope == ("outside",)
+    finally:
+        provenance.source = None
+    assert [source.scope for source in found] == [()]
+
+
+def test_a_scope_is_added_once():
+    source = NOWHERE.within(("encoder", "attention"))
+    assert source.within(("encoder",)) == source.within(()) == source
+    assert source.within(("model",)).scope == ("model", "encoder", "attention")
