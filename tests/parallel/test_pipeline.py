@@ -1,6 +1,6 @@
 """Pipelines: values and derivatives are those of the stages in sequence on one device, for every schedule."""
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ def stage(params, x):
     return x + jnp.tanh(x @ params["w"] + params["b"])
 
 
+@partial(sw.jit, static_argnums=(2, 3))
 def in_sequence(params, x, chunks=1, stage=stage):
     """Apply all stages in the order of their numbers."""
     leading = 2 if chunks > 1 else 1
@@ -198,7 +199,7 @@ def test_idle_devices_do_not_spoil_gradients(line, schedule, microbatches, chunk
     assert_close(sw.jit(sw.value_and_grad(mean_loss, argnums=(0, 1, 2, 3)))(*args), expected, 1e-4, 1e-5)
 
 
-@first_schedule
+@pytest.mark.slow
 @every_schedule
 def test_activations_may_be_trees_with_integers(line, schedule, microbatches, chunks):
     def move(params, x):
@@ -227,7 +228,7 @@ def test_fewer_microbatches_than_stages(line, schedule, microbatches):
     assert_close(actual, expected_gradients(1))
 
 
-@first_schedule
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "chunks"), [("interleaved", 4), ("gpipe", 1), ("1f1b", 1)])
 def test_one_device(schedule, chunks):
     """All stages are chunks of the only device."""
