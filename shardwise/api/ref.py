@@ -24,7 +24,15 @@ from shardwise.tree_util import register_pytree_node
 @final
 @dataclass(frozen=True)
 class AbstractRef:
-    """The type of a Ref, `typeof(ref)`: the type of the array that it holds."""
+    """The type of a Ref, `typeof(ref)`.
+
+    Attributes:
+        inner_aval: the type of the array that it holds.
+
+    Example:
+        >>> jax.typeof(jax.new_ref(jnp.ones(2))).inner_aval
+        f32[2]
+    """
 
     inner_aval: ArrayType
 
