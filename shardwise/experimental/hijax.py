@@ -29,7 +29,10 @@ __all__ = [
 
 
 def _unsupported(name: str) -> NoReturn:
-    raise NotImplementedError(f"{name}: hijax types and primitives are not supported; Flax works without them")
+    raise NotImplementedError(
+        f"{name}: hijax types and primitives are not supported. Use Flax's variables without them, as by default "
+        "(`nnx.var_defaults(hijax=False)`), or Refs (`new_ref`), which functions can close over and change."
+    )
 
 
 class HiPrimitive(Primitive):
