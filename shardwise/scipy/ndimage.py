@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise import lax
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand
 from shardwise.lazy import set_public_names
@@ -64,13 +65,13 @@ def map_coordinates(
         total = values if total is None else total + values
     result = x if total is None else total
     if jnp.issubdtype(x.dtype, jnp.integer) and jnp.issubdtype(result.dtype, jnp.floating):
-        result = jnp.round(result)
+        result = lax.round(result)
     return result.astype(x.dtype)
 
 
 def _nearest(position: Any) -> list[tuple[Any, Any]]:
-    """Return the nearest index; half-way, the even one."""
-    return [(jnp.round(position).astype(jnp.int32), None)]
+    """Return the nearest index; half-way, the one away from zero."""
+    return [(lax.round(position).astype(jnp.int32), None)]
 
 
 def _linear(position: Any) -> list[tuple[Any, Any]]:

@@ -26,6 +26,9 @@ MODES = ("constant", "nearest", "wrap", "mirror", "reflect")
 COORDINATES = [
     *(Case("map_coordinates", (X, AT, order, mode), {"cval": 2.0}) for mode in MODES for order in (1, 0)),
     Case("map_coordinates", ((X * 10).astype(np.int32), AT, 1, "wrap")),
+    # half-way between two elements or integers
+    Case("map_coordinates", (np.arange(6.0, dtype=np.float32), [np.arange(-2.5, 7.5, dtype=np.float32)], 0, "wrap")),
+    Case("map_coordinates", (np.arange(-6, 6, 1), [np.arange(0.5, 10.5, dtype=np.float32)], 1, "wrap")),
 ]
 
 
