@@ -6,7 +6,6 @@ wrong numbers, wait for ever or abort. A process that waits for a lost or stuck 
 """
 
 import hashlib
-import os
 import threading
 import time
 import zlib
@@ -29,7 +28,12 @@ _MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash: odd, so that no launch 
 _MASK = (1 << 64) - 1
 _DRAIN_TIME = 10.0  # seconds that XLA may take to end a run after the timeout
 _GRACE = 0.1  # seconds after a failure in which a value may become ready
-_FEWEST_POLLS, _MOST_POLLS = 8, 512  # of a value, before a thread waits for it
+# A value is polled before another thread waits for it, which takes several switches between threads: first without
+# pauses, then with short sleeps, in which XLA's threads have the processor. A sleep is a fraction of the time so far.
+_POLLS_AT_ONCE = 16
+_POLL_TIME = 0.002  # seconds
+_SHORTEST_SLEEP = 20e-6  # seconds
+_SLEEP_FRACTION = 0.125
 # Words of XLA's errors when a collective fails: those of a lost connection, and those of a timeout.
 _LOST = (
     "Connection closed",
@@ -42,11 +46,18 @@ _LOST = (
 _TIMED_OUT = ("timed out", "Timed out", "timeout", "DEADLINE_EXCEEDED", "Termination")
 
 
-def _sleep_briefly() -> None:
-    time.sleep(0)
-
-
-_yield_processor: Callable[[], None] = getattr(os, "sched_yield", _sleep_briefly)  # absent on some systems
+def _is_ready_soon(is_ready: Callable[[], bool]) -> bool:
+    """Return whether a value becomes ready within `_POLL_TIME`."""
+    for _ in range(_POLLS_AT_ONCE):
+        if is_ready():
+            return True
+    start, elapsed = time.perf_counter(), 0.0
+    while elapsed < _POLL_TIME:
+        time.sleep(max(_SHORTEST_SLEEP, _SLEEP_FRACTION * elapsed))
+        if is_ready():
+            return True
+        elapsed = time.perf_counter() - start
+    return False
 
 
 @final
@@ -84,7 +95,6 @@ class ProcessSet:
         self._member = member
         self._waiters = waiters
         self._timeout = timeout
-        self._polls = _FEWEST_POLLS
 
     def guard(
         self,
@@ -190,7 +200,7 @@ class ProcessSet:
             ProgramMismatch: if processes launched different programs.
         """
         is_ready = getattr(awaited, "is_ready", None)  # a token has none
-        if is_ready is not None and self._poll(is_ready):
+        if is_ready is not None and _is_ready_soon(is_ready):
             return
         ended = self._waiters.wait(
             awaited, lambda: self._member.error(self.name, self.ranks) is not None, self._timeout
@@ -198,25 +208,6 @@ class ProcessSet:
         if not ended:
             self.check()
             raise self._find_failure(f"waited {self._timeout:.0f} s for {describe()}")
-
-    def _poll(self, is_ready: Callable[[], bool]) -> bool:
-        """Return whether a value becomes ready within a number of polls.
-
-        A short program ends before another thread could wait for it: that takes several switches between threads. The
-        number of polls adapts to the programs: it doubles when a value becomes ready in time, and halves otherwise.
-        """
-        if is_ready():
-            return True
-        member = self._member
-        for _ in range(self._polls):
-            _yield_processor()
-            if is_ready():
-                self._polls = min(2 * self._polls, _MOST_POLLS)
-                return True
-            if member.failures or member.mismatches:
-                return False
-        self._polls = max(self._polls // 2, _FEWEST_POLLS)
-        return False
 
     def wait_for_token(self, token: Any) -> None:
         """Wait until a run on this set is complete, as `wait` does."""

@@ -61,25 +61,19 @@ def processes(member=None, waiters=None, timeout=WAIT):
     return ProcessSet((0, 1), member or Member(), waiters or CountingWaiters(), timeout)
 
 
-def test_a_value_that_becomes_ready_soon_is_awaited_without_another_thread():
+def test_a_value_that_is_ready_soon_is_awaited_without_another_thread(monkeypatch):
     waiters = CountingWaiters()
-    one = processes(waiters=waiters)
-    for polls in (0, 1, 5, process_set._FEWEST_POLLS, 2 * process_set._FEWEST_POLLS):
-        one.wait(Value(polls), str)
+    monkeypatch.setattr(process_set, "_POLL_TIME", WAIT)
+    for polls in (0, 1, process_set._POLLS_AT_ONCE + 5):
+        processes(waiters=waiters).wait(Value(polls), str)
     assert waiters.waits == 0
 
 
-def test_the_number_of_polls_adapts():
+def test_another_value_is_awaited_by_another_thread():
     value = Value()
     waiters = CountingWaiters(value.set.set)
-    one = processes(waiters=waiters)
-    for _ in range(12):
-        one.wait(Value(3), str)
-    assert one._polls == process_set._MOST_POLLS
-    one.wait(value, str)
-    assert waiters.waits == 1
-    assert value.asked == 1 + process_set._MOST_POLLS
-    assert one._polls == process_set._MOST_POLLS // 2
+    processes(waiters=waiters).wait(value, str)
+    assert waiters.waits == 1 and value.asked > process_set._POLLS_AT_ONCE
 
 
 def test_a_token_is_awaited_by_another_thread():
@@ -93,8 +87,7 @@ def test_a_token_is_awaited_by_another_thread():
     assert (waiters.waits, token.asked) == (1, 0)
 
 
-@pytest.mark.parametrize("while_polling", [True, False])
-def test_a_failure_ends_the_wait(while_polling):
+def test_a_failure_ends_the_wait():
     member, value = Member(), Value()
 
     def fail():
@@ -102,18 +95,8 @@ def test_a_failure_ends_the_wait(while_polling):
         waiters.wake_all()
 
     waiters = CountingWaiters(fail)
-    if while_polling:
-        ready = value.is_ready
-
-        def is_ready():
-            if value.asked == 2:
-                fail()
-            return ready()
-
-        value.is_ready = is_ready
     with pytest.raises(PeerFailure, match="it was killed"):
         processes(member, waiters).wait(value, str)
-    assert value.asked <= (3 if while_polling else 1 + process_set._FEWEST_POLLS)
     value.set.set()
 
 
