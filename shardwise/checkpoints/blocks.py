@@ -1,4 +1,4 @@
-"""Blocks: how an array is cut into files and chunks, and the zarr3 arrays that hold them.
+"""Blocks: how an array is partitioned into files and chunks, and the zarr3 arrays that hold them.
 
 A file holds a block of one shard, so that each process writes files of its own. Inside a file, each chunk has a
 checksum, and can be read alone.

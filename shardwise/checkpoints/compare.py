@@ -1,4 +1,4 @@
-"""Compare what a checkpoint holds with what a program asks for."""
+"""Compare the leaves of a checkpoint with those that a program asks for."""
 
 from collections.abc import Mapping, Sequence
 
@@ -30,8 +30,8 @@ def check_targets(
 
     Args:
         path: the checkpoint.
-        leaves: what it holds.
-        targets: what the program asks for.
+        leaves: its leaves, by name.
+        targets: the targets of the program, by name.
         cast: whether dtypes may differ.
         allow_missing: whether the checkpoint may lack leaves.
         allow_extra: whether it may have leaves that are not asked for.
@@ -62,7 +62,7 @@ def check_targets(
 
 
 def _difference(leaf: Leaf, target: Target, cast: bool) -> str | None:
-    """Return how a leaf differs from what is asked for; None if it does not."""
+    """Return how a leaf differs from its target; None if it does not."""
     if not isinstance(leaf, ArrayLeaf) or target.shape is None:
         is_same_kind = not isinstance(leaf, ArrayLeaf) and target.shape is None
         return None if is_same_kind else f"the checkpoint has {leaf}; the program asks for {target}"

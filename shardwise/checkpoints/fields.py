@@ -13,7 +13,7 @@ class Fields:
 
     Args:
         value: the parsed JSON.
-        where: what the object is, for errors.
+        where: the name of the object, for errors.
     """
 
     def __init__(self, value: Any, where: str):

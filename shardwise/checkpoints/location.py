@@ -89,7 +89,7 @@ class Location(ABC):
 
     @abstractmethod
     def check_free(self) -> None:
-        """Raise CheckpointExists if no checkpoint can be committed here, because of what is here already."""
+        """Raise CheckpointExists if no checkpoint can be committed here, because the path is occupied."""
 
     @abstractmethod
     def begin(self, token: str) -> "Location":
@@ -303,7 +303,7 @@ class ObjectPrefix(Location):
 
     def delete(self) -> None:
         store = self._store()
-        store.write(MARKER, None).result()  # first: without it, nobody reads the rest
+        store.write(MARKER, None).result()  # first: without it, no reader sees the rest
         store.delete_range(ts.KvStore.KeyRange()).result()
 
     def clean(self) -> list[str]:

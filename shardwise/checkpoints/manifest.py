@@ -1,4 +1,4 @@
-"""Manifest: what a checkpoint holds, as JSON that is validated before anything else is read.
+"""Manifest: the description of a checkpoint, as JSON that is validated before anything else is read.
 
 The file is one JSON object: `format`, `format_version`, the `sha256` of the content, and the `content`. Its bytes must
 be those that `Manifest.encode` writes for the same content, so that no changed bit goes unnoticed.
@@ -15,6 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.checkpoints.fields import Fields
+from shardwise.checkpoints.names import split_name
 from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.errors import CheckpointError, CorruptCheckpoint
 from shardwise.runtime.box import Box, Span, box_size
@@ -113,12 +114,12 @@ Leaf = ArrayLeaf | ValueLeaf
 @final
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint holds.
+    """The description of a checkpoint: its leaves, their types and where they are stored.
 
     Attributes:
         leaves: the leaves of the saved pytree, by name, in their order.
         packs: the number of bytes in the pack of each process; 0 if it has none.
-        metadata: what the user saved beside the arrays: a JSON object.
+        metadata: the JSON object that the user saved beside the arrays.
         versions: the versions of the packages that wrote it.
         created: when it was written, in ISO 8601.
     """
@@ -155,13 +156,13 @@ class Manifest:
         """Read and validate a manifest. `where` names its file in errors.
 
         Raises:
-            CorruptCheckpoint: if it is cut, changed or not valid.
+            CorruptCheckpoint: if it is truncated, changed or not valid.
             CheckpointError: if a newer version of the format wrote it.
         """
         content = Fields(_decode_file(data, where), f"{where}: content")
         packs = tuple(content.sizes("packs"))
         leaves = {
-            name: _decode_leaf(Fields(value, f"{where}: leaf {name!r}"), packs)
+            name: _decode_leaf(name, Fields(value, f"{where}: leaf {name!r}"), packs)
             for name, value in content.mapping("leaves").items()
         }
         manifest = Manifest(
@@ -193,7 +194,7 @@ def check_value(name: str, value: Any) -> Any:
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata as it is read back from JSON.
+    """Return metadata after a round trip through JSON.
 
     Raises:
         CheckpointError: if it is not JSON.
@@ -279,11 +280,14 @@ def _decode_file(data: bytes, where: str) -> dict[str, Any]:
     return content
 
 
-def _decode_leaf(fields: Fields, packs: tuple[int, ...]) -> Leaf:
-    positions = [False] * fields.size("keys")
+def _decode_leaf(name: str, fields: Fields, packs: tuple[int, ...]) -> Leaf:
+    keys = split_name(name) if name or fields.size("keys") else []
+    if fields.size("keys") != len(keys):
+        raise fields.error("keys", f"is not the number of keys in {name!r}")
+    positions = [False] * len(keys)
     for number in fields.sizes("positions"):
-        if number >= len(positions):
-            raise fields.error("positions", "is out of range")
+        if number >= len(positions) or not keys[number].isdecimal():
+            raise fields.error("positions", "has a number that is not that of a position")
         positions[number] = True
     if "value" in fields:
         return ValueLeaf(_decode_value(fields), tuple(positions))

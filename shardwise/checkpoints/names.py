@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, final
 
 from shardwise import tree_util
-from shardwise.errors import CheckpointError
+from shardwise.errors import CheckpointError, CorruptCheckpoint
 
 _LONGEST = 4096  # characters
 
@@ -61,7 +61,11 @@ def position_keys(path: tuple[Any, ...]) -> list[bool]:
 
 
 def nested(leaves: dict[str, tuple[list[bool], Any]]) -> Any:
-    """Return nested dicts and lists with these leaves; each has, by its name, `position_keys` and a value."""
+    """Return nested dicts and lists with these leaves; each has, by its name, `position_keys` and a value.
+
+    Raises:
+        CorruptCheckpoint: if a leaf is inside another leaf.
+    """
     if "" in leaves and not leaves[""][0]:  # the root is a leaf
         return leaves[""][1]
     root = _Branch()
@@ -70,5 +74,9 @@ def nested(leaves: dict[str, tuple[list[bool], Any]]) -> Any:
         branch = root
         for key in typed[:-1]:
             branch = branch.children.setdefault(key, _Branch())
+            if not isinstance(branch, _Branch):
+                raise CorruptCheckpoint(f"the leaf {name!r} is inside another leaf")
+        if typed[-1] in branch.children:
+            raise CorruptCheckpoint(f"other leaves are inside the leaf {name!r}")
         branch.children[typed[-1]] = leaf
     return root.build()

@@ -49,7 +49,7 @@ def import_orbax(path: str | os.PathLike[str], target: str | os.PathLike[str]) -
 
     Raises:
         CheckpointError: if there is no Orbax checkpoint at `path`.
-        CorruptCheckpoint: if it is cut or not valid.
+        CorruptCheckpoint: if it is truncated or not valid.
     """
     return save_sources(target, _leaves(path), {"imported from": str(path)})
 
@@ -65,7 +65,7 @@ def read_orbax(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         CheckpointError: if there is no Orbax checkpoint at `path`.
-        CorruptCheckpoint: if it is cut or not valid.
+        CorruptCheckpoint: if it is truncated or not valid.
     """
     return nested(
         {

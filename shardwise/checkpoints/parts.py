@@ -11,7 +11,7 @@ from shardwise.checkpoints.snapshot import Snapshot
 def parts_of(snapshot: Snapshot) -> dict[str, Any]:
     """Return the bytes of this process's pack, and the parts in it by the number of their leaf, as JSON."""
     parts = {
-        number: [astuple(part) for part in leaf.storage]
+        str(number): [astuple(part) for part in leaf.storage]
         for number, leaf in enumerate(snapshot.leaves.values())
         if isinstance(leaf, ArrayLeaf) and not isinstance(leaf.storage, Chunked) and leaf.storage
     }
@@ -26,15 +26,9 @@ def merge_parts(leaves: Mapping[str, Leaf], messages: Sequence[Mapping[str, Any]
             found = [
                 Part(process, offset, tuple((low, high) for low, high in box), crc32)
                 for message in messages
-                for process, offset, box, crc32 in _parts(message, number)
+                for process, offset, box, crc32 in message["parts"].get(str(number), ())
             ]
             merged[name] = replace(leaf, storage=tuple(found))
         else:
             merged[name] = leaf
     return merged
-
-
-def _parts(message: Mapping[str, Any], number: int) -> Sequence[Any]:
-    """Return the parts of a leaf in a message, whose keys are strings if it went through JSON."""
-    parts = message["parts"]
-    return parts.get(number, parts.get(str(number), ()))  # type: ignore[no-any-return]

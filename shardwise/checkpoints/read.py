@@ -30,7 +30,7 @@ class Reader:
     Attributes:
         path: the path as text.
         location: where its files are.
-        manifest: what it holds.
+        manifest: its manifest.
         large: the names of arrays that have folders of their own.
         small: the names of arrays in packs.
 
@@ -47,7 +47,7 @@ class Reader:
         if size is not None and size < self.manifest.nbytes:
             raise CorruptCheckpoint(
                 f"{location}: the arrays have {self.manifest.nbytes:,} bytes, but the files have only {size:,}: files "
-                "are missing or cut"
+                "are missing or truncated"
             )
         self._context = read_context()
         self._folder, self._store = "", None  # the zarr3 array that was opened last

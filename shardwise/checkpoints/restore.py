@@ -91,7 +91,7 @@ def restore(
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Return what a checkpoint holds, without reading its arrays.
+    """Return the manifest of a checkpoint, without reading its arrays.
 
     Args:
         path: the folder or URL of the checkpoint.
@@ -166,7 +166,7 @@ def _boxes(leaf: ArrayLeaf, target: Target) -> dict[Box, list[Any]]:
 
 
 def _placed(data: HostArray, target: Target) -> Any:
-    """Return a small array, read whole, where the target says."""
+    """Return a small array on the devices of its target, or in host memory."""
     if target.sharding is None:
         return data.astype(target.dtype, copy=False)
     if not is_key(target.dtype):

@@ -46,7 +46,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, 
         The arrays by name, read-only.
 
     Raises:
-        CorruptCheckpoint: if the file is cut, or if its header is not valid.
+        CorruptCheckpoint: if the file is truncated, or if its header is not valid.
 
     Example:
         >>> jax.checkpoints.save(folder / "a", {"w": jnp.arange(3)}).wait()
@@ -97,7 +97,7 @@ def import_safetensors(
         The save that is being written.
 
     Raises:
-        CorruptCheckpoint: if a file is cut or not valid.
+        CorruptCheckpoint: if a file is truncated or not valid.
         CheckpointError: if two files have an array of the same name, or if there is a checkpoint at `path`.
 
     Example:

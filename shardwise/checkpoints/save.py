@@ -38,7 +38,7 @@ class Save:
 
     Args:
         location: where it will be.
-        snapshot: what this process writes.
+        snapshot: the leaves, shards and pack that this process writes.
         metadata: a JSON object to save beside it.
         group: the processes that write it.
         after_commit: a function that process 0 calls after the checkpoint is committed.
@@ -223,7 +223,7 @@ class _Pending:
         return self._count
 
     def finish(self) -> None:
-        """Wait for the save that is being written, and raise its error if nobody waited for it."""
+        """Wait for the save that is being written, and raise its error unless a call has raised it."""
         if self.save is not None:
             self.save.finish()
 
@@ -259,7 +259,7 @@ def start_save(
 
     Raises:
         CheckpointExists: if something else is at `path`.
-        CheckpointError: if a process cannot save it, or if the save before has failed and nobody waited for it.
+        CheckpointError: if a process cannot save it, or if the save before has failed and no call has raised its error.
     """
     location = location_of(path)
     with _pending.lock:
@@ -306,7 +306,7 @@ def save(
     Raises:
         CheckpointExists: if there is a checkpoint, a file or a folder that is not empty at `path`.
         CheckpointError: if a leaf cannot be saved, if the folder cannot be written, or if the save before has failed
-            and nobody waited for it.
+            and no call has raised its error.
 
     Example:
         >>> state = {"w": jnp.ones((4, 4)), "step": 3}

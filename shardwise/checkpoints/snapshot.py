@@ -22,7 +22,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import CheckpointError
 from shardwise.random.keys import key_impl
 from shardwise.runtime.array import ArrayImpl, wait
-from shardwise.runtime.box import Box, block_shape, box_index, relative, whole
+from shardwise.runtime.box import Box, block_shape, box_index, box_shape, whole
 
 LARGEST_PACKED = 1 << 20  # bytes; larger arrays are stored in folders of their own
 
@@ -30,7 +30,7 @@ LARGEST_PACKED = 1 << 20  # bytes; larger arrays are stored in folders of their 
 @final
 @dataclass(frozen=True)
 class Snapshot:
-    """What this process writes of a checkpoint.
+    """The part of a checkpoint that this process writes.
 
     Attributes:
         leaves: all leaves, by name. Packed ones have only the parts of this process.
@@ -146,7 +146,7 @@ def _own_shards(name: str, leaf: Any, process: int) -> list[tuple[Box, np.ndarra
         return [(whole(host.shape), _stored(np.array(host)))] if process == 0 else []
     words = leaf.words
     return [
-        (spans, _stored(to_numpy(buffers)[box_index(relative(spans, spans))]))
+        (spans, _stored(to_numpy(buffers)[box_index(whole(box_shape(spans)))]))  # without padding
         for spans, buffers in words.first_replicas()
     ]
 

@@ -61,7 +61,7 @@ def save_sources(
     Raises:
         CheckpointExists: if something else is at `path`.
         CheckpointError: if a leaf cannot be saved, if there are several processes, or if the save before has failed
-            and nobody waited for it.
+            and no call has raised its error.
     """
     if process_count() > 1:
         raise CheckpointError("files are imported by one process")

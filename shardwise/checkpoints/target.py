@@ -1,4 +1,4 @@
-"""Target: what a leaf of a checkpoint is restored to."""
+"""Target: the shape, dtype and sharding to which a leaf of a checkpoint is restored."""
 
 from dataclasses import dataclass, replace
 from typing import Any, final

@@ -48,7 +48,7 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
 
 
 def _small_problems(reader: Reader) -> Iterator[tuple[int, list[str]]]:
-    """Read small arrays; return an iterator of the bytes that were read, and of what is wrong with them."""
+    """Read small arrays; return an iterator of the bytes that were read, and of their problems."""
     for names in reader.batches(reader.small):
         nbytes = sum(reader.manifest.arrays[name].nbytes for name in names)
         yield nbytes, list(_corrupt_arrays(reader, names))
@@ -69,7 +69,7 @@ def _corrupt_arrays(reader: Reader, names: list[str]) -> Iterator[str]:
 
 
 def _large_problems(reader: Reader) -> Iterator[tuple[int, list[str]]]:
-    """Read large arrays; return an iterator of the bytes that were read, and of what is wrong with them."""
+    """Read large arrays; return an iterator of the bytes that were read, and of their problems."""
     for name in reader.large:
         for box in reader.boxes(name):
             problems = []
@@ -81,7 +81,7 @@ def _large_problems(reader: Reader) -> Iterator[tuple[int, list[str]]]:
 
 
 def _metadata_problems(reader: Reader) -> Iterator[str]:
-    """Return what is wrong with zarr's metadata files, which only other readers use."""
+    """Return the problems of zarr's metadata files, which only other readers use."""
     expected = {
         leaf.storage.folder: zarr_file(leaf.shape, leaf.dtype, leaf.storage)
         for leaf in reader.manifest.arrays.values()

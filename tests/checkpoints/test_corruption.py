@@ -107,6 +107,13 @@ def leaf(content, name="large"):
         lambda content: leaf(content).update(chunk_shape=[7, 600]),
         lambda content: leaf(content).update(positions=[99]),
         lambda content: leaf(content).pop("dtype"),
+        lambda content: leaf(content).update(positions=[0]),
+        lambda content: leaf(content).update(keys=2),
+        lambda content: leaf(content).update(keys=1 << 40),
+        lambda content: content["leaves"].update({"number/x": {"keys": 2, "positions": [], "value": 1}}),
+        lambda content: content.update(
+            leaves={"number/x": {**leaf(content, "number"), "keys": 2}, **content["leaves"]}
+        ),
         lambda content: leaf(content, "small").update(parts=[]),
         lambda content: leaf(content, "small").update(parts=[[0, 1 << 50, [[0, 5]], 0]]),
         lambda content: leaf(content, "small").update(parts=[[7, 0, [[0, 5]], 0]]),

@@ -136,6 +136,16 @@ def test_other_shapes_and_dtypes(tmp_path, mesh, rows):
         asyncio.run(tensorstore_impl.async_deserialize(None, spec))
 
 
+@pytest.mark.parametrize("dtype", ["float8_e5m2", "bfloat16", "float16"])
+def test_uneven_shards_keep_the_bits_of_nans(tmp_path, rows, dtype):
+    bits = np.random.default_rng(0).bytes(5 * 64 * np.dtype(jnp.dtype(dtype)).itemsize)
+    host = np.frombuffer(bits, np.dtype(jnp.dtype(dtype))).reshape(5, 64)
+    (spec,) = specs(tmp_path, names=["w"])
+    serialization.run_serialization([sw.device_put(host, sw.devices()[0])], [spec])
+    (restored,) = serialization.run_deserialization([rows], [spec])
+    assert np.asarray(restored).tobytes() == bits
+
+
 def test_what_is_not_an_array_is_refused(tmp_path):
     (spec,) = specs(tmp_path, names=["w"])
     for value in (np.ones(3), sw.random.key(0)):

@@ -12,18 +12,18 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.api.creation import make_array_from_single_device_arrays
 from shardwise.api.placement import device_put
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.lazy import lazy_module, set_public_names
-from shardwise.runtime.array import ArrayImpl
+from shardwise.runtime.array import ArrayImpl, join_shards, padded
 from shardwise.runtime.box import Box, block_shape, box_index, box_of, box_shape, box_size, relative
 from shardwise.runtime.client import process_count, process_index
 from shardwise.runtime.memory_layout import Format, sharding_of_format
-from shardwise.runtime.sharding import Sharding
+from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
 
 __all__ = ["ByteLimiter", "async_deserialize", "async_serialize", "get_tensorstore_spec"]
 
@@ -269,18 +269,26 @@ async def async_deserialize(
     for device, index in sharding.local_shard_indices(shape).items():
         devices.setdefault(box_of(index), []).append(device)
 
-    async def read(box: Box) -> list[Any]:
+    async def read(box: Box) -> dict[Any, Any]:
         nbytes = box_size(box) * store.dtype.numpy_dtype.itemsize
         if byte_limiter is not None:
             await byte_limiter.wait_for_bytes(nbytes)
         data = (await _read_box(store, box)).astype(target, copy=False)
-        shards = [device_put(data, device) for device in devices[box]]
+        block = padded(data, sharding.shard_shape(shape))  # on the host, which keeps the bits of NaNs
+        memory = sharding.nondefault_memory
+        shards = {
+            device: device_put(block, SingleDeviceSharding(device, memory_kind=memory)) for device in devices[box]
+        }
         if byte_limiter is not None:
             await byte_limiter.release_bytes(nbytes)
         return shards
 
-    shards = [shard for found in await asyncio.gather(*map(read, devices)) for shard in found]
-    return make_array_from_single_device_arrays(shape, sharding, shards, dtype=target)
+    shards = {
+        device: shard
+        for read_shards in await asyncio.gather(*map(read, devices))
+        for device, shard in read_shards.items()
+    }
+    return join_shards([shards[device] for device in sharding.local_devices], ArrayType(shape, target), sharding)
 
 
 def _sharding_of(in_type: Any, ndim: int) -> Sharding:
