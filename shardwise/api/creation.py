@@ -7,6 +7,7 @@ import numpy as np
 
 from shardwise import tree
 from shardwise._jaxlib import Device
+from shardwise.api.placement import device_put
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
@@ -308,3 +309,22 @@ def _infer_global_shape(sharding: Sharding, local: tuple[int, ...]) -> tuple[int
 
 def _index_text(index: tuple[slice, ...]) -> str:
     return f"[{', '.join(':' if part == slice(None) else f'{part.start}:{part.stop}' for part in index)}]"
+
+
+def devices_by_box(shape: Sequence[int], sharding: Sharding) -> dict[Box, list[Any]]:
+    """Return the distinct boxes of an array that this process holds, each with the devices that hold it."""
+    boxes: dict[Box, list[Any]] = {}
+    for device, index in sharding.local_shard_indices(tuple(shape)).items():
+        boxes.setdefault(box_of(index), []).append(device)
+    return boxes
+
+
+def put_box(data: NumpyArray, devices: Sequence[Any], shape: Sequence[int], sharding: Sharding) -> dict[Any, Any]:
+    """Copy a box of an array of this shape to the devices that hold it, padded to the size of a shard.
+
+    The host pads: a program on the device would change NaNs of narrow floats. `join_shards` makes an array of the
+    shards of all devices of this process.
+    """
+    block = padded(data, sharding.shard_shape(tuple(shape)))
+    memory = sharding.nondefault_memory
+    return {device: device_put(block, SingleDeviceSharding(device, memory_kind=memory)) for device in devices}

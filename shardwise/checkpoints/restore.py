@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from shardwise import tree_util
+from shardwise.api.creation import devices_by_box, put_box
 from shardwise.api.placement import broadcast_shardings, device_put
 from shardwise.checkpoints.compare import check_targets
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Manifest, ValueLeaf
@@ -15,9 +16,9 @@ from shardwise.checkpoints.snapshot import named_leaves
 from shardwise.checkpoints.target import Target, default_target, target_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.runtime.array import ArrayImpl, array_signature, join_shards, key_data_sharding, padded
-from shardwise.runtime.box import Box, box_of, whole
-from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
+from shardwise.runtime.array import ArrayImpl, array_signature, join_shards, key_data_sharding
+from shardwise.runtime.box import Box, whole
+from shardwise.runtime.sharding import Sharding
 
 
 def restore(
@@ -143,7 +144,9 @@ def _restore_leaves(reader: Reader, targets: Mapping[str, Target], memory_limit:
         if target.sharding is None:
             restored[name] = data.astype(target.dtype, copy=False)
         else:
-            done.setdefault(name, {}).update(_put_shards(data, shards[name][box], stored, target))
+            block = data if is_key(target.dtype) else data.astype(target.dtype, copy=False)
+            done.setdefault(name, {}).update(put_box(block, shards[name][box], stored.shape, _stored_sharding(target)))
+            del block
             left[name] -= 1
             if not left[name]:
                 restored[name] = _assembled(done.pop(name), stored, target)
@@ -158,11 +161,7 @@ def _boxes(leaf: ArrayLeaf, target: Target) -> dict[Box, list[Any]]:
     """Return the distinct blocks of a stored array that this process needs, each with the devices that hold it."""
     if target.sharding is None:
         return {whole(leaf.shape): []}
-    sharding = _stored_sharding(target)
-    boxes: dict[Box, list[Any]] = {}
-    for device, index in sharding.local_shard_indices(leaf.shape).items():
-        boxes.setdefault(box_of(index), []).append(device)
-    return boxes
+    return devices_by_box(leaf.shape, _stored_sharding(target))
 
 
 def _placed(data: HostArray, target: Target) -> Any:
@@ -172,18 +171,6 @@ def _placed(data: HostArray, target: Target) -> Any:
     if not is_key(target.dtype):
         return device_put(data.astype(target.dtype, copy=False), target.sharding)
     return _as_keys(device_put(data, key_data_sharding(target.sharding)), target)
-
-
-def _put_shards(data: HostArray, devices: Sequence[Any], leaf: ArrayLeaf, target: Target) -> dict[Any, Any]:
-    """Convert a block and copy it to the devices that hold it, padded to the size of a shard.
-
-    The host pads: a program on the device would change NaNs of narrow floats.
-    """
-    sharding = _stored_sharding(target)
-    converted = data if is_key(target.dtype) else data.astype(target.dtype, copy=False)
-    block = padded(converted, sharding.shard_shape(leaf.shape))
-    memory = sharding.nondefault_memory
-    return {device: device_put(block, SingleDeviceSharding(device, memory_kind=memory)) for device in devices}
 
 
 def _assembled(shards: Mapping[Any, Any], leaf: ArrayLeaf, target: Target) -> Any:

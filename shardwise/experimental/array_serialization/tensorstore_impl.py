@@ -12,18 +12,18 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.api.placement import device_put
+from shardwise.api.creation import devices_by_box, put_box
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.lazy import lazy_module, set_public_names
-from shardwise.runtime.array import ArrayImpl, join_shards, padded
-from shardwise.runtime.box import Box, block_shape, box_index, box_of, box_shape, box_size, relative
+from shardwise.runtime.array import ArrayImpl, join_shards
+from shardwise.runtime.box import Box, block_shape, box_index, box_shape, box_size, relative
 from shardwise.runtime.client import process_count, process_index
 from shardwise.runtime.memory_layout import Format, sharding_of_format
-from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
+from shardwise.runtime.sharding import Sharding
 
 __all__ = ["ByteLimiter", "async_deserialize", "async_serialize", "get_tensorstore_spec"]
 
@@ -265,20 +265,14 @@ async def async_deserialize(
     if dtype is None:
         dtype = in_type.dtype if isinstance(in_type, ShapeDtypeStruct) else store.dtype.numpy_dtype
     target = canonical_dtype(dtype)
-    devices: dict[Box, list[Any]] = {}
-    for device, index in sharding.local_shard_indices(shape).items():
-        devices.setdefault(box_of(index), []).append(device)
+    devices = devices_by_box(shape, sharding)
 
     async def read(box: Box) -> dict[Any, Any]:
         nbytes = box_size(box) * store.dtype.numpy_dtype.itemsize
         if byte_limiter is not None:
             await byte_limiter.wait_for_bytes(nbytes)
         data = (await _read_box(store, box)).astype(target, copy=False)
-        block = padded(data, sharding.shard_shape(shape))  # on the host, which keeps the bits of NaNs
-        memory = sharding.nondefault_memory
-        shards = {
-            device: device_put(block, SingleDeviceSharding(device, memory_kind=memory)) for device in devices[box]
-        }
+        shards = put_box(data, devices[box], shape, sharding)
         if byte_limiter is not None:
             await byte_limiter.release_bytes(nbytes)
         return shards
