@@ -54,6 +54,7 @@ class Advice:
         sent: the bytes that each device would send with the constraint.
         before_seconds: the estimated time of a call without it.
         before_sent: the bytes that each device sends without it.
+        overlaps: whether the hardware overlaps communication with compute, which these times do not count.
     """
 
     tried: int
@@ -65,6 +66,7 @@ class Advice:
     sent: float = 0.0
     before_seconds: float = 0.0
     before_sent: float = 0.0
+    overlaps: bool = False
 
     def __str__(self) -> str:
         if not self.tried:
@@ -72,8 +74,10 @@ class Advice:
         candidates = f"{self.tried} constraint{'' if self.tried == 1 else 's'} tried"
         if self.layout is None:
             return f"none of {candidates} around the costliest collective makes the plan cheaper"
+        without = " without overlap" if self.overlaps else ""
         saving = (
-            f"would save {human_seconds(self.before_seconds - self.seconds)} of {human_seconds(self.before_seconds)} "
+            f"would save {human_seconds(self.before_seconds - self.seconds)} of "
+            f"{human_seconds(self.before_seconds)}{without} "
             f"and {human_bytes(self.before_sent - self.sent)} of {human_bytes(self.before_sent)} sent per device"
         )
         changes = f"; {', '.join(self.outputs)}" if self.outputs else ""
@@ -126,11 +130,15 @@ def advise_arguments(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh])
 
 @final
 class _Search:
-    """The present plan, and the best of the candidates that were tried so far."""
+    """The present plan, and the best of the candidates that were tried so far.
+
+    Times are compared without overlap: a collective that is hidden now may be exposed by the next change of a program.
+    """
 
     def __init__(self, stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]):
         self.stages = stages
-        self.chip = chip
+        self.chip = replace(chip, overlaps=False)
+        self.overlaps = chip.overlaps
         self.meshes = meshes
         self.tried = 0
         self._best = Advice(0)
@@ -141,7 +149,7 @@ class _Search:
             for equation in local.collectives()
             if is_inserted(equation.reason) and explicit.isdisjoint(collective_axes(equation.op))  # type: ignore[arg-type]
         ]
-        self._now = timeline(local, chip, donated=stages.module.aliases)
+        self._now = timeline(local, self.chip, donated=stages.module.aliases)
 
     def seconds_of(self, equation: Equation) -> float:
         """Return the estimated time of a collective, all runs together."""
@@ -171,7 +179,7 @@ class _Search:
                 f"{path_patterns(names)} would then have sharding {new_layout}" for new_layout, names in changed.items()
             )
             self._best = Advice(
-                0, layout, what, old_layout, outputs, after.seconds, replanned.sent, seconds, local.sent
+                0, layout, what, old_layout, outputs, after.seconds, replanned.sent, seconds, local.sent, self.overlaps
             )
 
     def result(self) -> Advice:

@@ -120,7 +120,7 @@ def _pin_code(text: str) -> str:
 
 
 def _time(report: Report) -> str:
-    note = "Estimated, one op after the other. An op in a loop is one bar, as long as all its iterations together."
+    note = "Estimated. A kernel in a loop is one bar, as long as all its iterations together."
     chart = draw_timeline(report.timeline)
     idle = "".join(f"<p>{escape(idle_text(row))}.</p>" for row in report.timeline.idle)
     return f'{idle}{chart}<p class="note">{note}</p>' if chart else '<p class="note">No ops.</p>'

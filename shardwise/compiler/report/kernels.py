@@ -154,6 +154,7 @@ class _Grouping:
             self._start(equation, members, reads, loop)
             return
         kernel = self.grouped[number]
+        kernel.root = equation
         known = set(kernel.equations)
         kernel.equations += [member for member in members if member not in known]
         for value, count in reads.items():

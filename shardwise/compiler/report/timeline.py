@@ -24,7 +24,7 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.idle import IdleRow, idle_of, idle_rows
 from shardwise.compiler.report.kernels import Kernel, group_kernels
 
-_WINDOW = 256  # kernels; the scheduler starts none that is further ahead of the first one that has not started
+_WINDOW = 256  # kernels that the scheduler looks ahead
 
 
 @final
@@ -227,13 +227,21 @@ class _Schedule:
             return starts
         producers = {value: number for number, kernel in enumerate(kernels) for value in kernel.writes}
         needs = [{producers[value] for value in kernel.reads if value in producers} for kernel in kernels]
-        return _list_schedule(seconds, communicates, needs)
+        return list_schedule(seconds, communicates, needs)
 
 
-def _list_schedule(seconds: Sequence[float], communicates: Sequence[bool], needs: Sequence[set[int]]) -> list[float]:
+def list_schedule(
+    seconds: Sequence[float], communicates: Sequence[bool], needs: Sequence[set[int]], window: int = _WINDOW
+) -> list[float]:
     """Return when each task starts on one of two streams, compute and communication.
 
     A stream runs the first task, in order, whose needs are met; if there is none, the one whose needs are met first.
+
+    Args:
+        seconds: the time of each task.
+        communicates: for each task, whether it runs on the stream of communication.
+        needs: for each task, the earlier tasks that must end before it starts.
+        window: no task starts that is this far ahead of the first one that has not started.
     """
     count = len(seconds)
     starts = [0.0] * count
@@ -251,7 +259,7 @@ def _list_schedule(seconds: Sequence[float], communicates: Sequence[bool], needs
     later: list[tuple[int, float]] = []  # tasks beyond the window, by position
 
     def offer(number: int, time: float) -> None:
-        if number >= first + _WINDOW:
+        if number >= first + window:
             heapq.heappush(later, (number, time))
         else:
             heapq.heappush(waiting[communicates[number]], (time, number))
@@ -276,7 +284,7 @@ def _list_schedule(seconds: Sequence[float], communicates: Sequence[bool], needs
         started[number] = True
         while first < count and started[first]:
             first += 1
-        while later and later[0][0] < first + _WINDOW:
+        while later and later[0][0] < first + window:
             offer(*heapq.heappop(later))
         for follower in followers[number]:
             missing[follower] -= 1

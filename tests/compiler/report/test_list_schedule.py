@@ -1,0 +1,50 @@
+"""The schedule of kernels on two streams: a property test of its rules."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise.compiler.report.timeline import list_schedule
+
+
+@st.composite
+def tasks(draw):
+    count = draw(st.integers(1, 30))
+    seconds = draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
+    communicates = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    needs = [
+        set(draw(st.lists(st.integers(0, number - 1), max_size=3))) if number else set() for number in range(count)
+    ]
+    return [float(value) for value in seconds], communicates, needs
+
+
+@given(tasks(), st.sampled_from([1, 4, 256]))
+def test_needs_are_met_streams_run_one_task_and_do_not_wait_for_nothing(work, window):
+    seconds, communicates, needs = work
+    starts = list_schedule(seconds, communicates, needs, window)
+    ends = [start + duration for start, duration in zip(starts, seconds, strict=True)]
+    for number, need in enumerate(needs):
+        assert all(ends[other] <= starts[number] for other in need)
+    for stream in (False, True):
+        order = sorted((starts[n], ends[n]) for n in range(len(seconds)) if communicates[n] == stream)
+        assert all(end <= start for (_, end), (start, _) in pairwise(order))
+    total, longest = sum(seconds), _critical_path(seconds, needs)
+    per_stream = [sum(s for s, c in zip(seconds, communicates, strict=True) if c == stream) for stream in (0, 1)]
+    assert max(longest, *per_stream) <= max(ends) <= total
+
+
+def _critical_path(seconds, needs):
+    ends = []
+    for duration, need in zip(seconds, needs, strict=True):
+        ends.append(duration + max((ends[other] for other in need), default=0.0))
+    return max(ends)
+
+
+def test_the_first_ready_task_runs_first():
+    assert list_schedule([5.0, 1.0, 1.0, 1.0], [True, False, False, False], [set(), {0}, set(), set()]) == [
+        0.0,
+        5.0,
+        0.0,
+        1.0,
+    ]

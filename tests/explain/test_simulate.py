@@ -1,0 +1,121 @@
+"""simulate: times against the formulas of the chip, meshes that are not present, traces, and bad input."""
+
+import json
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+from shardwise.compiler.plan.hardware import chip
+from shardwise.sharding import AbstractMesh, NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+BF16 = np.dtype(jnp.bfloat16)
+H100 = chip("h100")
+
+
+def on(mesh, spec, *shape, dtype=BF16):
+    return sw.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
+
+
+def test_the_time_of_a_product_is_that_of_the_chip():
+    x = sw.ShapeDtypeStruct((4096, 4096), BF16)
+    run = sw.simulate(lambda x: x @ x, hardware="h100")(x)
+    assert run.seconds == H100.product_time(1, 4096, 4096, 4096, 2 * 2 * 4096**2, BF16)
+    assert run.flops == 2 * 4096**3
+    assert run.utilization == pytest.approx(run.flops / run.seconds / 989e12)
+    assert run.bounds == {"products": run.seconds, "memory": 0.0, "exposed communication": 0.0}
+    assert run.peak_bytes == 2 * 2 * 4096**2
+
+
+def test_a_stream_of_elements_is_bound_by_memory():
+    run = sw.simulate(lambda x: x * 2 + 1, hardware="h100")(sw.ShapeDtypeStruct((1 << 26,), np.float32))
+    assert run.seconds == H100.memory_time(2 * 4 * 2**26)
+    assert run.bounds["memory"] == run.seconds and run.utilization == 0
+    assert "100% memory" in str(run)
+
+
+def test_a_collective_overlaps_with_independent_work_and_only_with_it():
+    mesh = AbstractMesh((8,), ("data",))
+
+    def independent(x, y, z):
+        return x.sum(0), y @ z
+
+    args = on(mesh, P("data"), 8, 1 << 26), on(mesh, P(), 8192, 8192), on(mesh, P(), 8192, 8192)
+    run = sw.simulate(independent, hardware="h100")(*args)
+    assert run.plan.communication_seconds > 1e-4
+    assert run.bounds["exposed communication"] == pytest.approx(0, abs=1e-6)
+    apart = sw.simulate(independent, hardware="h100", overlap=False)(*args)
+    assert apart.seconds == pytest.approx(run.plan.compute_seconds + run.plan.communication_seconds)
+
+    def dependent(x, y):
+        return (x.sum(0) * 2).reshape(8192, 8192) @ y
+
+    waits = sw.simulate(dependent, hardware="h100")(args[0], args[1])
+    assert waits.bounds["exposed communication"] == pytest.approx(waits.plan.communication_seconds)
+
+
+def test_a_loop_takes_its_iterations():
+    def once(x, w):
+        return jnp.tanh(x @ w)
+
+    def loop(x, w):
+        return lax.fori_loop(0, 12, lambda _, x: once(x, w), x)
+
+    args = sw.ShapeDtypeStruct((1024, 1024), BF16), sw.ShapeDtypeStruct((1024, 1024), BF16)
+    one, many = (sw.simulate(function, hardware="a100")(*args) for function in (once, loop))
+    assert many.seconds == pytest.approx(12 * one.seconds)
+    assert many.flops == 12 * one.flops
+
+
+def test_the_same_arguments_on_another_mesh():
+    def loss(w, x):
+        return jnp.sum(jnp.tanh(x @ w).astype(jnp.float32))
+
+    small, large = AbstractMesh((4,), ("data",)), AbstractMesh((512,), ("data",))
+    args = on(small, P("data"), 4096, 4096), on(small, P("data"), 1 << 16, 4096)
+    step = sw.jit(sw.grad(loss))
+    at = [sw.simulate(step, hardware="h100", mesh=mesh)(*args) for mesh in (small, large)]
+    assert [run.plan.mesh.size for run in at] == [4, 512]
+    assert at[0].flops == 128 * at[1].flops
+    direct = sw.simulate(step, hardware="h100")(*args)
+    assert direct.seconds == at[0].seconds
+
+
+def test_arrays_of_this_machine_are_accepted(mesh):
+    x = sw.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
+    run = sw.simulate(lambda x: x.sum(), hardware="v5e")(x)
+    assert run.plan.counts() == {"all_reduce": 1} and run.plan.chip.name == "v5e"
+
+
+def test_the_trace_has_all_steps(tmp_path):
+    mesh = AbstractMesh((8,), ("data",))
+    run = sw.simulate(lambda x, w: x @ w, hardware="h100")(
+        on(mesh, P("data"), 1024, 1024), on(mesh, P("data"), 1024, 1024)
+    )
+    run.write_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    steps = [event for event in events if event["ph"] == "X"]
+    assert [(event["name"], event["tid"]) for event in steps] == [("all_gather", 1), ("dot", 0)]
+    assert max(event["ts"] + event["dur"] for event in steps) == pytest.approx(run.seconds * 1e6)
+    assert [event["args"]["bytes"] for event in events if event["ph"] == "C"]
+    assert run.to_html().startswith("<!DOCTYPE html>")
+
+
+def test_memory_that_does_not_fit_is_said():
+    run = sw.simulate(lambda x: x + 1, hardware="v5e")(sw.ShapeDtypeStruct((1 << 33,), np.float32))
+    assert "does not fit" in str(run)
+
+
+def test_lowered_functions_need_no_arguments():
+    lowered = sw.jit(lambda x: x + 1).lower(sw.ShapeDtypeStruct((1024,), np.float32))
+    assert sw.simulate(lowered, hardware="h100")().seconds == H100.memory_time(2 * 4096)
+    with pytest.raises(ValueError, match="a lowered or compiled function has a mesh"):
+        sw.simulate(lowered, hardware="h100", mesh=AbstractMesh((2,), ("x",)))
+
+
+def test_unknown_hardware_is_an_error():
+    with pytest.raises(ValueError, match="unknown hardware 'h10'"):
+        sw.simulate(lambda x: x, hardware="h10")
