@@ -147,6 +147,29 @@ def test_dropless_exchanges_slices_and_counts(mesh):
     assert both.counts()["all_gather"] == 1 and "all_to_all" not in both.counts()
 
 
+@pytest.mark.table(default=1)
+@pytest.mark.parametrize("capacity_factor", [1.0, None], ids=["capacity", "dropless"])
+def test_planner_shards_the_experts_along_other_axes(capacity_factor):
+    mesh = sw.make_mesh((4, 2), ("expert", "model"))
+    args = operands()
+    kept = None if capacity_factor is None else kept_assignments(args[0] @ args[1], 4, 3)
+    expected = jax.value_and_grad(dense_loss, (0, 1, 2))(*args, kept)
+    hidden_last, hidden_first = P("expert", None, "model"), P("expert", "model")
+    specs = P("expert"), P(), {"gate": hidden_last, "up": hidden_last, "down": hidden_first}
+    put_args = [
+        sw.device_put(value, sw.tree.map(lambda spec: NamedSharding(mesh, spec), spec))
+        for value, spec in zip(args, specs, strict=True)
+    ]
+    options = {"axis": "expert", "mesh": mesh, "capacity_factor": capacity_factor}
+    step = sw.jit(sw.value_and_grad(lambda *args: our_loss(*args, **options), (0, 1, 2)))
+    value, gradients = step(*put_args)
+    assert_equal((value, gradients), expected)
+    assert gradients[2]["up"].sharding.spec == hidden_last
+    # As in tensor parallelism: one sum over the hidden dim in the forward pass, one of gradients in the backward pass.
+    over_model = [c for c in step.lower(*put_args).plan.collectives if "model" in c.axes]
+    assert [(c.kind, c.times) for c in over_model] == [("all_reduce", 1)] * 2
+
+
 @pytest.mark.slow
 def test_inside_a_users_shard_map(mesh):
     args = operands()
