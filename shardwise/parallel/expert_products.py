@@ -24,13 +24,20 @@ class BatchedProduct:
 @final
 @dataclass(frozen=True, eq=False)
 class GroupedProduct:
-    """Products of rows that are sorted by expert: [rows, features]. `sizes` is the number of rows of each expert."""
+    """Products of rows that are sorted by expert: [rows, features].
+
+    Attributes:
+        sizes: the number of rows of each expert.
+        rows: the number of all rows, which may be more.
+        block: the rows of a block.
+    """
 
     sizes: Any
-    rows: int  # the number of all rows
+    rows: int
+    block: int
 
     def __call__(self, rows: Any, matrices: Any) -> Any:
-        return grouped_dot(rows, matrices, self.sizes)
+        return grouped_dot(rows, matrices, self.sizes, self.block)
 
     def select(self, vectors: Any) -> Any:
         """Return the vector of each row's expert. Rows after the last expert have its vector."""

@@ -21,6 +21,7 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import StrategyError
 from shardwise.parallel.axis_region import AxisRegion, axis_region, axis_text
 from shardwise.parallel.expert_products import BatchedProduct, GroupedProduct, gated_mlp
+from shardwise.parallel.grouped_dot import block_size
 from shardwise.parallel.routing import Routing, route, starts
 
 _NAME = "mixture_of_experts"
@@ -170,14 +171,15 @@ def _dropless(region: AxisRegion, rows: Any, routing: Routing, experts: Callable
     """Apply experts to all of their tokens. Returns the result of each assignment, [k, tokens, features]."""
     tokens = rows.shape[0]
     sorted_rows = rows[routing.order % tokens]
+    block = block_size(routing.order.size * region.size // routing.counts.size)  # if experts get as many tokens
     if region.axes:
         there, back, sizes = _slices(region, routing.counts)
         few, many = routing.order.size, routing.order.size * region.size  # rows sent, and received at most
         received = _exchange((region.axes, few, many), sorted_rows, there, back)
-        results = experts(received, GroupedProduct(sizes, many))
+        results = experts(received, GroupedProduct(sizes, many, block))
         results = _exchange((region.axes, many, few), results, back, there)
     else:
-        results = experts(sorted_rows, GroupedProduct(routing.counts, routing.order.size))
+        results = experts(sorted_rows, GroupedProduct(routing.counts, routing.order.size, block))
     position = starts(routing.counts)[routing.expert] + routing.rank
     return results[position].reshape(-1, tokens, results.shape[-1])
 
