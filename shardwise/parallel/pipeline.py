@@ -15,7 +15,7 @@ from shardwise.api.remat import checkpoint
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.errors import StrategyError
 from shardwise.parallel.pipeline_forward import Stage, run_forward
-from shardwise.parallel.pipeline_loss import Embed, Loss, embed_all, loss_by_schedule, mean_loss
+from shardwise.parallel.pipeline_loss import Embed, Loss, embed_all, loss_by_schedule, mean_loss, scalar_loss
 from shardwise.parallel.pipeline_outputs import outputs_by_schedule
 from shardwise.parallel.pipeline_region import (
     call_in_region,
@@ -135,8 +135,10 @@ class Pipeline:
                 embedding; by default the microbatch is the input. The batch itself is on all devices.
 
         Raises:
-            StrategyError: when called, in the cases of the pipeline itself.
+            StrategyError: when called, in the cases of the pipeline itself, and if the loss is not a scalar.
         """
+
+        checked = scalar_loss(loss)
 
         def mean_of_losses(stage_params: Any, batch: Any, targets: Any, *shared: Any) -> Any:
             rows = split_rows(batch, self.microbatches, "the batch")
@@ -144,8 +146,8 @@ class Pipeline:
             if self.name == "gpipe":  # all results exist before the first backward pass
                 shared = cast_to_varying(shared, varying_axes((rows, goals)))
                 outputs = self._stacked_outputs(stage_params, embed_all(embed, rows, shared))
-                return mean_loss(checkpoint(loss) if self.remat else loss, outputs, goals, shared)
-            run = partial(self._device_loss, loss, embed)
+                return mean_loss(checkpoint(checked) if self.remat else checked, outputs, goals, shared)
+            run = partial(self._device_loss, checked, embed)
             return call_in_region(self.axis, self.mesh, self.chunks, run, stage_params, (rows, goals, shared))
 
         return mean_of_losses

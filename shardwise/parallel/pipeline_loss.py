@@ -10,6 +10,7 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.custom import custom_vjp
 from shardwise.api.differentiate import vjp
+from shardwise.errors import StrategyError
 from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.pipeline_forward import Stage, run_forward, schedule_scope, take
 from shardwise.parallel.pipeline_schedule import Schedule
@@ -105,6 +106,25 @@ def loss_by_schedule(
     run.defvjp(run_with_gradients, pull_back)
     with schedule_scope(schedule, axis):
         return run(floats, others)
+
+
+def scalar_loss(loss: Loss) -> Loss:
+    """Return a loss whose result is checked.
+
+    Raises:
+        StrategyError: when called, if the result is not a scalar.
+    """
+
+    def checked(*args: Any) -> Any:
+        value = loss(*args)
+        if shape := jnp.shape(value):
+            raise StrategyError(
+                f"pipeline: the loss of a microbatch must be a scalar, not an array of shape {shape}: reduce it, for "
+                "example with `.mean()`."
+            )
+        return value
+
+    return checked
 
 
 def embed_all(embed: Embed | None, batch: Any, shared: tuple[Any, ...]) -> Any:

@@ -71,6 +71,7 @@ def call_in_region(
             f"pipeline: the types of values do not tell whether they vary over {axis!r}, which a vmap, a pmap or a "
             "shard_map with check_vma=False binds: use a shard_map with check_vma=True, or call the pipeline from jit."
         )
+    _check_axis_types(get_abstract_mesh())
     _check_stages(stage_params, devices, chunks, in_region=True)
     results = run(devices, _stack_chunks(stage_params, chunks), *arguments)
     return tree_util.tree_map(lambda x: _sum_like(lambda y: lax.psum(y, axis), x), results)
@@ -79,6 +80,7 @@ def call_in_region(
 def _call_in_new_region(
     axis: str, mesh: Mesh | AbstractMesh, chunks: int, run: Callable[..., Any], stage_params: Any, arguments: Any
 ) -> Any:
+    _check_axis_types(mesh)
     devices = mesh.shape[axis]
     _check_stages(stage_params, devices, chunks, in_region=False)
 
@@ -120,6 +122,15 @@ def _find_mesh(axis: str, mesh: Mesh | AbstractMesh | None) -> Mesh | AbstractMe
         )
     names = ", ".join(map(repr, current.axis_names))
     raise StrategyError(f"pipeline: the mesh has no axis {axis!r}; it has {names}")
+
+
+def _check_axis_types(mesh: Mesh | AbstractMesh) -> None:
+    if axes := mesh.abstract.explicit_axes:
+        names = ", ".join(map(repr, axes))
+        raise StrategyError(
+            f"pipeline: the mesh has Explicit axes, {names}, which a pipeline does not support: make them Auto, with "
+            "`axis_types` of `make_mesh`, or call the pipeline in a function of `sharding.auto_axes`."
+        )
 
 
 def _check_stages(stage_params: Any, devices: int, chunks: int, in_region: bool) -> None:

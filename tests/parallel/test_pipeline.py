@@ -291,3 +291,14 @@ def test_data_tensor_and_fsdp_parallel_stages(schedule):
     value, gradients = sw.jit(sw.value_and_grad(mean_loss))(placed, *rows)
     assert_close((value, gradients), sw.jit(sw.value_and_grad(loss))(params, x, y))
     assert {name: gradients[name].sharding.spec for name in specs} == specs
+
+
+@pytest.mark.slow
+def test_explicit_axes_are_auto_inside_auto_axes():
+    mesh = sw.make_mesh((DEVICES, 2), ("stage", "data"), axis_types=(sw.sharding.AxisType.Explicit,) * 2)
+    with sw.set_mesh(mesh):
+        mean_loss = pipeline(stage, 8, "stage", "1f1b").with_loss(squared_error)
+        step = sw.value_and_grad(sw.sharding.auto_axes(mean_loss, out_sharding=P()), argnums=(0, 1))
+        value, gradients = sw.jit(step)(*placed(mesh, 1, "data"))
+    expected, (params, x, *_) = expected_gradients(1)
+    assert_close((value, gradients), (expected, (params, x)))

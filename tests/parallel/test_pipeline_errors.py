@@ -78,6 +78,22 @@ def test_targets_that_do_not_divide(line):
         mean_loss(np.ones((4, 8, 8), np.float32), np.ones((16, 8), np.float32), {"a": np.ones((6, 8), np.float32)})
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_loss_that_is_not_a_scalar(line, schedule):
+    mean_loss = pipeline(stage, 4, "stage", schedule, mesh=line).with_loss(lambda out, y: ((out - y) ** 2).mean(0))
+    x = np.ones((16, 8), np.float32)
+    with pytest.raises(StrategyError, match=r"must be a scalar, not an array of shape \(8,\): reduce it"):
+        sw.jit(sw.grad(mean_loss))(np.ones((4, 8, 8), np.float32), x, x)
+
+
+def test_explicit_axes():
+    mesh = sw.make_mesh(
+        (4, 2), ("stage", "data"), axis_types=(sw.sharding.AxisType.Auto, sw.sharding.AxisType.Explicit)
+    )
+    with pytest.raises(StrategyError, match="the mesh has Explicit axes, 'data', which a pipeline does not support"):
+        call(mesh)
+
+
 def test_no_parameters(line):
     with pytest.raises(StrategyError, match="stage_params has no leaves"):
         pipeline(lambda _, x: x, 4, "stage", mesh=line)({}, np.ones((16, 8), np.float32))
