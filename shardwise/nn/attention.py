@@ -4,54 +4,36 @@ Arrays are BTNH: batch, sequence, heads, head dim. With grouped-query attention,
 K key heads: internally the heads are two dims, K and G, and the scores are [B, K, T, G, S]. The batch dim, the heads
 and the query sequence pass through, so sharding along these needs no communication.
 
-For long sequences the score matrix is never materialized: the computation loops over blocks of keys with a running
-maximum and sum (online softmax), and the backward pass recomputes the scores of each block. The size of the residuals
-grows with T, not with T · S. On GPUs, cuDNN's flash attention kernel is used where it supports the arguments.
+For long sequences the score matrix is never materialized (`blockwise_attention.py`): the size of the residuals grows
+with T, not with T · S. On GPUs, cuDNN's flash attention kernel is used where it supports the arguments.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, final, overload
+from typing import Any, Literal, overload
 
 import ml_dtypes
 import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.api.control import scan
 from shardwise.api.custom import custom_vjp
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_list_function, type_of
-from shardwise.compiler.dtypes import DType
+from shardwise.compiler.arrays.operands import as_operand, compiled_list_function, type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
-from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permute
+from shardwise.nn import blockwise_attention as blockwise
+from shardwise.nn.blockwise_attention import AttentionOptions, attention_scores, blockwise_attention
 from shardwise.nn.normalization import softmax
 from shardwise.runtime.client import default_backend
 
-BLOCK_SIZE = 512  # number of keys per block: enough for a matrix product that keeps a device busy
 # Number of scores per head from which on they are computed blockwise: 4 MiB of f32. Below it, the loop costs more.
 MIN_BLOCKWISE_SCORES = 2**20
 
 _F32 = np.dtype(np.float32)
-
-
-@final
-@dataclass(frozen=True)
-class _Options:
-    """The static options of one call, and the names of the optional arrays that it has besides q, k and v."""
-
-    scale: float
-    is_causal: bool
-    window: tuple[int, int] | None
-    optional_names: tuple[str, ...]
-    fused: bool = False  # whether cuDNN's kernel is used
-
-    def by_name(self, arrays: Any) -> dict[str, Any]:
-        return dict(zip(self.optional_names, arrays, strict=True))
 
 
 @overload
@@ -156,14 +138,13 @@ def dot_product_attention(
     _check_types(query_type, key_type, value_type, optional_types)
     head_dim = query_type.shape[-1]
     factor = 1.0 / math.sqrt(head_dim) if scale is None else float(scale)
-    options = _Options(factor, bool(is_causal), window, tuple(optional))
+    options = AttentionOptions(factor, bool(is_causal), window, tuple(optional))
     obstacle = _cudnn_obstacle(options, query_type)
     if implementation == "cudnn" and obstacle:
         raise NotImplementedError(f"{name}: cuDNN's kernel cannot be used: {obstacle}. Leave out `implementation`.")
-    # The kernel needs a mask as an array of all scores, which the blockwise computation does not materialize.
-    if implementation == "cudnn" or (implementation is None and not obstacle and not optional):
+    if implementation == "cudnn" or (implementation is None and prefers_fused(options, query_type)):
         options = replace(options, fused=True)
-    results = _attention(query, key, value, *optional.values(), options=options, residual=return_residual)
+    results = compiled_attention(query, key, value, *optional.values(), options=options, residual=return_residual)
     return tuple(results) if return_residual else results[0]
 
 
@@ -193,7 +174,15 @@ def _check_types(query: ArrayType, key: ArrayType, value: ArrayType, optional: d
             raise ValueError(f"{name}: {argument} must be i32 of shape {batch}, not {type}")
 
 
-def _cudnn_obstacle(options: _Options, query: ArrayType) -> str:
+def prefers_fused(options: AttentionOptions, query: ArrayType) -> bool:
+    """Return whether cuDNN's kernel supports a call and is faster.
+
+    The kernel needs a mask as an array of all scores, which the blockwise computation does not materialize.
+    """
+    return not options.optional_names and not _cudnn_obstacle(options, query)
+
+
+def _cudnn_obstacle(options: AttentionOptions, query: ArrayType) -> str:
     """Return why cuDNN's kernel does not support a call; the empty string if it does."""
     if default_backend() != "gpu":
         return f"the platform is {default_backend()!r}"
@@ -209,7 +198,10 @@ def _cudnn_obstacle(options: _Options, query: ArrayType) -> str:
 
 
 @compiled_list_function
-def _attention(query: Any, key: Any, value: Any, *arrays: Any, options: _Options, residual: bool) -> list[Any]:
+def compiled_attention(
+    query: Any, key: Any, value: Any, *arrays: Any, options: AttentionOptions, residual: bool = False
+) -> list[Any]:
+    """Return the result, and with `residual` the log-sum-exp of the scores. `arrays` are the optional arrays."""
     q, k, v = (_with_batch(as_operand(x)) for x in (query, key, value))
     shape = type_of(query).shape
     if options.fused:
@@ -220,11 +212,11 @@ def _attention(query: Any, key: Any, value: Any, *arrays: Any, options: _Options
     key_heads = k.type.shape[2]
     q = Reshape((batch, rows, key_heads, heads // key_heads, head_dim))(q)
     optional = {
-        argument: _group_heads(as_operand(x), q.type) if x.ndim > 1 else as_operand(x)
+        argument: _group_heads(as_operand(x), q.type) if argument in ("bias", "mask") else as_operand(x)
         for argument, x in options.by_name(arrays).items()
     }
-    is_long = k.type.shape[1] > BLOCK_SIZE and rows * k.type.shape[1] >= MIN_BLOCKWISE_SCORES
-    attend = _blockwise_attention if is_long else _full_attention
+    is_long = k.type.shape[1] > blockwise.BLOCK_SIZE and rows * k.type.shape[1] >= MIN_BLOCKWISE_SCORES
+    attend = blockwise_attention if is_long else _full_attention
     out, row_max, row_sum = attend(options, q, k, v, tuple(optional.values()))
     if (lengths := optional.get("query_seq_lengths")) is not None:
         is_valid = jnp.arange(rows)[None, :] < lengths[:, None]
@@ -246,27 +238,27 @@ def _mask_to_bias(mask: Any, q: Any, k: Any) -> Any:
 
 
 @partial(custom_vjp, nondiff_argnums=(0,))
-def _fused_attention(options: _Options, q: Any, k: Any, v: Any, bias: tuple[Any, ...]) -> Any:
+def _fused_attention(options: AttentionOptions, q: Any, k: Any, v: Any, bias: tuple[Any, ...]) -> Any:
     """Return the result [B, T, N, H] and the log-sum-exp of the scores [B, N, T], by one kernel."""
     return FusedAttention(options.scale, options.is_causal, _window_length(options))(q, k, v, *bias)
 
 
-def _fused_forward(options: _Options, q: Any, k: Any, v: Any, bias: tuple[Any, ...]) -> Any:
+def _fused_forward(options: AttentionOptions, q: Any, k: Any, v: Any, bias: tuple[Any, ...]) -> Any:
     out, log_sums = _fused_attention(options, q, k, v, bias)
     return (out, log_sums), (q, k, v, bias, out, log_sums)
 
 
-def _fused_backward(options: _Options, residuals: Any, cotangents: Any) -> Any:
+def _fused_backward(options: AttentionOptions, residuals: Any, cotangents: Any) -> Any:
     q, k, v, bias, out, log_sums = residuals
     op = FusedAttentionGrad(options.scale, options.is_causal, _window_length(options))
-    # The bias comes from a boolean mask, and `_attention` stops the gradient of the sums: neither has a cotangent.
+    # The bias comes from a boolean mask, and the gradient of the sums is stopped: neither has a cotangent.
     return *op(q, k, v, log_sums, out, cotangents[0], *bias), (None,) * len(bias)
 
 
 _fused_attention.defvjp(_fused_forward, _fused_backward)
 
 
-def _window_length(options: _Options) -> int:
+def _window_length(options: AttentionOptions) -> int:
     """Return the maximum number of keys per query, including the one at its own position; 0 for no limit."""
     return 0 if options.window is None else options.window[0] + 1
 
@@ -282,178 +274,11 @@ def _group_heads(x: Any, query: ArrayType) -> Any:
     return permute(x.reshape(sizes[0], *heads, *sizes[2:]), (0, 1, 3, 2, 4))
 
 
-def _scores(options: _Options, q: Any, k: Any, optional: dict[str, Any], first_key: Any) -> tuple[Any, Any]:
-    """Return the masked scores of all queries with the keys `k`, and the mask (None if there is none).
-
-    `first_key` is the index of the first of these keys. A masked score is a large negative number and not -inf, so that
-    the softmax of a fully masked row is finite.
-    """
-    wide = np.dtype(np.float64) if q.type.dtype == np.float64 else _F32
-    scores = Dot(((4,), (3,)), ((0, 2), (0, 2)), None if wide == q.type.dtype else wide)(q, k)
-    scores = scores * wide.type(options.scale)
-    if (bias := optional.get("bias")) is not None:
-        scores = (scores + bias).astype(wide)
-    mask = _score_mask(options, scores.type, optional, first_key)
-    if mask is not None:
-        largest = min(float(ml_dtypes.finfo(wide).max), float(np.finfo(_F32).max))  # type: ignore[no-untyped-call]
-        scores = jnp.where(mask, scores, wide.type(-0.7 * largest))
-    return astype_weak(scores, _F32, False), mask
-
-
-def _score_mask(options: _Options, scores: ArrayType, optional: dict[str, Any], first_key: Any) -> Any:
-    """Return the conjunction of all masks, which broadcasts to [B, K, T, G, S]; None if there are none."""
-    user_mask = optional.get("mask")
-    rows = Iota((1, 1, scores.shape[2], 1, 1), 2, np.dtype(np.int32))()
-    columns = Iota((1, 1, 1, 1, scores.shape[4]), 4, np.dtype(np.int32))() + first_key
-    masks = [] if user_mask is None else [user_mask]
-    if options.is_causal:
-        masks.append(columns <= rows)
-    if options.window is not None:
-        before, after = options.window
-        masks += [rows <= columns + before, rows >= columns - after]
-    for argument, positions in (("query_seq_lengths", rows), ("key_value_seq_lengths", columns)):
-        if argument in optional:
-            masks.append(positions < optional[argument].reshape(-1, 1, 1, 1, 1))
-    combined = None
-    for mask in masks:
-        combined = mask if combined is None else combined & mask
-    return combined
-
-
-def _full_attention(options: _Options, q: Any, k: Any, v: Any, arrays: Any) -> tuple[Any, Any, Any]:
+def _full_attention(options: AttentionOptions, q: Any, k: Any, v: Any, arrays: Any) -> tuple[Any, Any, Any]:
     """Return the result [B, T, K, G, H]; and per row of scores the maximum, and the sum of `exp(score - maximum)`."""
-    scores, _ = _scores(options, q, k, options.by_name(arrays), 0)
+    scores, _ = attention_scores(options, q, k, options.by_name(arrays), 0)
     weights = softmax(scores, axis=4).astype(k.dtype)  # the only residual of this size
     out = Dot(((4,), (1,)), ((0, 1), (0, 2)))(weights, v)
     fixed = lax.stop_gradient(scores)
     row_max = jnp.max(fixed, axis=4, initial=-np.inf)
     return permute(out, (0, 2, 1, 3, 4)), row_max, jnp.exp(fixed - row_max[..., None]).sum(4)
-
-
-@partial(custom_vjp, nondiff_argnums=(0,))
-def _blockwise_attention(options: _Options, q: Any, k: Any, v: Any, arrays: Any) -> tuple[Any, Any, Any]:
-    """Compute the results of `_full_attention` by a loop over blocks of keys."""
-    optional = options.by_name(arrays)
-    batch, rows, key_heads, group, head_dim = q.type.shape
-    block_count = -(-k.type.shape[1] // BLOCK_SIZE)
-    keys, values = _pad_to_blocks(k, 1), _pad_to_blocks(v, 1)
-
-    def step(carry: Any, number: Any) -> Any:
-        out, row_max, row_sum = carry
-        start = number * BLOCK_SIZE
-        scores, _ = _block_scores(options, q, keys, optional, start, k.type.shape[1])
-        new_max = jnp.maximum(row_max, scores.max(4))
-        # A bias may make all scores of a row -inf so far; subtracting a maximum of -inf would be NaN.
-        shift = jnp.where(new_max == -np.inf, 0.0, new_max)
-        exps, correction = jnp.exp(scores - shift[..., None]), jnp.exp(row_max - shift)
-        accumulate = Dot(((4,), (1,)), ((0, 1), (0, 2)), _accumulation_dtype(v.type.dtype))
-        block_out = accumulate(exps.astype(v.dtype), _block(values, start, 1))
-        return (out * correction[..., None] + block_out, new_max, row_sum * correction + exps.sum(4)), None
-
-    row_shape = (batch, key_heads, rows, group)
-    start = (jnp.zeros((*row_shape, head_dim), _F32), jnp.full(row_shape, -np.inf, _F32), jnp.zeros(row_shape, _F32))
-    (out, row_max, row_sum), _ = scan(step, start, jnp.arange(block_count))
-    out = permute((out / row_sum[..., None]).astype(v.dtype), (0, 2, 1, 3, 4))
-    return out, row_max, row_sum
-
-
-def _blockwise_forward(options: _Options, q: Any, k: Any, v: Any, arrays: Any) -> Any:
-    out, row_max, row_sum = _blockwise_attention(options, q, k, v, arrays)
-    return (out, row_max, row_sum), (q, k, v, arrays, out, row_max, row_sum)
-
-
-def _blockwise_backward(options: _Options, residuals: Any, cotangents: Any) -> Any:
-    """Recompute the scores block by block, and accumulate the cotangents.
-
-    `row_sum` has a cotangent under a second derivative. The cotangent of `row_max` is ignored: a shift of the maximum
-    cancels between the exponentials and their sum.
-    """
-    q, k, v, arrays, out, row_max, row_sum = residuals
-    optional = options.by_name(arrays)
-    ct_out, _, ct_sum = cotangents
-    block_count, key_count = -(-k.type.shape[1] // BLOCK_SIZE), k.type.shape[1]
-    keys, values = _pad_to_blocks(k, 1), _pad_to_blocks(v, 1)
-    # The weighted mean of the weights' cotangents along each row: [B, K, T, G].
-    mean = permute((ct_out.astype(_F32) * out.astype(_F32)).sum(4), (0, 2, 1, 3)) - row_sum * ct_sum
-
-    def step(ct_q: Any, number: Any) -> Any:
-        start = number * BLOCK_SIZE
-        scores, mask = _block_scores(options, q, keys, optional, start, key_count)
-        weights = jnp.exp(scores - row_max[..., None]) / row_sum[..., None]
-        wide = _accumulation_dtype(v.type.dtype)
-        ct_v = Dot(((2, 3), (1, 3)), ((0, 1), (0, 2)), wide)(weights.astype(v.dtype), ct_out)
-        ct_weights = Dot(((4,), (3,)), ((0, 2), (0, 2)), wide)(ct_out, _block(values, start, 1))
-        ct_scores = weights * (ct_weights - mean[..., None])
-        if mask is not None:
-            ct_scores = jnp.where(mask, ct_scores, 0)
-        ct_bias = _sum_to_shape(ct_scores, optional["bias"].type) if "bias" in optional else None
-        scaled = (ct_scores * np.float32(options.scale)).astype(k.dtype)
-        ct_k = Dot(((2, 3), (1, 3)), ((0, 1), (0, 2)), wide)(scaled, q)
-        block_ct_q = Dot(((4,), (1,)), ((0, 1), (0, 2)), wide)(scaled, _block(keys, start, 1))
-        return ct_q + block_ct_q, (ct_k, ct_v, ct_bias)
-
-    batch, rows, key_heads, group, head_dim = q.type.shape
-    zeros = jnp.zeros((batch, key_heads, rows, group, head_dim), _F32)
-    ct_q, (ct_k, ct_v, ct_bias) = scan(step, zeros, jnp.arange(block_count))
-    ct_q = permute(ct_q, (0, 2, 1, 3, 4)).astype(q.dtype)
-    # `scan` stacks the blocks along a new first dim: [block_count, B, K, block, H].
-    ct_k, ct_v = (_concatenate_blocks(x, (1, 0, 3, 2, 4), 1, key_count).astype(k.dtype) for x in (ct_k, ct_v))
-    ct_optional: list[Any] = []
-    for argument, array in optional.items():
-        if argument != "bias":
-            ct_optional.append(None)
-        elif array.type.shape[4] == 1:
-            ct_optional.append(ct_bias.sum(0).astype(array.dtype))
-        else:
-            ct_optional.append(_concatenate_blocks(ct_bias, (1, 2, 3, 4, 0, 5), 4, key_count).astype(array.dtype))
-    return ct_q, ct_k, ct_v, tuple(ct_optional)
-
-
-_blockwise_attention.defvjp(_blockwise_forward, _blockwise_backward)
-
-
-def _accumulation_dtype(dtype: DType) -> DType | None:
-    """Return the dtype in which products are accumulated; None for their own dtype."""
-    return None if dtype.itemsize >= _F32.itemsize else _F32
-
-
-def _pad_to_blocks(x: Any, dim: int) -> Any:
-    """Pad `dim` with zeros at the end to a multiple of the block size."""
-    padding = -x.type.shape[dim] % BLOCK_SIZE
-    config = [(0, padding if d == dim else 0, 0) for d in range(x.type.ndim)]
-    return lax.pad(x, x.type.dtype.type(0), config) if padding else x
-
-
-def _block(x: Any, start: Any, dim: int) -> Any:
-    return lax.dynamic_slice_in_dim(x, start, BLOCK_SIZE, dim)
-
-
-def _block_scores(
-    options: _Options, q: Any, keys: Any, optional: dict[str, Any], start: Any, key_count: int
-) -> tuple[Any, Any]:
-    """Return the scores of one block of keys, -inf in the padding after the last key; and their mask."""
-    block_optional = {
-        argument: _block(_pad_to_blocks(x, 4), start, 4) if argument in ("bias", "mask") and x.type.shape[4] > 1 else x
-        for argument, x in optional.items()
-    }
-    scores, mask = _scores(options, q, _block(keys, start, 1), block_optional, start)
-    if not key_count % BLOCK_SIZE:
-        return scores, mask
-    is_valid = Iota((1, 1, 1, 1, BLOCK_SIZE), 4, np.dtype(np.int32))() + start < key_count
-    return jnp.where(is_valid, scores, -np.inf), mask
-
-
-def _sum_to_shape(x: Any, type: ArrayType) -> Any:
-    """Sum `x` along the dims that have size 1 in `type`."""
-    dims = tuple(dim for dim in range(x.type.ndim) if type.shape[dim] == 1 and x.type.shape[dim] > 1)
-    return x.sum(dims, keepdims=True) if dims else x
-
-
-def _concatenate_blocks(blocks: Any, order: tuple[int, ...], dim: int, size: int) -> Any:
-    """Concatenate blocks, stacked along dim 0, along `dim`, and drop the padding.
-
-    `order` is a permutation of the dims that puts dim 0 right before the blocks' own dim.
-    """
-    x = permute(blocks, order)
-    shape = (*x.type.shape[:dim], x.type.shape[dim] * x.type.shape[dim + 1], *x.type.shape[dim + 2 :])
-    return lax.slice_in_dim(Reshape(shape)(x), 0, size, axis=dim)

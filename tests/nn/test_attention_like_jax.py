@@ -11,7 +11,7 @@ from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.trace.build import build
-from shardwise.nn import attention
+from shardwise.nn import attention, blockwise_attention
 from shardwise.sharding import PartitionSpec
 from tests.agreement import (
     PARTS,
@@ -86,7 +86,7 @@ NARROW = [
 def algorithm(request, monkeypatch):
     """The full score matrix, or blocks of 3 keys, which the blockwise algorithm uses even for short sequences."""
     if request.param == "blockwise":
-        monkeypatch.setattr(attention, "BLOCK_SIZE", 3)
+        monkeypatch.setattr(blockwise_attention, "BLOCK_SIZE", 3)
         monkeypatch.setattr(attention, "MIN_BLOCKWISE_SCORES", 1)
 
 
@@ -179,7 +179,7 @@ def test_long_sequences_do_not_materialize_the_score_matrix(function):
     types = [ArrayType((1, length, 2, 8), np.float32) for length in (rows, keys, keys)]
     program, _ = build(lambda *args: tree.leaves(function(*args)), types, "attention")
     largest = max(value.type.size for equation in program.walk() for value in equation.outputs)
-    assert largest == 2 * rows * attention.BLOCK_SIZE
+    assert largest == 2 * rows * blockwise_attention.BLOCK_SIZE
 
 
 def test_the_weights_are_the_only_residual_of_the_size_of_the_scores():
