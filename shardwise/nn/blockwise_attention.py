@@ -95,7 +95,6 @@ def _score_mask(options: AttentionOptions, scores: ArrayType, optional: dict[str
 
 def attend_blocks(options: AttentionOptions, q: Any, k: Any, v: Any, optional: dict[str, Any]) -> tuple[Any, Any, Any]:
     """Return the result in f32 [B, K, T, G, H]; and per row the maximum, and the sum of `exp(score - maximum)`."""
-    batch, rows, key_heads, group, head_dim = q.type.shape
     size, block_count, keys, values = _blocks_of(k, v)
 
     def step(carry: Any, number: Any) -> Any:
@@ -110,8 +109,8 @@ def attend_blocks(options: AttentionOptions, q: Any, k: Any, v: Any, optional: d
         block_out = accumulate(exps.astype(v.dtype), _block(values, start, 1, size))
         return (out * correction[..., None] + block_out, new_max, row_sum * correction + exps.sum(4)), None
 
-    row_shape = (batch, key_heads, rows, group)
-    start = (jnp.zeros((*row_shape, head_dim), _F32), jnp.full(row_shape, -np.inf, _F32), jnp.zeros(row_shape, _F32))
+    zeros = _zeros_of_queries(q)
+    start = (zeros, jnp.full_like(zeros[..., 0], -np.inf), zeros[..., 0])
     (out, row_max, row_sum), _ = scan(step, start, jnp.arange(block_count))
     return out / row_sum[..., None], row_max, row_sum
 
@@ -151,9 +150,7 @@ def attend_blocks_gradients(
         block_ct_q = Dot(((4,), (1,)), ((0, 1), (0, 2)), wide)(scaled, _block(keys, start, 1, size))
         return ct_q + block_ct_q, (ct_k, ct_v, ct_bias)
 
-    batch, rows, key_heads, group, head_dim = q.type.shape
-    zeros = jnp.zeros((batch, key_heads, rows, group, head_dim), _F32)
-    ct_q, (ct_k, ct_v, ct_bias) = scan(step, zeros, jnp.arange(block_count))
+    ct_q, (ct_k, ct_v, ct_bias) = scan(step, _zeros_of_queries(q), jnp.arange(block_count))
     # `scan` stacks the blocks along a new first dim: [block_count, B, K, block, H].
     ct_k, ct_v = (_concatenate_blocks(x, (1, 0, 3, 2, 4), 1, key_count) for x in (ct_k, ct_v))
     if ct_bias is not None and optional["bias"].type.shape[4] == 1:
@@ -197,6 +194,11 @@ blockwise_attention.defvjp(_blockwise_forward, _blockwise_backward)
 def weights_mean(out: Any, ct_out: Any) -> Any:
     """Return the weighted mean of the weights' cotangents along each row, [B, K, T, G], of arrays [B, T, K, G, H]."""
     return permute((ct_out.astype(_F32) * out.astype(_F32)).sum(4), (0, 2, 1, 3))
+
+
+def _zeros_of_queries(q: Any) -> Any:
+    """Return f32 zeros [B, K, T, G, H] with the sharding that the type of `q` has along Explicit axes."""
+    return jnp.zeros_like(permute(q, (0, 2, 1, 3, 4)), dtype=_F32)
 
 
 def _accumulation_dtype(dtype: DType) -> DType | None:

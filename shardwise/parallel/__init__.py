@@ -9,6 +9,10 @@ from shardwise.parallel.pipeline import Pipeline as Pipeline
 from shardwise.parallel.pipeline import pipeline as pipeline
 from shardwise.parallel.pipeline_schedule import Schedule as Schedule
 from shardwise.parallel.pipeline_schedule import pipeline_schedule as pipeline_schedule
+from shardwise.parallel.ring_attention import ring_attention as ring_attention
+from shardwise.parallel.ulysses_attention import ulysses_attention as ulysses_attention
+from shardwise.parallel.zigzag import unzigzag as unzigzag
+from shardwise.parallel.zigzag import zigzag as zigzag
 
 __all__: list[str] = [
     "MixtureAux",
@@ -19,6 +23,10 @@ __all__: list[str] = [
     "mixture_of_experts",
     "pipeline",
     "pipeline_schedule",
+    "ring_attention",
+    "ulysses_attention",
+    "unzigzag",
+    "zigzag",
 ]
 
 set_public_names(__name__, __all__)

@@ -82,4 +82,4 @@ def embedding_lookup(
 
     result = PartitionSpec() if scatter_dim is None else PartitionSpec(*[None] * scatter_dim, region.axes)
     in_specs = PartitionSpec(region.axes), PartitionSpec()
-    return region.run(lookup, in_specs, result, as_operand(table), as_operand(ids))  # type: ignore[no-any-return]
+    return region.run(lookup, in_specs, result, as_operand(table), as_operand(ids))
