@@ -23,6 +23,7 @@ def code_of(document: str) -> str:
         "README.md",
         "CONTRIBUTING.md",
         "docs/attention.md",
+        "docs/collective-matmul.md",
         "docs/ecosystem.md",
         "docs/explicit.md",
         "docs/manual.md",

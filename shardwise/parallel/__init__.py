@@ -1,6 +1,8 @@
 """Building blocks of parallel models: differentiable functions that communicate over a named mesh axis."""
 
 from shardwise.lazy import set_public_names
+from shardwise.parallel.collective_matmul import all_gather_matmul as all_gather_matmul
+from shardwise.parallel.collective_matmul import matmul_reduce_scatter as matmul_reduce_scatter
 from shardwise.parallel.cross_entropy import cross_entropy as cross_entropy
 from shardwise.parallel.embedding import embedding_lookup as embedding_lookup
 from shardwise.parallel.mixture_of_experts import MixtureAux as MixtureAux
@@ -18,8 +20,10 @@ __all__: list[str] = [
     "MixtureAux",
     "Pipeline",
     "Schedule",
+    "all_gather_matmul",
     "cross_entropy",
     "embedding_lookup",
+    "matmul_reduce_scatter",
     "mixture_of_experts",
     "pipeline",
     "pipeline_schedule",
