@@ -12,6 +12,7 @@ import shardwise.numpy as jnp
 from shardwise import checkpoints
 from shardwise.checkpoints import snapshot
 from shardwise.errors import CheckpointError
+from shardwise.experimental.array_serialization import serialization
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -77,6 +78,31 @@ def case_an_error_in_one_process_is_an_error_in_all():
         text = str(error)
     assert not (FOLDER / "bad").exists()
     return text
+
+
+def case_an_error_of_one_process_in_a_restore_is_an_error_in_all():
+    manager = checkpoints.Manager(FOLDER / "one step", every_steps=1, save_on_sigterm=False, timeout=60)
+    manager.save(1, {"x": 3})
+    manager.wait()
+    try:
+        manager.restore({"x": 0} if sw.process_index() else {"y": 0})
+    except CheckpointError as error:
+        return [type(error).__name__, str(error)]
+
+
+def case_arrays_are_serialized_together():
+    manager = serialization.GlobalAsyncCheckpointManager(timeout_secs=60)
+    tree, count, called = global_tree(layouts((sw.device_count(),))), sw.device_count(), []
+    paths = [FOLDER / "arrays" / name for name in tree]
+    manager.serialize_with_paths(list(tree.values()), paths, on_commit_callback=lambda: called.append(True))
+    manager.wait_until_finished()
+    shardings = [layouts((2, count // 2))[name] for name in tree]
+    check(dict(zip(tree, manager.deserialize_with_paths(shardings, paths), strict=True)))
+    assert len(called) == (sw.process_index() == 0)
+    try:
+        manager.serialize_with_paths([jnp.ones(3)], [FOLDER / "local"])
+    except ValueError as error:
+        return str(error)
 
 
 def case_all_processes_save_the_same_step_on_sigterm():

@@ -29,6 +29,12 @@ def test_checkpoints_of_several_processes(results, tmp_path):
     first, second, *_ = results["an_error_in_one_process_is_an_error_in_all"]
     assert "process 1 failed" in first and "a checkpoint cannot hold" in first and "process 1" not in second
 
+    first, second, *_ = results["an_error_of_one_process_in_a_restore_is_an_error_in_all"]
+    assert first[0] == "CheckpointMismatch" and "y: missing" in first[1]
+    assert second[0] == "CheckpointError" and "process 0 failed: CheckpointMismatch" in second[1]
+
+    assert all("Put it on a mesh of all" in text for text in results["arrays_are_serialized_together"])
+
     stops = results["all_processes_save_the_same_step_on_sigterm"]
     (last, steps) = stops[0]
     assert all(stop == stops[0] for stop in stops) and steps == [last] and 5 <= last < 199
