@@ -28,12 +28,9 @@ _MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash: odd, so that no launch 
 _MASK = (1 << 64) - 1
 _DRAIN_TIME = 10.0  # seconds that XLA may take to end a run after the timeout
 _GRACE = 0.1  # seconds after a failure in which a value may become ready
-# A value is polled before another thread waits for it, which takes several switches between threads: first without
-# pauses, then with short sleeps, in which XLA's threads have the processor. A sleep is a fraction of the time so far.
-_POLLS_AT_ONCE = 16
-_POLL_TIME = 0.002  # seconds
-_SHORTEST_SLEEP = 20e-6  # seconds
-_SLEEP_FRACTION = 0.125
+# Polls of a value before another thread waits for it. More of them, or sleeps between them, take longer than that
+# thread for programs with a collective, since XLA's threads need the processor.
+_POLLS = 16
 # Words of XLA's errors when a collective fails: those of a lost connection, and those of a timeout.
 _LOST = (
     "Connection closed",
@@ -44,20 +41,6 @@ _LOST = (
     "unhandled system error",
 )
 _TIMED_OUT = ("timed out", "Timed out", "timeout", "DEADLINE_EXCEEDED", "Termination")
-
-
-def _is_ready_soon(is_ready: Callable[[], bool]) -> bool:
-    """Return whether a value becomes ready within `_POLL_TIME`."""
-    for _ in range(_POLLS_AT_ONCE):
-        if is_ready():
-            return True
-    start, elapsed = time.perf_counter(), 0.0
-    while elapsed < _POLL_TIME:
-        time.sleep(max(_SHORTEST_SLEEP, _SLEEP_FRACTION * elapsed))
-        if is_ready():
-            return True
-        elapsed = time.perf_counter() - start
-    return False
 
 
 @final
@@ -200,8 +183,10 @@ class ProcessSet:
             ProgramMismatch: if processes launched different programs.
         """
         is_ready = getattr(awaited, "is_ready", None)  # a token has none
-        if is_ready is not None and _is_ready_soon(is_ready):
-            return
+        if is_ready is not None:
+            for _ in range(_POLLS):
+                if is_ready():
+                    return
         ended = self._waiters.wait(
             awaited, lambda: self._member.error(self.name, self.ranks) is not None, self._timeout
         )
