@@ -1,7 +1,8 @@
 """Chip: the figures of one device and of its links, and the times of kernels and collectives that follow from them.
 
 - A product runs in waves of output tiles over the cores of the chip. Each tile takes as long as its multiplications at
-  the rate of one core, with some more steps along k to fill the pipeline. A product never takes less than its bytes.
+  the rate of one core, with some more steps along k to fill the pipeline. Where there are few tiles, k is split too. A
+  product never takes less than its bytes.
 - Any other kernel takes its bytes of memory traffic over the bandwidth of memory.
 - Every kernel is followed by a gap before the next one starts.
 - A collective takes the bytes that a device sends over the bandwidth of its ring, and a latency per hop.
@@ -20,6 +21,8 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _TILES = ((128, 256), (256, 128), (128, 128))  # the shapes of output tiles of large products
 _FILL = 200  # steps along k that fill the pipeline of a tile
+_ATTENTION_FILL = 500  # keys that fill the pipeline of a block of queries
+_SPLITS = (1, 2, 4, 8, 16, 32)  # parts of k that are computed on different cores and added
 
 
 @final
@@ -104,21 +107,32 @@ class Chip:
 
     def product_time(self, batch: int, m: int, n: int, k: int, bytes_accessed: float, dtype: DType) -> float:
         """Return the seconds of `batch` products of m × k and k × n matrices, the gap included."""
-        core_rate = self.flops(dtype) * self.product_fraction / self.cores
-        waves = min(
-            math.ceil(batch * math.ceil(m / rows) * math.ceil(n / columns) / self.cores) * rows * columns
-            for rows, columns in self._tiles
-        )
-        return max(2.0 * waves * (k + self._fill) / core_rate, self._stream(bytes_accessed)) + self.kernel_gap
+        compute = min(self._waves_time(batch, m, n, k, split, dtype) for split in self._splits if split <= k)
+        return max(compute, self._stream(bytes_accessed)) + self.kernel_gap
 
-    def attention_time(self, flops: float, bytes_accessed: float, dtype: DType) -> float:
-        """Return the seconds of fused attention with these flops, the gap included."""
+    def attention_time(self, flops: float, keys: float, bytes_accessed: float, dtype: DType) -> float:
+        """Return the seconds of fused attention, the gap included. `keys`: how many a query attends to."""
+        fill = 1 + _ATTENTION_FILL / keys if self.cores > 1 and keys else 1.0
         rate = self.flops(dtype) * self.attention_fraction
-        return max(flops / rate, self._stream(bytes_accessed)) + self.kernel_gap
+        return max(flops * fill / rate, self._stream(bytes_accessed)) + self.kernel_gap
 
     def memory_time(self, bytes_accessed: float) -> float:
         """Return the seconds of a kernel that is bound by its bytes of memory traffic, the gap included."""
         return self._stream(bytes_accessed) + self.kernel_gap
+
+    def _waves_time(self, batch: int, m: int, n: int, k: int, split: int, dtype: DType) -> float:
+        """Return the seconds of the waves of a product if k is split into parts, which are added in f32."""
+        core_rate = self.flops(dtype) * self.product_fraction / self.cores
+        elements = min(
+            math.ceil(split * batch * math.ceil(m / rows) * math.ceil(n / columns) / self.cores) * rows * columns
+            for rows, columns in self._tiles
+        )
+        added = self._stream(2.0 * 4 * split * batch * m * n) if split > 1 else 0.0
+        return 2.0 * elements * (k / split + self._fill) / core_rate + added
+
+    @property
+    def _splits(self) -> tuple[int, ...]:
+        return _SPLITS if self.cores > 1 else (1,)
 
     @property
     def _tiles(self) -> tuple[tuple[int, int], ...]:

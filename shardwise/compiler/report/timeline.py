@@ -16,6 +16,7 @@ from typing import final
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.collective.collectives import Collective
+from shardwise.compiler.ops.contract.fused_attention import Attention
 from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.partition.liveness import Held, Sweep
 from shardwise.compiler.partition.local_program import LocalProgram
@@ -207,8 +208,9 @@ class _Schedule:
         if not op.is_contraction:
             return self.chip.memory_time(accessed)
         dtype = kernel.root.inputs[0].type.dtype
-        if len(kernel.root.inputs) != 2:
-            return self.chip.attention_time(flops, accessed, dtype)
+        if isinstance(op, Attention):
+            keys = op.keys_per_query(*(value.type for value in kernel.root.inputs))
+            return self.chip.attention_time(flops, keys, accessed, dtype)
         return self.chip.product_time(*product_shape(kernel.root), accessed, dtype)
 
     def _trip_count(self, kernel: Kernel) -> int:

@@ -54,21 +54,35 @@ def test_a_product_takes_its_flops_or_its_bytes():
     slower = replace(IDEAL, product_fraction=0.5, memory_fraction=0.5, kernel_gap=1e-5)
     assert slower.product_time(1, 1000, 1000, 500, 0, BF16) == pytest.approx(2e-3 + 1e-5)
     assert slower.memory_time(1e8) == pytest.approx(2e-3 + 1e-5)
-    assert slower.attention_time(1e9, 1e8, BF16) == pytest.approx(2e-3 + 1e-5)
-    assert replace(slower, attention_fraction=0.1).attention_time(1e9, 0, BF16) == pytest.approx(1e-2 + 1e-5)
+    assert slower.attention_time(1e9, 0, 1e8, BF16) == pytest.approx(2e-3 + 1e-5)
+    assert replace(slower, attention_fraction=0.1).attention_time(1e9, 0, 0, BF16) == pytest.approx(1e-2 + 1e-5)
 
 
 def test_a_product_runs_in_waves_of_tiles():
     gpu = replace(IDEAL, cores=100)
-    tile = 2 * 128 * 128 * (1000 + 200) / (1e12 / 100)
+    tile = 2 * 128 * 128 * (100 + 200) / (1e12 / 100)  # k is too short to be split
 
     def tiles(batch, m, n):
-        return gpu.product_time(batch, m, n, 1000, 0, BF16) / tile
+        return gpu.product_time(batch, m, n, 100, 0, BF16) / tile
 
-    assert tiles(1, 1, 1) == tiles(1, 128, 128) == tiles(100, 128, 128) == pytest.approx(1)
+    assert tiles(100, 1, 1) == tiles(100, 128, 128) == pytest.approx(1)
     assert tiles(101, 128, 128) == pytest.approx(2)  # one tile more is one wave more
     assert tiles(100, 256, 128) == tiles(100, 128, 256) == pytest.approx(2)
-    assert tiles(1, 128 * 10, 129 * 10) == pytest.approx(2)  # 110 tiles of 128 × 128, or 60 of 128 × 256
+
+
+def test_a_product_with_few_tiles_is_split_along_k():
+    gpu = replace(IDEAL, cores=100, memory_bandwidth=1e15)
+    k = 1 << 20
+    one = 2 * 128 * 128 * (k + 200) / (1e12 / 100)
+    assert gpu.product_time(1, 128, 128, k, 0, BF16) == pytest.approx(one / 32, rel=0.02)
+    assert gpu.product_time(50, 128, 128, k, 0, BF16) == pytest.approx(one / 2, rel=0.02)
+    assert gpu.product_time(100, 128, 128, k, 0, BF16) == pytest.approx(one, rel=0.02)
+
+
+def test_attention_is_faster_with_more_keys():
+    h100 = chip("h100")
+    short, long = (h100.attention_time(1e12, keys, 0, BF16) for keys in (500, 50_000))
+    assert short / long == pytest.approx(2 / 1.01, rel=1e-3)
 
 
 def test_a_larger_product_never_takes_less_time():

@@ -30,7 +30,7 @@ _NO_WORKSPACE = ArrayType((0,), np.uint8)
 
 
 @record
-class _Attention(Op):
+class Attention(Op):
     """The base class.
 
     Attributes:
@@ -77,6 +77,13 @@ class _Attention(Op):
 
     def flops(self, *types: ArrayType) -> float:
         return self.products * super().flops(*types) * (0.5 if self.causal else 1.0)
+
+    def keys_per_query(self, *types: ArrayType) -> float:
+        """Return the mean number of keys that a query attends to."""
+        keys = types[1].shape[1]
+        if self.window:
+            return min(self.window, keys / 2)
+        return keys / 2 if self.causal else keys
 
     @property
     def _bias_operand(self) -> int:
@@ -198,7 +205,7 @@ class _Attention(Op):
 
 @final
 @record
-class FusedAttention(_Attention):
+class FusedAttention(Attention):
     """(q, k, v, optionally bias) → the output, and the logsumexp of each row of scores."""
 
     name = "fused_attention"
@@ -241,7 +248,7 @@ class FusedAttention(_Attention):
 
 @final
 @record
-class FusedAttentionGrad(_Attention):
+class FusedAttentionGrad(Attention):
     """(q, k, v, logsumexp, output, cotangent of the output, optionally bias) → the cotangents of q, k and v."""
 
     name = "fused_attention_grad"
