@@ -119,7 +119,7 @@ def test_a_process_that_never_comes(tmp_path):
     ("difference", "name"),
     [
         ({"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}, "XLA_FLAGS"),
-        ({"JAX_ENABLE_X64": "1"}, "the setting enable_x64"),
+        ({"SHARDWISE_ENABLE_X64": "1"}, "the setting enable_x64"),
     ],
 )
 def test_different_flags_and_settings(tmp_path, difference, name):
