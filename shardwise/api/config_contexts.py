@@ -73,7 +73,7 @@ def disable_jit(disable: bool = True) -> ConfigContext:
     return config.override("disable_jit", disable)
 
 
-def debug_nans(new_val: bool) -> ConfigContext:
+def debug_nans(new_val: bool = True) -> ConfigContext:
     """Check the results of all programs for NaNs.
 
     A NaN raises a FloatingPointError that names the first op with a NaN in its result, and its source line.
@@ -97,7 +97,7 @@ def debug_nans(new_val: bool) -> ConfigContext:
     return config.override("debug_nans", new_val)
 
 
-def debug_infs(new_val: bool) -> ConfigContext:
+def debug_infs(new_val: bool = True) -> ConfigContext:
     """Check the results of all programs for infinities, as `debug_nans` does for NaNs.
 
     Args:
@@ -119,7 +119,7 @@ def debug_infs(new_val: bool) -> ConfigContext:
     return config.override("debug_infs", new_val)
 
 
-def log_compiles(new_val: bool) -> ConfigContext:
+def log_compiles(new_val: bool = True) -> ConfigContext:
     """Log every compilation and how long it took, as a warning of the `shardwise` logger.
 
     Args:
@@ -139,7 +139,7 @@ def log_compiles(new_val: bool) -> ConfigContext:
     return config.override("log_compiles", new_val)
 
 
-def explain_cache_misses(new_val: bool) -> ConfigContext:
+def explain_cache_misses(new_val: bool = True) -> ConfigContext:
     """Log why a jitted function is compiled again: which argument, static argument or setting differs.
 
     Args:
@@ -206,7 +206,7 @@ def numpy_dtype_promotion(new_val: str) -> ConfigContext:
     return config.override("numpy_dtype_promotion", new_val)
 
 
-def threefry_partitionable(new_val: bool) -> ConfigContext:
+def threefry_partitionable(new_val: bool = True) -> ConfigContext:
     """Accept JAX's setting for random bits that do not depend on the sharding, which is always on here.
 
     Args:
@@ -316,7 +316,7 @@ def transfer_guard(new_val: str) -> ConfigContext:
     return config.override("transfer_guard", new_val)
 
 
-def thread_guard(new_val: bool) -> ConfigContext:
+def thread_guard(new_val: bool = True) -> ConfigContext:
     """Forbid programs on several processes in all threads but this one.
 
     All processes must launch such programs in the same order. Two threads launch theirs in an order that may differ

@@ -363,3 +363,11 @@ def test_random_bits_are_always_partitionable():
         assert sw.random.bits(sw.random.key(0)) == expected
     with pytest.raises(NotImplementedError, match="random bits never depend on the sharding"):
         sw.threefry_partitionable(False).__enter__()
+
+
+@pytest.mark.parametrize(
+    "name", ["log_compiles", "debug_nans", "debug_infs", "explain_cache_misses", "debug_key_reuse", "enable_x64"]
+)
+def test_a_context_of_a_switch_turns_it_on(name):
+    with getattr(sw, name)():
+        assert sw.config.read(name) if name != "enable_x64" else sw.numpy.ones(2).dtype == "float64"
