@@ -16,7 +16,9 @@ def test_declarations_are_accepted():
 
 
 @pytest.mark.parametrize(
-    "use", [lambda: hijax.HiPrimitive("new_variable").bind(1.0), hijax.MutableHiType, hijax.AvalQDD], ids=str
+    "use",
+    [lambda: hijax.HiPrimitive("new_variable").bind(1.0), hijax.MutableHiType, hijax.AvalQDD],
+    ids=["HiPrimitive", "MutableHiType", "AvalQDD"],
 )
 def test_use_names_the_alternatives(use):
     with pytest.raises(NotImplementedError, match=r"hijax types and primitives are not supported.*Refs \(`new_ref`\)"):

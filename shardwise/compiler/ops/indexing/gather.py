@@ -15,7 +15,7 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
-from shardwise.compiler.ops.elementwise.select import Select
+from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing import (
     scatter,  # gather and scatter are each other's transposes, so the two modules import each other
 )
@@ -29,7 +29,8 @@ from shardwise.compiler.ops.indexing.index_vectors import (
 )
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full
-from shardwise.compiler.ops.shape.movement import i64_array_attribute
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
 
@@ -103,9 +104,33 @@ class Gather(Indexed):
             clamp_index(column, x.type.shape[dim] - self.sizes[dim])
             for column, dim in zip(self.columns(indices), self.mapped, strict=True)
         ]
+        if self._takes_one_per_row(x.type, indices.type):
+            return self._select_cotangent(cotangent, columns[0], x.type), None
         back = scatter.Scatter(*self.dims, combine=SUM, sorted=self.sorted, unique=self.unique)
         zeros = full(x.type.shape, 0, cotangent.type.dtype)
         return back(zeros, join_columns(columns, indices), cotangent), None
+
+    def _takes_one_per_row(self, x: ArrayType, indices: ArrayType) -> bool:
+        """Return whether the gather takes one element of each row along a dim, as the loss of a classifier does."""
+        if not self.batch or self.window or len(self.mapped) != 1 or len(self.batch) != x.ndim - 1:
+            return False
+        pairs = sorted(zip(self.index_batch, self.batch, strict=True))
+        rest = (size for dim, size in enumerate(indices.shape[:-1]) if dim not in self.index_batch)
+        return sorted(self.batch) == [dim for _, dim in pairs] and all(size == 1 for size in rest)
+
+    def _select_cotangent(self, cotangent: Any, column: Any, x: ArrayType) -> Any:
+        """Return the cotangent where the index points to, and zeros elsewhere.
+
+        This is elementwise: it is fused with other terms of the cotangent, and needs no communication along the dim.
+        """
+        (dim,), rows = self.mapped, tuple(sorted(self.batch))
+        shape = tuple(x.shape[row] for row in rows)
+
+        def spread(values: Any) -> Any:
+            return Broadcast(x.shape, rows)(Reshape(shape)(values))
+
+        is_taken = Compare("EQ")(Iota(x.shape, dim, column.type.dtype)(), spread(column))
+        return Select()(is_taken, spread(cotangent), full(x.shape, 0, cotangent.type.dtype))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         in_operand, in_indices = (dim is not None for dim in dims)
