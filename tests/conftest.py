@@ -6,6 +6,7 @@ the order of the table, and the others are marked `slow`.
 """
 
 import os
+import sys
 from collections import Counter
 
 # The tests compile thousands of small programs, and LLVM's optimizations would take most of the time. `make demo` and
@@ -43,3 +44,11 @@ def pytest_collection_modifyitems(items):
         seen[function] += 1
         if seen[function] > table.kwargs["default"]:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_sessionfinish():
+    """Save the coverage of this worker of pytest-xdist, which may be killed before its interpreter ends."""
+    coverage = sys.modules.get("coverage")
+    current = coverage.Coverage.current() if coverage else None
+    if current is not None:
+        current.save()

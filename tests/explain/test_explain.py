@@ -33,7 +33,7 @@ def test_printed_text(mesh, capsys):
     assert text == f"{plan}\n"
     assert re.sub(r"test_explain.py:\d+", "LINE", text).splitlines() == [
         "layers on mesh data=4, model=2: 1 collective, 73.7 kB sent per device",
-        "  about 66.2 µs per call on h100, with overlap: 30.0 µs of compute, 36.2 µs of communication, "
+        "  about 62.4 µs per call on h100, with overlap: 26.2 µs of compute, 36.2 µs of communication, "
         "of which 36.2 µs exposed",
         "",
         "  in  `w`                      f32[6,64,64]     P(None, 'data', None)        6×16×64 per device",

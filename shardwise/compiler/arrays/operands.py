@@ -210,8 +210,8 @@ def static_axes(axes: Any) -> Any:
 
 
 def _static_axis(axis: Any) -> Any:
-    if isinstance(axis, float):  # it would be found in caches of functions, as it equals an integer
-        raise TypeError(f"an axis must be an int, not {axis!r}")
+    if isinstance(axis, float) and axis.is_integer():  # it equals an integer, and would be found in caches
+        raise TypeError(f"an axis must be an int or None, not {axis!r}")
     return operator.index(axis) if hasattr(axis, "ndim") else axis
 
 

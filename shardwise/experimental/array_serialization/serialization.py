@@ -164,6 +164,9 @@ class GlobalAsyncCheckpointManager(GlobalAsyncCheckpointManagerBase):
     Args:
         timeout_secs: how many seconds to wait for other processes.
 
+    Raises:
+        Nothing.
+
     Example:
         >>> from shardwise.experimental.array_serialization import serialization
         >>> manager = serialization.GlobalAsyncCheckpointManager()

@@ -107,6 +107,9 @@ class ByteLimiter:
     Args:
         limit: the bytes. A larger read waits until it is alone.
 
+    Raises:
+        Nothing.
+
     Example:
         >>> limiter = jax.experimental.array_serialization.tensorstore_impl.ByteLimiter(1 << 30)
     """
