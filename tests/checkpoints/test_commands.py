@@ -70,6 +70,7 @@ def test_diff_of_a_small_and_a_large_array(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == "! x: 1 of 300 elements differ in bits, by at most 7\n"
 
 
+@pytest.mark.slow
 def test_small_arrays_are_read_together(tmp_path, monkeypatch, capsys):
     tree = [jnp.full(9, number) for number in range(200)]
     for name in ("a", "b"):

@@ -88,6 +88,7 @@ def check_case(case):
     check(mesh, sizes, "s", shards, causal, has_segments, layout, scale)
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None, derandomize=True)
 @given(cases())
 def test_random_sizes_equal_one_device(case):
@@ -109,6 +110,7 @@ def test_long_sequences_loop_over_blocks_of_keys(mesh, monkeypatch):
     check(mesh, Sizes(1, 32, 2, 1, 4), "data", 4, True, True, "zigzag")
 
 
+@pytest.mark.slow
 def test_queries_and_keys_may_have_different_lengths(mesh):
     *operands, _ = Sizes(2, 8, 4, 2, 8, keys=12).operands()
     assert_like_reference(lambda q, k, v: ring_attention(q, k, v, axis="data", mesh=mesh), operands)
@@ -190,6 +192,7 @@ def test_fused_kernel_of_gpus_computes_the_blocks(mesh, monkeypatch):
     assert_like_reference(lambda *x: unzigzag(attend(*x), 4), operands, rtol=2e-2, causal=True)
 
 
+@pytest.mark.slow
 def test_second_derivative(mesh):
     q, k, v, ct, _ = Sizes(1, 8, 2, 1, 4).operands()
 
@@ -282,6 +285,7 @@ def test_zigzag_balances_causal_attention(mesh):
     assert counted(True, "zigzag") == 2.5 * block
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("causal", [False, True])
 def test_memory_grows_linearly_with_the_sequence_of_a_device(mesh, causal):
     """With 16,384 and 32,768 positions per device."""

@@ -66,6 +66,7 @@ def check_case(case):
     check(mesh, sizes, "s", shards, causal, has_segments, layout)
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None, derandomize=True)
 @given(cases())
 def test_random_sizes_equal_one_device(case):
@@ -148,6 +149,7 @@ def test_segment_ids_are_gathered(mesh):
     assert gather.sent == ids.nbytes * 3 // 4
 
 
+@pytest.mark.slow
 def test_memory_grows_linearly_with_the_sequence(mesh):
     """With 16,384 and 32,768 positions, the scores of a head would be 1 and 4 GB."""
     peaks = []

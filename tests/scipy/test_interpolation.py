@@ -70,6 +70,7 @@ def test_grid_interpolation_like_scipy(sizes, method, fill, further):
     np.testing.assert_allclose(ours(at), theirs(at), atol=2e-4)
 
 
+@pytest.mark.slow
 def test_grid_interpolator_is_a_pytree_and_checks():
     grid = RegularGridInterpolator([np.arange(4.0), np.arange(3.0)], np.arange(12.0).reshape(4, 3))
     result = sw.jit(lambda grid, x: grid(x))(grid, np.array([[1.5, 0.5]], np.float32))

@@ -53,6 +53,7 @@ def test_solve_sylvester():
         linalg.solve_sylvester(a, b, c[..., :2])
 
 
+@pytest.mark.slow
 def test_rsf2csf():
     a = normal(2, 3, 4, 4)
     triangular, vectors = linalg.rsf2csf(*linalg.schur(a))

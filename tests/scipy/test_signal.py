@@ -50,6 +50,7 @@ def test_convolutions_like_scipy_and_jax():
     values_like_both(signal, CONVOLUTIONS, numpy=scipy.signal, theirs="scipy.signal")
 
 
+@pytest.mark.slow
 def test_spectra_like_scipy_and_jax():
     values_like_both(signal, [*SPECTRA, *INVERSES], numpy=scipy.signal, theirs="scipy.signal")
 

@@ -93,6 +93,7 @@ def test_random_rotations_are_unit_quaternions():
     assert Rotation.random(sw.random.key(0)).single
 
 
+@pytest.mark.slow
 def test_slerp():
     times = [0.0, 1.0, 3.0, 4.0, 5.0, 7.0]
     at = np.array([0.0, 0.25, 1.0, 2.5, 6.9, 7.0])

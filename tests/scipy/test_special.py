@@ -460,6 +460,7 @@ def test_spherical_harmonics_equal_scipy():
         special.sph_harm_y(theta, m, theta, phi)
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_spherical_harmonics_equal_those_of_jax():
     jax = pytest.importorskip("jax")

@@ -32,7 +32,7 @@ TRACES = {
 }
 
 
-@pytest.mark.table(default=3)
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("name", TRACES)
 def test_leaks_are_found(name):
     leaked = []
