@@ -41,18 +41,21 @@ def _complete(cls: type) -> None:
     with _lock:
         for base in reversed(cls.__mro__):
             if vars(base).get("__init__") is _complete_and_init:
-                del base.__init__  # type: ignore[misc]
-                del base.__dataclass_fields__  # type: ignore[attr-defined]
                 _generate_methods(base)
 
 
 def _generate_methods(cls: type) -> None:
-    if vars(cls).get("__annotations__") or getattr(cls, "__dataclass_fields__", None):
-        dataclass(frozen=True)(cls)
+    """Generate the methods of one class. `__init__` is replaced last: until then, other threads wait in it."""
+    if vars(cls).get("__annotations__") or any(getattr(base, "__dataclass_fields__", ()) for base in cls.__mro__[1:]):
+        dataclass(frozen=True, init=False)(cls)
+        same_fields = dataclass(frozen=True, repr=False, eq=False)(type(cls)(cls.__name__, (cls,), {}))
+        cls.__init__ = vars(same_fields)["__init__"]  # type: ignore[misc]
         return
     for name, shared in _SHARED.items():
         if name not in vars(cls):
             setattr(cls, name, shared)
+    cls.__dataclass_fields__ = _SHARED["__dataclass_fields__"]  # type: ignore[attr-defined]
+    cls.__init__ = _SHARED["__init__"]  # type: ignore[misc]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Records behave as frozen dataclasses, with and without fields, before and after the first instance."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, dataclass, fields, is_dataclass, replace
 
@@ -104,3 +105,28 @@ def test_many_threads_may_create_the_first_instance():
     *_, sized = records()
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(sized, [7] * 64)) == {sized(7)}
+
+
+def test_threads_may_create_the_first_instances_at_the_same_time():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+
+            @record
+            class Base:
+                x: int
+                y: int = 2
+
+            @record
+            class Derived(Base):
+                z: int = 3
+
+            def fields(_, derived=Derived):
+                made = derived(1, z=5)
+                return made.x, made.y, made.z
+
+            with ThreadPoolExecutor(4) as pool:
+                assert list(pool.map(fields, range(4))) == [(1, 2, 5)] * 4
+    finally:
+        sys.setswitchinterval(interval)
