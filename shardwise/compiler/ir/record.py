@@ -48,7 +48,7 @@ def _generate_methods(cls: type) -> None:
     """Generate the methods of one class. `__init__` is replaced last: until then, other threads wait in it."""
     if vars(cls).get("__annotations__") or any(getattr(base, "__dataclass_fields__", ()) for base in cls.__mro__[1:]):
         dataclass(frozen=True, init=False)(cls)
-        same_fields = dataclass(frozen=True, repr=False, eq=False)(type(cls)(cls.__name__, (cls,), {}))
+        same_fields: type = dataclass(frozen=True, repr=False, eq=False)(type(cls)(cls.__name__, (cls,), {}))
         cls.__init__ = vars(same_fields)["__init__"]  # type: ignore[misc]
         return
     for name, shared in _SHARED.items():
