@@ -15,7 +15,7 @@ SIZES = {
 }
 
 
-@pytest.mark.table(default=4)
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("block", [4, 8, 512])
 @pytest.mark.parametrize("case", SIZES)
 def test_equals_ragged_dot(case, block):

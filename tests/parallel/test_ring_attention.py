@@ -45,7 +45,7 @@ def check(mesh, sizes, axis, shards, causal, has_segments, layout, scale=None):
     )
 
 
-@pytest.mark.table(default=4)
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize(
     ("axis", "shards", "causal", "has_segments", "layout"),
     [
