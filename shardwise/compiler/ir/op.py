@@ -214,8 +214,8 @@ class Op:
             reserved_words.add(cls.name)
 
     def flops(self, *types: ArrayType) -> float:
-        """Return the flops of a contraction of operands of these types."""
-        return 2.0 * math.prod(factor_rule(self, types).sizes)
+        """Return the flops of products of operands of these types; 0 if the op is not a contraction."""
+        return 2.0 * math.prod(factor_rule(self, types).sizes) if self.is_contraction else 0.0
 
     def __call__(self, *operands: Any) -> Any:
         results = bind(self, operands)

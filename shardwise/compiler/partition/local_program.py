@@ -76,8 +76,7 @@ class LocalProgram:
         flops = accessed = 0.0
         for equation, times in self.times.items():
             accessed += times * sum(value.type.nbytes for value in (*equation.inputs, *equation.outputs))
-            if equation.op.is_contraction:
-                flops += times * equation.op.flops(*(value.type for value in equation.inputs))
+            flops += times * equation.op.flops(*(value.type for value in equation.inputs))
         return {"flops": flops, "bytes accessed": accessed, "wire bytes": self.sent}
 
 

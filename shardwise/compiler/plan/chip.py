@@ -8,7 +8,7 @@
 - A collective takes the bytes that a device sends over the bandwidth of its ring, and a latency per hop.
 
 Data sheets give rates that no program reaches. A chip therefore has fractions of the peak rates: of products, fused
-attention, memory and links. They are measured on the chip, never fitted to the run that is predicted.
+attention, memory and links. They should be measured on the chip, and are never fitted to the run that is predicted.
 """
 
 import math

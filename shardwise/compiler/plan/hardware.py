@@ -17,7 +17,8 @@ _HDR, _NDR = Link(25e9, 6e-6), Link(50e9, 6e-6)
 # with the bandwidth per chip of "How to Scale Your Model" (jax-ml.github.io/scaling-book).
 _ICI = 1e-6
 _DCN = 1e-5
-# Fractions measured on one H200 (`shardwise calibrate`); other chips of this maker are assumed to reach the same.
+# The fractions of products, memory and attention are measured on one H200 by `benchmarks/predictions.py`. The fraction
+# of links and the gap are assumed, and other chips of this maker are assumed to reach the same.
 _HOPPER: dict[str, Any] = {
     "product_fraction": 0.80,
     "memory_fraction": 0.87,
@@ -26,7 +27,7 @@ _HOPPER: dict[str, Any] = {
     "kernel_gap": 2e-6,
     "overlaps": True,
 }
-# Nobody has measured the fractions of TPUs for this table.
+# The fractions of TPUs are assumed: nobody has measured them for this table.
 _TPU: dict[str, Any] = {"product_fraction": 0.8, "memory_fraction": 0.8, "link_fraction": 0.8, "overlaps": True}
 
 CHIPS = {
@@ -34,7 +35,8 @@ CHIPS = {
     for chip in (
         # Virtual devices share one memory and a few cores. The figures have the order of magnitude of a laptop.
         Chip("cpu", ("cpu", "absent"), 2e10, 2e10, 4 * _GIB, 4e10, Link(2e9, 5e-6), Link(1e9, 5e-5), 1 << 16),
-        # Fractions: fitted to the three smallest runs of `benchmarks/published_runs.py`, which predict the others.
+        # The fractions of products, memory and links are fitted to runs a, b and d of `benchmarks/published_runs.py`;
+        # that of attention is assumed.
         Chip(
             "a100",
             ("A100",),

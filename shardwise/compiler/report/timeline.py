@@ -192,7 +192,7 @@ class _Schedule:
         accessed = kernel.bytes_accessed
         if not sent and (not accessed or _does_nothing(kernel)):
             return _Level([], {})
-        flops = product_flops(kernel.root)
+        flops = op.flops(*(value.type for value in kernel.root.inputs))
         seconds = self._seconds(kernel, sent, flops)
         held = max((self.live[equation] for equation in kernel.equations if equation in self.live), default=0)
         row = idle_of(kernel.root.source)
@@ -293,11 +293,6 @@ def list_schedule(
             if not missing[follower]:
                 offer(follower, max(ends[other] for other in needs[follower]))
     return starts
-
-
-def product_flops(equation: Equation) -> float:
-    """Return the flops of a product or of fused attention; 0 for other ops, whose time follows from their bytes."""
-    return equation.op.flops(*(value.type for value in equation.inputs)) if equation.op.is_contraction else 0.0
 
 
 def product_shape(equation: Equation) -> tuple[int, int, int, int]:
