@@ -10,7 +10,6 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import NamedSharding, P, tree
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.report.timeline import product_flops
 from shardwise.compiler.trace.build import build
 from shardwise.errors import StrategyError
 from shardwise.parallel import ring_attention, unzigzag, zigzag
@@ -266,7 +265,8 @@ def flops_of_slowest_device(program):
     for equation in program.equations:
         inner = [flops_of_slowest_device(each) for each in equation.op.programs]
         repeated = getattr(equation.op, "trip_count", None) or 1
-        total += max(inner) * repeated if inner else product_flops(equation) if equation.op.name == "dot" else 0
+        own = equation.op.flops(*(value.type for value in equation.inputs))
+        total += max(inner) * repeated if inner else own
     return total
 
 
