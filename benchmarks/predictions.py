@@ -198,7 +198,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     chip = measure_chip(hardware.chip_of(jax.devices()[0].device_kind))
-    hardware.CHIPS[chip.name] = chip
     print(
         f"{chip.name}: products reach {chip.product_fraction:.3f} of the peak, memory {chip.memory_fraction:.3f}, "
         f"attention {chip.attention_fraction:.3f}"
@@ -206,7 +205,7 @@ def main() -> None:
     print(f"{'model':26} {'predicted':>11} {'measured':>11} {'error':>7}")
     rows = []
     for name, step, args in models():
-        predicted = jax.simulate(step, hardware=chip.name)(*args)
+        predicted = jax.simulate(step, hardware=chip)(*args)
         measured = train(step, args)
         rows.append({"model": name, "predicted": predicted.seconds, "measured": measured, "bounds": predicted.bounds})
         error = 100 * (predicted.seconds / measured - 1)

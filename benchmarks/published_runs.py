@@ -212,7 +212,7 @@ def predict_parts(run: Run, target: Chip) -> Parts:
     labels = argument((run.micro, run.length), jnp.int32)
 
     def seconds(function: Any, *args: Any) -> float:
-        return float(jax.simulate(function, hardware=target.name, overlap=False)(*args).seconds)
+        return float(jax.simulate(function, hardware=target, overlap=False)(*args).seconds)
 
     return Parts(
         seconds(layer, x, weights, keep_scores, keep),

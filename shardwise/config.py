@@ -162,6 +162,13 @@ SETTINGS = {
         expected="a device, the name of a platform, or None",
         affects_tracing=True,
     ),
+    "target_platform": Setting(
+        "",
+        "the platform that functions are traced for: cpu, gpu or tpu; empty for that of the devices. `simulate` and "
+        "`explain` set it to the platform of their hardware",
+        choices=("", "cpu", "gpu", "tpu"),
+        affects_tracing=True,
+    ),
     "platforms": Setting(
         "",
         "the platforms to use, separated by commas, the default first: cpu, gpu (cuda); empty for GPUs, or else CPU",
@@ -232,6 +239,10 @@ SETTINGS = {
         "again, and loops reduce sums in every iteration; 0 for the memory of a GPU and no limit on CPU; "
         "-1 for no limit",
         affects_tracing=True,
+    ),
+    "chip_table": Setting(
+        "~/.config/shardwise/chips.toml",
+        "the TOML file with the user's own chips, which `hardware=` finds by name and `shardwise calibrate` writes",
     ),
     "verify_programs": Setting(
         False,
@@ -335,6 +346,7 @@ class Config(threading.local):
     random_seed_offset: int
     in_shardings_mismatch: str
     default_device: Any
+    target_platform: str
     platforms: str
     num_cpu_devices: int
     disable_jit: bool
@@ -356,6 +368,7 @@ class Config(threading.local):
     memory_profile_lines: bool
     traceback_filtering: str
     memory_limit: int
+    chip_table: str
     verify_programs: bool
     dump_to: str
     enable_compilation_cache: bool

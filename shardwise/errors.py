@@ -10,6 +10,7 @@ __all__ = [
     "ConcretizationTypeError",
     "CorruptCheckpoint",
     "DeviceMismatchError",
+    "HardwareError",
     "JAXIndexError",
     "JAXTypeError",
     "JaxRuntimeError",
@@ -150,6 +151,10 @@ class UnboundAxisError(NameError):
 
 class MissingRuleError(NotImplementedError):
     """An op lacks a rule that a transformation needs; the message names the method to define."""
+
+
+class HardwareError(ValueError):
+    """The name of hardware is unknown, or a table of chips cannot be read."""
 
 
 class StrategyError(ValueError):

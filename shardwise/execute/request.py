@@ -16,7 +16,7 @@ from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.ops.shape.constants import ArrayConstant
 from shardwise.compiler.pipeline import Stages, run_stages
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.plan.hardware import CPU, chip_of
+from shardwise.compiler.plan.hardware import chip_of
 from shardwise.compiler.propagate.refine import refine_program
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, absent_mesh, device_grid
@@ -413,7 +413,7 @@ def _memory_limit(chip: Chip) -> int | None:
     limit = config.memory_limit
     if limit:
         return None if limit < 0 else limit
-    return None if chip is CPU else chip.memory
+    return None if chip.platform == "cpu" else chip.memory
 
 
 def _constrained(request: Request, target: Target) -> Program:

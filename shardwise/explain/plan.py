@@ -1,6 +1,7 @@
 """explain: show the plan of a function: every collective with its bytes, time, line and reason."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
@@ -13,6 +14,7 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.render_hooks import HtmlReport, renderers
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.config import config
 from shardwise.execute.executor import LoweredRequest, as_array, lower_request
 from shardwise.execute.request import Request
 from shardwise.lazy import lazy_module
@@ -94,15 +96,16 @@ class Explanation(HtmlReport):
 
 
 def explain(
-    function: Callable[..., Any] | Lowered, *, hardware: str | None = None, advise: bool = True
+    function: Callable[..., Any] | Lowered, *, hardware: str | Chip | None = None, advise: bool = True
 ) -> Callable[..., Explanation]:
     """Return a function that prints and returns the plan of `function` for given arguments, without running it.
 
     Args:
         function: the function, jitted or not, or a lowered or compiled one, which needs no arguments:
             `explain(compiled)()`.
-        hardware: the hardware to plan for ("h100", "v5e", …); by default, the devices of the arguments. The layouts of
-            a lowered or compiled function stay the same; only its times are estimated for that hardware.
+        hardware: the hardware to plan for ("h100", "v5e", …, or the path of a table of chips); by default, the devices
+            of the arguments. The function is traced for its platform. A lowered or compiled function stays the same;
+            only its times are estimated for that hardware.
         advise: whether to plan again with constraints around the costliest collective, and with other layouts of
             arguments, to advise the best ones.
 
@@ -110,7 +113,7 @@ def explain(
         A function of the same arguments as `function`, which returns an Explanation.
 
     Raises:
-        ValueError: if the hardware is not known.
+        HardwareError: if the hardware is not known.
 
     Example:
         >>> x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
@@ -137,14 +140,15 @@ def prepare(
     keywords: dict[str, Any],
     chip: Chip | None,
 ) -> LoweredRequest:
-    """Plan a function for given arguments on a chip, by default that of their devices.
+    """Plan a function for given arguments on a chip, by default that of their devices. It is traced for its platform.
 
     A lowered or compiled function is already planned, and needs no arguments.
     """
     if isinstance(function, (Lowered, Compiled)):
         return function._prepared
     jitted = function if isinstance(function, Jitted) else jit(function)
-    request, traced = jitted.request(args, keywords)
+    with nullcontext() if chip is None else config.override("target_platform", chip.platform):
+        request, traced = jitted.request(args, keywords)
     if jitted is not function:
         request = _with_all_results(request)
     return lower_request(request, [as_array(x) for x in traced.captured], chip)

@@ -99,7 +99,7 @@ class Simulation(HtmlReport):
 def simulate(
     function: Callable[..., Any] | Lowered | Compiled,
     *,
-    hardware: str,
+    hardware: str | Chip,
     mesh: AbstractMesh | Mesh | None = None,
     overlap: bool | None = None,
 ) -> Callable[..., Simulation]:
@@ -107,7 +107,8 @@ def simulate(
 
     Args:
         function: the function, jitted or not, or a lowered or compiled one, which needs no arguments.
-        hardware: the chip to predict for ("h100", "v5e", …).
+        hardware: the chip to predict for: a name ("h100", "v5e", …) of the built-in table or of the table of the
+            setting `chip_table`, or the path of a table (`docs/simulate.md`).
         mesh: the mesh to predict for. The shardings of the arguments are those of the same specs on this mesh, so
             that a function for 8 devices can be simulated on 512. By default, the mesh of the arguments.
         overlap: whether collectives run beside compute; by default, as the hardware does.
@@ -117,7 +118,8 @@ def simulate(
         ShapeDtypeStructs with shardings on an abstract mesh.
 
     Raises:
-        ValueError: if the hardware is not known, or if a mesh is given for a lowered or compiled function.
+        HardwareError: if the hardware is not known, or if a table is not valid.
+        ValueError: if a mesh is given for a lowered or compiled function.
 
     Example:
         >>> mesh = jax.sharding.AbstractMesh((64,), ("data",))

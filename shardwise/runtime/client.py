@@ -226,14 +226,16 @@ def process_count(backend: str | None = None) -> int:
 def default_backend() -> str:
     """Return the platform that programs run on.
 
+    While `simulate` or `explain` traces a function for other hardware, it is the platform of that hardware.
+
     Returns:
-        "cpu" or "gpu".
+        "cpu" or "gpu"; for other hardware also "tpu".
 
     Example:
         >>> jax.default_backend()
         'cpu'
     """
-    return platform_of(clients.get().devices()[0])
+    return config.target_platform or platform_of(clients.get().devices()[0])
 
 
 def platform_of(device: Any) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import run_stages
-from shardwise.compiler.plan.hardware import CHIPS, CPU
+from shardwise.compiler.plan.hardware import CPU, built_in_chips
 from shardwise.compiler.report.replan import replan_with_pin
 from shardwise.compiler.report.report import report
 from shardwise.compiler.shardings.spec import pin_of
@@ -34,7 +34,7 @@ def stages_of(case):
 def check(case):
     stages = stages_of(case)
     rng = Random(case.seed)
-    chip = rng.choice(list(CHIPS.values()))
+    chip = rng.choice(list(built_in_chips().values()))
     found = report(stages.sharded, stages.plan, stages.local, chip, donated=stages.module.aliases)
     steps, alive = found.timeline.steps, found.timeline.alive
     assert found.wire_bytes == pytest.approx(stages.local.counts()["wire bytes"])

@@ -119,3 +119,35 @@ def test_lowered_functions_need_no_arguments():
 def test_unknown_hardware_is_an_error():
     with pytest.raises(ValueError, match="unknown hardware 'h10'"):
         sw.simulate(lambda x: x, hardware="h10")
+
+
+def attend(q):
+    return sw.nn.dot_product_attention(q, q, q, is_causal=True, implementation="cudnn")
+
+
+def test_a_function_is_traced_for_the_platform_of_the_hardware():
+    """This machine has no GPU: the fused kernel of GPUs is simulated anyway, and refused where the function runs."""
+    q = sw.ShapeDtypeStruct((2, 1024, 8, 64), BF16)
+    step = sw.jit(attend)
+    run = sw.simulate(step, hardware="h100")(q)
+    assert [row.op for row in run.plan.timeline.steps] == ["fused_attention"]
+    assert sw.explain(step, hardware="h100", advise=False)(q).plan.seconds == run.seconds
+    for call in (sw.simulate(step, hardware="v5e"), sw.simulate(step, hardware="cpu"), step.lower):
+        with pytest.raises(NotImplementedError, match=r"the platform is '(tpu|cpu)'"):
+            call(q)
+    mesh = AbstractMesh((4,), ("data",))
+    sharded = on(mesh, P(None, None, "data"), *q.shape)
+    assert sw.simulate(step, hardware="a100")(sharded).flops == run.flops / 4
+
+
+def test_traces_for_another_platform_are_not_run_here():
+    def choose(x):
+        return lax.platform_dependent(x, cpu=lambda x: x + 1, gpu=lambda x: x @ x, tpu=lambda x: x * 2)
+
+    step = sw.jit(choose)
+    x = np.ones((4, 4), np.float32)
+    names = {name: sw.simulate(step, hardware=name)(x).plan.timeline.steps[0].op for name in ("h100", "v5e", "cpu")}
+    assert names == {"h100": "dot", "v5e": "mul", "cpu": "add"}
+    assert np.array_equal(step(x), x + 1)
+    assert sw.default_backend() == "cpu"
+    assert sw.simulate(lambda x: x @ x if sw.default_backend() == "gpu" else x, hardware="h100")(x).flops == 2 * 4**3

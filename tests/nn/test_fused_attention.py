@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.nn import attention
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -14,8 +13,9 @@ class TestFusedKernel:
     """On CPU the fused op runs its reference program instead of cuDNN's kernel."""
 
     @pytest.fixture(autouse=True)
-    def pretend_gpu(self, monkeypatch):
-        monkeypatch.setattr(attention, "default_backend", lambda: "gpu")
+    def trace_for_gpu(self):
+        with sw.config.override("target_platform", "gpu"):
+            yield
 
     @pytest.mark.table(default=1)
     @pytest.mark.parametrize("causal", [False, True])

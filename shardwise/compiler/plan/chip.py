@@ -55,6 +55,7 @@ class Chip:
         attention_fraction: the fraction of the peak flops that fused attention reaches.
         kernel_gap: seconds between the end of a kernel and the start of the next.
         overlaps: whether collectives run beside compute.
+        platform: the platform that programs for it are traced for: "cpu", "gpu" or "tpu".
     """
 
     name: str
@@ -73,6 +74,7 @@ class Chip:
     attention_fraction: float = 1.0
     kernel_gap: float = 0.0
     overlaps: bool = False
+    platform: str = "cpu"
 
     @property
     def sending_rate(self) -> float:

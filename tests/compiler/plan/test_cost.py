@@ -10,7 +10,7 @@ from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.control.region_boundary import Stack
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.plan.cost import COMBINED_REDUCTIONS, FORBIDDEN, TO_PARTIAL, Costs, compute_cost, reshard_cost
-from shardwise.compiler.plan.hardware import CHIPS, CPU, chip
+from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED
 from shardwise.compiler.reduction import MAX, SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -78,7 +78,7 @@ def test_a_loop_writes_one_slice_of_a_stack_per_iteration():
     assert compute_cost(stack, 1, COSTS) == COSTS.memory_byte * UNSHARDED.nbytes
 
 
-@pytest.mark.parametrize("name", CHIPS)
+@pytest.mark.parametrize("name", built_in_chips())
 def test_costs_are_seconds_times_the_bandwidth_of_fast_links(name):
     """All costs are the seconds of the chip's figures times the rate at which it sends."""
     this, mesh = chip(name), AbstractMesh((4, 1 << 16, 2), ("far", "middle", "near"))

@@ -1,0 +1,201 @@
+"""Tables of chips: TOML files with one entry per chip, which users can write by hand.
+
+    [my-h100]
+    extends = "h100"          # the figures that the entry does not have are those of this chip
+    product_fraction = 0.72
+    slow_link = { bandwidth = 25e9, latency = 6e-6 }
+
+The fields are those of `Chip`. An entry without `extends` needs all fields that have no default.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from shardwise.compiler.plan.chip import Chip, Link
+from shardwise.errors import HardwareError
+
+PLATFORMS = ("cpu", "gpu", "tpu")
+_FIELDS = {field.name: field for field in fields(Chip) if field.name != "name"}
+_LINK_FIELDS = tuple(field.name for field in fields(Link))
+_EXTENDS = "extends"
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_HEADER = re.compile(r"\s*\[\s*(.+?)\s*\]\s*(#.*)?")
+
+
+def read_chips(path: str | Path, known: Mapping[str, Chip]) -> dict[str, Chip]:
+    """Return the chips of a table by name.
+
+    Args:
+        path: the file.
+        known: the chips that entries may extend, besides the entries before them. Entries cannot have their names.
+
+    Raises:
+        HardwareError: if the file cannot be read or is no TOML, or if a field is unknown, missing or not valid.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise HardwareError(f"the table of chips {str(path)!r} cannot be read: {reason}") from error
+    return parse_chips(text, str(path), known)
+
+
+def parse_chips(text: str, path: str, known: Mapping[str, Chip]) -> dict[str, Chip]:
+    """Return the chips of the text of a table. `path` is for messages."""
+    try:
+        entries = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise HardwareError(f"the table of chips {path!r} is not valid TOML: {error}") from error
+    chips: dict[str, Chip] = {}
+    for name, entry in entries.items():
+        where = f"{path}: entry [{name}]"
+        if not isinstance(entry, dict):
+            raise HardwareError(f"{path}: {name!r} must be an entry: a line [name], and below it the fields of a chip")
+        if name.lower() in known:
+            raise HardwareError(f"{where} has the name of a built-in chip: choose another, such as {f'my-{name}'!r}")
+        chips[name.lower()] = _chip(name.lower(), entry, where, {**known, **chips})
+    return chips
+
+
+def format_chip(chip: Chip, comment: str = "") -> str:
+    """Return a chip as an entry of a table. `comment` is text above it."""
+    lines = [f"# {line}" for line in comment.splitlines()]
+    lines.append(f"[{_key(chip.name)}]")
+    for name, field in _FIELDS.items():
+        value = getattr(chip, name)
+        if field.default is MISSING or value != field.default:
+            lines.append(f"{name} = {_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def write_chip(path: str | Path, chip: Chip, known: Mapping[str, Chip], comment: str = "") -> None:
+    """Write a chip to a table. An entry of the same name is replaced; the others stay.
+
+    Args:
+        path: the file. It and its folder are created if they do not exist.
+        chip: the chip.
+        known: the chips that entries may extend.
+        comment: text above the entry.
+
+    Raises:
+        HardwareError: if the file holds something else than a table of chips.
+        OSError: if the file cannot be written.
+    """
+    path = Path(path)
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    parse_chips(before, str(path), known)
+    text = _with_entry(before, chip.name, format_chip(chip, comment))
+    parse_chips(text, str(path), known)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _chip(name: str, entry: Mapping[str, Any], where: str, known: Mapping[str, Chip]) -> Chip:
+    for field in entry:
+        if field not in _FIELDS and field != _EXTENDS:
+            near = get_close_matches(field, [*_FIELDS, _EXTENDS], 1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Fields: {', '.join([_EXTENDS, *_FIELDS])}."
+            raise HardwareError(f"{where} has an unknown field {field!r}. {hint}")
+    values = {field: _checked(field, value, where) for field, value in entry.items() if field != _EXTENDS}
+    if _EXTENDS in entry:
+        base = entry[_EXTENDS]
+        if base not in known:
+            raise HardwareError(f"{where}: extends must be one of {', '.join(map(repr, known))}, not {base!r}")
+        return replace(known[base], name=name, **{"device_kinds": (), **values})
+    needed = [field.name for field in _FIELDS.values() if field.default is MISSING]
+    if missing := [field for field in needed if field not in values]:
+        raise HardwareError(f"{where} needs {', '.join(missing)}; or `extends`, the name of a chip that has them")
+    return Chip(name, **values)
+
+
+def _checked(field: str, value: Any, where: str) -> Any:
+    """Return the value of a field in the type that `Chip` has, or raise an error."""
+    if field in ("fast_link", "slow_link"):
+        if not isinstance(value, dict) or {*value} != {*_LINK_FIELDS}:
+            raise HardwareError(
+                f"{where}: {field} must have bandwidth and latency, as {{ bandwidth = 50e9, latency = 6e-6 }}, "
+                f"not {value!r}"
+            )
+        checked = {part: _checked_number(f"{field}.{part}", value[part], where) for part in _LINK_FIELDS}
+        return Link(**checked)
+    if field == "device_kinds":
+        if not isinstance(value, list) or not all(isinstance(kind, str) for kind in value):
+            raise HardwareError(f'{where}: {field} must be a list of strings, as ["H100"], not {value!r}')
+        return tuple(value)
+    if field == "platform":
+        if value not in PLATFORMS:
+            raise HardwareError(f"{where}: platform must be one of {', '.join(map(repr, PLATFORMS))}, not {value!r}")
+        return value
+    if field == "overlaps":
+        if not isinstance(value, bool):
+            raise HardwareError(f"{where}: overlaps must be true or false, not {value!r}")
+        return value
+    return _checked_number(field, value, where)
+
+
+def _checked_number(field: str, value: Any, where: str) -> float | int:
+    last = field.rpartition(".")[2]
+    is_valid: Callable[[float], bool]
+    if last in ("memory", "cores", "fast_domain_size"):
+        expected, is_valid = "an integer of at least 1", lambda number: number == int(number) and number >= 1
+    elif last.endswith("_fraction"):
+        expected, is_valid = "a number above 0 and at most 1", lambda number: 0 < number <= 1
+    elif last in ("kernel_gap", "latency"):
+        expected, is_valid = "a number of seconds, at least 0", lambda number: 0 <= number < float("inf")
+    else:
+        expected, is_valid = "a number above 0", lambda number: 0 < number < float("inf")
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or value != value or abs(value) == float("inf"):
+        raise HardwareError(f"{where}: {field} must be {expected}, not {value!r}")
+    if not is_valid(value):
+        raise HardwareError(f"{where}: {field} must be {expected}, not {value!r}")
+    return int(value) if expected.startswith("an integer") else float(value)
+
+
+def _value(value: Any) -> str:
+    """Return a value as TOML."""
+    if isinstance(value, Link):
+        return f"{{ bandwidth = {value.bandwidth:.4g}, latency = {value.latency:.4g} }}".replace("e+", "e")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return _number(value)
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+def _number(value: float) -> str:
+    text = f"{value:.4g}".replace("e+", "e")
+    return text if any(mark in text for mark in ".e") else f"{text}.0"
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name)
+
+
+def _with_entry(text: str, name: str, entry: str) -> str:
+    """Return the text of a table with an entry, in the place of the one of this name or at the end."""
+    result: list[str] = []
+    comment: list[str] = []  # comments and empty lines, which belong to the next header if one follows
+    is_replaced = False
+    for line in text.splitlines(keepends=True):
+        match = _HEADER.fullmatch(line.rstrip("\n"))
+        if match:
+            is_replaced = match[1].strip("\"'").lower() == name
+            comment = ["\n" if result else ""] if is_replaced else comment
+        if line.startswith("#") or not line.strip():
+            comment.append(line)
+        elif match and is_replaced:
+            result += [*comment, entry]
+        elif not is_replaced:
+            result += [*comment, line]
+        if line.strip() and not line.startswith("#"):
+            comment = []
+    text = "".join(result + comment).rstrip("\n")
+    if entry in result:
+        return f"{text}\n"
+    return f"{text}\n\n{entry}" if text else entry
