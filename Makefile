@@ -19,7 +19,7 @@ MAKEFLAGS += --jobs=2
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
-.PHONY: venv demo demo-processes test test-versions test-ecosystem faults soak slow coverage fuzz bench format clean
+.PHONY: venv demo demo-processes test style types test-users test-all test-versions test-ecosystem faults soak slow coverage fuzz bench format clean
 
 venv: .venv/.checks-installed
 
@@ -30,16 +30,25 @@ demo: .venv/.demo-installed
 demo-processes: .venv/.demo-installed
 	$(BIN)/shardwise launch -n 2 --devices-per-process 4 examples/transformer_processes.py
 
-test: .venv/.checks-installed .venv-nojax/.checks-installed
+# Types are checked while the users' tests run; all other tests start when both have passed.
+test: test-all
+
+style: .venv/.checks-installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: style
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow" $(USERS:%=--ignore=%)
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "jax and not slow" $(USERS)
+
+test-users: style .venv-nojax/.checks-installed
 	@echo "What users reach, where jax is not installed:"
 	$(NOJAX)/python -c 'from importlib.util import find_spec; assert not find_spec("jax"), "jax is importable here"'
 	$(NOJAX)/pytest -n $(WORKERS) --dist worksteal -m "not jax and not slow" $(USERS)
+
+test-all: types test-users
+	@echo "All other tests, where jax is an oracle:"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow" $(USERS:%=--only-with-jax=%)
 
 # The users' tests with the oldest and the newest supported jaxlib and those between, each where its Python is installed.
 test-versions:

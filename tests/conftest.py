@@ -33,9 +33,25 @@ def explicit_mesh():
         yield mesh
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--only-with-jax",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="of the tests under PATH, run only those that compare with jax; may be given several times",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
-def pytest_collection_modifyitems(items):
-    """Mark the cases of a table after the first `default` ones as slow."""
+def pytest_collection_modifyitems(config, items):
+    """Mark the cases of a table after the first `default` ones as slow, and apply `--only-with-jax`."""
+    paths = [config.rootpath / path for path in config.getoption("only_with_jax")]
+    items[:] = [
+        item
+        for item in items
+        if item.get_closest_marker("jax") or not any(item.path.is_relative_to(path) for path in paths)
+    ]
     seen = Counter()
     for item in items:
         if (table := item.get_closest_marker("table")) is None:

@@ -22,17 +22,17 @@ def code_of(document: str) -> str:
     [
         "README.md",
         "CONTRIBUTING.md",
-        "docs/attention.md",
+        pytest.param("docs/attention.md", marks=pytest.mark.slow),
         "docs/collective-matmul.md",
         "docs/ecosystem.md",
         "docs/explicit.md",
         "docs/manual.md",
         "docs/memory.md",
-        "docs/mixture-of-experts.md",
+        pytest.param("docs/mixture-of-experts.md", marks=pytest.mark.slow),
         "docs/own-ops.md",
-        "docs/pipeline.md",
+        pytest.param("docs/pipeline.md", marks=pytest.mark.slow),
         "docs/plans.md",
-        "docs/vocabulary.md",
+        pytest.param("docs/vocabulary.md", marks=pytest.mark.slow),
     ],
 )
 def test_python_code_runs_and_prints_the_shown_output(document, tmp_path):
@@ -65,6 +65,7 @@ def run_processes(command: list[str], folder: Path, **variables: str) -> subproc
     )
 
 
+@pytest.mark.slow
 def test_multi_process_code_runs_under_the_launcher(tmp_path):
     (tmp_path / "train.py").write_text(code_of(MULTI_PROCESS))
     (command,) = [line for line in (ROOT / MULTI_PROCESS).read_text().splitlines() if line.endswith("4 train.py")]

@@ -308,7 +308,11 @@ def test_a_port_in_use_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("exit", r"process 1 failed first: it ended with exit code 0 while others still ran \(a premature exit\)"),
+        pytest.param(
+            "exit",
+            r"process 1 failed first: it ended with exit code 0 while others still ran \(a premature exit\)",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "fail", r"process 1 failed first: it raised ValueError: one rank only, after step 2", marks=pytest.mark.slow
         ),

@@ -285,7 +285,7 @@ def test_zigzag_balances_causal_attention(mesh):
     assert counted(True, "zigzag") == 2.5 * block
 
 
-@pytest.mark.table(default=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_memory_grows_linearly_with_the_sequence_of_a_device(mesh, causal):
     """With 16,384 and 32,768 positions per device."""
