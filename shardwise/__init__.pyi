@@ -2,6 +2,7 @@ from shardwise import (
     core as core,
     custom_batching as custom_batching,
     custom_derivatives as custom_derivatives,
+    data as data,
     debug as debug,
     checkpoints as checkpoints,
     distributed as distributed,

@@ -9,7 +9,10 @@ __all__ = [
     "CheckpointMismatch",
     "ConcretizationTypeError",
     "CorruptCheckpoint",
+    "DataError",
+    "DataStateMismatch",
     "DeviceMismatchError",
+    "EndOfDataError",
     "HardwareError",
     "JAXIndexError",
     "JAXTypeError",
@@ -162,6 +165,43 @@ class StrategyError(ValueError):
 
     Examples are an unknown path or mesh axis, and a size that is not divisible.
     """
+
+
+class DataError(ValueError):
+    """A data source, or a batch of it, is not valid, or it does not fit the devices.
+
+    Examples are ragged leaves, a batch size that is not divisible, and a file of tokens with another dtype.
+    """
+
+
+class EndOfDataError(DataError):
+    """A data source ended before the number of batches that was asked for.
+
+    Attributes:
+        delivered: how many batches it had.
+        expected: how many were asked for.
+    """
+
+    def __init__(self, delivered: int, expected: int):
+        super().__init__(
+            f"the source ended after {delivered} of {expected} batches: pass more data, epochs=None to go through it "
+            "again, or fewer steps"
+        )
+        self.delivered, self.expected = delivered, expected
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return EndOfDataError, (self.delivered, self.expected)
+
+
+class DataStateMismatch(DataError):
+    """The saved state of a data iterator belongs to another dataset, seed or batch size. `differences` lists them."""
+
+    def __init__(self, message: str, differences: tuple[str, ...]):
+        super().__init__(message)
+        self.differences = differences
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DataStateMismatch, (str(self), self.differences)
 
 
 class CheckpointError(RuntimeError):

@@ -24,6 +24,7 @@ def code_of(document: str) -> str:
         "CONTRIBUTING.md",
         pytest.param("docs/attention.md", marks=pytest.mark.slow),
         "docs/collective-matmul.md",
+        "docs/data.md",
         "docs/ecosystem.md",
         "docs/explicit.md",
         "docs/manual.md",

@@ -19,6 +19,7 @@ from shardwise import (
     ad_checkpoint,
     checkpoints,
     custom_batching,
+    data,
     debug,
     distributed,
     dlpack,
@@ -52,7 +53,7 @@ NAMESPACES: list[ModuleType] = [
 NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := getattr(scipy.stats, name), ModuleType)]
 # Classes of these modules also have examples.
 WITH_CLASSES: list[ModuleType] = [
-    *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, strategies, parallel),
+    *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, data, strategies, parallel),
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
     *(custom_batching, image, ref, scipy.interpolate, scipy.spatial.transform),
     *(serialization, tensorstore_impl),

@@ -1,0 +1,124 @@
+"""Prefetching: how far the thread reads ahead, errors of the source, and the end of the thread."""
+
+import gc
+import subprocess
+import sys
+import threading
+import traceback
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise import P, data
+
+
+@pytest.fixture
+def rows(mesh):
+    return sw.NamedSharding(mesh, P("data"))
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "shardwise-prefetch"]
+
+
+class Recorded:
+    """Samples by index, with an event for each that is read, and the thread that reads them."""
+
+    def __init__(self, size, fails_at=None):
+        self.size, self.fails_at = size, fails_at
+        self.read = [threading.Event() for _ in range(size)]
+        self.threads = set()
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        self.threads.add(threading.current_thread())
+        self.read[index].set()
+        if index == self.fails_at:
+            raise OSError(f"cannot read sample {index}")
+        return np.int32(index)
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_a_thread_reads_a_bounded_number_of_batches_ahead(rows, prefetch):
+    source = Recorded(80)
+    with data.BatchIterator(source, rows, batch_size=4, prefetch=prefetch) as batches:
+        for number in range(4):
+            assert np.asarray(next(batches)).tolist() == list(range(4 * number, 4 * number + 4))
+            last = 4 * (number + 1 + prefetch)
+            assert source.read[last - 1].wait(60)  # the last sample of the batches that are read ahead
+            (thread,) = threads()
+            assert not any(event.is_set() for event in source.read[last:])
+        assert source.threads == {thread}
+    assert threads() == [] and not thread.is_alive()
+
+
+def test_an_exception_reaches_the_consumer_after_the_batches_before_it(rows):
+    for prefetch in (0, 2):
+        batches = data.BatchIterator(Recorded(40, fails_at=9), rows, batch_size=4, prefetch=prefetch)
+        assert [np.asarray(next(batches))[0] for _ in range(2)] == [0, 4]
+        for _ in range(2):
+            with pytest.raises(OSError, match="cannot read sample 9") as caught:
+                next(batches)
+        assert "__getitem__" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+        assert batches.state()["batches"] == 2  # a new iterator can continue there
+        batches.close()
+    assert threads() == []
+
+
+def test_the_thread_ends_with_its_iterator(rows):
+    batches = data.BatchIterator(Recorded(40), rows, batch_size=4)
+    next(batches)
+    (thread,) = threads()
+    del batches
+    gc.collect()
+    thread.join(60)
+    assert threads() == []
+    for _ in data.BatchIterator(Recorded(8), rows, batch_size=4):
+        pass
+    assert threads() == []  # at the end of the data
+    batches = data.BatchIterator(Recorded(40), rows, batch_size=4, steps=2)
+    assert len(list(batches)) == 2
+    assert threads() == []  # after the last step
+    next_batches = data.BatchIterator(Recorded(40), rows, batch_size=4)
+    next(next_batches)
+    next_batches.restore(next_batches.state())
+    assert threads() == []
+    next(next_batches)
+    next_batches.close()
+    next_batches.close()
+    assert threads() == []
+
+
+def test_iterators_of_the_source_are_closed(rows):
+    events = []
+
+    class Source:
+        def __iter__(self):
+            try:
+                yield from [np.arange(4)] * 10
+            finally:
+                events.append("closed")
+
+    batches = data.BatchIterator(Source(), rows)
+    next(batches)
+    batches.close()
+    gc.collect()
+    assert events == ["closed"] and threads() == []
+
+
+PROGRAM = """
+import numpy as np
+import shardwise as sw
+from shardwise import P, data
+rows = sw.NamedSharding(sw.make_mesh((4,), ("data",)), P("data"))
+batches = data.BatchIterator(np.arange(400), rows, batch_size=4, epochs=None)
+print(next(batches))
+"""
+
+
+def test_a_program_ends_while_the_thread_waits():
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "[0 1 2 3]\n", "")
