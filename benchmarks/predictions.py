@@ -1,16 +1,15 @@
 """Predicted and measured times of training steps on the accelerator of this machine.
 
-    python -m benchmarks.predictions [--json FILE]
+    python -m benchmarks.predictions [--hardware CHIP] [--json FILE]
 
-Measures the chip first (a large product, a stream, fused attention), then predicts every model by `simulate` with these
-figures, and times it. No figure is fitted to a model.
+Measures the chip first, as `shardwise calibrate` does, then predicts every model by `simulate` with these figures, and
+times it. No figure is fitted to a model.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,51 +20,16 @@ import shardwise.numpy as jnp
 from benchmarks import h200
 from shardwise import lax, nn
 from shardwise.compiler.plan import hardware
-from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.plan.chip_table import format_chip
+from shardwise.explain.calibrate import calibrate, random_array
 
 BF16 = jnp.bfloat16
 Model = tuple[str, Callable[..., Any], tuple[Any, ...]]
 
 
-def timed(function: Callable[..., Any], args: tuple[Any, ...], repeats: int = 20) -> float:
-    """Return the seconds of one call, the best of three series."""
-    jax.block_until_ready(function(*args))
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        for _ in range(repeats):
-            result = function(*args)
-        jax.block_until_ready(result)
-        times.append((time.perf_counter() - start) / repeats)
-    return min(times)
-
-
 def normal(*shape: int, dtype: Any = BF16, scale: float = 0.02) -> Any:
-    """Return random numbers, made on the device: the power that a product needs depends on its operands."""
-    key = jax.random.key(sum(shape))
-    return jax.jit(lambda: (jax.random.normal(key, shape, jnp.float32) * scale).astype(dtype))()
-
-
-def measure_chip(chip: Chip) -> Chip:
-    """Return the chip with the fractions that are measured on this device."""
-    n = 8192
-    product = timed(jax.jit(lambda x, y: x @ y), (normal(n, n), normal(n, n)))
-    stream = normal(1 << 28, dtype=jnp.float32)
-    copy = timed(jax.jit(lambda x: x + 1), (stream,))
-    q = normal(8, 2048, 16, 128)
-
-    def attend(q: Any, k: Any, v: Any) -> Any:
-        return jnp.sum(nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn").astype(jnp.float32))
-
-    attention = timed(jax.jit(jax.grad(attend, (0, 1, 2))), (q, q, q))
-    flops = 7 * 2 * 8 * 16 * 2048**2 * 128 / 2
-    ideal = replace(chip, attention_fraction=1.0, kernel_gap=0.0)
-    return replace(
-        chip,
-        product_fraction=2 * n**3 / product / chip.bf16_flops,
-        memory_fraction=2 * stream.nbytes / copy / chip.memory_bandwidth,
-        attention_fraction=ideal.attention_time(flops, 1024, 0, np.dtype(BF16)) / attention,
-    )
+    """Return random numbers, made on the device."""
+    return random_array(shape, dtype, scale)
 
 
 def gradient_step(loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,13 +159,11 @@ def models() -> Iterator[Model]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hardware", help="a chip that `shardwise calibrate` has written; by default, it is measured")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    chip = measure_chip(hardware.chip_of(jax.devices()[0].device_kind))
-    print(
-        f"{chip.name}: products reach {chip.product_fraction:.3f} of the peak, memory {chip.memory_fraction:.3f}, "
-        f"attention {chip.attention_fraction:.3f}"
-    )
+    chip = hardware.chip(options.hardware) if options.hardware else calibrate(report=print).chip
+    print(format_chip(chip))
     print(f"{'model':26} {'predicted':>11} {'measured':>11} {'error':>7}")
     rows = []
     for name, step, args in models():

@@ -14,13 +14,16 @@ from shardwise.launch.doctor import run_doctor
 from shardwise.launch.launcher import Launcher, python_command
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.script import run_script
+from shardwise.launch.simulate_parser import add_calibrate_arguments
 from shardwise.lazy import lazy_module
 from shardwise.version import __version__
 
 if TYPE_CHECKING:
     from shardwise.checkpoints import commands as checkpoint_commands
-else:  # it loads the API, rich and the checkpoints, which the other commands do not need
+    from shardwise.launch import simulate_commands
+else:  # they load the API, rich and the checkpoints, which the other commands do not need
     checkpoint_commands = lazy_module("shardwise.checkpoints.commands")
+    simulate_commands = lazy_module("shardwise.launch.simulate_commands")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _launch(parser, parsed)
         case "checkpoint":
             return checkpoint_commands.run_checkpoint_command(parsed)
+        case "calibrate":
+            return simulate_commands.run_calibrate(parsed)
         case _:
             return run_doctor(as_json=parsed.json)
 
@@ -81,6 +86,10 @@ def _parser() -> ArgumentParser:
 
     add_checkpoint_arguments(
         commands.add_parser("checkpoint", help="list, verify, compare, export and import checkpoints")
+    )
+
+    add_calibrate_arguments(
+        commands.add_parser("calibrate", help="measure the devices of this machine for `simulate`, and write a chip")
     )
 
     doctor = commands.add_parser("doctor", help="check this machine, and say how to fix what is wrong")

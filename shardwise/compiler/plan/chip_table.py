@@ -160,7 +160,7 @@ def _checked_number(field: str, value: Any, where: str) -> float | int:
 def _value(value: Any) -> str:
     """Return a value as TOML."""
     if isinstance(value, Link):
-        return f"{{ bandwidth = {value.bandwidth:.4g}, latency = {value.latency:.4g} }}".replace("e+", "e")
+        return f"{{ bandwidth = {_number(value.bandwidth)}, latency = {_number(value.latency)} }}"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -169,7 +169,8 @@ def _value(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    text = f"{value:.4g}".replace("e+", "e")
+    """Return a number with four digits: 4.5e11, 2e-6, 0.8."""
+    text = re.sub(r"e([+-])0*", lambda match: "e" + match[1].strip("+"), f"{value:.4g}")
     return text if any(mark in text for mark in ".e") else f"{text}.0"
 
 

@@ -1,0 +1,309 @@
+"""calibrate: measure the devices of this machine, for the cost model.
+
+Every figure is measured by a program that depends on it alone: large products, streams through memory, chains of small
+kernels, fused attention, all-reduces. No figure is fitted to a model that is predicted later. The peak rates of data
+sheets stay, and the fractions of them are measured. If the chip is not in the built-in table, the peak rates are the
+measured ones. Several sizes are measured: the rates are those of the largest, and links are fitted to all.
+"""
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+import shardwise.numpy as jnp
+from shardwise import random
+from shardwise._jaxlib import jaxlib_version
+from shardwise.api.differentiate import grad
+from shardwise.api.jit import jit
+from shardwise.api.placement import block_until_ready, device_put
+from shardwise.compiler.plan.chip import Chip, Link, hops
+from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip_of
+from shardwise.nn.attention import dot_product_attention
+from shardwise.runtime.client import default_backend, local_devices
+from shardwise.sharding import Mesh, NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+BF16: np.dtype[Any] = np.dtype(jnp.bfloat16)
+F32: np.dtype[Any] = np.dtype(np.float32)
+_SERIES = 3
+_DTYPES = {"bf16": BF16, "f32": F32}
+
+
+@final
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured.
+
+    Attributes:
+        products: the sizes n of products of n × n matrices.
+        streams: the numbers of f32 elements that are read and written.
+        kernel: the size n of the n × n matrices of a chain of small products.
+        chain: the number of these products.
+        attention: batch, length, heads and head dim of fused attention; None if the platform has no such kernel.
+        collectives: the bytes per device of all-reduces.
+        calls: the number of calls in a series, which are launched before the first one is awaited.
+    """
+
+    products: tuple[int, ...]
+    streams: tuple[int, ...]
+    kernel: int
+    chain: int
+    attention: tuple[int, int, int, int] | None
+    collectives: tuple[int, ...]
+    calls: int
+
+    @staticmethod
+    def of_platform(platform: str) -> "Sizes":
+        """Return the sizes for the devices of a platform."""
+        if platform == "cpu":
+            return Sizes((256, 512, 1024), (1 << 20, 1 << 22, 1 << 24), 16, 64, None, (1 << 10, 1 << 16, 1 << 22), 5)
+        attention = (8, 2048, 16, 128) if platform == "gpu" else None
+        collectives = tuple(1 << power for power in (12, 16, 20, 24, 28))
+        return Sizes((2048, 4096, 8192), (1 << 24, 1 << 26, 1 << 28), 256, 64, attention, collectives, 20)
+
+
+@final
+@dataclass(frozen=True)
+class Measurement:
+    """One measured program.
+
+    Attributes:
+        kind: what it measures: "product bf16", "product f32", "stream", "kernels", "attention" or "all_reduce".
+        size: the size, as in `Sizes`.
+        seconds: the time of one call.
+    """
+
+    kind: str
+    size: int
+    seconds: float
+
+    def __str__(self) -> str:
+        rates = {
+            "product": lambda: f"{2 * self.size**3 / self.seconds / 1e12:.4g} Tflop/s",
+            "stream": lambda: f"{8 * self.size / self.seconds / 1e9:.4g} GB/s",
+            "all_reduce": lambda: f"{self.size / self.seconds / 1e9:.4g} GB/s",
+        }
+        rate = rates.get(self.kind.split()[0])
+        return f"{self.kind} {self.size}: {self.seconds * 1e6:.6g} µs{f', {rate()}' if rate else ''}"
+
+
+@final
+@dataclass(frozen=True)
+class Calibration:
+    """The result of `calibrate`.
+
+    Attributes:
+        chip: the chip with the measured figures.
+        device_kind: the kind of the devices that were measured.
+        measurements: all that was measured.
+    """
+
+    chip: Chip
+    device_kind: str
+    measurements: tuple[Measurement, ...] = field(repr=False)
+
+    @property
+    def comment(self) -> str:
+        """The text above its entry in a table of chips."""
+        return f"Measured by `shardwise calibrate` on {self.device_kind}, jaxlib {jaxlib_version()}."
+
+
+def calibrate(
+    name: str = "", sizes: Sizes | None = None, report: Callable[[str], None] = lambda line: None
+) -> Calibration:
+    """Measure the local devices of this process.
+
+    Args:
+        name: the name of the chip; by default, that of the built-in chip or of the device kind, and "-measured".
+        sizes: what is measured; by default, sizes for the platform.
+        report: is called with a line for each measurement.
+    """
+    devices = local_devices()
+    device_kind = str(devices[0].device_kind)
+    sizes = sizes or Sizes.of_platform(default_backend())
+    base = _base(devices[0])
+    measurements: list[Measurement] = []
+    programs = list(_programs(sizes, len(devices)))
+    for number, (kind, size, make) in enumerate(programs, 1):
+        function, args = make()
+        measurements.append(Measurement(kind, size, _seconds_per_call(function, args, sizes.calls)))
+        report(f"[{number}/{len(programs)}] {measurements[-1]}")
+    chip = fit_chip(base, measurements, sizes, len(devices))
+    name = name or f"{base.name if base.name in built_in_chips() else _slug(device_kind)}-measured"
+    return Calibration(replace(chip, name=name.lower()), device_kind, tuple(measurements))
+
+
+def fit_chip(base: Chip, measurements: Sequence[Measurement], sizes: Sizes, devices: int) -> Chip:
+    """Return the chip with the measured figures.
+
+    Args:
+        base: the chip whose other figures stay.
+        measurements: the measured times.
+        sizes: what was measured.
+        devices: the number of devices of all-reduces.
+    """
+    times: dict[str, dict[int, float]] = {}
+    for measurement in measurements:
+        times.setdefault(measurement.kind, {})[measurement.size] = measurement.seconds
+    chip = _fit_memory(_without_losses(base), times["stream"])
+    chip = _fit_products(chip, times)
+    chip = _fit_gap(chip, times["kernels"], sizes)
+    if sizes.attention is not None:
+        chip = _fit_attention(chip, times["attention"], sizes.attention)
+    if devices > 1:
+        chip = _fit_links(chip, times["all_reduce"], devices)
+    return chip
+
+
+def _base(device: Any) -> Chip:
+    """Return the built-in chip of a device, or a chip whose peak rates will be the measured ones."""
+    known = chip_of(str(device.device_kind))
+    platform = default_backend()
+    if known is not CPU or platform == "cpu":
+        return known
+    memory = (device.memory_stats() or {}).get("bytes_limit", CPU.memory)
+    kinds, cores = (str(device.device_kind),), int(getattr(device, "core_count", 1))
+    return replace(CPU, name="", device_kinds=kinds, memory=memory, cores=cores, overlaps=True, platform=platform)
+
+
+def _has_data_sheet(chip: Chip) -> bool:
+    return chip.name in built_in_chips() and chip.name != CPU.name
+
+
+def _without_losses(chip: Chip) -> Chip:
+    return replace(chip, product_fraction=1.0, memory_fraction=1.0, attention_fraction=1.0, kernel_gap=0.0)
+
+
+def _fit_memory(chip: Chip, times: dict[int, float]) -> Chip:
+    size = max(times)
+    share = chip.memory_time(8.0 * size) / times[size]
+    if _has_data_sheet(chip) and share <= 1:
+        return replace(chip, memory_fraction=share)
+    return replace(chip, memory_bandwidth=chip.memory_bandwidth * share)
+
+
+def _fit_products(chip: Chip, times: dict[str, dict[int, float]]) -> Chip:
+    """Set the fraction of the peak that the largest product reaches in bf16, and the peak in f32.
+
+    The chip has one fraction: the peak in f32 is such that the same fraction of it is reached.
+    """
+    shares = {}
+    for name, dtype in _DTYPES.items():
+        n = max(times[f"product {name}"])
+        shares[name] = 2 * n**3 / times[f"product {name}"][n] / chip.flops(dtype)
+    if _has_data_sheet(chip) and shares["bf16"] <= 1:
+        f32_flops = chip.f32_flops * shares["f32"] / shares["bf16"]
+        return replace(chip, product_fraction=shares["bf16"], f32_flops=f32_flops)
+    return replace(chip, bf16_flops=chip.bf16_flops * shares["bf16"], f32_flops=chip.f32_flops * shares["f32"])
+
+
+def _fit_gap(chip: Chip, times: dict[int, float], sizes: Sizes) -> Chip:
+    """Fit the time of a small kernel that is not its work."""
+    n, seconds = sizes.kernel, times[sizes.kernel]
+    work = chip.product_time(1, n, n, n, 3.0 * BF16.itemsize * n * n, BF16)
+    return replace(chip, kernel_gap=max(0.0, seconds / sizes.chain - work))
+
+
+def _fit_attention(chip: Chip, times: dict[int, float], sizes: tuple[int, int, int, int]) -> Chip:
+    batch, length, heads, width = sizes
+    flops = 7 * 2 * batch * heads * length**2 * width / 2  # two products forward, five backward, of half the scores
+    seconds = replace(chip, kernel_gap=0.0).attention_time(flops, length / 2, 0.0, BF16)
+    return replace(chip, attention_fraction=min(1.0, seconds / times[length]))
+
+
+def _fit_links(chip: Chip, times: dict[int, float], devices: int) -> Chip:
+    """Fit bandwidth and latency of the fast links to the times of all-reduces, by least squares of relative errors."""
+    rows = [
+        (2 * (devices - 1) / devices * size / seconds, hops("all_reduce", devices) / seconds)
+        for size, seconds in times.items()
+    ]
+    inverse, latency = np.linalg.lstsq(np.array(rows), np.ones(len(rows)), rcond=None)[0]
+    size, seconds = max(times.items())
+    largest = 2 * (devices - 1) / devices * size / seconds
+    bandwidth = 1 / inverse if inverse > 0 else largest
+    latency = max(0.0, float(latency))
+    if _has_data_sheet(chip) and bandwidth <= chip.fast_link.bandwidth:
+        link = Link(chip.fast_link.bandwidth, latency)
+        return replace(chip, fast_link=link, link_fraction=float(bandwidth / link.bandwidth))
+    slow = Link(min(chip.slow_link.bandwidth, float(bandwidth)), max(chip.slow_link.latency, latency))
+    return replace(chip, fast_link=Link(float(bandwidth), latency), slow_link=slow, link_fraction=1.0)
+
+
+Program = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def _programs(sizes: Sizes, devices: int) -> Iterator[tuple[str, int, Callable[[], Program]]]:
+    """Return kind, size and a function that returns a program and its arguments, for everything to measure."""
+    for name, dtype in _DTYPES.items():
+        for n in sizes.products:
+            yield f"product {name}", n, partial(_product, n, dtype)
+    for count in sizes.streams:
+        yield "stream", count, partial(_stream, count)
+    yield "kernels", sizes.kernel, partial(_chain, sizes.kernel, sizes.chain)
+    if sizes.attention is not None:
+        yield "attention", sizes.attention[1], partial(_attention, *sizes.attention)
+    if devices > 1:
+        for nbytes in sizes.collectives:
+            yield "all_reduce", nbytes, partial(_all_reduce, nbytes)
+
+
+def _product(n: int, dtype: np.dtype[Any]) -> Program:
+    return jit(jnp.matmul), (random_array((n, n), dtype), random_array((n, n), dtype))
+
+
+def _stream(count: int) -> Program:
+    return jit(lambda x: x + 1), (random_array((count,), F32),)
+
+
+def _chain(n: int, count: int) -> Program:
+    def chain(x: Any, w: Any) -> Any:
+        for _ in range(count):
+            x = x @ w
+        return x
+
+    return jit(chain), (random_array((n, n), BF16), random_array((n, n), BF16))
+
+
+def _attention(batch: int, length: int, heads: int, width: int) -> Program:
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return jnp.sum(dot_product_attention(q, k, v, is_causal=True, implementation="cudnn").astype(F32))
+
+    q = random_array((batch, length, heads, width), BF16)
+    return jit(grad(loss, (0, 1, 2))), (q, q, q)
+
+
+def _all_reduce(nbytes: int) -> Program:
+    devices = local_devices()
+    mesh = Mesh(np.array(devices, object), "devices")
+    columns = max(1, nbytes // F32.itemsize)
+    rows = device_put(np.zeros((len(devices), columns), F32), NamedSharding(mesh, P("devices")))
+    return jit(lambda x: x.sum(0), out_shardings=NamedSharding(mesh, P())), (rows,)
+
+
+def random_array(shape: tuple[int, ...], dtype: Any, scale: float = 0.02) -> Any:
+    """Return random numbers, made on the device: the power that a product needs depends on its operands."""
+    key = random.key(math.prod(shape) % 2**31)
+    return jit(lambda: (random.normal(key, shape, F32) * scale).astype(dtype))()
+
+
+def _seconds_per_call(function: Callable[..., Any], args: tuple[Any, ...], calls: int) -> float:
+    """Return the seconds of one call, the best of some series of calls."""
+    block_until_ready(function(*args))  # compiles
+    times = []
+    for _ in range(_SERIES):
+        start = time.perf_counter()
+        for _ in range(calls):
+            result = function(*args)
+        block_until_ready(result)
+        times.append((time.perf_counter() - start) / calls)
+    return min(times)
+
+
+def _slug(device_kind: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", device_kind.lower()).strip("-")
