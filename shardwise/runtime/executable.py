@@ -68,7 +68,7 @@ class Executable:
         if processes is not None:
             text = f"devices: {[device.id for device in devices]}\noptions: {options}\n{module.text}"
             callback_error = callbacks.error if has_callbacks else None
-            launch = processes.guard(launch, local.program.name, text, callback_error)
+            launch = processes.guard(launch, local.program.name, text, has_collectives, callback_error)
         run = callbacks.run()(launch) if has_callbacks else launch
         self.run: Callable[[list[Any]], list[ArrayImpl]] = guard.guarded(run, devices)
 

@@ -10,10 +10,11 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, final
+from weakref import ref
 
 from shardwise._jaxlib import RuntimeFailure
 from shardwise.compiler.lower.hlo import without_locations
@@ -66,7 +67,14 @@ class _Program:
 class ProcessSet:
     """The launches of this process on a set of processes, of which it is one."""
 
-    def __init__(self, ranks: tuple[int, ...], member: Member, waiters: "Waiters", timeout: float):
+    def __init__(
+        self,
+        ranks: tuple[int, ...],
+        member: Member,
+        waiters: "Waiters",
+        collective_runs: "CollectiveRuns",
+        timeout: float,
+    ):
         self.name = ",".join(map(str, ranks))
         self.ranks = frozenset(ranks)
         self.count = 0  # launches
@@ -77,6 +85,7 @@ class ProcessSet:
         self._candidate: _Program | None = None  # the one that is compared
         self._member = member
         self._waiters = waiters
+        self._collective_runs = collective_runs
         self._timeout = timeout
 
     def guard(
@@ -84,6 +93,7 @@ class ProcessSet:
         launch: Callable[[list[Any]], Any],
         name: str,
         text: str,
+        has_collectives: bool,
         callback_error: Callable[[], BaseException | None] | None = None,
     ) -> Callable[[list[Any]], Any]:
         """Return a function that checks and counts a launch, and makes it.
@@ -93,6 +103,7 @@ class ProcessSet:
             name: the name of the program, for errors.
             text: everything that must be equal on all processes: the program, its devices and options. Source locations
             may differ.
+            has_collectives: whether the program waits for other processes.
             callback_error: returns the exception of a callback of the run in this process; None without callbacks.
         """
         program = _Program(name, without_locations(text))
@@ -115,6 +126,8 @@ class ProcessSet:
                     raise
                 self.explain(error, f"`{name}`")
                 raise
+            if has_collectives:
+                self._collective_runs.add(self.name, results)
             if callback_error is not None:
                 self._check_callbacks(name, count, callback_error())
             return results
@@ -174,6 +187,8 @@ class ProcessSet:
     def wait(self, awaited: Any, describe: Callable[[], str]) -> None:
         """Wait for buffers or a token of a run on this set, but no longer than the other processes live.
 
+        It returns at once if only this process is needed to complete the run.
+
         Args:
             awaited: the buffers or the token.
             describe: returns what is awaited, for errors.
@@ -182,6 +197,8 @@ class ProcessSet:
             PeerFailure: if a process fails before the run ends, or the run takes longer than the timeout.
             ProgramMismatch: if processes launched different programs.
         """
+        if self._collective_runs.have_ended():
+            return  # no run waits for another process
         is_ready = getattr(awaited, "is_ready", None)  # a token has none
         if is_ready is not None:
             for _ in range(_POLLS):
@@ -209,6 +226,38 @@ class ProcessSet:
         """Return the fingerprints of the last launches, by number from 1."""
         history = list(self.history)
         return dict(enumerate(history, self.count - len(history) + 1))
+
+
+@final
+class CollectiveRuns:
+    """The last run with collectives on each process set.
+
+    The processes of a set launch the same programs in the same order. So when this run has ended, all of them have
+    launched the earlier ones, and no run on this set waits for a launch.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, ref[Any] | None] = {}  # to a result; None if the run has none
+        self._ended: dict[str, ref[Any]] = {}  # the last ones that are known to have ended
+
+    def add(self, processes: str, results: Sequence[Any]) -> None:
+        """Note a run on a set of processes, and its results."""
+        self._last[processes] = ref(results[0]) if results else None
+
+    def have_ended(self) -> bool:
+        """Return whether the runs are known to have ended on all sets."""
+        return all(self._has_ended(*each) for each in tuple(self._last.items()))
+
+    def _has_ended(self, processes: str, last: "ref[Any] | None") -> bool:
+        if last is None:
+            return False
+        if self._ended.get(processes) is last:
+            return True
+        result = last()
+        if result is None or result.is_deleted() or not result.is_ready():
+            return False
+        self._ended[processes] = last
+        return True
 
 
 @final

@@ -30,11 +30,13 @@ class _ProcessSets:
         self._sets: dict[tuple[int, ...], process_set.ProcessSet] = {}
         self._timeout = 0.0
         self._waiters: process_set.Waiters | None = None
+        self._collective_runs: process_set.CollectiveRuns | None = None
 
     def connect(self, member: "Member", timeout: float) -> None:
         """Check launches on several processes from now on. `timeout` is the time to wait for one, in seconds."""
         self.member, self._timeout, self._sets = member, timeout, {}
         self._waiters = process_set.Waiters()
+        self._collective_runs = process_set.CollectiveRuns()
         member.launches = self._progress
         member.on_failure = self._waiters.wake_all
         member.answers.update(program=self._program, launch=self._launch, history=self._history)
@@ -48,8 +50,10 @@ class _ProcessSets:
         if self.member is None or len(ranks) < 2 or self.member.rank not in ranks:
             return None
         if ranks not in self._sets:
-            assert self._waiters is not None
-            self._sets[ranks] = process_set.ProcessSet(ranks, self.member, self._waiters, self._timeout)
+            assert self._waiters is not None and self._collective_runs is not None
+            self._sets[ranks] = process_set.ProcessSet(
+                ranks, self.member, self._waiters, self._collective_runs, self._timeout
+            )
         return self._sets[ranks]
 
     def explain(self, error: RuntimeFailure, where: str) -> None:

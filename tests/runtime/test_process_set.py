@@ -1,12 +1,13 @@
 """ProcessSet: waits for runs of several processes, with values and a connection that are simulated here."""
 
+import gc
 import threading
 
 import pytest
 
 from shardwise.errors import PeerFailure, ProgramMismatch
 from shardwise.runtime import process_set
-from shardwise.runtime.process_set import ProcessSet, Waiters
+from shardwise.runtime.process_set import CollectiveRuns, ProcessSet, Waiters
 
 WAIT = 300  # seconds; no test waits so long if it passes
 
@@ -40,6 +41,9 @@ class Value:
         self.asked += 1
         return self.set.is_set() or (self.polls is not None and self.asked > self.polls)
 
+    def is_deleted(self):
+        return False
+
     def block_until_ready(self):
         assert self.set.wait(WAIT)
 
@@ -57,8 +61,14 @@ class CountingWaiters(Waiters):
         return super().wait(awaited, has_failed, timeout)
 
 
-def processes(member=None, waiters=None, timeout=WAIT):
-    return ProcessSet((0, 1), member or Member(), waiters or CountingWaiters(), timeout)
+RUNNING = Value()  # the result of a run that waits for another process
+
+
+def processes(member=None, waiters=None, timeout=WAIT, results=(RUNNING,), runs=None):
+    """Return a set of processes after a run with collectives that has these results."""
+    runs = runs or CollectiveRuns()
+    runs.add("0,1", results)
+    return ProcessSet((0, 1), member or Member(), waiters or CountingWaiters(), runs, timeout)
 
 
 def test_a_value_that_is_ready_soon_is_awaited_without_another_thread():
@@ -113,3 +123,44 @@ def test_a_wait_that_takes_too_long_asks_for_the_culprit():
         processes(timeout=0.1).wait(value, lambda: "this f32[8]")
     assert (caught.value.rank, caught.value.step) == (1, 7)
     value.set.set()
+
+
+def test_no_thread_waits_when_the_runs_with_collectives_have_ended():
+    waiters, value, run = CountingWaiters(), Value(), Value(polls=1)
+    one = processes(waiters=waiters, results=[run])
+    waiters.then = value.set.set
+    one.wait(value, str)  # the run is active
+    assert (waiters.waits, run.asked) == (1, 1)
+    for _ in range(3):
+        one.wait(Value(), str)
+    assert (waiters.waits, run.asked) == (1, 2)
+
+
+class Donated(Value):
+    def is_deleted(self):
+        return True
+
+
+@pytest.mark.parametrize("kind", ["no results", "dropped", "donated"])
+def test_a_run_whose_end_is_unknown_counts_as_active(kind):
+    results = {"no results": [], "dropped": [Value(polls=0)], "donated": [Donated(polls=0)]}[kind]
+    runs = CollectiveRuns()
+    runs.add("0,1", results)
+    if kind == "dropped":
+        results.clear()
+        gc.collect()
+    assert not runs.have_ended()
+
+
+def test_any_set_may_have_an_active_run():
+    """A value of one set may depend on a run of another one."""
+    runs, ended, active = CollectiveRuns(), Value(polls=0), Value()
+    assert runs.have_ended()
+    runs.add("0,1", [ended])
+    assert runs.have_ended()
+    runs.add("0,2", [active])
+    assert not runs.have_ended()
+    active.set.set()
+    assert runs.have_ended()
+    runs.add("0,1", [RUNNING])
+    assert not runs.have_ended()
