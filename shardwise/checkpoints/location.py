@@ -5,10 +5,11 @@ by a marker that is written last. Before that, no reader sees it.
 """
 
 import os
+import re
 import secrets
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, final
 from urllib.parse import urlsplit
@@ -20,7 +21,11 @@ ts: Any = lazy_module("tensorstore")
 
 MANIFEST = "manifest.json"
 MARKER = "committed"
-_SCHEMES = ("s3", "gs")
+_DRIVERS = {"s3": "s3", "gs": "gcs"}  # TensorStore's, by scheme
+_TOKEN = re.compile("[0-9a-f]{16}")  # the name of the prefix that holds the files of a checkpoint
+# Requests for markers and manifests are repeated for half a minute, with 1, 2, 4 … seconds between: a wrong address is
+# an error soon. TensorStore repeats those for arrays for many minutes.
+_RETRIES = {"max_retries": 5}
 _PARTIAL = ".partial-"  # begins the names of folders of checkpoints that are not committed
 
 
@@ -37,9 +42,12 @@ def location_of(path: str | os.PathLike[str]) -> "Location":
         return Folder(Path(urlsplit(text).path).absolute())
     if "://" not in text:
         return Folder(Path(text).absolute())
-    if scheme not in _SCHEMES:
+    if scheme not in _DRIVERS:
         raise CheckpointError(f"{text!r}: checkpoints are on file systems, s3:// or gs://, not on {scheme}://")
-    return ObjectPrefix(text.rstrip("/") + "/")
+    bucket, _, path = text.partition("://")[2].strip("/").partition("/")
+    if not bucket:
+        raise CheckpointError(f"{text!r} names no bucket: write {scheme}://bucket/name")
+    return ObjectPrefix(scheme, bucket, f"{path}/" if path else "")
 
 
 def check_tensorstore() -> None:
@@ -233,40 +241,61 @@ class ObjectPrefix(Location):
     """A prefix of an object store, such as `s3://bucket/run/`.
 
     The files of a checkpoint are under a prefix of their own inside it, which the marker names.
+
+    Args:
+        scheme: "s3" or "gs".
+        bucket: the bucket.
+        path: the prefix, which ends with a slash; "" for the whole bucket.
     """
 
-    def __init__(self, url: str):
-        self.url = url
+    def __init__(self, scheme: str, bucket: str, path: str):
+        self.scheme = scheme
+        self.bucket = bucket
+        self.path = path
 
     def __str__(self) -> str:
-        return self.url.rstrip("/")
+        return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
 
     def child(self, name: str) -> "ObjectPrefix":
-        return ObjectPrefix(f"{self.url}{name}/")
+        return ObjectPrefix(self.scheme, self.bucket, f"{self.path}{name}/")
 
     def data(self) -> Location | None:
         marker = self.read(MARKER)
-        return None if marker is None else self.child(marker.decode(errors="replace"))
+        if marker is None:
+            return None
+        token = marker.decode(errors="replace")
+        if not _TOKEN.fullmatch(token):
+            raise CorruptCheckpoint(f"{self}/{MARKER} does not name the files of a checkpoint")
+        return self.child(token)
 
-    def kvstore(self) -> Any:
+    def kvstore(self) -> dict[str, Any]:
+        store = {"driver": _DRIVERS[self.scheme], "bucket": self.bucket, "path": self.path}
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        if not self.url.startswith("s3://") or not endpoint:
-            return self.url
-        bucket, _, path = self.url.removeprefix("s3://").partition("/")  # TensorStore does not read these variables
-        return {"driver": "s3", "bucket": bucket, "path": path, "endpoint": endpoint}
+        if self.scheme == "s3" and endpoint:  # TensorStore does not read these variables
+            store["endpoint"] = endpoint
+        return store
 
-    def _store(self) -> Any:
-        return ts.KvStore.open(self.kvstore()).result()
+    def _request(self, request: Callable[[Any], Any], purpose: str) -> Any:
+        """Return the result of a request to the store. `purpose` completes "cannot be", for the error."""
+        retries = {f"{driver}_request_retries": _RETRIES for driver in _DRIVERS.values()}
+        try:
+            return request(ts.KvStore.open(self.kvstore(), context=ts.Context(retries)).result()).result()
+        except Exception as error:
+            raise CheckpointError(f"{self} cannot be {purpose}: {error}") from error
 
     def _keys(self) -> list[str]:
-        return [key.decode() for key in self._store().list().result()]
+        return [key.decode() for key in self._request(lambda store: store.list(), "listed")]
 
     def read(self, name: str, limit: int = 1 << 30) -> bytes | None:
-        result = self._store().read(name).result()
-        return None if result.state == "missing" else bytes(result.value)
+        result = self._request(lambda store: store.read(name), "read")
+        if result.state == "missing":
+            return None
+        if len(result.value) > limit:
+            raise CorruptCheckpoint(f"{self}/{name} has more than {limit:,} bytes")
+        return bytes(result.value)
 
     def write(self, name: str, data: bytes) -> None:
-        self._store().write(name, data).result()
+        self._request(lambda store: store.write(name, data), "written")
 
     def children(self) -> list[str]:
         return sorted(key.removesuffix(f"/{MARKER}") for key in self._keys() if _is_marker_of_child(key))
@@ -286,25 +315,23 @@ class ObjectPrefix(Location):
 
     def check_writable(self) -> None:
         probe = f"probe-{secrets.token_hex(4)}"
-        try:
-            self.write(probe, b"")
-            self._store().write(probe, None).result()
-        except Exception as error:
-            raise CheckpointError(f"{self} cannot be written: {error}") from error
+        self.write(probe, b"")
+        self._request(lambda store: store.write(probe, None), "written")
 
     def commit(self, partial: Location) -> None:
-        store, token = self._store(), str(partial).rsplit("/", 1)[1]
-        current = store.read(MARKER).result()
+        token = str(partial).rsplit("/", 1)[1]
+        current = self._request(lambda store: store.read(MARKER), "read")
         if current.state == "missing":
-            written = store.write(MARKER, token.encode(), if_equal=current.stamp.generation).result()
+            generation = current.stamp.generation
+            written = self._request(lambda store: store.write(MARKER, token.encode(), if_equal=generation), "committed")
             if written.generation:
                 return
         raise CheckpointExists(f"{self} exists: another writer saved it. That checkpoint is unchanged.")
 
     def delete(self) -> None:
-        store = self._store()
-        store.write(MARKER, None).result()  # first: without it, no reader sees the rest
-        store.delete_range(ts.KvStore.KeyRange()).result()
+        # First the marker: without it, no reader sees the rest.
+        self._request(lambda store: store.write(MARKER, None), "deleted")
+        self._request(lambda store: store.delete_range(ts.KvStore.KeyRange()), "deleted")
 
     def clean(self) -> list[str]:
         keys = self._keys()

@@ -1,4 +1,4 @@
-"""Checkpoints on an object store: S3, on a loopback server."""
+"""Checkpoints on object stores: S3 and Google Cloud Storage, on loopback servers."""
 
 import numpy as np
 import pytest
@@ -6,21 +6,49 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import checkpoints
-from shardwise.checkpoints import snapshot
+from shardwise.checkpoints import location, snapshot
 from shardwise.checkpoints.location import location_of
 from shardwise.errors import CheckpointError, CheckpointExists, CorruptCheckpoint
-from tests.checkpoints.s3_server import s3_server
+from tests.checkpoints.object_server import GcsHandler, S3Handler, object_server
+
+SERVERS = {
+    "s3": (
+        S3Handler,
+        {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"},
+        "AWS_ENDPOINT_URL",
+    ),
+    "gs": (GcsHandler, {"GOOGLE_AUTH_TOKEN_FOR_TESTING": "test"}, "TENSORSTORE_GCS_HTTP_URL"),
+}
+
+
+class Store:
+    """An object store: the URL of a bucket, and its objects by key."""
+
+    def __init__(self, scheme, objects):
+        self.url = f"{scheme}://bucket"
+        self._objects = objects
+
+    def __iter__(self):
+        return (key.removeprefix("bucket/") for key in self._objects)
+
+    def __getitem__(self, key):
+        return self._objects[f"bucket/{key}"]
+
+    def __setitem__(self, key, content):
+        self._objects[f"bucket/{key}"] = content
+
+    def __delitem__(self, key):
+        del self._objects[f"bucket/{key}"]
 
 
 @pytest.fixture
-def objects(monkeypatch):
-    with s3_server() as (url, objects):
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        monkeypatch.setenv("AWS_REGION", "us-east-1")
+def store(request, monkeypatch):
+    handler, variables, endpoint = SERVERS[request.param]
+    with object_server(handler) as (url, objects):
+        for name, value in {**variables, endpoint: url}.items():
+            monkeypatch.setenv(name, value)
         monkeypatch.setattr(snapshot, "LARGEST_PACKED", 100)
-        yield objects
+        yield Store(request.param, objects)
 
 
 def tree(mesh):
@@ -28,45 +56,107 @@ def tree(mesh):
     return {"w": sw.device_put(np.arange(96.0).reshape(8, 12), rows), "b": jnp.arange(3), "step": 4}
 
 
-def test_save_and_restore(objects, mesh):
+@pytest.mark.parametrize("store", ["s3", "gs"], indirect=True)
+def test_save_and_restore(store, mesh):
     saved = tree(mesh)
-    checkpoints.save("s3://bucket/run/one", saved, metadata={"a": 1}).wait()
-    restored = checkpoints.restore("s3://bucket/run/one", saved)
+    checkpoints.save(f"{store.url}/run/one", saved, metadata={"a": 1}).wait()
+    restored = checkpoints.restore(f"{store.url}/run/one", saved)
     np.testing.assert_array_equal(restored["w"], saved["w"])
     np.testing.assert_array_equal(restored["b"], [0, 1, 2])
     assert restored["w"].sharding == saved["w"].sharding
-    assert checkpoints.verify("s3://bucket/run/one") == 96 * 4 + 12
+    assert checkpoints.verify(f"{store.url}/run/one") == 96 * 4 + 12
     with pytest.raises(CheckpointExists):
-        checkpoints.save("s3://bucket/run/one", saved)
+        checkpoints.save(f"{store.url}/run/one", saved)
 
 
-def test_nothing_is_seen_before_the_marker_is_written(objects, mesh):
-    checkpoints.save("s3://bucket/run/one", tree(mesh)).wait()
-    del objects["bucket/run/one/committed"]
-    assert location_of("s3://bucket/run").children() == []
+@pytest.mark.parametrize("store", ["s3", "gs"], indirect=True)
+def test_nothing_is_seen_before_the_marker_is_written(store, mesh):
+    checkpoints.save(f"{store.url}/run/one", tree(mesh)).wait()
+    del store["run/one/committed"]
+    assert location_of(f"{store.url}/run").children() == []
     with pytest.raises(CheckpointError, match="no checkpoint at"):
-        checkpoints.restore("s3://bucket/run/one")
-    checkpoints.save("s3://bucket/run/one", tree(mesh)).wait()
-    assert location_of("s3://bucket/run").children() == ["one"]
+        checkpoints.restore(f"{store.url}/run/one")
+    checkpoints.save(f"{store.url}/run/one", tree(mesh)).wait()
+    assert location_of(f"{store.url}/run").children() == ["one"]
 
 
-def test_a_changed_or_deleted_object_is_an_error(objects, mesh):
-    checkpoints.save("s3://bucket/run/one", tree(mesh)).wait()
-    (key, *_) = (key for key in objects if "/arrays/" in key and not key.endswith("zarr.json"))
-    content = objects[key]
-    objects[key] = bytes([content[0] ^ 1]) + content[1:]
+@pytest.mark.parametrize("store", ["s3", "gs"], indirect=True)
+def test_a_changed_or_deleted_object_is_an_error(store, mesh):
+    checkpoints.save(f"{store.url}/run/one", tree(mesh)).wait()
+    (key, *_) = (key for key in store if "/arrays/" in key and not key.endswith("zarr.json"))
+    content = store[key]
+    store[key] = bytes([content[0] ^ 1]) + content[1:]
     with pytest.raises(CorruptCheckpoint, match="'w'"):
-        checkpoints.restore("s3://bucket/run/one")
-    del objects[key]
+        checkpoints.restore(f"{store.url}/run/one")
+    del store[key]
     with pytest.raises(CorruptCheckpoint, match="'w'"):
-        checkpoints.restore("s3://bucket/run/one")
+        checkpoints.restore(f"{store.url}/run/one")
 
 
-def test_a_manager_keeps_steps(objects, mesh):
-    with checkpoints.Manager("s3://bucket/run", every_steps=1, keep_last=2, save_on_sigterm=False) as manager:
+@pytest.mark.parametrize("store", ["s3", "gs"], indirect=True)
+def test_a_manager_keeps_steps(store, mesh):
+    with checkpoints.Manager(f"{store.url}/run", every_steps=1, keep_last=2, save_on_sigterm=False) as manager:
         for step in range(1, 5):
             manager.save(step, tree(mesh), metadata={"batch": step})
         manager.wait()
         assert manager.steps() == [3, 4]
         assert manager.restore(tree(mesh)).metadata == {"batch": 4}
-    assert not any("/step-1/" in key or "/step-2/" in key for key in objects)
+    assert not any("/step-1/" in key or "/step-2/" in key for key in store)
+
+
+@pytest.mark.parametrize("store", ["s3", "gs"], indirect=True)
+def test_of_two_writers_the_second_is_refused(store, mesh):
+    one = location_of(f"{store.url}/run/one")
+    first, second = (one.begin(token * 16) for token in "ab")
+    one.commit(first)
+    with pytest.raises(CheckpointExists, match="another writer saved it"):
+        one.commit(second)
+    assert store["run/one/committed"] == b"a" * 16
+
+
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
+@pytest.mark.parametrize("marker", [b"../two/" + b"a" * 16, b"", b"\xff\x00", b"a" * 15, b"A" * 16, b"/etc"])
+def test_a_forged_marker_is_an_error(store, mesh, marker):
+    store["run/one/committed"] = marker
+    with pytest.raises(CorruptCheckpoint, match="run/one/committed does not name the files of a checkpoint"):
+        checkpoints.restore(f"{store.url}/run/one")
+
+
+@pytest.mark.parametrize(
+    ("url", "driver", "bucket", "path"),
+    [
+        ("s3://bucket", "s3", "bucket", ""),
+        ("s3://bucket/run", "s3", "bucket", "run/"),
+        ("gs://bucket/", "gcs", "bucket", ""),
+        ("gs://my-bucket/a/b//", "gcs", "my-bucket", "a/b/"),
+        ("gs://bucket/100%25 #1?x", "gcs", "bucket", "100%25 #1?x/"),  # keys are not quoted
+    ],
+)
+def test_urls_name_buckets_and_prefixes(monkeypatch, url, driver, bucket, path):
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    prefix = location_of(url)
+    assert prefix.kvstore() == {"driver": driver, "bucket": bucket, "path": path}
+    assert str(prefix) == url.rstrip("/")
+    assert prefix.child("step-1").kvstore()["path"] == f"{path}step-1/"
+
+
+@pytest.mark.parametrize("url", ["s3://", "gs:///", "gs://"])
+def test_a_url_without_a_bucket_is_an_error(url):
+    with pytest.raises(CheckpointError, match=r"names no bucket: write (s3|gs)://bucket/name"):
+        location_of(url)
+
+
+@pytest.mark.parametrize("store", ["s3", "gs"], indirect=True)
+def test_an_unreachable_store_is_an_error(store, monkeypatch):
+    monkeypatch.setattr(location, "_RETRIES", {"max_retries": 1, "initial_delay": "1ms"})
+    with object_server(S3Handler) as (unused, _):
+        pass
+    for name in ("AWS_ENDPOINT_URL", "TENSORSTORE_GCS_HTTP_URL"):
+        monkeypatch.setenv(name, unused)
+    with pytest.raises(CheckpointError, match=r"://bucket/run cannot be written: "):
+        checkpoints.Manager(f"{store.url}/run", every_steps=1, save_on_sigterm=False)
+    with pytest.raises(CheckpointError, match=r"://bucket/run/one cannot be read: "):
+        checkpoints.restore(f"{store.url}/run/one")
+    with pytest.raises(CheckpointError, match=r"://bucket/run cannot be listed: "):
+        location_of(f"{store.url}/run").children()
