@@ -1,7 +1,11 @@
-"""Checkpoints of Shardwise, of Orbax on JAX, and the same bytes written by numpy: processes that take turns."""
+"""Checkpoints of Shardwise, of Orbax on JAX, of PyTorch, and the same bytes written by numpy.
+
+The processes of the libraries take turns. PyTorch is measured where it is installed.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from statistics import median
 from tempfile import TemporaryDirectory
 
@@ -9,7 +13,7 @@ from benchmarks.row import Case, Row, Unit
 from benchmarks.worker import workers
 
 WORKER = "benchmarks/checkpoint_worker.py"
-LIBRARIES = ("shardwise", "orbax", "numpy")
+PEERS = {"orbax": "Orbax", **({"torch": "PyTorch DCP"} if find_spec("torch") else {})}
 SIZES = ("32 × 16 MiB, 8 shards", "4 × 16 MiB, replicated", "10,000 × 1 KiB", "one of 4 GiB, 8 shards")
 UNITS: dict[str, Unit] = {
     "time until arrays may change": "seconds",
@@ -27,23 +31,19 @@ def cases(quick: bool) -> list[Case]:
 
 
 def rows(case: str, rounds: int) -> list[Row]:
-    """Return the figures of ours, of Orbax as the peer, and of numpy in the column of experts."""
-    with TemporaryDirectory() as folder, workers(*((WORKER, library) for library in LIBRARIES)) as processes:
+    """Return the figures of ours and of each peer, and of numpy in the column of experts."""
+    libraries = ["shardwise", *PEERS, "numpy"]
+    with TemporaryDirectory() as folder, workers(*((WORKER, library) for library in libraries)) as processes:
         for process in processes:
             process.ask(case="smoke", folder=folder)
         measured = [[process.ask(case=case, folder=folder) for process in processes] for _ in range(rounds)]
-    ours, orbax, numpy = ([each[number] for each in measured] for number in range(len(LIBRARIES)))
-    return [_row(case, name, unit, ours, orbax, numpy) for name, unit in UNITS.items()]
+    by_library = dict(zip(libraries, zip(*measured, strict=True), strict=True))
+    return [_row(case, name, unit, peer, by_library) for name, unit in UNITS.items() for peer in PEERS]
 
 
-def _row(
-    case: str,
-    name: str,
-    unit: Unit,
-    ours: Sequence[Mapping[str, float]],
-    orbax: Sequence[Mapping[str, float]],
-    numpy: Sequence[Mapping[str, float]],
-) -> Row:
-    best = [min(each[name] for each in side) for side in (ours, orbax, numpy)]
-    ratio = median(mine[name] / theirs[name] if theirs[name] else 1.0 for mine, theirs in zip(ours, orbax, strict=True))
-    return Row(f"{case}: {name}", unit, best[0], best[1], 1.0, ratio, best[2])
+def _row(case: str, name: str, unit: Unit, peer: str, measured: Mapping[str, Sequence[Mapping[str, float]]]) -> Row:
+    ours, theirs = measured["shardwise"], measured[peer]
+    best = {library: min(each[name] for each in rounds) for library, rounds in measured.items()}
+    ratio = median(mine[name] / other[name] if other[name] else 1.0 for mine, other in zip(ours, theirs, strict=True))
+    label = f"{case}: {name} / {PEERS[peer]}"
+    return Row(label, unit, best["shardwise"], best[peer], 1.0, ratio, best["numpy"])
