@@ -33,6 +33,7 @@ def code_of(document: str) -> str:
         "docs/own-ops.md",
         pytest.param("docs/pipeline.md", marks=pytest.mark.slow),
         "docs/plans.md",
+        "docs/strategies.md",
         pytest.param("docs/vocabulary.md", marks=pytest.mark.slow),
     ],
 )

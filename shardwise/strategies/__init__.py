@@ -1,7 +1,11 @@
-"""Strategies: functions from a tree of parameters and a mesh to shardings, to pass to `device_put` and `jit`."""
+"""Strategies: functions from a tree of parameters and a mesh to shardings, and transformations of training steps."""
 
 from shardwise.lazy import set_public_names
+from shardwise.strategies.accumulate import accumulate_gradients as accumulate_gradients
 from shardwise.strategies.initialize import initialize as initialize
+from shardwise.strategies.loss_scale import LossScale as LossScale
+from shardwise.strategies.loss_scale import all_finite as all_finite
+from shardwise.strategies.loss_scale import select as select
 from shardwise.strategies.parameters import count_bytes as count_bytes
 from shardwise.strategies.parameters import data_parallel as data_parallel
 from shardwise.strategies.parameters import expert_parallel as expert_parallel
@@ -9,11 +13,17 @@ from shardwise.strategies.parameters import fsdp as fsdp
 from shardwise.strategies.parameters import like_parameters as like_parameters
 from shardwise.strategies.parameters import logical_axes as logical_axes
 from shardwise.strategies.parameters import tensor_parallel as tensor_parallel
+from shardwise.strategies.precision import PrecisionPolicy as PrecisionPolicy
+from shardwise.strategies.precision import mixed_precision as mixed_precision
 from shardwise.strategies.zero import Zero as Zero
 from shardwise.strategies.zero import zero as zero
 
 __all__ = [
+    "LossScale",
+    "PrecisionPolicy",
     "Zero",
+    "accumulate_gradients",
+    "all_finite",
     "count_bytes",
     "data_parallel",
     "expert_parallel",
@@ -21,6 +31,8 @@ __all__ = [
     "initialize",
     "like_parameters",
     "logical_axes",
+    "mixed_precision",
+    "select",
     "tensor_parallel",
     "zero",
 ]

@@ -1,0 +1,112 @@
+"""Gradient accumulation: a function of a large batch as a loop over microbatches."""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import shardwise.numpy as jnp
+from shardwise import tree_util
+from shardwise.api.control import scan
+from shardwise.api.inspect import eval_shape
+from shardwise.errors import StrategyError
+from shardwise.strategies.leaves import is_array, leaf_name
+
+_NAME = "accumulate_gradients"
+
+
+def accumulate_gradients(
+    function: Callable[..., Any], microbatches: int, *, batch_argnums: int | Sequence[int] | None = None
+) -> Callable[..., Any]:
+    """Return a function that calls another one on each part of a batch, and returns the mean of the results.
+
+    The loop is one `scan`, so only the activations of one microbatch are in memory. Each device divides its own rows:
+    microbatch `i` has every row whose number is `i` modulo `microbatches`, and no row moves. Gradients stay unreduced
+    over the axes of the batch until the loop ends: they are all-reduced, or reduce-scattered, once.
+
+    Args:
+        function: a function such as `value_and_grad(loss)`, where the loss is a mean over the rows of the batch.
+        microbatches: the number of parts.
+        batch_argnums: the positions of the arguments that are batches: pytrees of arrays with the rows along the first
+            dim. By default, all but the first.
+
+    Returns:
+        A function with the arguments and results of `function`. Floating-point results are means, which are accumulated
+        in float32 at least. Integer results are sums.
+
+    Raises:
+        StrategyError: if `microbatches` is less than 1. When it is called, if there is no batch, if `microbatches` does
+            not divide its rows, or if a result is not a number.
+
+    Example:
+        >>> loss = lambda w, x: jnp.mean((x @ w) ** 2)
+        >>> step = jax.strategies.accumulate_gradients(jax.value_and_grad(loss), 4)
+        >>> value, gradient = step(jnp.ones(2), jnp.ones((8, 2)))
+        >>> value, gradient
+        (Array(4., dtype=float32), Array([4., 4.], dtype=float32))
+    """
+    if microbatches < 1:
+        raise StrategyError(f"{_NAME}: microbatches must be at least 1, not {microbatches}")
+
+    @wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        positions = _positions(batch_argnums, len(args))
+        parts = {position: _split(args[position], position, microbatches) for position in positions}
+
+        def call_part(part: dict[int, Any]) -> Any:
+            return function(*(part.get(position, arg) for position, arg in enumerate(args)), **keywords)
+
+        types = eval_shape(lambda: call_part(tree_util.tree_map(lambda x: x[0], parts)))
+        zeros = tree_util.tree_map_with_path(_zeros, types)
+
+        def add(total: Any, part: dict[int, Any]) -> tuple[Any, None]:
+            return tree_util.tree_map(lambda sum, term: sum + term.astype(sum.dtype), total, call_part(part)), None
+
+        total, _ = scan(add, zeros, parts)
+        return tree_util.tree_map(lambda sum, type: _finish(sum, type.dtype, microbatches), total, types)
+
+    return call
+
+
+def _positions(batch_argnums: int | Sequence[int] | None, count: int) -> tuple[int, ...]:
+    if batch_argnums is None:
+        positions = tuple(range(1, count))
+    else:
+        positions = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
+    if not positions or not all(0 <= position < count for position in positions):
+        raise StrategyError(
+            f"{_NAME}: the function was called with {count} positional arguments, of which those at {positions} should "
+            "be batches"
+        )
+    return positions
+
+
+def _split(batch: Any, position: int, microbatches: int) -> Any:
+    """Return the microbatches of a batch, stacked along a new first dim."""
+
+    def split(path: tuple[Any, ...], x: Any) -> Any:
+        where = f"argument {position}{' at ' + repr(leaf_name(path)) if path else ''}"
+        if not is_array(x) or not x.shape:
+            raise StrategyError(f"{_NAME}: {where} is {x!r:.80}, which has no rows: exclude it by `batch_argnums`")
+        rows = x.shape[0]
+        if rows % microbatches:
+            raise StrategyError(
+                f"{_NAME}: {where} has {rows} rows, which {microbatches} microbatches do not divide. Use a batch of "
+                f"{-(-rows // microbatches) * microbatches} rows, or another number of microbatches."
+            )
+        # The rows of a device are consecutive: to take every n-th one keeps each of them on its device.
+        return jnp.moveaxis(jnp.reshape(x, (rows // microbatches, microbatches, *x.shape[1:])), 1, 0)
+
+    return tree_util.tree_map_with_path(split, batch)
+
+
+def _zeros(path: tuple[Any, ...], type: Any) -> Any:
+    if jnp.issubdtype(type.dtype, jnp.inexact):
+        return jnp.zeros(type.shape, jnp.promote_types(type.dtype, jnp.float32))
+    if jnp.issubdtype(type.dtype, jnp.integer):
+        return jnp.zeros(type.shape, type.dtype)
+    raise StrategyError(f"{_NAME}: the result at {leaf_name(path)!r} has dtype {type.dtype}, which has no mean")
+
+
+def _finish(total: Any, dtype: Any, microbatches: int) -> Any:
+    """Return the mean of floating-point results, and the sum of integers, in their own dtype."""
+    return (total / microbatches).astype(dtype) if jnp.issubdtype(dtype, jnp.inexact) else total

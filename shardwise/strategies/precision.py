@@ -1,0 +1,83 @@
+"""Mixed precision: the dtypes of parameters, of the computation and of results."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple
+
+import shardwise.numpy as jnp
+from shardwise import tree_util
+from shardwise.errors import StrategyError
+from shardwise.strategies.leaves import is_array
+
+
+class PrecisionPolicy(NamedTuple):
+    """The dtypes of a training step.
+
+    Attributes:
+        params: the dtype in which parameters and the optimizer's state are stored.
+        compute: the dtype of the computation.
+        output: the dtype of results, such as the loss.
+
+    Example:
+        >>> policy = jax.strategies.PrecisionPolicy(compute=jnp.float16)
+        >>> policy.cast_to_compute({"step": 3, "w": jnp.ones(2)})
+        {'step': 3, 'w': Array([1., 1.], dtype=float16)}
+    """
+
+    params: Any = jnp.float32
+    compute: Any = jnp.bfloat16
+    output: Any = jnp.float32
+
+    def cast_to_params(self, tree: Any) -> Any:
+        """Return a pytree with its floating-point arrays in the dtype of parameters."""
+        return _cast(tree, self.params)
+
+    def cast_to_compute(self, tree: Any) -> Any:
+        """Return a pytree with its floating-point arrays in the dtype of the computation."""
+        return _cast(tree, self.compute)
+
+    def cast_to_output(self, tree: Any) -> Any:
+        """Return a pytree with its floating-point arrays in the dtype of results."""
+        return _cast(tree, self.output)
+
+
+def mixed_precision(function: Callable[..., Any], policy: PrecisionPolicy | None = None) -> Callable[..., Any]:
+    """Return a function that computes in another dtype than that of its arguments and results.
+
+    Each floating-point array among the arguments is cast once, where the function begins. Under FSDP the cast comes
+    before the all-gather, and in a loop over microbatches before the loop. Gradients have the dtype of the arguments.
+    Reductions such as a softmax or a mean over many elements should be computed in float32 inside the function.
+
+    Args:
+        function: a function of pytrees of arrays, such as a loss.
+        policy: the dtypes; by default, float32 parameters and results, and bfloat16 for the computation.
+
+    Returns:
+        A function with the same arguments.
+
+    Raises:
+        StrategyError: if a dtype of the policy is not a floating-point dtype.
+
+    Example:
+        >>> loss = jax.strategies.mixed_precision(lambda w, x: (x @ w).sum())
+        >>> jax.value_and_grad(loss)(jnp.ones(2), jnp.ones((3, 2)))
+        (Array(6., dtype=float32), Array([3., 3.], dtype=float32))
+    """
+    chosen = PrecisionPolicy() if policy is None else policy
+    for name, dtype in chosen._asdict().items():
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise StrategyError(f"mixed_precision: {name} must be a floating-point dtype, not {dtype}")
+
+    @wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        args, keywords = chosen.cast_to_compute((args, keywords))
+        return chosen.cast_to_output(function(*args, **keywords))
+
+    return call
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
+    def cast(leaf: Any) -> Any:
+        return leaf.astype(dtype) if is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    return tree_util.tree_map(cast, tree)
