@@ -1,10 +1,11 @@
 """A training step of an 871M-parameter transformer on one GPU: Shardwise compared with JAX.
 
     python -m benchmarks.h200 [--layers 16] [--repeats 10] [--json FILE]
+    python -m benchmarks.h200 --flax    the same model in Flax NNX, with Optax
 
 Vocabulary 32000, width 2048, 16 layers of 16 heads, hidden 8192, length 2048, batch 8; computed in bfloat16, with
 float32 parameters and Adam moments and tied embeddings. Attention uses cuDNN. A library that is not installed is
-skipped.
+skipped. `--small` runs a tiny model without cuDNN, to try the program on a CPU.
 """
 
 import argparse
@@ -42,6 +43,9 @@ class Model:
     def parameters(self) -> int:
         layer = 4 * self.width**2 + 2 * self.width * self.hidden + 2 * self.width
         return self.words * self.width + self.layers * layer + self.width
+
+
+SMALL = Model(words=64, width=32, heads=2, hidden=64, length=16, batch=2)
 
 
 def training_step(library: Any, model: Model, remat: bool, attention: str | None) -> Callable[..., Any]:
@@ -85,6 +89,18 @@ def training_step(library: Any, model: Model, remat: bool, attention: str | None
     return library.jit(step, donate_argnums=(0, 1, 2))  # type: ignore[no-any-return]
 
 
+def training(library: Any, model: Model, remat: bool, attention: str | None) -> Callable[[], Any]:
+    """Create the parameters and moments; return a function that makes a step and returns the loss."""
+    *state, tokens = arguments(library, model)
+    step = training_step(library, model, remat, attention)
+
+    def train() -> Any:
+        *state[:], loss = step(*state, tokens)
+        return loss
+
+    return train
+
+
 def arguments(library: Any, model: Model) -> tuple[Any, ...]:
     rng = np.random.default_rng(0)
     d, f = model.width, model.hidden
@@ -120,23 +136,37 @@ class Row:
     peak_gib: float
 
 
-def measure(name: str, model: Model, remat: bool, repeats: int, attention: str | None) -> Row:
+def measure(name: str, model: Model, remat: bool, options: argparse.Namespace) -> Row:
     library = importlib.import_module(name)
-    params, means, squares, tokens = arguments(library, model)
-    step = training_step(library, model, remat, attention)
+    attention = None if options.small else "cudnn"
+    if options.flax:
+        if name == "shardwise":
+            library.as_jax()
+        else:
+            _declare_hijax_classes()
+        train = importlib.import_module("benchmarks.h200_flax").training(model, remat, attention)
+    else:
+        train = training(library, model, remat, attention)
     start = time.perf_counter()
-    params, means, squares, loss = step(params, means, squares, tokens)
-    first = float(loss)
+    first = float(train())
     compiled = time.perf_counter() - start
     times = []
     for _ in range(3):
         start = time.perf_counter()
-        for _ in range(repeats):
-            params, means, squares, loss = step(params, means, squares, tokens)
+        for _ in range(options.repeats):
+            loss = train()
         float(loss)
-        times.append((time.perf_counter() - start) / repeats)
+        times.append((time.perf_counter() - start) / options.repeats)
     stats = library.devices()[0].memory_stats() or {}
     return Row(name, remat, compiled, min(times) * 1e3, first, stats.get("peak_bytes_in_use", 0) / 2**30)
+
+
+def _declare_hijax_classes() -> None:
+    """Let Flax 0.12.8 be imported with JAX 0.11, which has removed classes of hijax variables; none is used here."""
+    hijax = importlib.import_module("jax.experimental.hijax")
+    for name in ("HiPrimitive", "MutableHiType"):
+        if not hasattr(hijax, name):
+            setattr(hijax, name, type(name, (), {"__init__": lambda *args: None}))
 
 
 def main() -> None:
@@ -145,9 +175,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--sides", default="shardwise,jax")
     parser.add_argument("--remat", choices=("no", "yes"), help="run with or without rematerialization; default: both")
+    parser.add_argument("--flax", action="store_true", help="run the model in Flax NNX, with Optax")
+    parser.add_argument("--small", action="store_true", help="run a tiny model without cuDNN")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    model = replace(Model(), layers=options.layers)
+    model = replace(SMALL if options.small else Model(), layers=options.layers)
     runs = [(side, remat) for remat in _remats(options.remat) for side in options.sides.split(",")]
     if len(runs) > 1:
         print(f"{model.parameters / 1e6:.0f}M parameters")
@@ -159,7 +191,7 @@ def main() -> None:
         elif len(runs) > 1:
             rows.append(_run_in_subprocess(side, remat, options))
         else:
-            row = measure(side, model, remat == "yes", options.repeats, "cudnn")
+            row = measure(side, model, remat == "yes", options)
             rows.append(row)
             print(
                 f"{row.side:12} {remat:6} {row.compile_s:8.1f} s {row.step_ms:7.1f} ms "
@@ -178,14 +210,16 @@ def _run_in_subprocess(side: str, remat: str, options: argparse.Namespace) -> Ro
     """Measure one row in a new process: a GPU has one client, and the peak of memory is that of this row."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "rows.json"
-        options = {
+        pairs = {
             "--layers": options.layers,
             "--repeats": options.repeats,
             "--sides": side,
             "--remat": remat,
             "--json": report,
         }
-        command = [sys.executable, "-m", "benchmarks.h200", *(str(x) for pair in options.items() for x in pair)]
+        flags = [f"--{name}" for name in ("flax", "small") if getattr(options, name)]
+        arguments = [str(x) for pair in pairs.items() for x in pair]
+        command = [sys.executable, "-m", "benchmarks.h200", *flags, *arguments]
         subprocess.run(command, check=True)
         return Row(**json.loads(report.read_text())[0])
 
