@@ -65,7 +65,10 @@ def swap(carry, x):
 def test_scan_over_pytrees_matches_a_python_loop(reverse, unroll):
     init = {"a": np.float32(1), "b": np.float32(2)}
     xs = (XS[:, 0], {"n": np.arange(5, dtype=np.float32)})
-    close(lax.scan(swap, init, xs, reverse=reverse, unroll=unroll), python_scan(swap, init, xs, reverse=reverse))
+    close(
+        lax.scan(swap, init, xs, reverse=reverse, unroll=unroll, _split_transpose=True),
+        python_scan(swap, init, xs, reverse=reverse),
+    )
 
 
 def test_nested_control_flow_matches_python():
