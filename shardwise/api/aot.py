@@ -4,7 +4,8 @@
     lowered = traced.lower()       the local program of each device, as StableHLO
     compiled = lowered.compile()   the executable, which can be called
 
-Arguments are arrays, or `ShapeDtypeStruct`s with optional shardings.
+Arguments are arrays, or `ShapeDtypeStruct`s with optional shardings. A later call of the jitted function uses the
+executable, if its arguments have the same types and shardings.
 """
 
 from collections.abc import Sequence
@@ -63,6 +64,11 @@ class ArgInfo(Typed):
         return f"ArgInfo({self.type}{sharding}, donated={self.donated})"
 
 
+def launch_key(request: Request) -> Any:
+    """Return what an executable depends on besides the traced function: where the arguments are, and the mesh."""
+    return tuple(signature.canonical for signature in request.signatures), request.mesh, request.on_current_mesh
+
+
 SHOWN_TYPES = 8  # in the repr of a stage
 
 
@@ -115,7 +121,10 @@ class _Stage:
 
 @final
 class Traced(_Stage):
-    """A traced function: a program of ops on unsharded arrays."""
+    """A traced function: a program of ops on unsharded arrays.
+
+    `options` are jit's `compiler_options`; `launches` are the executables that calls of the jitted function use.
+    """
 
     def __init__(
         self,
@@ -123,11 +132,13 @@ class Traced(_Stage):
         captured: Sequence[Any],
         in_tree: tree.Structure,
         out_tree: tree.Structure,
-        options: CompilerOptions = (),
+        options: CompilerOptions,
+        launches: dict[Any, Launch],
     ) -> None:
         super().__init__(request, in_tree, out_tree)
         self._captured = captured
         self._options = options
+        self._launches = launches
 
     @property
     def fun_name(self) -> str:
@@ -162,7 +173,7 @@ class Traced(_Stage):
             request = replace(request, platform=names[0])
         captured = [as_array(x) for x in self._captured]
         prepared = lower_for_compile(request, captured)
-        return Lowered(request, prepared, captured, self.in_tree, self.out_tree, self._options)
+        return Lowered(request, prepared, captured, self.in_tree, self.out_tree, self._options, self._launches)
 
 
 class _PlannedStage(_Stage):
@@ -192,7 +203,10 @@ class _PlannedStage(_Stage):
 
 @final
 class Lowered(_PlannedStage):
-    """A function lowered to StableHLO, with the texts of all earlier stages. `options` are jit's `compiler_options`."""
+    """A function lowered to StableHLO, with the texts of all earlier stages.
+
+    `options` are jit's `compiler_options`; `launches` are the executables that calls of the jitted function use.
+    """
 
     def __init__(
         self,
@@ -202,10 +216,12 @@ class Lowered(_PlannedStage):
         in_tree: tree.Structure,
         out_tree: tree.Structure,
         options: CompilerOptions,
+        launches: dict[Any, Launch],
     ) -> None:
         super().__init__(request, prepared, in_tree, out_tree)
         self._captured = captured
         self._options = options
+        self._launches = launches
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
         """Return the text of a stage: "stablehlo", the default, or "program", "sharded", "plan", "local" or "hlo".
@@ -256,6 +272,8 @@ class Lowered(_PlannedStage):
         if device_assignment is not None:
             request, prepared = self._assigned(tuple(device_assignment))
         launch = prepared.compile(tuple(sorted(options.items())))
+        if request.platform is None and options == dict(self._options):
+            self._launches[launch_key(request)] = launch
         return Compiled(request, prepared, launch, self.in_tree, self.out_tree)
 
     def _assigned(self, devices: tuple[Any, ...]) -> tuple[Request, LoweredRequest]:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from shardwise import tree
 from shardwise._jaxlib import CompilerOptions
-from shardwise.api.aot import Lowered, Traced
+from shardwise.api.aot import Lowered, Traced, launch_key
 from shardwise.api.arguments import (
     argument_names,
     array_leaves,
@@ -87,6 +87,7 @@ class TracedFunction:
     reads_argument_mesh: bool = False  # whether the trace depends on the mesh of the arguments
     refs: Sequence[Ref] = ()  # which the function closes over
     written: Sequence[Ref] = ()  # those of them that it changes
+    launches: dict[Any, Launch] = field(default_factory=dict)  # compiled ahead of time, by `launch_key`
 
     @property
     def constants(self) -> list[Any]:
@@ -277,7 +278,14 @@ class Jitted(Generic[_P, _R]):
                 f"jit of {describe_function(self.function)} closes over a Ref of type {traced.refs[0].type}, and "
                 "cannot be compiled ahead of time. Call it, or pass the Ref's array as an argument."
             )
-        return Traced(request, traced.captured, arguments.structure, traced.structure, self.options.compiler_options)
+        return Traced(
+            request,
+            traced.captured,
+            arguments.structure,
+            traced.structure,
+            self.options.compiler_options,
+            traced.launches,
+        )
 
     def request(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Request, TracedFunction]:
         """Return the compilation request for these arguments, which may be abstract, and the traced function."""
@@ -364,7 +372,9 @@ class Jitted(Generic[_P, _R]):
     def _compile(self, arguments: _Arguments) -> tuple[Launch, tree.Structure | None]:
         """Compile the function; return its launch, and the structure of its results or None for a single array."""
         request, traced = self._request(arguments)
-        launch = compile_request(request, [as_array(x) for x in traced.captured], self.options.compiler_options)
+        launch = traced.launches.get(launch_key(request))
+        if launch is None:
+            launch = compile_request(request, [as_array(x) for x in traced.captured], self.options.compiler_options)
         return launch, None if traced.structure == _LEAF else traced.structure
 
     @filter_traceback

@@ -1,6 +1,7 @@
 """Ahead-of-time compilation: trace, lower and compile agree with a call, and describe it correctly."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -461,3 +462,58 @@ def test_lower_for_tracers():
 def test_hlo_is_a_computation_of_xla():
     lowered = layer.lower(X, W)
     assert lowered.compiler_ir("hlo").as_hlo_text() == lowered.as_text("hlo")
+
+
+class TestACallAfterCompile:
+    """A call of the jitted function uses the executable of `lower(...).compile()`."""
+
+    @pytest.fixture
+    def compilations(self, caplog):
+        with sw.log_compiles(True), caplog.at_level(logging.WARNING, "shardwise"):
+            yield lambda: sum(record.getMessage().startswith("compiled `f`") for record in caplog.records)
+
+    def test_is_not_compiled_again(self, compilations):
+        @sw.jit
+        def f(x):
+            return x * 3
+
+        shards = NamedSharding(Mesh(np.array(sw.devices()[:2]), ("x",)), P("x"))
+        for x in (jnp.ones(4), sw.device_put(X, shards)):
+            f.lower(x).compile().memory_analysis()  # the compiled function itself is dropped
+            before = compilations()
+            np.testing.assert_array_equal(f(x), 3 * np.asarray(x))
+            assert compilations() == before
+        f.clear_cache()
+        f(X)
+        assert compilations() == before + 1
+
+    def test_of_structs(self, compilations):
+        @sw.jit
+        def f(x):
+            return x * 3
+
+        f.lower(sw.ShapeDtypeStruct((8, 4), np.float32)).compile()
+        assert compilations() == 1
+        np.testing.assert_array_equal(f(jnp.asarray(X)), 3 * X)
+        assert compilations() == 1
+
+    @pytest.mark.parametrize("change", ["sharding", "options", "captured"])
+    def test_is_compiled_for_something_else(self, compilations, change):
+        scale = jnp.full((), 3.0)
+
+        @sw.jit
+        def f(x):
+            return x * scale
+
+        x = sw.device_put(X, sw.devices()[0])
+        options = {"xla_cpu_enable_fast_math": True} if change == "options" else None
+        f.lower(x).compile(options)
+        if change == "sharding":
+            x = sw.device_put(X, sw.devices()[1])
+        if change == "captured":
+            scale = jnp.full((), 5.0)
+            f.clear_cache()
+        before = compilations()
+        np.testing.assert_allclose(f(x), (5 if change == "captured" else 3) * X, rtol=1e-6)
+        assert compilations() == before + 1
+        assert f(x).sharding.device_set == x.sharding.device_set
