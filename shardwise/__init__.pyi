@@ -114,6 +114,7 @@ from shardwise.execute.plan_report import Plan as Plan
 from shardwise.explain.budget import comm_budget as comm_budget
 from shardwise.explain.plan import explain as explain
 from shardwise.explain.simulate import simulate as simulate
+from shardwise.explain.sweep import sweep as sweep
 from shardwise.jax_modules.install import as_jax as as_jax
 from shardwise.runtime.client import (
     default_backend as default_backend,

@@ -20,7 +20,10 @@ def request_report(request: Request, stages: Stages, chip: Chip | None = None) -
     )
 
 
-def replan_report(request: Request) -> Report:
-    """Partition a request again, and return its report. Planning is deterministic."""
-    stages, _ = partition_request(request, request.target())
+def replan_report(request: Request, chip: Chip | None = None) -> Report:
+    """Partition a request again, and return its report. `chip`: plan for this hardware instead of the target's.
+
+    Planning is deterministic.
+    """
+    stages, _ = partition_request(request, request.target(), chip)
     return request_report(request, stages)

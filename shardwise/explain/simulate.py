@@ -25,7 +25,7 @@ else:  # `import shardwise` imports this module: load the rest on first use
     planning = lazy_module("shardwise.execute.plan_report")
     page, text = lazy_module("shardwise.explain.page"), lazy_module("shardwise.explain.text")
 
-_PRODUCTS, _MEMORY, _EXPOSED = "products", "memory", "exposed communication"
+_PRODUCTS, _MEMORY, _EXPOSED, _IDLE = "products", "memory", "exposed communication", "idle"
 
 
 @final
@@ -35,29 +35,35 @@ class Simulation(HtmlReport):
     Attributes:
         plan: the plan of the function, with all collectives and the timeline.
         seconds: the time of one call.
-        flops: the flops of all products of one device in one call, recomputation included.
+        flops: the flops of all products of one device in one call, recomputation included. What a device computes
+            while it is idle in a schedule, such as in a pipeline's bubble, is not counted.
         utilization: the share of the peak flops that these are (hardware FLOPs utilization).
         peak_bytes: the most bytes that a device holds at once.
-        bounds: the seconds of a call by what bounds them: products, memory traffic, and communication beside which
-            nothing runs.
+        bounds: the seconds of a call by what bounds them: products, memory traffic, communication beside which
+            nothing runs, and idle time, such as a pipeline's bubble.
+        memory: the live bytes of a device over time: pairs of seconds since the start of the call, and bytes.
     """
 
     def __init__(self, plan: "Report"):
         self.plan = plan
         self.seconds = plan.seconds
         steps = plan.timeline.steps
-        self.flops = sum(step.flops for step in steps)
+        self.flops = sum(step.flops * (1 - step.idle / step.seconds) for step in steps if step.flops)
         self.utilization = self.flops / (self.seconds * plan.chip.bf16_flops) if self.seconds else 0.0
         self.peak_bytes = plan.peak_bytes
-        products = sum(step.seconds for step in steps if _is_product_bound(step, plan.chip))
+        self.memory = tuple(sorted((step.start, step.held) for step in steps))
+        products = sum(step.seconds - step.idle for step in steps if _is_product_bound(step, plan.chip))
+        idle = sum(step.idle for step in steps if not step.sent)
         self.bounds = {
             _PRODUCTS: products,
-            _MEMORY: plan.compute_seconds - products,
+            _MEMORY: max(0.0, plan.compute_seconds - products - idle),
             _EXPOSED: plan.exposed_seconds,
+            _IDLE: idle,
         }
 
     def __str__(self) -> str:
-        plan, shares = self.plan, ", ".join(f"{self._share(name)} {name}" for name in self.bounds)
+        plan, bounds = self.plan, [name for name in self.bounds if name != _IDLE or self.bounds[name]]
+        shares = ", ".join(f"{self._share(name)} {name}" for name in bounds)
         where = f"mesh {plan.mesh}" if plan.mesh.axis_names else "one device"
         memory = f"{text.human_bytes(self.peak_bytes)} of {text.human_bytes(plan.chip.memory)} per device"
         fits = "" if self.peak_bytes <= plan.chip.memory else " (does not fit)"
@@ -135,19 +141,23 @@ def simulate(
 
     def call(*args: Any, **keywords: Any) -> Simulation:
         if mesh is not None:
-            args, keywords = tree_util.tree_map(lambda leaf: _on_mesh(leaf, mesh), (args, keywords))
+            args, keywords = on_mesh((args, keywords), mesh)
         prepared = prepare(function, args, keywords, target)
         return Simulation(planning.request_report(prepared.request, prepared.stages, target))
 
     return call
 
 
-def _on_mesh(leaf: Any, mesh: AbstractMesh | Mesh) -> Any:
-    """Return an argument with the same spec on another mesh."""
-    sharding = getattr(leaf, "sharding", None)
-    if not isinstance(sharding, NamedSharding):
-        return leaf
-    return ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, sharding.spec))
+def on_mesh(arguments: Any, mesh: AbstractMesh | Mesh) -> Any:
+    """Return a pytree of arguments with the same specs on another mesh."""
+
+    def move(leaf: Any) -> Any:
+        sharding = getattr(leaf, "sharding", None)
+        if not isinstance(sharding, NamedSharding):
+            return leaf
+        return ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, sharding.spec))
+
+    return tree_util.tree_map(move, arguments)
 
 
 def _is_product_bound(step: "Step", chip: Chip) -> bool:

@@ -14,7 +14,12 @@ from shardwise.launch.doctor import run_doctor
 from shardwise.launch.launcher import Launcher, python_command
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.script import run_script
-from shardwise.launch.simulate_parser import add_calibrate_arguments
+from shardwise.launch.simulate_parser import (
+    add_calibrate_arguments,
+    add_explain_arguments,
+    add_simulate_arguments,
+    split_script_arguments,
+)
 from shardwise.lazy import lazy_module
 from shardwise.version import __version__
 
@@ -33,7 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the arguments, by default those of this process.
     """
     parser = _parser()
-    parsed = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    script_arguments: list[str] = []
+    if given and given[0] in ("explain", "simulate"):
+        given, script_arguments = split_script_arguments(given)
+    parsed = parser.parse_args(given)
     match parsed.command:
         case "run":
             _check_script(parser, parsed)
@@ -44,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _launch(parser, parsed)
         case "checkpoint":
             return checkpoint_commands.run_checkpoint_command(parsed)
+        case "explain":
+            return simulate_commands.run_explain(parsed, script_arguments)
+        case "simulate":
+            return simulate_commands.run_simulate(parsed, script_arguments)
         case "calibrate":
             return simulate_commands.run_calibrate(parsed)
         case _:
@@ -88,6 +101,10 @@ def _parser() -> ArgumentParser:
         commands.add_parser("checkpoint", help="list, verify, compare, export and import checkpoints")
     )
 
+    add_explain_arguments(commands.add_parser("explain", help="show the plan of a function or of a script"))
+    add_simulate_arguments(
+        commands.add_parser("simulate", help="predict the time and memory of a function on other hardware and meshes")
+    )
     add_calibrate_arguments(
         commands.add_parser("calibrate", help="measure the devices of this machine for `simulate`, and write a chip")
     )

@@ -1,27 +1,150 @@
-"""The command `shardwise calibrate`. `simulate_parser.py` has its arguments."""
+"""The commands `shardwise explain`, `simulate` and `calibrate`. `simulate_parser.py` has their arguments."""
 
 import sys
 from argparse import Namespace
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.chip_table import format_chip, write_chip
-from shardwise.compiler.plan.hardware import built_in_chips, user_table
-from shardwise.errors import HardwareError
+from shardwise.compiler.plan.hardware import built_in_chips, chip, user_table
+from shardwise.compiler.report.report import Report
+from shardwise.errors import HardwareError, ShardingError
+from shardwise.execute.launch_hooks import launch_hooks
+from shardwise.execute.plan_report import replan_report
 from shardwise.explain.calibrate import calibrate
+from shardwise.explain.plan import explain
+from shardwise.explain.simulate import Simulation, simulate
+from shardwise.explain.sweep import MESH, sweep
+from shardwise.jax_modules.install import as_jax
+from shardwise.launch.load_target import (
+    CommandError,
+    check_file,
+    is_script,
+    load_target,
+    parse_mesh_text,
+    parse_variables,
+)
+from shardwise.launch.script import run_script
+
+_T = TypeVar("_T")
+
+
+def run_explain(parsed: Namespace, script_arguments: Sequence[str] = ()) -> int:
+    """Run `shardwise explain`, and return the exit code. `script_arguments`: those after `--`."""
+    return _run("explain", partial(_explain, parsed, script_arguments))
+
+
+def run_simulate(parsed: Namespace, script_arguments: Sequence[str] = ()) -> int:
+    """Run `shardwise simulate`, and return the exit code. `script_arguments`: those after `--`."""
+    return _run("simulate", partial(_simulate, parsed, script_arguments))
 
 
 def run_calibrate(parsed: Namespace) -> int:
-    """Measure this machine, write the chip to a table, and print it. Return the exit code."""
-    path = parsed.output or user_table()
+    """Run `shardwise calibrate`, and return the exit code."""
+    return _run("calibrate", partial(_calibrate, parsed))
+
+
+def _run(command: str, action: Callable[[], None]) -> int:
     try:
-        if parsed.name.lower() in built_in_chips():
-            raise HardwareError(f"--name: {parsed.name!r} is the name of a built-in chip: choose another")
-        result = calibrate(parsed.name, report=partial(print, file=sys.stderr, flush=True))
-        write_chip(path, result.chip, built_in_chips(), result.comment)
-    except (HardwareError, OSError) as error:
-        print(f"shardwise calibrate: {error}", file=sys.stderr)
+        action()
+    except (CommandError, HardwareError, ShardingError, OSError) as error:
+        print(f"shardwise {command}: {error}", file=sys.stderr)
         return 1
+    return 0
+
+
+def _calibrate(parsed: Namespace) -> None:
+    """Measure this machine, write the chip to a table, and print it."""
+    path = parsed.output or user_table()
+    if parsed.name.lower() in built_in_chips():
+        raise HardwareError(f"--name: {parsed.name!r} is the name of a built-in chip: choose another")
+    result = calibrate(parsed.name, report=partial(print, file=sys.stderr, flush=True))
+    write_chip(path, result.chip, built_in_chips(), result.comment)
     print(format_chip(result.chip, result.comment))
     hardware = result.chip.name if parsed.output is None else f"{path}:{result.chip.name}"
     print(f'{path} has it: use hardware="{hardware}"')
-    return 0
+
+
+def _explain(parsed: Namespace, script_arguments: Sequence[str]) -> None:
+    chips, variables = _parse(parsed, script_arguments)
+    hardware = _single("--hardware", chips) if chips else None
+    if is_script(parsed.target):
+        _run_watched(parsed.target, script_arguments, hardware, print)
+        return
+    as_jax()
+    target = load_target(parsed.target, parsed.arguments)
+    target.check(list(variables))
+    args = target.call_arguments({name: _single(name, values) for name, values in variables.items()})
+    explanation = explain(target.function, hardware=hardware, advise=not parsed.no_advice)(*args)
+    _write(Simulation(explanation.plan), parsed)
+
+
+def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:
+    chips, variables = _parse(parsed, script_arguments)
+    overlap = False if parsed.no_overlap else None
+    if is_script(parsed.target):
+        hardware = _single("--hardware", chips)
+        _run_watched(parsed.target, script_arguments, hardware, lambda plan: print(Simulation(plan)))
+        return
+    as_jax()
+    target = load_target(parsed.target, parsed.arguments)
+    target.check(list(variables))
+    if len(chips) == 1 and all(len(values) == 1 for values in variables.values()):
+        if parsed.plot:
+            raise CommandError("--plot needs several configurations: repeat --mesh, --hardware or --set")
+        args = target.call_arguments({name: values[0] for name, values in variables.items()})
+        run = simulate(target.function, hardware=chips[0], overlap=overlap)(*args)
+        print(run)
+        _write(run, parsed)
+        return
+    if parsed.page or parsed.trace:
+        raise CommandError("--page and --trace need one configuration: do not repeat --mesh, --hardware or --set")
+    runs = sweep(target.function, target.arguments, hardware=chips, overlap=overlap, **variables)
+    print(runs)
+    if parsed.plot:
+        runs.plot(parsed.plot)
+
+
+def _parse(parsed: Namespace, script_arguments: Sequence[str]) -> tuple[list[Chip], dict[str, list[Any]]]:
+    """Return the chips, and the values of the mesh and of other variables."""
+    if not is_script(parsed.target) and script_arguments:
+        raise CommandError(f"only a script has arguments, not {parsed.target!r}: {' '.join(script_arguments)}")
+    if is_script(parsed.target) and (parsed.mesh or parsed.set or parsed.page or parsed.trace):
+        raise CommandError(
+            "a script has its own meshes and arguments: --mesh, --set, --page and --trace need a function"
+        )
+    variables = parse_variables(parsed.set)
+    if parsed.mesh:
+        variables[MESH] = [parse_mesh_text(text) for text in parsed.mesh]
+    return [chip(name) for name in parsed.hardware or ()], variables
+
+
+def _single(name: str, values: Sequence[_T]) -> _T:
+    if len(values) != 1:
+        raise CommandError(f"{name} can be given once here; `shardwise simulate FILE.py:FUNCTION` sweeps over several")
+    return values[0]
+
+
+def _write(run: Simulation, parsed: Namespace) -> None:
+    if parsed.page:
+        run.write_html(parsed.page)
+    if parsed.trace:
+        run.write_trace(parsed.trace)
+
+
+def _run_watched(script: str, arguments: Sequence[str], hardware: Chip | None, show: Callable[[Report], None]) -> None:
+    """Run a script, and show the plan of every jitted function when it is compiled."""
+
+    def on_launch(launch: Any, runs: bool) -> None:
+        if not runs and launch.request.out_names:  # ops outside jit have no names of outputs
+            show(replan_report(launch.request, hardware))
+
+    check_file(Path(script))
+    launch_hooks.add(on_launch)
+    try:
+        run_script(script, arguments, is_module=False)
+    finally:
+        launch_hooks.remove(on_launch)

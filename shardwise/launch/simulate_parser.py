@@ -1,7 +1,36 @@
-"""The arguments of `shardwise calibrate`. Parsing them does not load the commands."""
+"""The arguments of `shardwise explain`, `simulate` and `calibrate`. Parsing them does not load the commands."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
 from pathlib import Path
+
+_CONTRACT = """\
+TARGET is FILE.py:FUNCTION or package.module:FUNCTION. The same file has a function `arguments` that returns the
+arguments of FUNCTION, a tuple of arrays or ShapeDtypeStructs with shardings. It is called with those of its parameters
+that the command line sets: `mesh`, and the names of --set.
+
+TARGET may also be a script, FILE.py. It runs with `import jax` as Shardwise, and every program that it compiles is
+shown. Its arguments follow `--`.
+"""
+
+
+def add_explain_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `shardwise explain`."""
+    _add_target(parser, hardware_required=False, repeatable="")
+    parser.add_argument("--no-advice", action="store_true", help="do not plan again to find a better constraint")
+
+
+def add_simulate_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `shardwise simulate`."""
+    _add_target(parser, hardware_required=True, repeatable="; repeat it to sweep")
+    parser.add_argument("--no-overlap", action="store_true", help="collectives do not run beside compute")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot of a sweep: .png, .svg or .pdf")
+
+
+def split_script_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments of a command, and those after `--`, which are a script's."""
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    return list(arguments[:end]), list(arguments[end + 1 :])
 
 
 def add_calibrate_arguments(parser: ArgumentParser) -> None:
@@ -10,3 +39,26 @@ def add_calibrate_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="the table to write to; by default, that of the setting chip_table"
     )
+
+
+def _add_target(parser: ArgumentParser, *, hardware_required: bool, repeatable: str) -> None:
+    parser.description, parser.formatter_class = _CONTRACT, RawDescriptionHelpFormatter
+    parser.add_argument("target", metavar="TARGET", help="FILE.py:FUNCTION, module:FUNCTION, or a script FILE.py")
+    parser.add_argument(
+        "--hardware",
+        action="append",
+        required=hardware_required,
+        metavar="CHIP",
+        help=f"a chip, such as h100, or the path of a table of chips{repeatable}",
+    )
+    parser.add_argument("--mesh", action="append", metavar="AXES", help=f"a mesh, such as data=8,model=4{repeatable}")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"a parameter of the function `arguments`, such as batch=256{repeatable}",
+    )
+    parser.add_argument("--arguments", default="arguments", metavar="NAME", help="another name of that function")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the plan as an HTML page")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write the timeline as a trace for Perfetto")

@@ -1,0 +1,188 @@
+"""`shardwise explain` and `shardwise simulate`: what they print and write, and their errors."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwise.launch.command_line import main
+from shardwise.launch.load_target import CommandError, parse_mesh_text, parse_variables
+from shardwise.sharding import AbstractMesh
+
+MODEL = """
+import shardwise as jax
+import shardwise.numpy as jnp
+from shardwise.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
+
+
+def step(w, x):
+    return jnp.tanh(x @ w)
+
+
+def arguments(mesh, batch=1024):
+    w = jax.ShapeDtypeStruct((512, 512), jnp.bfloat16, sharding=NamedSharding(mesh, P("data")))
+    return w, jax.ShapeDtypeStruct((batch, 512), jnp.bfloat16, sharding=NamedSharding(mesh, P("data")))
+
+
+def on_two():
+    return arguments(AbstractMesh((2,), ("data",)))
+
+
+def unsharded():
+    return jax.ShapeDtypeStruct((512, 512), jnp.bfloat16), jax.ShapeDtypeStruct((4, 512), jnp.bfloat16)
+
+
+def constant():
+    return jnp.zeros(4)
+
+
+number = 3
+"""
+SCRIPT = """
+import sys
+import jax
+import jax.numpy as jnp
+
+assert __name__ == "__main__" and sys.argv[1:] == ["--size", "4"]
+mesh = jax.make_mesh((4,), ("data",))
+x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(mesh, jax.P("data")))
+
+
+@jax.jit
+def total(x):
+    return (x @ x.T).sum()
+
+
+print("result", total(x))
+"""
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    path = tmp_path / "a_model.py"
+    path.write_text(MODEL)
+    yield path
+    sys.modules.pop("a_model", None)
+
+
+@pytest.fixture
+def without_as_jax(monkeypatch):
+    """Do not make `import jax` Shardwise in this process: other tests import jax."""
+    monkeypatch.setattr("shardwise.launch.simulate_commands.as_jax", lambda: None)
+
+
+@pytest.mark.usefixtures("without_as_jax")
+class TestFunctions:
+    def test_simulate_one_configuration(self, model, tmp_path, capsys):
+        page, trace = tmp_path / "page.html", tmp_path / "trace.json"
+        options = ["--mesh", "data=8", "--hardware", "h100", "--page", str(page), "--trace", str(trace)]
+        assert main(["simulate", f"{model}:step", *options]) == 0
+        printed = capsys.readouterr().out
+        assert printed.startswith("step on mesh data=8 of h100: ") and "of peak flops" in printed
+        assert page.read_text().startswith("<!DOCTYPE html>")
+        assert {"all_gather", "dot"} <= {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
+
+    def test_simulate_sweeps(self, model, tmp_path, capsys):
+        plot = tmp_path / "plot.svg"
+        options = ["--mesh", "data=2", "--mesh", "data=8", "--hardware", "h100", "--hardware", "a100"]
+        sizes = ["--set", "batch=1024", "--set", "batch=2048"]
+        assert main(["simulate", f"{model}:step", *options, *sizes, "--plot", str(plot)]) == 0
+        assert capsys.readouterr().out.startswith("step: 8 configurations\nhardware  mesh    batch")
+        assert "<svg" in plot.read_text()
+
+    def test_arguments_of_another_function_are_moved_to_the_mesh(self, model, capsys):
+        options = ["--hardware", "h100", "--arguments", "on_two", "--no-overlap"]
+        assert main(["simulate", f"{model}:step", *options]) == 0
+        assert main(["simulate", f"{model}:step", *options, "--mesh", "data=4"]) == 0
+        printed = capsys.readouterr().out
+        assert "step on mesh data=2 of h100" in printed and "step on mesh data=4 of h100" in printed
+
+    def test_explain(self, model, tmp_path, capsys):
+        page, trace = tmp_path / "page.html", tmp_path / "trace.json"
+        options = ["--mesh", "data=8", "--set", "batch=64", "--page", str(page), "--trace", str(trace)]
+        assert main(["explain", f"{model}:step", *options]) == 0
+        assert main(["explain", f"{model}:step", "--mesh", "data=8", "--hardware", "h100", "--no-advice"]) == 0
+        printed = capsys.readouterr().out
+        assert "step on mesh data=8: 1 collective" in printed and "per call on h100" in printed
+        assert page.exists() and trace.exists()
+
+    def test_a_function_of_a_module(self, model, monkeypatch, capsys):
+        monkeypatch.chdir(model.parent)
+        assert main(["simulate", "a_model:step", "--mesh", "data=2", "--hardware", "h100"]) == 0
+        assert main(["simulate", "a_model:constant", "--hardware", "h100", "--arguments", "none"]) == 0
+        assert "constant on one device" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["MODEL:stepp"], "has no function 'stepp'. Did you mean 'step'?"),
+            (["MODEL:xyz"], "has no function 'xyz'. Its functions: step, arguments, on_two, unsharded, constant."),
+            (["MODEL:number"], "'number' in .* must be a function, not int"),
+            (["FOLDER/a_modell.py:step"], "there is no file '.*a_modell.py'. Did you mean '.*a_model.py'?"),
+            (["no_module_x:step"], "there is no module 'no_module_x'"),
+            (["step"], "'step' must be FILE.py:FUNCTION, package.module:FUNCTION, or a script FILE.py"),
+            (["MODEL:step", "--mesh", "data:8"], "--mesh 'data:8': 'data:8' is not an axis with its size"),
+            (["MODEL:step", "--mesh", "data=0"], "--mesh 'data=0': 'data=0' is not an axis with its size"),
+            (["MODEL:step", "--mesh", "data=2,data=2"], "has the axis 'data' twice"),
+            (["MODEL:step", "--mesh", "date=2"], "date"),
+            (["MODEL:step"], "the arguments depend on 'mesh': write --mesh data=8"),
+            (["MODEL:step", "--mesh", "data=2", "--set", "size=3"], "--set size: .* Its parameters: mesh, batch."),
+            (["MODEL:step", "--set", "batch"], "--set 'batch': write NAME=VALUE"),
+            (
+                ["MODEL:step", "--arguments", "nothing"],
+                "has no function 'nothing', which returns the arguments of 'step'",
+            ),
+            (["MODEL:step", "--arguments", "unsharded", "--mesh", "data=2"], "no argument has a NamedSharding"),
+            (["MODEL:step", "--mesh", "data=2", "--hardware", "h10"], "unknown hardware 'h10'. Did you mean 'h100'?"),
+            (["MODEL:step", "--mesh", "data=2", "--plot", "x.png"], "--plot needs several configurations"),
+            (["MODEL:step", "--mesh", "data=2", "--mesh", "data=4", "--page", "p"], "--page and --trace need one"),
+            (["MODEL:step", "--", "more"], "only a script has arguments"),
+            (["FOLDER/script.py"], "there is no file"),
+            (["MODEL", "--mesh", "data=2"], "a script has its own meshes"),
+        ],
+    )
+    def test_errors(self, model, arguments, message, capsys):
+        replaced = [text.replace("MODEL", str(model)).replace("FOLDER", str(model.parent)) for text in arguments]
+        assert main(["simulate", "--hardware", "h100", *replaced]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("shardwise simulate: ") and "Traceback" not in error
+        pattern = message.replace("?", r"\?").replace("(", r"\(")
+        assert re.search(pattern, error), error
+
+
+def script_process(*arguments):
+    """Return the output of the command in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    command = [sys.executable, "-m", "shardwise", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, env=environment).stdout
+
+
+@pytest.mark.slow
+def test_simulate_shows_the_programs_of_a_script(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    output = script_process("simulate", str(tmp_path / "script.py"), "--hardware", "a100", "--", "--size", "4")
+    assert "total on mesh data=4 of a100: " in output and "result 256.0" in output
+
+
+def test_explain_shows_the_programs_of_a_script(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    output = script_process("explain", str(tmp_path / "script.py"), "--hardware", "h100", "--", "--size", "4")
+    assert re.search(r"total on mesh data=4: \d collectives?, ", output)
+    assert "per call on h100" in output and "result 256.0" in output
+
+
+def test_texts_of_meshes_and_variables():
+    assert parse_mesh_text("data=8, model=4") == AbstractMesh((8, 4), ("data", "model"))
+    assert parse_variables(["batch=256", "batch=512", "name=a b", "sizes=(1, 2)"]) == {
+        "batch": [256, 512],
+        "name": ["a b"],
+        "sizes": [(1, 2)],
+    }
+    with pytest.raises(CommandError, match="write NAME=VALUE"):
+        parse_variables(["3=4"])
