@@ -1,4 +1,8 @@
-"""jax.monitoring: events that libraries record, and listeners to them."""
+"""jax.monitoring: events, and listeners to them.
+
+Libraries record events. Shardwise records `/jax/core/compile/backend_compile_duration`, as JAX does: the seconds that
+XLA took for a program, with its name as `fun_name`.
+"""
 
 from collections.abc import Callable
 from threading import Lock
@@ -14,6 +18,9 @@ __all__ = [
     "register_event_duration_secs_listener",
     "register_event_listener",
     "register_scalar_listener",
+    "unregister_event_duration_listener",
+    "unregister_event_listener",
+    "unregister_scalar_listener",
 ]
 
 _lock = Lock()
@@ -126,6 +133,60 @@ def register_scalar_listener(callback: Callable[..., None]) -> None:
     _register(_scalar_listeners, callback)
 
 
+def unregister_event_listener(callback: Callable[..., None]) -> None:
+    """Remove a function that was added by `register_event_listener`.
+
+    Args:
+        callback: the function.
+
+    Raises:
+        ValueError: if it is not a listener to events.
+
+    Example:
+        >>> listener = lambda event, **metadata: print(event)
+        >>> jax.monitoring.register_event_listener(listener)
+        >>> jax.monitoring.unregister_event_listener(listener)
+        >>> jax.monitoring.record_event("/start")
+    """
+    _unregister(_event_listeners, callback, "events")
+
+
+def unregister_event_duration_listener(callback: Callable[..., None]) -> None:
+    """Remove a function that was added by `register_event_duration_secs_listener`.
+
+    Args:
+        callback: the function.
+
+    Raises:
+        ValueError: if it is not a listener to durations.
+
+    Example:
+        >>> listener = lambda event, seconds, **metadata: print(seconds)
+        >>> jax.monitoring.register_event_duration_secs_listener(listener)
+        >>> jax.monitoring.unregister_event_duration_listener(listener)
+        >>> jax.monitoring.record_event_duration_secs("/step", 0.5)
+    """
+    _unregister(_duration_listeners, callback, "durations")
+
+
+def unregister_scalar_listener(callback: Callable[..., None]) -> None:
+    """Remove a function that was added by `register_scalar_listener`.
+
+    Args:
+        callback: the function.
+
+    Raises:
+        ValueError: if it is not a listener to scalars.
+
+    Example:
+        >>> listener = lambda event, value, **metadata: print(value)
+        >>> jax.monitoring.register_scalar_listener(listener)
+        >>> jax.monitoring.unregister_scalar_listener(listener)
+        >>> jax.monitoring.record_scalar("/loss", 0.5)
+    """
+    _unregister(_scalar_listeners, callback, "scalars")
+
+
 def clear_event_listeners() -> None:
     """Remove all listeners.
 
@@ -142,6 +203,13 @@ def _register(listeners: list[Callable[..., None]], callback: Callable[..., None
         raise TypeError(f"a listener must be a function, not {callback!r}")
     with _lock:
         listeners.append(callback)
+
+
+def _unregister(listeners: list[Callable[..., None]], callback: Callable[..., None], kind: str) -> None:
+    with _lock:
+        if callback not in listeners:
+            raise ValueError(f"{callback!r} is not a listener to {kind}")
+        listeners.remove(callback)
 
 
 def _notify(listeners: list[Callable[..., None]], *args: Any, metadata: dict[str, Any]) -> None:

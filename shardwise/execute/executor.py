@@ -46,6 +46,7 @@ from shardwise.execute.request import Request, Target, default_device, lift_held
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.execute.transfer import transfer, transfer_to_memory
 from shardwise.lazy import lazy_module
+from shardwise.monitoring import record_event_duration_secs
 from shardwise.runtime.array import (
     ArrayImpl,
     HostArgument,
@@ -264,6 +265,7 @@ class LoweredRequest:
                 raise ValueError(f"compiler_options of `{name}`: {error}") from None
             raise
         seconds, level = time.perf_counter() - start, logging.WARNING if config.log_compiles else logging.DEBUG
+        record_event_duration_secs("/jax/core/compile/backend_compile_duration", seconds, fun_name=f"jit({name})")
         if _log.isEnabledFor(level):
             arguments = ", ".join(f"{x.type} in {x.sharding}" for x in self.request.signatures) or "no arguments"
             devices = len(self.target.devices)
