@@ -23,12 +23,13 @@ NOJAX := .venv-nojax/bin
 
 venv: .venv/.checks-installed
 
+# Trains, is killed, resumes on another mesh, and compares every loss with one device.
 demo: .venv/.demo-installed
-	$(BIN)/python examples/transformer.py
+	$(BIN)/python examples/demo.py
 
 # Two processes with four devices each; every loss is compared with one process.
 demo-processes: .venv/.demo-installed
-	$(BIN)/shardwise launch -n 2 --devices-per-process 4 examples/transformer_processes.py
+	$(BIN)/shardwise launch -n 2 --devices-per-process 4 examples/gpt_processes.py
 
 # Types are checked while the users' tests run; all other tests start when both have passed.
 test: test-all
@@ -99,7 +100,7 @@ clean:
 	$(call install,.venv,.)
 
 .venv/.demo-installed: .venv/.installed
-	$(call install,.venv,.[demo])
+	$(call install,.venv,.[demo$(comma)checkpoint])
 
 .venv/.checks-installed: pyproject.toml
 	$(call install,.venv,.[check$(comma)peer])

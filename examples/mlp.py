@@ -1,7 +1,7 @@
 """Train an MLP with Megatron shardings on a 4×2 mesh, and compare with the same training on one device.
 
-The batch is sharded along `data` (30 rows over 4 devices, which is uneven), the hidden dim along `model`. The functions
-have no sharding annotations: Shardwise derives all shardings from those of the arguments.
+The batch is sharded along `data` (30 rows over 4 devices, which is uneven), the hidden dim along `model`. The
+functions have no sharding annotations: Shardwise derives all shardings from those of the arguments.
 """
 
 import numpy as np

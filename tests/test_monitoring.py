@@ -5,7 +5,6 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 
-
 COMPILE = "/jax/core/compile/backend_compile_duration"
 
 
