@@ -116,6 +116,7 @@ from shardwise.explain.plan import explain as explain
 from shardwise.explain.simulate import simulate as simulate
 from shardwise.explain.sweep import sweep as sweep
 from shardwise.jax_modules.install import as_jax as as_jax
+from shardwise.layout_search.autoshard import autoshard as autoshard
 from shardwise.runtime.client import (
     default_backend as default_backend,
     device_count as device_count,

@@ -244,6 +244,11 @@ SETTINGS = {
         "~/.config/shardwise/chips.toml",
         "the TOML file with the user's own chips, which `hardware=` finds by name and `shardwise calibrate` writes",
     ),
+    "checkpoint_scans": Setting(
+        False,
+        "whether derivatives of `scan` recompute the intermediate values of its body, as with `checkpoint` of the body",
+        affects_tracing=True,
+    ),
     "verify_programs": Setting(
         False,
         "whether the invariants of every program are checked after each rewrite and derivative, not only on entry",
@@ -369,6 +374,7 @@ class Config(threading.local):
     traceback_filtering: str
     memory_limit: int
     chip_table: str
+    checkpoint_scans: bool
     verify_programs: bool
     dump_to: str
     enable_compilation_cache: bool

@@ -4,6 +4,7 @@ from shardwise._jaxlib import RuntimeFailure as JaxRuntimeError
 from shardwise.lazy import set_public_names
 
 __all__ = [
+    "AutoshardError",
     "CheckpointError",
     "CheckpointExists",
     "CheckpointMismatch",
@@ -87,6 +88,22 @@ class JAXIndexError(IndexError):
 
 class ShardingError(ValueError):
     """A sharding is not valid: an unknown mesh axis, an axis used twice, or a spec that does not fit its array."""
+
+
+class AutoshardError(ValueError):
+    """No plan of a step fits in the memory of the devices.
+
+    Attributes:
+        least: the plan that needs the least memory.
+        larger: the best plan on the smallest number of devices on which one fits; None if there is none.
+    """
+
+    def __init__(self, text: str, least: object, larger: object = None):
+        super().__init__(text)
+        self.least, self.larger = least, larger
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return AutoshardError, (self.args[0], self.least, self.larger)
 
 
 class ShardingTypeError(ShardingError, TypeError):

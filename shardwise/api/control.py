@@ -27,13 +27,14 @@ from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType, spec_text
 from shardwise.compiler.ops.collective.named import Named, NamedIndex
 from shardwise.compiler.ops.control.cond import Cond
+from shardwise.compiler.ops.control.remat import Remat
 from shardwise.compiler.ops.control.retype import match_type
 from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.mesh import mesh_context
-from shardwise.compiler.trace.build import build
+from shardwise.compiler.trace.build import build, rewrite
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.make_varying import cast_to_varying, make_varying
 from shardwise.config import config
@@ -648,6 +649,8 @@ def _scan(
     carry, _, body = _trace_body(name, f, init, lambda carry: (carry, slices), carry_of, slice_types)
     consts, written = _without(body.captured, body.written), body.written  # changed Refs are carried
     program = body.with_captured([*consts, *written], written, leads=True)
+    if config.checkpoint_scans:
+        program = rewrite(program.name, program.in_types, Remat(program))
     op = Scan(program, steps, len(consts), len(written) + len(carry), bool(reverse), unrolled)
     outputs = op(*current_values([*consts, *written]), *carry, *arrays)
     set_refs(written, outputs[: len(written)])

@@ -87,8 +87,7 @@ def run_stages(
         out_names: the names of the outputs, for messages.
         user_meshes: the meshes that the user named; the layout of each output is expressed on one of them.
     """
-    simplified = dce(merge_stacks(hoist(lower_keys(erase_varying(inline(verify(program)))))))
-    simplified, shardings = erase_shardings(simplified, mesh)
+    simplified, shardings = erase_shardings(simplify(program), mesh)
     ins = [
         _pin_words(pin, type) if is_key(type.dtype) else pin
         for pin, type in zip(in_pins, program.in_types, strict=True)
@@ -109,6 +108,11 @@ def run_stages(
     if config.dump_to:
         _dump_stages(program, stages)
     return stages
+
+
+def simplify(program: Program) -> Program:
+    """Return a traced program without calls, keys and dead code, as `propagate` expects it."""
+    return dce(merge_stacks(hoist(lower_keys(erase_varying(inline(verify(program)))))))
 
 
 def _pin_words(pin: Pin | None, type: ArrayType) -> Pin:

@@ -398,14 +398,14 @@ def partition_request(request: Request, target: Target, chip: Chip | None = None
         request.donated,
         request.platform or platform_of(device),
         chip or chip_of(device.device_kind),
-        _memory_limit(chip or chip_of(device.device_kind)),
+        memory_limit_of(chip or chip_of(device.device_kind)),
         request.out_names,
         [] if target.positional else [user_mesh.abstract for user_mesh in target.meshes],
     )
     return result, moves
 
 
-def _memory_limit(chip: Chip) -> int | None:
+def memory_limit_of(chip: Chip) -> int | None:
     """Return the limit of bytes per device: the setting, or the memory of the chip. None for no limit.
 
     Virtual CPU devices have no limit by default: they share the host's memory.

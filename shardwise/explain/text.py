@@ -22,11 +22,11 @@ def format_report(report: Report, advice: Sequence[str] = ()) -> str:
     ]
     if len(report.collectives) > 1:
         heads = ["total", "axes", "count", "sent", "time"]
-        lines += [*_align([heads, *map(_total_cells, report.totals())], (14, 16, -6, -10, -9)), ""]
+        lines += [*align([heads, *map(_total_cells, report.totals())], (14, 16, -6, -10, -9)), ""]
     lines += _end_lines(report)
     if report.collectives:
         heads = ["collective", "axes", "sent", "time", "shard", "line", "why"]
-        lines += ["", *_align([heads, *map(_collective_cells, report.collectives)], (14, 16, -10, -9, 14, 18, 0))]
+        lines += ["", *align([heads, *map(_collective_cells, report.collectives)], (14, 16, -10, -9, 14, 18, 0))]
     lines += ["", *_memory_lines(report)]
     return "\n".join([*lines, *(["", *(f"  {line}" for line in advice)] if advice else [])])
 
@@ -53,13 +53,13 @@ def _end_lines(report: Report) -> list[str]:
             for direction, end_rows in ends
             for group in group_by_layout(end_rows)
         ]
-        return _align([["", "layout", "arrays", "per device", "names"], *rows], (3, 28, 10, -10, 0))
+        return align([["", "layout", "arrays", "per device", "names"], *rows], (3, 28, 10, -10, 0))
     rows = [
         [direction, row.name, row.type, str(row.layout), f"{shape_text(row.piece)} per device"]
         for direction, end_rows in ends
         for row in end_rows
     ]
-    return _align(rows, (3, 24, 16, 28, 0)) if rows else []
+    return align(rows, (3, 24, 16, 28, 0)) if rows else []
 
 
 def _collective_cells(row: CollectiveRow) -> list[str]:
@@ -69,7 +69,7 @@ def _collective_cells(row: CollectiveRow) -> list[str]:
     return [row.kind, ",".join(row.axes), sent, time, row.type, str(row.source), why]
 
 
-def _align(rows: Sequence[Sequence[str]], min_widths: Sequence[int]) -> list[str]:
+def align(rows: Sequence[Sequence[str]], min_widths: Sequence[int]) -> list[str]:
     """Return rows in aligned columns of at least these widths. A negative width aligns right, 0 does not align."""
     widths = [max(abs(least), *(len(row[n]) for row in rows)) if least else 0 for n, least in enumerate(min_widths)]
     return [
@@ -104,7 +104,7 @@ def _memory_lines(report: Report) -> list[str]:
         [human_bytes(held.bytes), held.what, held.type, str(held.source) if held.source != NOWHERE else ""]
         for held in timeline.alive[:_MAX_LIVE]
     ]
-    lines += [line.rstrip() for line in _align(rows, (-10, 24, 16, 0))] if rows else []
+    lines += [line.rstrip() for line in align(rows, (-10, 24, 16, 0))] if rows else []
     if len(timeline.alive) > _MAX_LIVE:
         rest = timeline.alive[_MAX_LIVE:]
         lines.append(f"  {human_bytes(sum(held.bytes for held in rest)):>10} in {len(rest)} smaller values")

@@ -9,8 +9,9 @@ axes repeat until nothing changes.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -38,7 +39,21 @@ def choose(sharded: ShardedProgram, chip: Chip = CPU) -> LayoutPlan:
     """Return the cheapest plan on a mesh of such chips that satisfies all pins."""
     if not sharded.mesh.axis_names:
         return LayoutPlan({}, tuple(Layout.replicated(value.type.ndim) for value in sharded.program.outputs), chip)
-    planner = _Planner(sharded, Costs(chip, sharded.mesh))
+    return plan_from_picks(sharded, choose_candidates(sharded, Costs(chip, sharded.mesh)), chip)
+
+
+def choose_candidates(
+    sharded: ShardedProgram, costs: Costs, work: Mapping[Equation, float] = MappingProxyType({})
+) -> Picks:
+    """Return the cheapest combination of candidates.
+
+    Args:
+        sharded: the program and the candidates of its equations.
+        costs: the costs on the mesh of the program.
+        work: for some equations, a cost that replaces that of their compute; sharding an equation divides it.
+    """
+    planner = _Planner(sharded, costs)
+    planner.work.update(work)
     picks: Picks = {}
     seen: list[Picks] = []
     solved_for: dict[str, Picks] = {}  # for each axis, the picks on the others when it was last optimized
@@ -56,7 +71,7 @@ def choose(sharded: ShardedProgram, chip: Chip = CPU) -> LayoutPlan:
     else:
         # An axis ignores the cost of its choice for the others, so further rounds need not be better.
         picks = min(seen, key=planner.cost)
-    return plan_from_picks(sharded, picks, chip)
+    return picks
 
 
 class _Uses(NamedTuple):

@@ -61,14 +61,19 @@ NO_LINK = LinkCost(1.0, 0.0, 0.0)  # along axes of size one
 @final
 @dataclass(frozen=True)
 class Costs:
-    """The costs on a mesh of such chips."""
+    """The costs on a mesh of such chips.
+
+    Attributes:
+        counts_hops: whether a collective costs the latency of all its hops, as in the timeline.
+    """
 
     chip: Chip
     mesh: AbstractMesh
+    counts_hops: bool = False
 
     def link_cost(self, *axes: str) -> LinkCost:
         """Return the costs of communication along these axes."""
-        return _link_cost(self.chip, self.mesh, axes)
+        return _link_cost(self.chip, self.mesh, axes, self.counts_hops)
 
     def flop(self, dtype: DType) -> float:
         """Return the cost of one flop of a matrix product of this dtype."""
@@ -81,11 +86,15 @@ class Costs:
 
 
 @registered_cache(maxsize=4096)
-def _link_cost(chip: Chip, mesh: AbstractMesh, axes: tuple[str, ...]) -> LinkCost:
+def _link_cost(chip: Chip, mesh: AbstractMesh, axes: tuple[str, ...], counts_hops: bool) -> LinkCost:
     if mesh.extent(axes) == 1:
         return NO_LINK
     latency = chip.link(mesh, axes).latency * chip.sending_rate
-    return LinkCost(chip.sending_rate / chip.ring_bandwidth(mesh, axes), latency, latency / COMBINED_REDUCTIONS)
+    byte = chip.sending_rate / chip.ring_bandwidth(mesh, axes)
+    if counts_hops:
+        hops = mesh.extent(axes) - 1
+        return LinkCost(byte, latency * hops, latency * hops)
+    return LinkCost(byte, latency, latency / COMBINED_REDUCTIONS)
 
 
 def reshard_cost(

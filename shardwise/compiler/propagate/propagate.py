@@ -87,6 +87,16 @@ class ShardedProgram:
         return dict(zip(self.program.inputs, self.in_pins, strict=True))
 
     @cached_property
+    def constrained_inputs(self) -> dict[Value, Pin]:
+        """The pin of each input, and of each result of a constraint on an input: `in_shardings` are such."""
+        constraints = {
+            equation.outputs[0]: equation.op.pin
+            for equation in self.program.equations
+            if isinstance(equation.op, Constrain) and equation.inputs[0] in self.pinned
+        }
+        return {**self.pinned, **constraints}
+
+    @cached_property
     def planned(self) -> tuple[Equation, ...]:
         """The unfolded equations whose results are not free."""
         return tuple(e for e in self.unfolded.equations if not (e.outputs and self.free.issuperset(e.outputs)))
@@ -184,7 +194,7 @@ def propagate(
     out_pins = infer_output_pins(program, in_pins, out_pins, names)
     unfolded = unfold(program)
     groups = dim_groups(unfolded.equations)
-    pins = _pinned_values(program, unfolded, in_pins, out_pins)
+    pins = pinned_values(program, unfolded, in_pins, out_pins)
     fine = split_axes(unfolded.equations, mesh, pins, groups, typed.keys())
     if fine != mesh:
         program = refine_program(program, fine)
@@ -193,8 +203,8 @@ def propagate(
         requested = tuple(pin and refine_pin(pin, mesh, fine) for pin in requested)
         unfolded = unfold(program)
         groups = dim_groups(unfolded.equations)
-        pins = _pinned_values(program, unfolded, in_pins, out_pins)
-    free, scales = _free_values(unfolded)
+        pins = pinned_values(program, unfolded, in_pins, out_pins)
+    free, scales = free_values(unfolded)
     sharded = ShardedProgram(
         program,
         fine,
@@ -209,11 +219,11 @@ def propagate(
         shardings=shardings,
     )
     for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, groups).items():
-        sharded.candidates[axis] = _candidates_on(sharded, axis, seeds, scales, typed.get(axis))
+        sharded.candidates[axis] = candidates_on(sharded, axis, seeds, scales, typed.get(axis))
     return sharded
 
 
-def _pinned_values(
+def pinned_values(
     program: Program, unfolded: Unfolded, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None]
 ) -> list[tuple[Value, Pin]]:
     """Return the pinned inputs, outputs, constrained values and values at the boundaries of manual regions."""
@@ -230,7 +240,7 @@ def _pinned_values(
     return pins
 
 
-def _candidates_on(
+def candidates_on(
     sharded: ShardedProgram,
     axis: str,
     seeds: Seeds,
@@ -293,12 +303,12 @@ def _candidates_on(
 def _keep_pinned(
     sharded: ShardedProgram, axis: str, boundary: Equation, options: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
-    """Return the candidates in which a pinned input of a loop enters its `unstack` in the pinned layout.
+    """Return the candidates in which a pinned or constrained input enters the `unstack` of a loop in that layout.
 
     The loop reshards the input slice by slice. Resharding all of it before the loop would copy all layers at once. If
     the leading dim itself is sharded, the loop needs it replicated, and all candidates are returned.
     """
-    pin = sharded.pinned.get(boundary.inputs[0])
+    pin = sharded.constrained_inputs.get(boundary.inputs[0])
     if pin is None:
         return options
     pinned = state_along(pin.layout, axis)
@@ -306,7 +316,7 @@ def _keep_pinned(
     return kept or options
 
 
-def _free_values(unfolded: Unfolded) -> tuple[frozenset[Value], frozenset[Value]]:
+def free_values(unfolded: Unfolded) -> tuple[frozenset[Value], frozenset[Value]]:
     """Return the free values, and those among them that hold one finite number other than zero in all elements."""
     free: set[Value] = set()
     numbers: dict[Value, Any] = {}

@@ -8,6 +8,7 @@
     predicate   a scalar that decides what runs next: the predicate of a `while`, the branch index of a `cond`
     split       an operand of which each device of a manual region reads its shard
     join        a result of which each device of a manual region returns a shard
+    argument    an argument of the program whose layout is chosen; what it is in the next call may be an operand
 
 Boundary ops exist for planning and never run. Layouts are chosen in one flat list of equations, in which each binding
 of a control op is an equation with a boundary op. Its factor rule connects the dims outside and inside.
@@ -331,3 +332,23 @@ class Join(_ShardBoundary):
 def _single_factor_dims(type: ArrayType) -> Dims:
     """Return dims of one factor each."""
     return tuple((dim,) for dim in range(type.ndim))
+
+
+@final
+@record
+class Argument(BoundaryOp):
+    """An argument of a program, in the layout that is chosen for it.
+
+    The operand, if there is one, is the output of the program that is this argument in the next call: the parameters
+    of a training step are such arguments. It has to have the layout of the argument.
+    """
+
+    name = "argument"
+    type: ArrayType
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        return (self.type,)
+
+    def factors(self, *types: ArrayType) -> FactorRule:
+        dims = _single_factor_dims(self.type)
+        return FactorRule((dims,) * len(types), (dims,), self.type.shape)

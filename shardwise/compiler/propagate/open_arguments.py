@@ -1,0 +1,108 @@
+"""open_arguments: let the planner choose the layouts of arguments, which it otherwise keeps as they are pinned.
+
+An argument whose layout is open becomes the result of an `argument` equation, whose candidates are all layouts with
+even shards. If an output is this argument in the next call, the equation reads that output: both have one layout, and
+resharding the output costs what it costs. Every axis may shard every group of dims that an open argument has.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.ops.control.region_boundary import Argument, Stack, Unstack
+from shardwise.compiler.propagate.axis_seeds import seed_axes
+from shardwise.compiler.propagate.candidates import Candidate, state_along
+from shardwise.compiler.propagate.dim_groups import DimGroups, dim_groups
+from shardwise.compiler.propagate.propagate import (
+    ShardedProgram,
+    candidates_on,
+    free_values,
+    pinned_values,
+)
+from shardwise.compiler.propagate.unfold import Unfolded
+
+
+def open_arguments(
+    sharded: ShardedProgram, outputs: Mapping[int, int | None], axes: Collection[str]
+) -> tuple[ShardedProgram, dict[int, Equation]]:
+    """Return the program with the layouts of some arguments left to the planner.
+
+    Args:
+        sharded: the program, with pins of all inputs.
+        outputs: for each open input, the output that is this input in the next call, or None.
+        axes: the axes along which the layouts of open inputs are chosen. Along others, they are as pinned.
+
+    Returns:
+        The program with the candidates of all equations, and the `argument` equation of each open input.
+    """
+    program = sharded.program
+    equations = {
+        number: Equation(
+            Argument(program.inputs[number].type),
+            [] if output is None else [program.outputs[output]],
+            [program.inputs[number]],
+        )
+        for number, output in outputs.items()
+    }
+    carried = set(outputs.values())
+    flat = sharded.unfolded
+    unfolded = Unfolded(
+        [*equations.values(), *flat.equations],
+        flat.boundaries,
+        {**flat.run_counts, **dict.fromkeys(equations.values(), 1)},
+        flat.manual,
+    )
+    opened = replace(
+        sharded,
+        program=replace(
+            program,
+            inputs=tuple(value for number, value in enumerate(program.inputs) if number not in outputs),
+            outputs=tuple(value for number, value in enumerate(program.outputs) if number not in carried),
+        ),
+        in_pins=tuple(pin for number, pin in enumerate(sharded.in_pins) if number not in outputs),
+        out_pins=tuple(pin for number, pin in enumerate(sharded.out_pins) if number not in carried),
+        unfolded=unfolded,
+        candidates={},
+    )
+    groups = dim_groups(unfolded.equations)
+    pins = pinned_values(program, unfolded, sharded.in_pins, sharded.out_pins)
+    free, scales = free_values(unfolded)
+    opened = replace(opened, free=free)
+    values = [equation.outputs[0] for equation in equations.values()]
+    loops = loop_groups(unfolded.equations, groups)
+    for axis, seeds in seed_axes(unfolded.equations, sharded.mesh, sharded.mesh, pins, groups).items():
+        size = sharded.mesh.shape[axis]
+        if axis in axes:
+            seeds.groups.update(_divisible_groups(values, size, groups) - loops)
+        rows = candidates_on(opened, axis, seeds, scales, None)
+        for number, equation in equations.items():
+            if axis in axes:
+                rows[equation] = _with_even_shards(rows[equation], equation, size)
+            else:
+                pinned = state_along(sharded.in_pins[number].layout, axis)
+                rows[equation] = tuple([c for c in rows[equation] if c.results[0] == pinned])
+        opened.candidates[axis] = rows
+    return opened, equations
+
+
+def loop_groups(equations: Iterable[Equation], groups: DimGroups) -> set[int]:
+    """Return the groups of dims along which loops read and write slices. Sharding these does not shard any work."""
+    stacked = [e.inputs[0] for e in equations if isinstance(e.op, Unstack)]
+    stacked += [e.outputs[0] for e in equations if isinstance(e.op, Stack)]
+    return {groups.find(value, 0) for value in stacked}
+
+
+def _divisible_groups(values: Iterable[Value], size: int, groups: DimGroups) -> set[int]:
+    """Return the groups of the dims of these values that have even shards along an axis of this size."""
+    return {
+        groups.find(value, dim)
+        for value in values
+        for dim, length in enumerate(value.type.shape)
+        if length and length % size == 0
+    }
+
+
+def _with_even_shards(options: tuple[Candidate, ...], equation: Equation, size: int) -> tuple[Candidate, ...]:
+    """Return the candidates of an `argument` equation whose shards have equal sizes."""
+    shape = equation.outputs[0].type.shape
+    return tuple([c for c in options if c.factor is None or (shape[c.factor] and shape[c.factor] % size == 0)])

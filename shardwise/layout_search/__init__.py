@@ -1,0 +1,1 @@
+"""Search for a mesh and the layouts of all arguments of a step: `autoshard`."""

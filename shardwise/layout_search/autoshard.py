@@ -1,0 +1,194 @@
+"""autoshard: choose the mesh and the shardings of all arguments of a step by its predicted time and memory."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shardwise import tree_util
+from shardwise.api.jit import Jitted, jit
+from shardwise.api.static_args import NO_ARGUMENTS
+from shardwise.compiler.ops.control.scan import Scan
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.plan.hardware import chip as chip_named
+from shardwise.compiler.plan.hardware import chip_of
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, device_grid
+from shardwise.compiler.shardings.spec import spec_of
+from shardwise.errors import AutoshardError
+from shardwise.execute.request import memory_limit_of
+from shardwise.explain.text import human_bytes
+from shardwise.layout_search.evaluate import Alternative, Evaluator
+from shardwise.layout_search.meshes import mesh_shapes
+from shardwise.layout_search.result import AutoSharding, overridden
+from shardwise.layout_search.search import MAX_EQUATIONS, Search
+from shardwise.layout_search.step import Step, program_meshes, trace_step
+from shardwise.runtime.client import devices as all_devices
+from shardwise.runtime.sharding import NamedSharding
+
+_LARGER = 6  # doublings of the number of devices that are tried when nothing fits
+
+
+def autoshard(
+    step: Callable[..., Any],
+    *,
+    devices: Sequence[Any] | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
+    hardware: str | Chip | None = None,
+    count: int | None = None,
+    memory_limit: int | None = None,
+) -> Callable[..., AutoSharding]:
+    """Return a function that chooses the mesh and the shardings of all arguments and results of a step.
+
+    Nothing runs. The step is traced once and planned with many layouts of its arguments; the one with the least
+    predicted time that fits in memory is chosen. If none fits, the bodies of scans are recomputed in the backward pass
+    (the setting `checkpoint_scans`). Shardings that arguments have, and constraints in the step, are kept.
+
+    Args:
+        step: a function such as `step(state, batch)` that returns the new state and other results, jitted or not. The
+            arguments that a jitted one donates do not count twice in memory.
+        devices: the devices to use, for which the shape of the mesh is chosen; by default all devices.
+        mesh: the mesh to use, if its shape is not to be chosen.
+        hardware: the chip to plan for, as for `simulate` ("h100", "v5e", …); by default that of the devices.
+        count: the number of such chips, which need not be present.
+        memory_limit: the bytes that each device may hold; by default the memory of the chip, and no limit on CPU.
+
+    Returns:
+        A function of the arguments of the step, arrays or ShapeDtypeStructs, that returns an AutoSharding.
+
+    Raises:
+        HardwareError: if the hardware is not known.
+        ValueError: if more than one of `devices`, `mesh` and `count` is given, or `count` without `hardware`, or if the
+            step has static arguments; when called, if the mesh has Explicit axes, or if constraints in the step are on
+            a mesh of another size.
+        AutoshardError: when called, if no plan fits in memory. It names the number of devices on which one would.
+
+    Example:
+        >>> def step(w, x):
+        ...     return w - 0.1 * jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        >>> w, x = (jax.ShapeDtypeStruct((rows, 4096), jnp.float32) for rows in (4096, 1 << 18))
+        >>> result = jax.autoshard(step, hardware="h100", count=8)(w, x)
+        >>> result.in_shardings[0].spec, result.wire_bytes
+        (P(None, ('data', 'model')), 0)
+    """
+    if sum(option is not None for option in (devices, mesh, count)) > 1:
+        raise ValueError("autoshard: pass only one of `devices`, `mesh` and `count`")
+    if count is not None and (hardware is None or count < 1):
+        raise ValueError("autoshard: `count` is the number of chips of `hardware`: pass both, and count ≥ 1")
+    if devices is not None and not len(devices):
+        raise ValueError("autoshard: devices is empty")
+    target = None if hardware is None else chip_named(hardware)
+    jitted = step if isinstance(step, Jitted) else jit(step)
+    if jitted.options.static != NO_ARGUMENTS:
+        raise ValueError("autoshard: the step has static arguments: bind them with functools.partial first")
+
+    def call(*args: Any) -> AutoSharding:
+        if mesh is not None and mesh.abstract.explicit_axes:
+            raise ValueError("autoshard: the mesh has Explicit axes, along which types decide; use axes of type Auto")
+        platform = {} if target is None else {"target_platform": target.platform}
+        with overridden(platform):
+            traced = trace_step(jitted, args)
+        found = mesh or _mesh_of_step(traced)
+        present = list(devices) if devices is not None else None
+        if found is None and count is None and present is None:
+            present = list(all_devices())
+        if found is not None:
+            _check_size(found, devices, count)
+        kind = found.flat_devices[0] if isinstance(found, Mesh) else present[0] if present else None
+        chip = target or (chip_of(kind.device_kind) if kind is not None else chip_of("cpu"))
+        size = found.size if found is not None else len(present) if present is not None else count
+        assert size is not None
+        limit = memory_limit_of(chip) if memory_limit is None else memory_limit
+        meshes = [found.abstract] if found is not None else mesh_shapes(size, chip)
+        donated = [number for number, is_donated in enumerate(traced.request.donated) if is_donated]
+        evaluator = Evaluator(traced, chip, limit, donated)
+        alternatives = Search(evaluator, meshes).run()
+        settings: dict[str, Any] = {} if memory_limit is None else {"memory_limit": memory_limit}
+        if not alternatives[0].fits and any(isinstance(equation.op, Scan) for equation in traced.program.walk()):
+            settings["checkpoint_scans"] = True
+            with overridden({**platform, "checkpoint_scans": True}):
+                evaluator = Evaluator(trace_step(jitted, args), chip, limit, donated)
+            alternatives = Search(evaluator, meshes).run()
+        if not alternatives[0].fits:
+            raise _does_not_fit(evaluator, alternatives[0], size, may_grow=found is None)
+        chosen = found if found is not None else _mesh_on(alternatives[0].mesh, present)
+        shardings = _shardings(traced, args, chosen, alternatives[0].layouts)
+        return AutoSharding(jitted, args, chosen, shardings, alternatives, chip, settings, platform)
+
+    return call
+
+
+def _mesh_of_step(step: Step) -> Mesh | AbstractMesh | None:
+    """Return the mesh that pinned arguments and constraints name, or None.
+
+    Raises:
+        ValueError: if they name several.
+    """
+    meshes = [sharding.mesh for sharding in step.pins if sharding is not None]
+    meshes += [mesh for mesh in program_meshes(step.program)]
+    distinct = list(dict.fromkeys(meshes))
+    if len(distinct) > 1:
+        raise ValueError(f"autoshard: the arguments and constraints of the step are on several meshes: {distinct}")
+    return distinct[0] if distinct else None
+
+
+def _check_size(mesh: Mesh | AbstractMesh, devices: Sequence[Any] | None, count: int | None) -> None:
+    given = len(devices) if devices is not None else count
+    if given is not None and given != mesh.size:
+        raise ValueError(
+            f"autoshard: arguments or constraints of the step are on {mesh!r}, which has {mesh.size} devices, not "
+            f"{given}. Leave them out, or do not pass `devices` or `count`."
+        )
+
+
+def _mesh_on(mesh: AbstractMesh, devices: Sequence[Any] | None) -> Mesh | AbstractMesh:
+    """Return a mesh of these devices; without devices, the AbstractMesh."""
+    return mesh if devices is None else Mesh(device_grid(devices, mesh.axis_sizes), mesh.axis_names, mesh.axis_types)
+
+
+def _shardings(
+    step: Step, args: tuple[Any, ...], mesh: Mesh | AbstractMesh, layouts: Sequence[Layout]
+) -> tuple[Any, Any]:
+    """Return the shardings of the arguments and of the results as trees, with None for results that are not state."""
+    leaves, structure = tree_util.tree_flatten(args)
+
+    def sharding(number: int) -> NamedSharding:
+        ndim = step.request.program.in_types[number].ndim  # the words of keys are no dim of theirs
+        return step.pins[number] or NamedSharding(mesh, spec_of(Layout(layouts[number].dims[:ndim])))
+
+    inputs = [sharding(number) for number in range(len(leaves))]
+    outputs: list[NamedSharding | None] = [None] * step.structure.num_leaves
+    for number, output in step.next_outputs.items():
+        outputs[output] = inputs[number]
+    return tree_util.tree_unflatten(structure, inputs), step.structure.unflatten(outputs)
+
+
+def _does_not_fit(evaluator: Evaluator, least: Alternative, count: int, may_grow: bool) -> AutoshardError:
+    """Return the error for a step of which no plan fits, with the smallest configuration that was found to fit."""
+    limit, chip = evaluator.memory_limit, evaluator.chip
+    assert limit is not None
+    text = (
+        f"autoshard: no plan of `{evaluator.step.request.program.name}` fits in {human_bytes(limit)} per device on "
+        f"{count} × {chip.name}. The smallest plan needs {human_bytes(least.peak_bytes)}: {least.name} on mesh "
+        f"{least.mesh}."
+    )
+    larger = _smallest_count(evaluator, count) if may_grow else None
+    if larger is None:
+        return AutoshardError(f"{text}\n  Recompute activations with jax.checkpoint, or use a smaller batch.", least)
+    devices = math.prod(larger.mesh.axis_sizes)
+    return AutoshardError(
+        f"{text}\n  It would fit on {devices} devices: {larger.name} on mesh {larger.mesh}, "
+        f"{human_bytes(larger.peak_bytes)} per device.",
+        least,
+        larger,
+    )
+
+
+def _smallest_count(evaluator: Evaluator, count: int) -> Alternative | None:
+    """Return the best plan on the smallest number of devices, by doubling, on which one fits; None if none does."""
+    for _ in range(_LARGER):
+        count *= 2
+        attempt = Evaluator(evaluator.step, evaluator.chip, evaluator.memory_limit, list(evaluator.donated))
+        best = Search(attempt, mesh_shapes(count, evaluator.chip), MAX_EQUATIONS / _LARGER).run()[0]
+        if best.fits:
+            return best
+    return None

@@ -1,0 +1,79 @@
+"""Families of layouts: data parallelism, ZeRO, and fully sharded parameters, derived from the program.
+
+The batch is sharded along the first dim of each batch argument that no parameter shares, in the sense of the program's
+dim groups. State is sharded along its largest dims.
+"""
+
+from collections.abc import Collection, Sequence
+
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.layout_search.step import BATCH, PARAMETER, STATE, Step
+
+_SMALL = 1e-3  # state of less than this share of the largest array's bytes is not sharded
+
+
+def pinned_layouts(step: Step) -> list[Layout]:
+    """Return the layouts that the user pinned, and replicated ones for all other inputs."""
+    layouts = []
+    for type, traced, sharding in zip(step.types, step.request.program.in_types, step.pins, strict=True):
+        dims = () if sharding is None else sharding.pin(traced.shape).layout.dims
+        layouts.append(Layout((*dims, *((),) * (type.ndim - len(dims)))))  # the words of keys are not sharded
+    return layouts
+
+
+def with_batch(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axes: Sequence[str]) -> tuple[Layout, ...]:
+    """Return the layouts with batch arguments sharded along their batch dim over as many of `axes` as divide it."""
+    parameter_groups = {
+        step.groups.find(step.program.inputs[number], dim)
+        for number, role in enumerate(step.roles)
+        if role in (PARAMETER, STATE)
+        for dim in range(step.types[number].ndim)
+    }
+    sharded = list(layouts)
+    for number, role in enumerate(step.roles):
+        if role != BATCH:
+            continue
+        value = step.program.inputs[number]
+        dim = next((d for d in step.dims(number) if step.groups.find(value, d) not in parameter_groups), None)
+        if dim is not None:
+            sharded[number] = _add_axes(sharded[number], value.type.shape, [dim], axes, mesh)
+    return tuple(sharded)
+
+
+def with_sharded_state(
+    step: Step,
+    mesh: AbstractMesh,
+    layouts: Sequence[Layout],
+    axes: Sequence[str],
+    roles: Collection[str] = (PARAMETER, STATE),
+) -> tuple[Layout, ...]:
+    """Return the layouts with state of these roles sharded over `axes`.
+
+    An axis shards the largest unsharded dim that it divides evenly, or else a dim that other axes shard. Small arrays
+    stay as they are: gathering them would take more time than it saves memory.
+    """
+    sharded = list(layouts)
+    largest = max((type.nbytes for type, role in zip(step.types, step.roles, strict=True) if role in roles), default=0)
+    for number, role in enumerate(step.roles):
+        if role in roles and step.types[number].nbytes >= _SMALL * largest:
+            shape = step.types[number].shape
+            layout = sharded[number]
+            dims = sorted(step.dims(number), key=lambda dim: (bool(layout.dims[dim]), -shape[dim], dim))
+            sharded[number] = _add_axes(layout, shape, dims, axes, mesh)
+    return tuple(sharded)
+
+
+def _add_axes(
+    layout: Layout, shape: Sequence[int], dims: Sequence[int], axes: Sequence[str], mesh: AbstractMesh
+) -> Layout:
+    """Return the layout with each axis added to the first of `dims` that it divides evenly, if there is one."""
+    for axis in axes:
+        if axis in layout.axes:
+            continue
+        for dim in dims:
+            extent = mesh.extent((*layout.dims[dim], axis))
+            if shape[dim] and shape[dim] % extent == 0:
+                layout = layout.with_dim(dim, (*layout.dims[dim], axis))
+                break
+    return layout

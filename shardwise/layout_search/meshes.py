@@ -1,0 +1,26 @@
+"""Mesh shapes that the search tries for a number of devices."""
+
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.shardings.mesh import AbstractMesh
+
+AXES = {1: ("data",), 2: ("data", "model"), 3: ("replica", "data", "model")}
+
+
+def mesh_shapes(count: int, chip: Chip) -> list[AbstractMesh]:
+    """Return meshes of `count` devices: one axis, two axes, and three where devices are in several nodes.
+
+    Inner axes are within a node, where links are fast, or are a whole number of nodes.
+    """
+    shapes: list[tuple[int, ...]] = [(count,)]
+    node = chip.fast_domain_size
+    inner = [size for size in _divisors(count) if 1 < size < count]
+    shapes += [(count // size, size) for size in inner if size <= node or size % node == 0]
+    if count > node:
+        for size in (s for s in inner if s <= node):
+            rest = count // size
+            shapes += [(rest // nodes, nodes, size) for nodes in _divisors(rest) if 1 < nodes < rest]
+    return [AbstractMesh(shape, AXES[len(shape)]) for shape in shapes]
+
+
+def _divisors(count: int) -> list[int]:
+    return [size for size in range(1, count + 1) if count % size == 0]

@@ -1,0 +1,229 @@
+"""search: find the mesh and the layouts of arguments with which a step is predicted to be fastest.
+
+The layouts come from three sources. Families are data parallelism, ZeRO and fully sharded parameters (`families.py`),
+combined with a tensor-parallel axis. The planner chooses the layouts of arguments itself (`open_arguments`), with a
+cost for every byte of state that a device stores. Descent changes one class of arguments at a time. All of them are
+judged by the same prediction, that of `simulate`: the fastest one that fits in memory is the result.
+
+The effort is limited by the number of equations that are planned, and not by time, so that results are deterministic.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import final
+
+from shardwise.compiler.plan.choose import choose_candidates
+from shardwise.compiler.plan.cost import Costs
+from shardwise.compiler.propagate.open_arguments import open_arguments
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.layout_search.evaluate import Alternative, Evaluator
+from shardwise.layout_search.families import pinned_layouts, with_batch, with_sharded_state
+from shardwise.layout_search.step import BATCH, STATE, Step
+
+MAX_EQUATIONS = 8_000  # planned in all attempts together
+STORAGE_COSTS = (1e-3, 1.0)  # costs of storing a byte of state, in bytes sent
+_MESHES, _FAMILIES, _CHOSEN, _ALL = 0.45, 0.7, 0.85, 1.0  # shares of the effort after which each part stops
+_GAIN = 0.999  # descent continues from a plan that takes at most this share of the time
+
+Candidate = tuple[str, AbstractMesh, tuple[Layout, ...]]  # a name, a mesh, and the layouts of all arguments
+
+
+@final
+class Search:
+    """A search for the best layouts. `effort`: the number of equations that may be planned."""
+
+    def __init__(self, evaluator: Evaluator, meshes: Sequence[AbstractMesh], effort: float = MAX_EQUATIONS):
+        self.evaluator = evaluator
+        self.step: Step = evaluator.step
+        self.meshes = meshes
+        self.effort = effort
+        self.base = pinned_layouts(self.step)
+        self._tensor_layouts: tuple[Layout, ...] | None = None  # the tensor-parallel layouts found first
+
+    def run(self) -> list[Alternative]:
+        """Return all alternatives, the best first."""
+        self._try_meshes()
+        for mesh in self._best_meshes(2):
+            self._try(self._families(mesh), _FAMILIES)
+        for mesh in self._best_meshes(2):
+            self._try(self._chosen(mesh), _CHOSEN)
+        self._descend()
+        return self.ranked()
+
+    def ranked(self) -> list[Alternative]:
+        """Return the alternatives so far, the best first."""
+        return sorted(self.evaluator.known.values(), key=lambda alternative: alternative.order)
+
+    def _best_meshes(self, count: int) -> list[AbstractMesh]:
+        return list(dict.fromkeys(alternative.mesh for alternative in self.ranked()))[:count]
+
+    def _has_effort(self, share: float) -> bool:
+        return self.evaluator.planned_equations < share * self.effort
+
+    def _try(self, candidates: Iterable[Candidate], share: float) -> None:
+        for candidate in candidates:
+            self.evaluator.evaluate(*candidate)
+            if not self._has_effort(share):
+                break
+
+    def _try_meshes(self) -> None:
+        """Evaluate one family on meshes of one and two axes, and on some of three.
+
+        The inner axis grows until two meshes in a row are no better. Three axes extend the best two: the outer axis is
+        divided into replicas of the state and shards of it. Of these divisions, those in the direction in which the
+        time falls are evaluated.
+        """
+        worse = 0  # the number of meshes since the best one
+        for number, mesh in enumerate(self.meshes):
+            if number and (len(mesh.axis_names) == 3 or worse == 2 or not self._has_effort(_MESHES)):
+                break
+            alternative = self.evaluator.evaluate(*self._fully_sharded(mesh))
+            worse = 0 if alternative is self.ranked()[0] else worse + 1
+        model = self.ranked()[0].mesh.axis_sizes[-1]
+        divided = [mesh for mesh in self.meshes if len(mesh.axis_names) == 3 and mesh.axis_sizes[-1] == model]
+        place, step = len(divided) // 2, 1
+        while 0 <= place < len(divided) and self._has_effort(_FAMILIES):
+            before = self.ranked()[0]
+            after = self.evaluator.evaluate(*self._fully_sharded(divided[place]))
+            if after.order >= before.order:
+                if step < 0:
+                    break
+                step, place = -1, len(divided) // 2
+            place += step
+
+    def _fully_sharded(self, mesh: AbstractMesh) -> Candidate:
+        """Return the layouts with all state sharded, over the last outer axis and a tensor-parallel axis."""
+        axes = mesh.axis_names
+        if len(axes) == 1:
+            batch = with_batch(self.step, mesh, self.base, axes)
+            return "FSDP", mesh, with_sharded_state(self.step, mesh, batch, axes)
+        sharded = with_sharded_state(self.step, mesh, self._tensor_parallel(mesh), axes[-2:-1])
+        return "FSDP × tensor parallel", mesh, sharded
+
+    def _tensor_parallel(self, mesh: AbstractMesh) -> tuple[Layout, ...]:
+        """Return the layouts with the batch sharded over the outer axes, and state chosen along the last axis.
+
+        The dims that were chosen on the first mesh are taken for all others that they divide evenly.
+        """
+        outer, model = mesh.axis_names[:-1], mesh.axis_names[-1]
+        layouts = with_batch(self.step, mesh, self.base, outer)
+        known = self._tensor_layouts
+        if known is not None:
+            size = mesh.shape[model]
+            dims = {n: known[n].dim_of(model) for n in self.state_inputs()}
+            if all(dim is None or self.step.types[n].shape[dim] % size == 0 for n, dim in dims.items()):
+                return tuple(
+                    layout if dims.get(n) is None else layout.with_dim(dims[n], (model,))  # type: ignore[arg-type]
+                    for n, layout in enumerate(layouts)
+                )
+        chosen = self.choose_layouts(mesh, layouts, (model,), STORAGE_COSTS[-1], self.state_inputs())
+        if known is None:
+            self._tensor_layouts = chosen
+        return chosen
+
+    def _families(self, mesh: AbstractMesh) -> Iterator[Candidate]:
+        """Yield further layouts of families on a mesh."""
+        axes = mesh.axis_names
+        step, base = self.step, self.base
+        data = with_batch(step, mesh, base, axes)
+        if len(axes) == 1:
+            yield "data parallel", mesh, data
+            yield "ZeRO 1", mesh, with_sharded_state(step, mesh, data, axes, (STATE,))
+            yield "tensor parallel", mesh, self.choose_layouts(mesh, base, axes, STORAGE_COSTS[-1], self.state_inputs())
+            return
+        tensor, shard = self._tensor_parallel(mesh), axes[-2:-1]
+        yield "data × tensor parallel", mesh, tensor
+        yield "ZeRO 1 × tensor parallel", mesh, with_sharded_state(step, mesh, tensor, shard, (STATE,))
+        yield "data × FSDP", mesh, with_sharded_state(step, mesh, data, axes[-1:])
+
+    def _chosen(self, mesh: AbstractMesh) -> Iterator[Candidate]:
+        """Yield the layouts that the planner chooses for all arguments."""
+        for cost in STORAGE_COSTS:
+            layouts = self.choose_layouts(mesh, self.base, mesh.axis_names, cost, self.step.open_inputs())
+            yield "chosen by cost", mesh, layouts
+
+    def state_inputs(self) -> dict[int, int | None]:
+        """Return the open inputs that are state."""
+        return {n: out for n, out in self.step.open_inputs().items() if self.step.roles[n] != BATCH}
+
+    def choose_layouts(
+        self,
+        mesh: AbstractMesh,
+        layouts: Sequence[Layout],
+        axes: Collection[str],
+        storage_cost: float,
+        inputs: dict[int, int | None],
+    ) -> tuple[Layout, ...]:
+        """Return the layouts with those of some inputs chosen by the planner.
+
+        Args:
+            mesh: the mesh.
+            layouts: the layouts of all inputs.
+            axes: the axes along which the planner chooses.
+            storage_cost: the cost of each byte of these inputs that a device stores, in bytes sent.
+            inputs: the inputs whose layouts are chosen, each with the output that it is in the next call, or None.
+        """
+        sharded = self.evaluator.propagate(mesh, layouts)
+        if sharded.mesh != mesh or not inputs:  # a pinned dim needs sub-axes, which arguments cannot name
+            return tuple(layouts)
+        opened, equations = open_arguments(sharded, inputs, axes)
+        self.evaluator.planned_equations += len(opened.planned)
+        costs = {e: storage_cost * e.outputs[0].type.nbytes for e in equations.values()}
+        picks = choose_candidates(opened, Costs(self.evaluator.chip, mesh, counts_hops=True), costs)
+        chosen = list(layouts)
+        for number, equation in equations.items():
+            shape = equation.outputs[0].type.shape
+            for axis in mesh.axis_names:
+                dim = picks[axis][equation].results[0]
+                if axis in axes and isinstance(dim, int):
+                    sharding_axes = (*chosen[number].dims[dim], axis)
+                    if shape[dim] % mesh.extent(sharding_axes) == 0:
+                        chosen[number] = chosen[number].with_dim(dim, sharding_axes)
+        return tuple(chosen)
+
+    def _descend(self) -> None:
+        """Change the layouts of one class of arguments at a time, as long as that makes the best plan faster."""
+        classes = argument_classes(self.step)
+        improved = True
+        while improved:
+            improved = False
+            for members in classes:
+                best = self.ranked()[0]
+                for layouts in self._moves(best, members):
+                    if not self._has_effort(_ALL):
+                        return
+                    after = self.evaluator.evaluate("refined", best.mesh, layouts)
+                    if after.order[0] <= best.order[0] and after.order[1] < _GAIN * best.order[1]:
+                        improved = True
+                        break
+
+    def _moves(self, best: Alternative, members: Sequence[int]) -> Iterator[tuple[Layout, ...]]:
+        """Yield the best layouts with each axis moved to another dim of some arguments, or removed from them."""
+        shape = self.step.types[members[0]].shape
+        for axis in best.mesh.axis_names:
+            for dim in (*self.step.dims(members[0]), None):
+                layouts = list(best.layouts)
+                for number in members:
+                    dims = [tuple(name for name in axes if name != axis) for axes in layouts[number].dims]
+                    if dim is not None:
+                        dims[dim] = (*dims[dim], axis)
+                        if shape[dim] % best.mesh.extent(dims[dim]) or not shape[dim]:
+                            break
+                    layouts[number] = Layout(tuple(dims))
+                else:
+                    if (best.mesh, tuple(layouts)) not in self.evaluator.known:
+                        yield tuple(layouts)
+
+
+def argument_classes(step: Step) -> list[list[int]]:
+    """Return the open inputs in classes that change together, those with the most bytes first.
+
+    Two arguments are in one class if they have the same role and type, and paths that differ in numbers only. So the
+    weights of all layers are one class, and their moments are another.
+    """
+    classes: dict[tuple[str, str, str], list[int]] = {}
+    for number in step.open_inputs():
+        pattern = re.sub(r"\d+", "*", step.request.names[number])
+        classes.setdefault((step.roles[number], str(step.types[number]), pattern), []).append(number)
+    return sorted(classes.values(), key=lambda members: (-len(members) * step.types[members[0]].nbytes, members[0]))

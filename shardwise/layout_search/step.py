@@ -1,0 +1,169 @@
+"""Step: a traced step, the roles of its arguments, and how they connect to its outputs.
+
+An argument is *state* if an output is this argument in the next call: parameters and the optimizer's state. The output
+has the same path in its tree; for an argument that is an array, the output is computed from it elementwise. All other
+arguments are *batch*. State that the other outputs depend on, such as the loss, is *parameters*.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, final
+
+from shardwise import tree_util
+from shardwise.api.jit import Jitted
+from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.control.manual import Manual
+from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.placement.reshard import Reshard
+from shardwise.compiler.pipeline import simplify
+from shardwise.compiler.propagate.dim_groups import DimGroups, dim_groups
+from shardwise.compiler.propagate.open_arguments import loop_groups
+from shardwise.compiler.propagate.output_layouts import infer_output_pins
+from shardwise.compiler.propagate.unfold import Unfolded, unfold
+from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.transforms.dce import dce
+from shardwise.execute.executor import as_array
+from shardwise.execute.request import Request, lift_held_arrays
+from shardwise.runtime.sharding import NamedSharding
+
+STATE, PARAMETER, BATCH, FIXED = "state", "parameter", "batch", "fixed"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A traced step.
+
+    Attributes:
+        request: the request of the traced function, with captured arrays as its last inputs.
+        program: the program without calls, in which keys are words.
+        structure: the structure of the results.
+        pins: for each input, the sharding that the user pinned; None if it is open.
+        next_outputs: for each input that is state, the output that it is in the next call.
+        roles: for each input, `parameter`, `state`, `batch`, or `fixed` if nothing is to be chosen.
+    """
+
+    request: Request
+    program: Program
+    structure: Any
+    pins: tuple[NamedSharding | None, ...]
+    next_outputs: dict[int, int]
+    roles: tuple[str, ...]
+
+    @cached_property
+    def unfolded(self) -> Unfolded:
+        return unfold(self.program)
+
+    @cached_property
+    def groups(self) -> DimGroups:
+        """The groups of dims that the program connects; those of state and of its outputs are one group."""
+        groups = dim_groups(self.unfolded.equations)
+        for number, output in self.next_outputs.items():
+            for dim in range(self.program.inputs[number].type.ndim):
+                groups.join((self.program.inputs[number], dim), (self.program.outputs[output], dim))
+        return groups
+
+    @cached_property
+    def loop_groups(self) -> set[int]:
+        """The groups of dims along which loops read slices: the layers of a stack, microbatches."""
+        return loop_groups(self.unfolded.equations, self.groups)
+
+    @property
+    def types(self) -> tuple[ArrayType, ...]:
+        return self.program.in_types
+
+    def open_inputs(self) -> dict[int, int | None]:
+        """Return the inputs whose layout is open, each with the output that it is in the next call, or None."""
+        return {number: self.next_outputs.get(number) for number, role in enumerate(self.roles) if role != FIXED}
+
+    def dims(self, number: int) -> list[int]:
+        """Return the dims of an input that may be sharded: not those along which loops read slices."""
+        value = self.program.inputs[number]
+        return [dim for dim in range(value.type.ndim) if self.groups.find(value, dim) not in self.loop_groups]
+
+
+def trace_step(jitted: Jitted[..., Any], args: tuple[Any, ...]) -> Step:
+    """Trace a step for arrays or ShapeDtypeStructs and classify its arguments."""
+    request, traced = jitted.request(args, {})
+    request, _ = lift_held_arrays(request, [as_array(x) for x in traced.captured])
+    program = simplify(request.program)
+    leaves = tree_util.tree_leaves(args)
+    pins = [_pinned_sharding(leaf) for leaf in leaves] + [None] * (len(program.inputs) - len(leaves))
+    arguments = len(leaves)
+    next_outputs = _next_outputs(request.program, program, args, traced.structure, arguments)
+    others = tuple(v for number, v in enumerate(program.outputs) if number not in next_outputs.values())
+    used = dce(replace(program, outputs=others)).used if others else program.used
+
+    def role(number: int) -> str:
+        type = request.program.in_types[number]
+        if number >= arguments or pins[number] is not None or is_key(type.dtype) or not type.ndim:
+            return FIXED
+        if number not in next_outputs:
+            return BATCH
+        return PARAMETER if program.inputs[number] in used else STATE
+
+    roles = tuple(role(number) for number in range(len(program.inputs)))
+    return Step(request, program, traced.structure, tuple(pins), next_outputs, roles)
+
+
+def program_meshes(program: Program) -> list[Mesh | AbstractMesh]:
+    """Return the meshes that constraints and manual regions of a program name, each once."""
+    ops = (equation.op for equation in program.walk())
+    return list(dict.fromkeys(op.mesh for op in ops if isinstance(op, (Constrain, Manual, Reshard)) and op.mesh))
+
+
+def _pinned_sharding(leaf: Any) -> NamedSharding | None:
+    """Return the sharding that the user gave an argument, or None."""
+    sharding = getattr(leaf, "sharding", None) if getattr(leaf, "committed", True) else None
+    return sharding if isinstance(sharding, NamedSharding) else None
+
+
+def _next_outputs(
+    traced: Program, program: Program, args: tuple[Any, ...], structure: Any, arguments: int
+) -> dict[int, int]:
+    """Return, for each argument that is state, the output that is this argument in the next call."""
+    in_paths = [path[1:] for path, _ in tree_util.tree_flatten_with_path(args)[0]]
+    positions = structure.unflatten(list(range(structure.num_leaves)))
+    out_paths = [path for path, _ in tree_util.tree_flatten_with_path(positions)[0]]
+    found: dict[int, int] = {}
+
+    def match(number: int, output: int, free: set[int]) -> bool:
+        same = traced.in_types[number].strong() == traced.out_types[output].strong()
+        if same and output in free and number not in found:
+            found[number] = output
+            free.discard(output)
+            return True
+        return False
+
+    free = set(range(structure.num_leaves))
+    for number in range(arguments):
+        path = in_paths[number]
+        if path:
+            any(match(number, output, free) for output, other in enumerate(out_paths) if _ends_with(other, path))
+    for output, number in _elementwise_sources(program, arguments):
+        if output < structure.num_leaves and not in_paths[number]:  # the argument is an array, not a tree
+            match(number, output, free)
+    return found
+
+
+def _ends_with(path: Sequence[Any], end: Sequence[Any]) -> bool:
+    """Return whether a path consists of at most one key, such as the position in a tuple of results, and `end`."""
+    return len(path) - len(end) in (0, 1) and tuple(path[len(path) - len(end) :]) == tuple(end)
+
+
+def _elementwise_sources(program: Program, arguments: int) -> list[tuple[int, int]]:
+    """Return outputs with the nearest argument of the same type that each is computed from elementwise."""
+    pins = [Pin(Layout.replicated(type.ndim), reason=str(number)) for number, type in enumerate(program.in_types)]
+    names = [str(number) for number in range(len(program.outputs))]
+    inferred = infer_output_pins(program, pins, [None] * len(names), names)
+    pairs = []
+    for output, pin in enumerate(inferred):
+        if pin is not None:
+            number = int(pin.reason.split("follows ")[1].rstrip(","))
+            if number < arguments:
+                pairs.append((output, number))
+    return pairs

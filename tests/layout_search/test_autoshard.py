@@ -1,0 +1,273 @@
+"""autoshard against the layouts that people write, against one device, and against brute force."""
+
+import math
+import pickle
+from itertools import product
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from benchmarks.models import MODELS, Model, training_step
+from shardwise import strategies
+from shardwise.compiler.plan.hardware import chip
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.errors import AutoshardError
+from shardwise.layout_search.evaluate import Evaluator
+from shardwise.layout_search.meshes import mesh_shapes
+from shardwise.layout_search.search import STORAGE_COSTS, Search, argument_classes
+from shardwise.layout_search.step import trace_step
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+DEFAULT = "mlp"
+
+
+def structs(tree, sharding=None):
+    return sw.tree.map(lambda x: sw.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+
+
+def baselines(model: Model):
+    """Yield the name of each layout that people write, with arguments in that layout."""
+    params, batch = model.state()["params"], model.examples()
+    one, two = sw.make_mesh((8,), ("data",)), sw.make_mesh((4, 2), ("data", "model"))
+    tensor_mesh = sw.make_mesh((1, 8), ("data", "model"))
+    replicated, sharded = strategies.data_parallel(params, one), strategies.fsdp(params, one, "data")
+    tensor = strategies.tensor_parallel(params, tensor_mesh, model.expert, allow_uneven=True)
+    expert = strategies.tensor_parallel(params, two, model.expert)
+    both = strategies.fsdp(params, two, "data", base=expert)
+    for name, mesh, of_params, of_momentum in (
+        ("data parallel", one, replicated, replicated),
+        ("ZeRO 1", one, replicated, sharded),
+        ("FSDP", one, sharded, sharded),
+        ("tensor parallel", tensor_mesh, tensor, tensor),
+        ("FSDP × tensor parallel", two, both, both),
+        ("expert", two, expert, expert),
+    ):
+        shardings = {"params": of_params, "momentum": of_momentum}
+        state = sw.tree.map(
+            lambda x, s: sw.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+            {"params": params, "momentum": params},
+            shardings,
+        )
+        yield name, (state, structs(batch, NamedSharding(mesh, P("data"))))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [model if name == DEFAULT else pytest.param(model, marks=pytest.mark.slow) for name, model in MODELS.items()],
+    ids=lambda model: model.name,
+)
+def test_is_as_fast_as_any_layout_that_people_write_and_equals_one_device(model):
+    step = training_step(model)
+    state, batch = model.state(), model.examples()
+    result = sw.autoshard(step)(structs(state), structs(batch))
+    predicted = {name: sw.simulate(step, hardware="cpu")(*args).seconds for name, args in baselines(model)}
+    assert result.seconds <= min(predicted.values()) * (1 + 1e-9), predicted
+    assert result.plan.seconds == pytest.approx(result.seconds)
+    assert result.plan.wire_bytes == result.wire_bytes
+    assert result.plan.peak_bytes == result.peak_bytes
+    expected, expected_loss = sw.jit(step)(state, batch)
+    new_state, loss = result.jit()(state, batch)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-4)
+    sw.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-5), new_state, expected)
+    shardings = sw.tree.leaves(result.in_shardings[0])
+    assert all(x.sharding == s for x, s in zip(sw.tree.leaves(new_state), shardings, strict=True))
+
+
+def sgd(params, batch):
+    x, y = batch
+
+    def loss(params):
+        return jnp.mean((jnp.maximum(x @ params["up"], 0) @ params["down"] - y) ** 2)
+
+    value, grads = sw.value_and_grad(loss)(params)
+    return sw.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+
+def small(rows=64):
+    struct = lambda *shape: sw.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
+    return {"up": struct(32, 128), "down": struct(128, 32)}, (struct(rows, 32), struct(rows, 32))
+
+
+def test_roles_come_from_the_program():
+    model = MODELS["mlp"]
+    step = trace_step(sw.jit(training_step(model)), (structs(model.state()), structs(model.examples())))
+    assert step.roles == ("state",) * 3 + ("parameter",) * 3 + ("batch",) * 2
+    assert [step.request.out_names[step.next_outputs[n]] for n in range(6)] == [
+        step.request.out_names[n] for n in range(6)
+    ]
+    arrays = trace_step(sw.jit(lambda w, x: (w - 0.1 * x.T @ x, x.sum())), (jnp.ones((8, 8)), jnp.ones((4, 8))))
+    assert arrays.roles == ("state", "batch") and arrays.next_outputs == {0: 0}
+
+
+def test_arguments_of_all_layers_are_one_class():
+    def step(layers, x):
+        def loss(layers):
+            h = x
+            for up, down in layers:
+                h = h + jnp.tanh(h @ up) @ down
+            return jnp.mean(h)
+
+        return sw.tree.map(lambda w, g: w - g, layers, sw.grad(loss)(layers))
+
+    struct = lambda *shape: sw.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
+    traced = trace_step(sw.jit(step), ([(struct(16, 32), struct(32, 16))] * 3, struct(8, 16)))
+    assert sorted(argument_classes(traced)) == [[0, 2, 4], [1, 3, 5], [6]]
+
+
+def test_tensor_parallel_layouts_are_the_best_of_all():
+    """The planner chooses the dims of both weights that brute force finds to send least."""
+    step = trace_step(sw.jit(sgd), small(4096))
+    mesh = AbstractMesh((8,), ("model",))
+    evaluator = Evaluator(step, chip("h100"), None, ())
+    search = Search(evaluator, [mesh])
+    chosen = search.choose_layouts(mesh, search.base, ("model",), STORAGE_COSTS[-1], search.state_inputs())
+    dims = [((), ()), (("model",), ()), ((), ("model",))]
+    sent = {
+        (down, up): evaluator.evaluate("", mesh, (Layout(down), Layout(up), *search.base[2:])).wire_bytes
+        for down, up in product(dims[1:], repeat=2)
+    }
+    best = min(sent, key=sent.get)
+    assert tuple(layout.dims for layout in chosen[:2]) == best == (dims[1], dims[2])
+
+
+def test_a_given_mesh_and_pinned_shardings_are_kept():
+    mesh = sw.make_mesh((2, 4), ("a", "b"))
+    params, batch = small()
+    pinned = NamedSharding(mesh, P("b", None))
+    params["up"] = sw.ShapeDtypeStruct((32, 128), jnp.float32, sharding=pinned)
+    result = sw.autoshard(sgd, mesh=mesh)(params, batch)
+    assert result.mesh is mesh and result.in_shardings[0]["up"] == pinned == result.out_shardings[0]["up"]
+    assert sw.autoshard(sgd)(params, batch).mesh is mesh  # that of the pinned argument
+
+
+def test_constraints_in_the_step_are_kept():
+    mesh = sw.make_mesh((8,), ("rows",))
+    rows = NamedSharding(mesh, P("rows"))
+
+    def step(w, x):
+        h = sw.lax.with_sharding_constraint(x @ w, rows)
+        return w - 0.1 * x.T @ h
+
+    w, x = jnp.ones((16, 16)), jnp.ones((32, 16))
+    result = sw.autoshard(step)(w, x)
+    assert result.mesh == mesh
+    np.testing.assert_allclose(result.jit()(w, x), step(w, x), rtol=1e-5)
+    with pytest.raises(ValueError, match="which has 8 devices, not 4"):
+        sw.autoshard(step, devices=sw.devices()[:4])(w, x)
+
+
+def test_mesh_shapes():
+    assert [mesh.axis_sizes for mesh in mesh_shapes(8, chip("h100"))] == [(8,), (4, 2), (2, 4)]
+    shapes = [mesh.axis_sizes for mesh in mesh_shapes(32, chip("h100"))]
+    assert shapes == [
+        (32,),
+        (16, 2),
+        (8, 4),
+        (4, 8),
+        (2, 16),
+        (8, 2, 2),
+        (4, 4, 2),
+        (2, 8, 2),
+        (4, 2, 4),
+        (2, 4, 4),
+        (2, 2, 8),
+    ]
+    assert all(math.prod(shape) == 32 for shape in shapes)
+
+
+def test_hardware_that_is_not_present():
+    result = sw.autoshard(sgd, hardware="h100", count=16)(*small(4096))
+    assert isinstance(result.mesh, AbstractMesh) and result.mesh.size == 16
+    assert result.plan.chip.name == "h100" and result.plan.seconds == pytest.approx(result.seconds)
+    assert [a.order for a in result.alternatives] == sorted(a.order for a in result.alternatives)
+    text = str(result)
+    assert text.startswith("sgd on h100, mesh ") and "FSDP" in text and str(result.mesh.abstract) in text
+
+
+def test_results_are_deterministic():
+    mesh = AbstractMesh((4, 2), ("x", "y"))
+    first, second = (sw.autoshard(sgd, hardware="h100", mesh=mesh)(*small()) for _ in range(2))
+    assert first.alternatives == second.alternatives
+
+
+def test_memory_limit():
+    mesh = AbstractMesh((8,), ("data",))
+    free = sw.autoshard(sgd, hardware="h100", mesh=mesh)(*small(4096))
+    smaller = [a.peak_bytes for a in free.alternatives if a.peak_bytes < free.peak_bytes]
+    limit = max(smaller)
+    limited = sw.autoshard(sgd, hardware="h100", mesh=mesh, memory_limit=limit)(*small(4096))
+    assert limited.plan.peak_bytes == limited.peak_bytes <= limit
+    assert limited.seconds >= free.seconds
+
+
+def test_error_names_the_smallest_configuration_that_fits():
+    with pytest.raises(AutoshardError, match=r"no plan of `sgd` fits in 20\.0 kB per device") as caught:
+        sw.autoshard(sgd, hardware="h100", count=4, memory_limit=20_000)(*small())
+    error = caught.value
+    assert error.least.peak_bytes > 20_000 >= error.larger.peak_bytes
+    assert error.larger.mesh.size > 4 and f"on {error.larger.mesh.size} devices" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) and again.larger == error.larger
+    with pytest.raises(AutoshardError, match="Recompute activations"):
+        sw.autoshard(sgd, mesh=AbstractMesh((2,), ("data",)), hardware="h100", memory_limit=2_000)(*small())
+
+
+def layered(params, batch):
+    def loss(params):
+        h, _ = sw.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), batch, params)
+        return jnp.mean(h**2)
+
+    value, grads = sw.value_and_grad(loss)(params)
+    return params - 0.1 * grads, value
+
+
+def test_scans_are_recomputed_if_nothing_fits_otherwise():
+    params, batch = np.full((16, 32, 32), 0.1, np.float32), np.ones((512, 32), np.float32)
+    types = structs((params, batch))
+    mesh = sw.make_mesh((8,), ("data",))
+    free = sw.autoshard(layered, mesh=mesh)(*types)
+    with sw.config.override("checkpoint_scans", True):
+        least = sw.autoshard(layered, mesh=mesh)(*types)
+    assert least.peak_bytes < free.peak_bytes
+    result = sw.autoshard(layered, mesh=mesh, memory_limit=least.peak_bytes)(*types)
+    assert result.checkpoints_scans and not free.checkpoints_scans
+    assert result.plan.peak_bytes == result.peak_bytes <= least.peak_bytes
+    assert "recomputed" in str(result)
+    for x, expected in zip(result.jit()(params, batch), sw.jit(layered)(params, batch), strict=True):
+        np.testing.assert_allclose(x, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_donated_arguments_count_once():
+    def memory(step):
+        mesh = AbstractMesh((8,), ("data",))
+        return sw.autoshard(step, hardware="h100", mesh=mesh)(*small(8)).peak_bytes
+
+    assert memory(sw.jit(sgd, donate_argnums=0)) < memory(sgd)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"count": 4}, "pass both"),
+        ({"hardware": "h100", "count": 0}, "count ≥ 1"),
+        ({"hardware": "h1000", "count": 4}, "Did you mean 'h100'"),
+        ({"devices": [], "mesh": AbstractMesh((2,), ("x",))}, "only one of"),
+        ({"devices": []}, "devices is empty"),
+    ],
+    ids=str,
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        sw.autoshard(sgd, **options)(*small())
+
+
+def test_explicit_meshes_and_static_arguments_are_errors():
+    explicit = sw.make_mesh((8,), ("x",), axis_types=sw.sharding.AxisType.Explicit)
+    with pytest.raises(ValueError, match="Explicit axes"):
+        sw.autoshard(sgd, mesh=explicit)(*small())
+    with pytest.raises(ValueError, match="static arguments"):
+        sw.autoshard(sw.jit(lambda x, n: x * n, static_argnums=1))
