@@ -1,18 +1,19 @@
 """The line of the user's code that is running: the innermost frame outside of this package and of libraries."""
 
 import dis
+import os
 import sys
 import sysconfig
 import warnings
 from pathlib import Path
 from types import FrameType
 
-PACKAGE = str(Path(__file__).resolve().parent) + "/"
+PACKAGE = str(Path(__file__).resolve().parent) + os.sep
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]  # the instruction of `from module import name`
 
 
 # Code in these folders is not the user's: a model made with Flax is cited where the user calls it.
-library_folders = ["<frozen ", *{f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib", "scripts")}]
+library_folders = ["<frozen ", *{sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "scripts")}]
 
 
 def skip_folder(path: str) -> None:

@@ -27,6 +27,7 @@ def code_of(document: str) -> str:
         "docs/data.md",
         "docs/ecosystem.md",
         "docs/explicit.md",
+        "docs/installation.md",
         "docs/manual.md",
         "docs/memory.md",
         pytest.param("docs/mixture-of-experts.md", marks=pytest.mark.slow),
@@ -34,6 +35,7 @@ def code_of(document: str) -> str:
         pytest.param("docs/pipeline.md", marks=pytest.mark.slow),
         "docs/plans.md",
         "docs/strategies.md",
+        "docs/versioning.md",
         pytest.param("docs/vocabulary.md", marks=pytest.mark.slow),
     ],
 )

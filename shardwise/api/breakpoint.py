@@ -6,6 +6,7 @@ recorded frames, with the values that the arrays have then.
 """
 
 import cmd
+import os
 import pprint
 import sys
 import traceback
@@ -21,7 +22,7 @@ from shardwise.api.debug_callback import debug_callback, printable
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.trace.tracer import Tracer
 
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + "/"
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _CONTEXT = 5  # source lines shown before and after the current one
 _lock = RLock()  # several devices may reach a breakpoint at the same time
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from shardwise.launch.checkpoint_parser import add_checkpoint_arguments
 from shardwise.launch.doctor import run_doctor
-from shardwise.launch.launcher import Launcher, python_command
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.script import run_script
 from shardwise.launch.simulate_parser import (
@@ -20,15 +19,19 @@ from shardwise.launch.simulate_parser import (
     add_simulate_arguments,
     split_script_arguments,
 )
+from shardwise.launch.subcommand import add_command
 from shardwise.lazy import lazy_module
 from shardwise.version import __version__
 
 if TYPE_CHECKING:
     from shardwise.checkpoints import commands as checkpoint_commands
-    from shardwise.launch import simulate_commands
-else:  # they load the API, rich and the checkpoints, which the other commands do not need
+    from shardwise.launch import launcher, simulate_commands
+else:
+    # These load the API, rich and the checkpoints, which the other commands do not need.
     checkpoint_commands = lazy_module("shardwise.checkpoints.commands")
     simulate_commands = lazy_module("shardwise.launch.simulate_commands")
+    # This needs signals and process groups, which Windows does not have.
+    launcher = lazy_module("shardwise.launch.launcher")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,14 +67,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser(prog="shardwise", description="Run programs with Shardwise.")
+    parser = ArgumentParser(
+        prog="shardwise",
+        description="Run programs with Shardwise, and check checkpoints and this machine.",
+        epilog="shardwise COMMAND --help describes a command and shows an example.",
+    )
     parser.add_argument("--version", action="version", version=f"shardwise {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="run a script or a module in which `import jax` is Shardwise")
+    run = add_command(
+        commands,
+        "run",
+        "run a script or a module in which `import jax` is Shardwise",
+        "shardwise run train.py --steps 100\nshardwise run -m package.train",
+    )
     _add_script(run)
 
-    launch = commands.add_parser("launch", help="run a script in several processes, which use their devices together")
+    launch = add_command(
+        commands,
+        "launch",
+        "run a script in several processes, which use their devices together",
+        "shardwise launch -n 2 --devices-per-process 4 train.py\n"
+        "shardwise launch -n 8 --nodes 2 --node-rank 0 --coordinator host0:1234 train.py",
+    )
     launch.add_argument("-n", "--processes", type=int, required=True, help="the number of processes, on each node")
     launch.add_argument("--devices-per-process", type=int, metavar="N", help="virtual CPU devices or GPUs per process")
     launch.add_argument("--nodes", type=int, default=1, help="the number of launchers, one on each node")
@@ -98,18 +116,42 @@ def _parser() -> ArgumentParser:
     _add_script(launch)
 
     add_checkpoint_arguments(
-        commands.add_parser("checkpoint", help="list, verify, compare, export and import checkpoints")
+        add_command(
+            commands,
+            "checkpoint",
+            "list, verify, compare, export and import checkpoints",
+            "shardwise checkpoint ls run",
+        )
     )
 
-    add_explain_arguments(commands.add_parser("explain", help="show the plan of a function or of a script"))
+    add_explain_arguments(
+        add_command(
+            commands,
+            "explain",
+            "show the plan of a function or of a script",
+            "shardwise explain train.py:step --mesh data=4,model=2 --page plan.html",
+        )
+    )
     add_simulate_arguments(
-        commands.add_parser("simulate", help="predict the time and memory of a function on other hardware and meshes")
+        add_command(
+            commands,
+            "simulate",
+            "predict the time and memory of a function on other hardware and meshes",
+            "shardwise simulate train.py:step --hardware h100 --mesh data=64,model=8",
+        )
     )
     add_calibrate_arguments(
-        commands.add_parser("calibrate", help="measure the devices of this machine for `simulate`, and write a chip")
+        add_command(
+            commands,
+            "calibrate",
+            "measure the devices of this machine for `simulate`, and write a chip",
+            "shardwise calibrate --name our-h100",
+        )
     )
 
-    doctor = commands.add_parser("doctor", help="check this machine, and say how to fix what is wrong")
+    doctor = add_command(
+        commands, "doctor", "check this machine, and say how to fix what is wrong", "shardwise doctor --json"
+    )
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
     return parser
 
@@ -126,7 +168,12 @@ def _check_script(parser: ArgumentParser, parsed: Namespace) -> None:
 
 
 def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
-    command = python_command(parsed.script, parsed.arguments, is_module=parsed.is_module, as_jax=parsed.as_jax)
+    if not hasattr(os, "killpg"):
+        parser.error(
+            "launch needs process groups, which this system does not have. "
+            "Start each process yourself, and call distributed.initialize with its rank and the coordinator's address"
+        )
+    command = launcher.python_command(parsed.script, parsed.arguments, is_module=parsed.is_module, as_jax=parsed.as_jax)
     try:
         options = LaunchOptions(
             command,
@@ -146,7 +193,7 @@ def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # processes may print what this terminal cannot show
     try:
-        code = Launcher(options).run()
+        code = launcher.Launcher(options).run()
     except BrokenPipeError:  # nobody reads the output any more
         os._exit(128 + signal.SIGPIPE)
     except (OSError, ValueError) as error:  # the coordinator's address

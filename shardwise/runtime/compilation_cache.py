@@ -84,7 +84,8 @@ def _folder(name: str) -> Path | None:
     except OSError as error:
         _log.warning("compilation_cache_dir %s cannot be used: %s", folder, error)
         return None
-    if state.st_uid != os.getuid() or state.st_mode & 0o022:
+    # Windows has no such owners and modes: its permissions are lists, which `stat` does not show.
+    if hasattr(os, "getuid") and (state.st_uid != os.getuid() or state.st_mode & 0o022):
         _log.warning(
             "compilation_cache_dir %s is not used: other users may write to it, and its contents are executed. "
             "Restrict it to yourself: chmod 700 %s",
