@@ -19,7 +19,7 @@ MAKEFLAGS += --jobs=2
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
-.PHONY: venv demo demo-processes test style types test-users test-all test-versions test-ecosystem faults soak slow coverage fuzz bench format clean
+.PHONY: venv demo demo-processes docs test style types test-users test-all test-versions test-ecosystem faults soak slow coverage fuzz bench format clean
 
 venv: .venv/.checks-installed
 
@@ -30,6 +30,10 @@ demo: .venv/.demo-installed
 # Two processes with four devices each; every loss is compared with one process.
 demo-processes: .venv/.demo-installed
 	$(BIN)/shardwise launch -n 2 --devices-per-process 4 examples/gpt_processes.py
+
+# The documentation site, in build/docs; warnings are errors.
+docs: .venv/.docs-installed
+	$(BIN)/python docs/site/build.py build/docs
 
 # Types are checked while the users' tests run; all other tests start when both have passed.
 test: test-all
@@ -101,6 +105,9 @@ clean:
 
 .venv/.demo-installed: .venv/.installed
 	$(call install,.venv,.[demo$(comma)checkpoint])
+
+.venv/.docs-installed: .venv/.installed
+	$(call install,.venv,.[docs])
 
 .venv/.checks-installed: pyproject.toml
 	$(call install,.venv,.[check$(comma)peer])

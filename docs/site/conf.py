@@ -1,0 +1,27 @@
+"""Sphinx configuration of the documentation site; `docs/site/build.py` runs Sphinx with it."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # the extension `pictures`
+
+import shardwise
+
+project = "Shardwise"
+project_copyright = "the Shardwise authors. Apache-2.0"
+version = release = shardwise.__version__
+
+extensions = ["myst_parser", "pictures"]
+myst_heading_anchors = 3  # links such as explicit.md#manual-regions, which forges also understand
+suppress_warnings = ["misc.highlighting_failure"]  # plans and terminal output are no language
+highlight_language = "text"
+
+html_theme = "furo"
+html_title = f"Shardwise {release}"
+html_static_path = ["_static"]
+html_css_files = ["pictures.css"]
+html_copy_source = False
+html_show_sourcelink = False
+# Signatures of many parameters, one on each line.
+maximum_signature_line_length = 90
+add_module_names = False
