@@ -13,7 +13,7 @@ them: its pipeline schedule, the reduction of gradients and the optimizer.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, final
@@ -164,16 +164,32 @@ def layer_gradient(x: Any, weights: Any, keep_scores: Any, keep: Any, cotangent:
 def head_gradient(x: Any, embedding: Any, scale: Any, bias: Any, labels: Any, sums: Any) -> Any:
     """The output layer and the loss, forward and backward, with logits sharded over the vocabulary."""
 
-    def loss(x: Any, embedding: Any) -> Any:
-        h = layer_norm(x, scale, bias)
-        logits = kernel(jnp.einsum("bth,vh->btv", h, embedding)).astype(jnp.float32)
-        largest = lax.stop_gradient(jnp.max(logits, -1, keepdims=True))
-        total = jnp.sum(jnp.exp(logits - largest), -1)
-        is_label = lax.broadcasted_iota(jnp.int32, logits.shape, 2) == labels[..., None]
-        return jnp.mean(jnp.log(total) + largest[..., 0] - jnp.sum(jnp.where(is_label, logits, 0), -1))
-
-    dx, gradient = jax.grad(loss, (0, 1))(x, embedding)
+    dx, gradient = jax.grad(head_loss, (0, 2))(x, labels, embedding, scale, bias)
     return dx, sums + gradient
+
+
+def head_loss(x: Any, labels: Any, embedding: Any, scale: Any, bias: Any) -> Any:
+    """The output layer and the loss."""
+    h = layer_norm(x, scale, bias)
+    logits = kernel(jnp.einsum("bth,vh->btv", h, embedding)).astype(jnp.float32)
+    largest = lax.stop_gradient(jnp.max(logits, -1, keepdims=True))
+    total = jnp.sum(jnp.exp(logits - largest), -1)
+    is_label = lax.broadcasted_iota(jnp.int32, logits.shape, 2) == labels[..., None]
+    return jnp.mean(jnp.log(total) + largest[..., 0] - jnp.sum(jnp.where(is_label, logits, 0), -1))
+
+
+def layer_weights(run: Run, argument: Callable[..., Any]) -> dict[str, Any]:
+    """Return the weights of a layer. `argument` is called with shape, dtype and the axes of the spec."""
+    hidden, heads, size = run.hidden, run.heads, run.hidden // run.heads
+    return {
+        "qkv": argument((hidden, 3, heads, size), F16, None, None, "tensor"),
+        "qkv_bias": argument((3, heads, size), F16, None, "tensor"),
+        "out": argument((heads, size, hidden), F16, "tensor"),
+        "up": argument((hidden, 4 * hidden), F16, None, "tensor"),
+        "up_bias": argument((4 * hidden,), F16, "tensor"),
+        "down": argument((4 * hidden, hidden), F16, "tensor"),
+        **{name: argument((hidden,), F16) for name in ("out_bias", "down_bias", "scale1", "bias1", "scale2", "bias2")},
+    }
 
 
 @final
@@ -194,17 +210,8 @@ def predict_parts(run: Run, target: Chip) -> Parts:
         used = P(*spec) if run.tensor > 1 else P()
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, used))
 
-    hidden, heads, size = run.hidden, run.heads, run.hidden // run.heads
-    vector = argument((hidden,), F16)
-    weights = {
-        "qkv": argument((hidden, 3, heads, size), F16, None, None, "tensor"),
-        "qkv_bias": argument((3, heads, size), F16, None, "tensor"),
-        "out": argument((heads, size, hidden), F16, "tensor"),
-        "up": argument((hidden, 4 * hidden), F16, None, "tensor"),
-        "up_bias": argument((4 * hidden,), F16, "tensor"),
-        "down": argument((4 * hidden, hidden), F16, "tensor"),
-        **dict.fromkeys(("out_bias", "down_bias", "scale1", "bias1", "scale2", "bias2"), vector),
-    }
+    hidden, heads = run.hidden, run.heads
+    vector, weights = argument((hidden,), F16), layer_weights(run, argument)
     x = argument((run.micro, run.length, hidden), F16)
     keep = argument((run.micro, run.length, hidden), jnp.bool_)
     keep_scores = argument((run.micro, heads, run.length, run.length), jnp.bool_, None, "tensor")
