@@ -14,6 +14,7 @@ from api_pages import write_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "docs/site"
+_LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[\w-]+)?\)")  # to a file of the repository
 
 
 def assemble(folder: Path) -> None:
@@ -21,13 +22,22 @@ def assemble(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
-        (folder / page.name).write_text(site_links(page.read_text()))
+
+        def site_link(link: re.Match[str], page: Path = page) -> str:
+            return f"]({_site_path((page.parent / link[1]).resolve(), folder)}{link[2] or ''})"
+
+        (folder / page.name).write_text(_LINK.sub(site_link, page.read_text()))
     write_pages(folder / "api")
 
 
-def site_links(text: str) -> str:
-    """Return a page whose links point to where the pages are in the site."""
-    return re.sub(r"\]\((?:docs|\.\.)/([\w./-]+\.md)", r"](\1", text)
+def _site_path(target: Path, folder: Path) -> str:
+    """Return the path in the site of a linked file. Files that are no pages, such as examples, are copied there."""
+    if target.suffix == ".md":
+        return target.name
+    path = target.relative_to(ROOT)
+    (folder / path.parent).mkdir(parents=True, exist_ok=True)
+    shutil.copy(target, folder / path)
+    return str(path)
 
 
 def build(output: Path) -> int:
