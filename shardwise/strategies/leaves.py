@@ -37,10 +37,18 @@ def map_arrays(choose: Choose, tree: Any) -> Any:
 
 def arrays_with_shardings(tree: Any, shardings: Any) -> dict[str, tuple[tuple[int, ...], NamedSharding]]:
     """Return the shapes and shardings of the arrays of a tree, by name. `shardings` is a tree like it."""
-    chosen = tree_util.tree_leaves(shardings, is_leaf=lambda node: node is None)
-    leaves = tree_util.tree_leaves_with_path(tree)
     return {
         leaf_name(path): (tuple(leaf.shape), sharding)
-        for (path, leaf), sharding in zip(leaves, chosen, strict=True)
-        if is_array(leaf)
+        for path, leaf, sharding in leaves_with_shardings(tree, shardings)
     }
+
+
+def leaves_with_shardings(tree: Any, shardings: Any) -> list[tuple[tuple[Any, ...], Any, NamedSharding]]:
+    """Return the path, the leaf and the sharding of each array of a tree. `shardings` is a tree like it."""
+
+    def is_none(node: Any) -> bool:  # in a tree such as a module without a bias, and for leaves that are not arrays
+        return node is None
+
+    leaves = tree_util.tree_leaves_with_path(tree, is_leaf=is_none)
+    chosen = tree_util.tree_leaves(shardings, is_leaf=is_none)
+    return [(path, leaf, sharding) for (path, leaf), sharding in zip(leaves, chosen, strict=True) if is_array(leaf)]

@@ -11,7 +11,13 @@ from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import StrategyError
 from shardwise.runtime.sharding import NamedSharding
-from shardwise.strategies.leaves import array_shapes, arrays_with_shardings, is_array, leaf_name, map_arrays
+from shardwise.strategies.leaves import (
+    array_shapes,
+    arrays_with_shardings,
+    leaf_name,
+    leaves_with_shardings,
+    map_arrays,
+)
 from shardwise.strategies.specs import check_axis, checked_sharding, dims_of, spec_of_dims
 
 Rules = Mapping[str, Any] | Sequence[tuple[str, Any]]
@@ -64,9 +70,10 @@ def tensor_parallel(params: Any, mesh: Mesh, rules: Rules, *, allow_uneven: bool
     """
     pairs = list(rules.items()) if isinstance(rules, Mapping) else list(rules)
     names = list(array_shapes(params))
-    for pattern, _ in pairs:
-        if not any(re.search(pattern, name) for name in names):
-            raise StrategyError(f"tensor_parallel: the rule {pattern!r} matches no parameter. {_hint(pattern, names)}")
+    unknown = [pattern for pattern, _ in pairs if not any(re.search(pattern, name) for name in names)]
+    if unknown:
+        texts = [f"the rule {pattern!r} matches no parameter. {_hint(pattern, names)}" for pattern in unknown]
+        raise StrategyError("tensor_parallel: " + "\n  ".join(texts))
 
     def choose(name: str, shape: tuple[int, ...]) -> NamedSharding:
         spec = next((spec for pattern, spec in pairs if re.search(pattern, name)), PartitionSpec())
@@ -270,10 +277,7 @@ def count_bytes(tree: Any, shardings: Any) -> int:
         >>> jax.strategies.count_bytes(params, jax.strategies.fsdp(params, mesh))
         1024
     """
-    chosen = tree_util.tree_leaves(shardings, is_leaf=lambda node: node is None)
-    leaves = tree_util.tree_leaves(tree)
     return sum(
         math.prod(sharding.shard_shape(tuple(leaf.shape))) * leaf.dtype.itemsize
-        for leaf, sharding in zip(leaves, chosen, strict=True)
-        if is_array(leaf)
+        for _, leaf, sharding in leaves_with_shardings(tree, shardings)
     )

@@ -67,8 +67,9 @@ def choose(kind, mesh, types, state):
     if kind == "data parallel":
         whole = strategies.data_parallel(types, mesh)
         return strategies.Zero(whole, whole, strategies.like_parameters(state, types, whole))
-    tensor = strategies.tensor_parallel(types, mesh, RULES)
-    if kind == "tensor parallel":
+    both_dims = {r"up/kernel": P("data", "model"), r"up/bias": P("model"), r"down/kernel": P("model", "data")}
+    tensor = strategies.tensor_parallel(types, mesh, both_dims if kind == "2D" else RULES)
+    if kind in ("tensor parallel", "2D"):
         return strategies.Zero(tensor, tensor, strategies.like_parameters(state, types, tensor))
     stage, base = {"ZeRO 1": (1, None), "ZeRO 2": (2, None), "FSDP": (3, None), "FSDP × TP": (3, tensor)}[kind]
     return strategies.zero(types, state, mesh, stage, base=base, min_size=0)
@@ -80,6 +81,7 @@ BYTES = {  # of parameters and of optimizer state on one device
     "ZeRO 2": (33_280, 8_324),
     "FSDP": (8_320, 8_324),
     "tensor parallel": (16_640, 16_644),
+    "2D": (4_352, 4_356),
     "FSDP × TP": (4_352, 4_356),  # the biases are sharded over one axis only
 }
 
@@ -124,6 +126,14 @@ def test_fsdp_takes_the_largest_dim_that_is_divisible_and_free(mesh):
     assert strategies.fsdp(params, mesh, base=base, min_size=10)["a"].spec == P(None, "model", "data")
     again = strategies.fsdp(params, mesh, base=chosen, min_size=10)
     assert again["a"].spec == chosen["a"].spec
+
+
+def test_trees_may_hold_none(mesh):
+    params = {"kernel": np.zeros((8, 8), np.float32), "bias": None}  # as a module without a bias
+    chosen = strategies.fsdp(params, mesh, min_size=0)
+    assert chosen["kernel"].spec == P("data") and chosen["bias"] is None
+    assert strategies.count_bytes(params, chosen) == 64
+    assert strategies.zero(params, {"mu": params}, mesh, 1, min_size=0).state["mu"]["kernel"].spec == P("data")
 
 
 def test_logical_axes(mesh):

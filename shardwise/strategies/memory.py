@@ -1,0 +1,76 @@
+"""Strategies for memory: rematerialization by the name of a policy, and state in host memory."""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+from shardwise import tree_util
+from shardwise.api.remat import checkpoint, checkpoint_policies
+from shardwise.errors import StrategyError
+from shardwise.runtime.sharding import Sharding
+
+_POLICIES: dict[str, Callable[..., bool]] = {
+    "nothing": checkpoint_policies.nothing_saveable,
+    "dots": checkpoint_policies.dots_saveable,
+    "dots_with_no_batch_dims": checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "everything": checkpoint_policies.everything_saveable,
+}
+
+
+def remat(function: Callable[..., Any], save: str = "nothing", *, names: Sequence[str] = ()) -> Callable[..., Any]:
+    """Return a function that saves few values for the backward pass, and computes the others again.
+
+    It is `checkpoint` with a policy by name, for settings of training runs. Apply it to one layer.
+
+    Args:
+        function: a function of pytrees of arrays.
+        save: which values are saved: "nothing", the results of "dots", those of "dots_with_no_batch_dims" (products
+            with weights), or "everything".
+        names: the names of values that are saved too, which `checkpoint_name` sets.
+
+    Returns:
+        A function with the same arguments and results.
+
+    Raises:
+        StrategyError: if there is no policy with this name.
+
+    Example:
+        >>> layer = jax.strategies.remat(lambda w, x: jnp.sin(x @ w), "dots")
+        >>> jax.grad(lambda w: layer(w, jnp.ones(2)).sum())(jnp.zeros((2, 2)))
+        Array([[1., 1.],
+               [1., 1.]], dtype=float32)
+    """
+    if save not in _POLICIES:
+        raise StrategyError(f"remat: save must be one of {', '.join(map(repr, _POLICIES))}, not {save!r}")
+    policies = [_POLICIES[save], *([checkpoint_policies.save_only_these_names(*names)] if names else [])]
+    return checkpoint(function, policy=reduce(checkpoint_policies.save_from_both_policies, policies))
+
+
+def offload(shardings: Any, kind: str = "pinned_host") -> Any:
+    """Return shardings that keep arrays in host memory, such as an optimizer's state between its updates.
+
+    A compiled function accepts arguments in any memory, reads them into the memory of the devices, and leaves results
+    in the memory that `out_shardings` names.
+
+    Args:
+        shardings: a pytree of shardings; None for leaves that are not arrays.
+        kind: the memory, "pinned_host" or "unpinned_host".
+
+    Returns:
+        A pytree of shardings with this memory kind.
+
+    Raises:
+        ShardingError: if the devices have no such memory.
+
+    Example:
+        >>> mesh = jax.make_mesh((8,), ("data",))
+        >>> state = {"mu": jnp.ones((16, 128))}
+        >>> host = jax.strategies.offload(jax.strategies.fsdp(state, mesh))
+        >>> jax.device_put(state, host)["mu"].sharding.memory_kind
+        'pinned_host'
+    """
+
+    def move(sharding: Any) -> Any:
+        return sharding.with_memory_kind(kind) if isinstance(sharding, Sharding) else sharding
+
+    return tree_util.tree_map(move, shardings)
