@@ -101,12 +101,15 @@ def training(library: Any, model: Model, remat: bool, attention: str | None) -> 
     return train
 
 
-def arguments(library: Any, model: Model) -> tuple[Any, ...]:
+def arguments(library: Any, model: Model, matrix: Callable[[int, int], Any] | None = None) -> tuple[Any, ...]:
+    """Return parameters, means, squares and tokens. `matrix` returns a weight; by default, random numbers."""
     rng = np.random.default_rng(0)
     d, f = model.width, model.hidden
 
-    def matrix(rows: int, columns: int) -> Any:
+    def random_matrix(rows: int, columns: int) -> Any:
         return library.numpy.asarray(rng.standard_normal((rows, columns), np.float32) / np.float32(np.sqrt(rows)))
+
+    matrix = matrix or random_matrix
 
     def layer() -> dict[str, Any]:
         square = {name: matrix(d, d) for name in ("q", "k", "v", "out")}

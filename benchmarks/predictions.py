@@ -1,15 +1,17 @@
 """Predicted and measured times of training steps on the accelerator of this machine.
 
-    python -m benchmarks.predictions [--hardware CHIP] [--json FILE]
+    python -m benchmarks.predictions [--hardware CHIP] [--recorded] [--json FILE]
 
 Measures the chip first, as `shardwise calibrate` does, then predicts every model by `simulate` with these figures, and
-times it. No figure is fitted to a model.
+times it. No figure is fitted to a model. With `--recorded`, nothing runs: the predictions for the chip `h200` are
+compared with times that were measured before.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,34 @@ import shardwise.numpy as jnp
 from benchmarks import h200
 from shardwise import lax, nn
 from shardwise.compiler.plan import hardware
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.chip_table import format_chip
 from shardwise.explain.calibrate import calibrate, random_array
+from shardwise.explain.simulate import Simulation
 
 BF16 = jnp.bfloat16
-Model = tuple[str, Callable[..., Any], tuple[Any, ...]]
+Arguments = Callable[[Callable[..., Any]], tuple[Any, ...]]  # from a function that returns an array of a shape
+Model = tuple[str, Callable[..., Any], Arguments]  # the name, the step, and its arguments
+# The times in milliseconds that were measured on one H200 with jaxlib 0.11.2.
+MEASURED_ON_H200 = {
+    "MLP": 18.5,
+    "conv net": 11.3,
+    "vision transformer": 33.7,
+    "mixture of experts": 10.3,
+    "attention at 8192": 3.8,
+    "871M transformer": 171.1,
+    "871M transformer, remat": 205.5,
+}
 
 
 def normal(*shape: int, dtype: Any = BF16, scale: float = 0.02) -> Any:
     """Return random numbers, made on the device."""
     return random_array(shape, dtype, scale)
+
+
+def zeros(*shape: int, dtype: Any = BF16, scale: float = 1.0) -> Any:
+    """Return an array of the same type as `normal`, for traces."""
+    return jnp.zeros(shape, dtype)
 
 
 def gradient_step(loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,8 +66,10 @@ def mlp() -> Model:
             x = nn.gelu(x @ w.astype(BF16))
         return jnp.mean(x.astype(jnp.float32) ** 2)
 
-    params = [normal(8192, 8192, dtype=jnp.float32) for _ in range(4)]
-    return "MLP", gradient_step(loss), (params, normal(8192, 8192))
+    def arguments(array: Any) -> Any:
+        return [array(8192, 8192, dtype=jnp.float32) for _ in range(4)], array(8192, 8192)
+
+    return "MLP", gradient_step(loss), arguments
 
 
 def conv_net() -> Model:
@@ -66,8 +88,11 @@ def conv_net() -> Model:
             x = nn.relu(x + norm(conv(h, w2), s2))
         return jnp.mean(x.astype(jnp.float32) ** 2)
 
-    w, s = normal(3, 3, 256, 256, dtype=jnp.float32), jnp.ones(256, jnp.float32)
-    return "conv net", gradient_step(loss), ([(w, s, w, s) for _ in range(6)], normal(128, 32, 32, 256, scale=1.0))
+    def arguments(array: Any) -> Any:
+        w, s = array(3, 3, 256, 256, dtype=jnp.float32), jnp.ones(256, jnp.float32)
+        return [(w, s, w, s) for _ in range(6)], array(128, 32, 32, 256, scale=1.0)
+
+    return "conv net", gradient_step(loss), arguments
 
 
 def vision_transformer() -> Model:
@@ -92,24 +117,18 @@ def vision_transformer() -> Model:
             x = x + nn.gelu(norm(x, p["n2"]) @ p["up"].astype(BF16)) @ p["down"].astype(BF16)
         return jnp.mean((jnp.mean(x, 1) @ params["head"].astype(BF16)).astype(jnp.float32) ** 2)
 
-    def layer() -> Any:
-        f32 = jnp.float32
-        ones = jnp.ones(width, f32)
-        weights = {"qkv": normal(width, 3 * width, dtype=f32), "out": normal(width, width, dtype=f32)}
-        return {
-            **weights,
-            "up": normal(width, 4096, dtype=f32),
-            "down": normal(4096, width, dtype=f32),
-            "n1": ones,
-            "n2": ones,
-        }
+    def arguments(array: Any) -> Any:
+        ones = jnp.ones(width, jnp.float32)
+        weight = partial(array, dtype=jnp.float32)
 
-    params = {
-        "patch": normal(768, width, dtype=jnp.float32),
-        "head": normal(width, 1000, dtype=jnp.float32),
-        "layers": [layer() for _ in range(layers)],
-    }
-    return "vision transformer", gradient_step(loss), (params, normal(64, 256, 256, 3, scale=1.0))
+        def layer() -> Any:
+            weights = {"qkv": weight(width, 3 * width), "out": weight(width, width)}
+            return {**weights, "up": weight(width, 4096), "down": weight(4096, width), "n1": ones, "n2": ones}
+
+        ends = {"patch": weight(768, width), "head": weight(width, 1000)}
+        return {**ends, "layers": [layer() for _ in range(layers)]}, array(64, 256, 256, 3, scale=1.0)
+
+    return "vision transformer", gradient_step(loss), arguments
 
 
 def experts() -> Model:
@@ -125,12 +144,12 @@ def experts() -> Model:
         out = jnp.zeros_like(x).at[chosen.reshape(-1)].add(h.reshape(-1, width))
         return jnp.mean(out.astype(jnp.float32) ** 2)
 
-    params = {
-        "router": normal(width, count, dtype=jnp.float32),
-        "up": normal(count, width, hidden, dtype=jnp.float32),
-        "down": normal(count, hidden, width, dtype=jnp.float32),
-    }
-    return "mixture of experts", gradient_step(loss), (params, normal(tokens, width, scale=1.0))
+    def arguments(array: Any) -> Any:
+        weight = partial(array, dtype=jnp.float32)
+        up, down = weight(count, width, hidden), weight(count, hidden, width)
+        return {"router": weight(width, count), "up": up, "down": down}, array(tokens, width, scale=1.0)
+
+    return "mixture of experts", gradient_step(loss), arguments
 
 
 def long_attention() -> Model:
@@ -140,15 +159,22 @@ def long_attention() -> Model:
             nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn").astype(jnp.float32) ** 2
         )
 
-    q = normal(2, 8192, 16, 128, scale=1.0)
-    return "attention at 8192", gradient_step(loss), ((q, q, q),)
+    def arguments(array: Any) -> Any:
+        q = array(2, 8192, 16, 128, scale=1.0)
+        return ((q, q, q),)
+
+    return "attention at 8192", gradient_step(loss), arguments
 
 
 def transformers() -> Iterator[Model]:
     for remat in (False, True):
         step = h200.training_step(jax, h200.Model(), remat, "cudnn")
-        name = f"871M transformer{', remat' if remat else ''}"
-        yield name, step, h200.arguments(jax, h200.Model())
+        yield f"871M transformer{', remat' if remat else ''}", step, _transformer_arguments
+
+
+def _transformer_arguments(array: Any) -> Any:
+    matrix = None if array is normal else lambda rows, columns: array(rows, columns, dtype=jnp.float32)
+    return h200.arguments(jax, h200.Model(), matrix)
 
 
 def models() -> Iterator[Model]:
@@ -157,18 +183,25 @@ def models() -> Iterator[Model]:
     yield from transformers()
 
 
+def predict(step: Callable[..., Any], arguments: Arguments, chip: Chip | str) -> Simulation:
+    """Simulate a step, for the types of its arguments alone."""
+    return jax.simulate(step, hardware=chip)(*jax.eval_shape(lambda: arguments(zeros)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hardware", help="a chip that `shardwise calibrate` has written; by default, it is measured")
+    parser.add_argument("--recorded", action="store_true", help="compare with recorded times of an H200: run nothing")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    chip = hardware.chip(options.hardware) if options.hardware else calibrate(report=print).chip
+    named = options.hardware or ("h200" if options.recorded else "")
+    chip = hardware.chip(named) if named else calibrate(report=print).chip
     print(format_chip(chip))
     print(f"{'model':26} {'predicted':>11} {'measured':>11} {'error':>7}")
     rows = []
-    for name, step, args in models():
-        predicted = jax.simulate(step, hardware=chip)(*args)
-        measured = train(step, args)
+    for name, step, arguments in models():
+        predicted = predict(step, arguments, chip)
+        measured = MEASURED_ON_H200[name] / 1e3 if options.recorded else train(step, arguments(normal))
         rows.append({"model": name, "predicted": predicted.seconds, "measured": measured, "bounds": predicted.bounds})
         error = 100 * (predicted.seconds / measured - 1)
         print(f"{name:26} {predicted.seconds * 1e3:8.2f} ms {measured * 1e3:8.2f} ms {error:+6.1f}%", flush=True)
