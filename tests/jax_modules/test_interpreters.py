@@ -9,7 +9,8 @@ from shardwise.api.jaxpr import Literal
 from shardwise.api.primitive import Primitive
 from shardwise.errors import MissingRuleError
 from shardwise.jax_modules.extend.core import find_top_trace
-from shardwise.jax_modules.interpreters import ad, mlir
+from shardwise.jax_modules.extend.linear_util import wrap_init
+from shardwise.jax_modules.interpreters import ad, mlir, partial_eval
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, sw.jit])
@@ -130,3 +131,26 @@ def test_loops_of_a_jaxpr_that_an_interpreter_has_rebuilt(kind):
     x = jnp.array([1.0, 3.0])
     (result,) = evaluate(sw.make_jaxpr(function)(x), [x])
     assert result.tolist() == [8, 24]
+
+
+@pytest.mark.parametrize(
+    "outer", [lambda f: f, sw.jit, lambda f: sw.vmap(f, axis_size=2)], ids=["eager", "jit", "vmap"]
+)
+def test_values_of_enclosing_functions_are_known(outer):
+    """Only what depends on the unknown arguments is unknown. Flax finds the constants of a loop by it."""
+    unknown = partial_eval.PartialVal.unknown(sw.core.ShapedArray((2,), np.float32))
+
+    @outer
+    def function():
+        weights = sw.random.normal(sw.random.key(0), (2,))
+
+        def body(carry):
+            return [weights * 2, jnp.ones(3), carry + weights]
+
+        _, results, _ = partial_eval.trace_to_jaxpr_nounits(wrap_init(body, debug_info=None), [unknown])
+        assert [value.aval is None for value in results] == [True, True, False]
+        assert results[2].aval == unknown.aval
+        return weights, results[0].const
+
+    weights, doubled = function()
+    np.testing.assert_array_equal(doubled, 2 * weights)

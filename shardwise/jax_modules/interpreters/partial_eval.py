@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.trace.build import build
-from shardwise.compiler.trace.tracer import Frame, Tracer
+from shardwise.compiler.trace.tracer import Frame
 from shardwise.jax_modules.extend.linear_util import WrappedFun
 from shardwise.jax_modules.missing import report_missing
 
@@ -43,19 +44,20 @@ def trace_to_jaxpr_nounits(
         rest = iter(tracers)
         leaves = [value.const if value.aval is None else next(rest) for value in arguments]
         unknown = []
+        frame = open_frames()[-1]
         for x in function.call_wrapped(*leaves):
-            if isinstance(x, Tracer):
+            if frame.owns(x):  # tracers of enclosing functions are known
                 results.append(PartialVal.unknown(x.type))
                 unknown.append(x)
             else:
                 results.append(PartialVal.known(x))
         return unknown
 
-    def frame(name: str, stages_all: bool, axes: Any, tracked: Any) -> Frame:
+    def partial_frame(name: str, stages_all: bool, axes: Any, tracked: Any) -> Frame:
         return Frame(name, False, axes, tracked)  # ops on known values run
 
     types = [value.aval for value in arguments if value.aval is not None]
-    build(partially_known, types, function.__name__, frame_type=frame)
+    build(partially_known, types, function.__name__, frame_type=partial_frame)
     return None, results, None
 
 

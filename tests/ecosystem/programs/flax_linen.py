@@ -1,4 +1,4 @@
-"""Flax linen (flax): Conv, Dense, LayerNorm, BatchNorm, `nn.scan`, mutable collections."""
+"""Flax linen (flax): Conv, Dense, LayerNorm, BatchNorm, `nn.scan`, mutable collections, RNN with LSTMCell."""
 
 import flax.linen as nn
 import jax
@@ -53,3 +53,11 @@ for _ in range(5):
     losses.append(float(value))
 report("losses", losses)
 report("table", jnp.float32(sum(x.size for x in jax.tree.leaves(variables))))
+
+
+# The weights of a recurrent network are the same in all steps: `nn.scan` looks for them in its body.
+recurrent = nn.RNN(nn.LSTMCell(8))
+sequences = shard(rng.normal(size=(16, 5, 4)).astype(np.float32), "data")
+weights = jax.jit(recurrent.init)(jax.random.key(1), sequences)
+grads = jax.jit(jax.grad(lambda weights: (recurrent.apply(weights, sequences) ** 2).mean()))(weights)
+report("recurrent network", [float(jnp.abs(x).sum()) for x in jax.tree.leaves(grads)])
