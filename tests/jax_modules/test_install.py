@@ -41,6 +41,7 @@ def test_a_library_that_imports_private_names(tmp_path):
         "import jax.experimental.array_serialization.serialization, jax.experimental.layout, shardwise.experimental\n"
         "assert jax.experimental is shardwise.experimental and jax._src.distributed.global_state.client is None\n"
         "assert jax._src.distributed.global_state.process_id == 0\n"
+        "import jax.lib, jaxlib.version\nassert jax.lib.__version__ == jaxlib.version.__version__\n"
     )
     run("import sys, shardwise; sys.path.insert(0, sys.argv[1]); shardwise.as_jax(); import library", str(tmp_path))
 

@@ -1,0 +1,10 @@
+"""jax.lib: the version of jaxlib."""
+
+from shardwise._jaxlib import jaxlib_version
+from shardwise.jax_modules.missing import report_missing
+
+__all__ = ["__version__"]  # Equinox's tests
+
+__version__ = jaxlib_version()
+
+report_missing(__name__, __all__)
