@@ -1,4 +1,4 @@
-"""The text in `text.txt` as tokens, one per character, and batches of it."""
+"""The text in `text.txt` as tokens, one per character, and sequences of it."""
 
 from pathlib import Path
 
@@ -19,11 +19,6 @@ def decode(tokens):
     return "".join(ALPHABET[token] if token < len(ALPHABET) else "?" for token in tokens)
 
 
-TOKENS = encode(TEXT)
-
-
-def text_batch(step, rows, length, seed=1):
-    """Return the batch of a step: random sequences of the text, each with the character that follows it."""
-    rng = np.random.default_rng((seed, step))
-    starts = rng.integers(0, len(TOKENS) - length, (rows, 1))
-    return TOKENS[starts + np.arange(length + 1)]
+def sequences(length, stride=8):
+    """Return the sequences of `length + 1` tokens of the text that begin at the multiples of `stride`."""
+    return np.lib.stride_tricks.sliding_window_view(encode(TEXT), length + 1)[::stride]

@@ -11,12 +11,12 @@ no sharding annotations: Shardwise derives all shardings from those of the argum
 from functools import partial
 
 import adam
-from characters import VOCABULARY, text_batch
+from characters import VOCABULARY, sequences
 from training_run import Run
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise import lax, nn, random, strategies
+from shardwise import data, lax, nn, random, strategies
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -100,14 +100,15 @@ def init_state(mesh):
     return strategies.initialize(lambda key: adam.init(init_params(key)), shardings)(random.key(0))
 
 
-def batch(step, mesh):
-    """Return the batch of a step, sharded over `data`."""
-    return sw.device_put(text_batch(step, BATCH, LENGTH), NamedSharding(mesh, P("data")))
+def batches(mesh):
+    """Return an iterator of batches of the text, shuffled in every epoch and sharded over `data`."""
+    sharding = NamedSharding(mesh, P("data"))
+    return data.BatchIterator(sequences(LENGTH), sharding, batch_size=BATCH, seed=0, epochs=None)
 
 
 def main(arguments=None):
     run = Run.from_command_line("gpt", __doc__, arguments, axes=("data", "model"), steps=300)
-    return run.train(train_step, init_state(run.mesh), partial(batch, mesh=run.mesh), items=BATCH * LENGTH)
+    return run.train(train_step, init_state(run.mesh), batches(run.mesh), items=BATCH * LENGTH)
 
 
 if __name__ == "__main__":

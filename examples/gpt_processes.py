@@ -8,8 +8,6 @@ model alone, on one of its own devices. With `--max-restarts`, the launcher star
 and they continue from the latest checkpoint. `make demo-processes` runs it.
 """
 
-from functools import partial
-
 import gpt
 import numpy as np
 from training_run import Run
@@ -23,8 +21,8 @@ def train_alone(steps):
     """Return the losses of the same training on one device of this process."""
     mesh = sw.make_mesh((1, 1), ("data", "model"), devices=sw.local_devices()[:1])
     state, losses = gpt.init_state(mesh), []
-    for step in range(steps):
-        state, loss = gpt.train_step(state, gpt.batch(step, mesh))
+    for _, tokens in zip(range(steps), gpt.batches(mesh), strict=False):
+        state, loss = gpt.train_step(state, tokens)
         losses.append(float(loss))
     return losses
 
@@ -35,8 +33,7 @@ def main(arguments=None):
     processes = ", ".join(str(device.process_index) for device in run.mesh.devices.flat)
     run.print(f"the processes of the devices of mesh {run.mesh.abstract}: {processes}")
     state = gpt.init_state(run.mesh)
-    batch = partial(gpt.batch, mesh=run.mesh)
-    _, losses = run.train(gpt.train_step, state, batch, items=gpt.BATCH * gpt.LENGTH)
+    _, losses = run.train(gpt.train_step, state, gpt.batches(run.mesh), items=gpt.BATCH * gpt.LENGTH)
     expected = train_alone(len(losses))
     np.testing.assert_allclose(losses, expected, rtol=TOLERANCE)
     difference = max(abs(a - b) for a, b in zip(losses, expected, strict=True))

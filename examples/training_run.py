@@ -6,6 +6,7 @@ change it, for a program of your own.
 
 import time
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 from shutil import rmtree
 
 import numpy as np
@@ -56,13 +57,13 @@ class Run:
         options = parse(name, description, arguments, axes, steps, add_arguments)
         return cls(name, make_mesh(options.mesh, options.devices, axes), options)
 
-    def train(self, step, state, batch, *, items, unit="tokens"):
+    def train(self, step, state, batches, *, items, unit="tokens"):
         """Train to the last step, from the latest checkpoint if there is one.
 
         Args:
             step: a jitted function from a state and a batch to the next state and the loss.
             state: the state at step 0.
-            batch: a function from the number of a step to its batch.
+            batches: a `data.BatchIterator` without an end, which continues where the checkpoint was saved.
             items: the number of tokens, or whatever `unit` says, of a batch.
             unit: what is counted per second.
 
@@ -71,29 +72,32 @@ class Run:
 
         Raises:
             CheckpointMismatch: if the checkpoint in the folder is of another model; it lists the differences.
+            DataStateMismatch: if it was saved with other data.
         """
         last, every = self.options.steps, self.options.save_every
-        with checkpoints.Manager(self.folder / "checkpoints", every_steps=every, keep_last=2) as manager:
+        with batches, checkpoints.Manager(self.folder / "checkpoints", every_steps=every, keep_last=2) as manager:
             first, losses = 0, []
             if manager.latest() is not None:
                 restored = manager.restore(state)
                 first, state, losses = restored.step, restored.tree, restored.metadata["losses"]
+                batches.restore(restored.metadata["data"])
                 self.print(f"continue after step {first} of {self.folder / 'checkpoints'}")
             if first >= last:
                 self.print(f"all {last} steps are done: pass more --steps, or --fresh to begin again")
                 return state, losses
-            plan = self.write_plan(step, state, batch(first))
+            first_batch = next(batches)
+            plan = self.write_plan(step, state, first_batch)
             busy = sum(each.flops for each in plan.timeline.steps) / peak_flops(plan, self.mesh)  # seconds at the peak
             with count_compiles() as compiled:
-                for number in range(first, last):
-                    tokens = batch(number)
+                for number, batch in zip(range(first, last), chain([first_batch], batches), strict=False):
                     with self.trace(number - first):
                         start = time.perf_counter()
-                        state, loss = step(state, tokens)
+                        state, loss = step(state, batch)
                         losses.append(float(loss))  # waits for the devices
                         seconds = time.perf_counter() - start
                     is_last = number + 1 == last
-                    manager.save(number + 1, state, metadata={"losses": losses}, force=is_last)
+                    metadata = {"losses": losses, "data": batches.state()}
+                    manager.save(number + 1, state, metadata=metadata, force=is_last)
                     if is_last or (number + 1) % self.options.log_every == 0:
                         self.print(
                             f"step {number + 1:4}/{last}  loss {losses[-1]:.4f}  {1e3 * seconds:7.1f} ms  "

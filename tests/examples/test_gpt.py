@@ -10,31 +10,33 @@ from shardwise.errors import StrategyError
 STEPS = 6
 
 
-@pytest.fixture(scope="module")
-def one_device(tmp_path_factory):
-    """The losses of an uninterrupted run on one device."""
-    folder = tmp_path_factory.mktemp("one")
-    return gpt.main(["--devices", "1", "--steps", str(STEPS), "--folder", str(folder)])[1]
+def train(folder, *options):
+    return gpt.main(["--folder", str(folder), "--steps", str(STEPS), *options])
 
 
-def test_losses_fall(one_device):
-    assert len(one_device) == STEPS and one_device[-1] < one_device[0] - 1
-
-
-def test_resumption_on_another_mesh_has_the_losses_of_one_device(tmp_path, one_device):
-    folder = ["--folder", str(tmp_path)]
-    gpt.main(["--mesh", "data=4,model=2", "--steps", "3", *folder])
-    state, losses = gpt.main(["--mesh", "data=1,model=4", "--steps", str(STEPS), *folder])
-    np.testing.assert_allclose(losses, one_device, rtol=1e-4)
-    assert float(state["count"]) == STEPS
-    assert state["mean"]["layers"][0]["up"].addressable_shards[0].data.shape == (gpt.WIDTH, gpt.HIDDEN // 4)
-    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "loss.png", "plan.html"}
-    page = (tmp_path / "plan.html").read_text(encoding="utf-8")
+def test_eight_devices_and_a_resumption_on_one_have_the_losses_of_one(tmp_path):
+    state, first = train(tmp_path / "many", "--mesh", "data=4,model=2", "--steps", "3")
+    assert state["mean"]["layers"][0]["up"].addressable_shards[0].data.shape == (gpt.WIDTH, gpt.HIDDEN // 2)
+    page = (tmp_path / "many" / "plan.html").read_text(encoding="utf-8")
     assert "train_step" in page and "all_reduce" in page
+    state, losses = train(tmp_path / "many", "--devices", "1")
+    assert losses[:3] == first and float(state["count"]) == STEPS
+    _, expected = train(tmp_path / "one", "--devices", "1")
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    assert len(losses) == STEPS and losses[-1] < losses[0] - 1
+    assert {path.name for path in (tmp_path / "many").iterdir()} == {"checkpoints", "loss.png", "plan.html"}
+
+
+@pytest.mark.slow
+def test_resumption_on_another_mesh_has_the_losses_of_eight_devices(tmp_path):
+    _, expected = train(tmp_path / "one")
+    train(tmp_path / "two", "--steps", "3")
+    np.testing.assert_allclose(train(tmp_path / "two", "--mesh", "data=1,model=4")[1], expected, rtol=1e-4)
 
 
 def test_collectives(mesh):
-    plan = gpt.train_step.lower(gpt.init_state(mesh), gpt.batch(0, mesh)).plan
+    with gpt.batches(mesh) as batches:
+        plan = gpt.train_step.lower(gpt.init_state(mesh), next(batches)).plan
     along_data = [row for row in plan.collectives if row.axes == ("data",)]
     assert all(row.kind == "all_reduce" for row in along_data)
     parameters = sw.tree.leaves(sw.eval_shape(gpt.init_params, sw.random.key(0)))

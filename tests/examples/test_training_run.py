@@ -1,7 +1,5 @@
 """The training run that the examples share: progress, checkpoints, plan, trace and loss curve."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import training_run
@@ -9,7 +7,8 @@ from training_run import Run
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise.errors import CheckpointMismatch
+from shardwise import data
+from shardwise.errors import CheckpointMismatch, DataError, DataStateMismatch
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -36,17 +35,18 @@ def train_step(state, batch):
     return {"w": state["w"] - 0.1 * grads}, loss
 
 
-def batch(step, mesh):
-    x = np.random.default_rng(step).normal(size=(16, 4)).astype(np.float32)
-    return sw.device_put({"x": x, "y": x.sum(1)}, NamedSharding(mesh, P("data")))
+def batches(mesh, seed=0):
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    source = data.ArraySource({"x": x, "y": x.sum(1)})
+    return data.BatchIterator(source, NamedSharding(mesh, P("data")), batch_size=16, seed=seed, epochs=None)
 
 
-def train(folder, *options, size=4):
+def train(folder, *options, size=4, seed=0):
     """Train a linear model; return the losses."""
     arguments = ["--folder", str(folder), "--save-every", "3", "--log-every", "1", *options]
     run = Run.from_command_line("linear", "A linear model.\n\nMore text.", arguments, axes=AXES, steps=8)
     state = {"w": sw.device_put(np.zeros(size, np.float32), NamedSharding(run.mesh, P()))}
-    return run.train(train_step, state, partial(batch, mesh=run.mesh), items=16, unit="rows")[1]
+    return run.train(train_step, state, batches(run.mesh, seed), items=16, unit="rows")[1]
 
 
 def test_progress_and_files(tmp_path, capsys):
@@ -81,3 +81,14 @@ def test_resume_with_another_model(tmp_path):
     train(tmp_path, "--steps", "3")
     with pytest.raises(CheckpointMismatch, match=r"w.*\(?5"):
         train(tmp_path, size=5)
+
+
+def test_resume_with_other_data(tmp_path):
+    train(tmp_path, "--steps", "3")
+    with pytest.raises(DataStateMismatch, match="seed"):
+        train(tmp_path, seed=1)
+
+
+def test_devices_that_do_not_divide_the_batch(tmp_path):
+    with pytest.raises(DataError, match=r"16.*3"):
+        train(tmp_path, "--devices", "3")
