@@ -100,10 +100,11 @@ def _split(batch: Any, position: int, microbatches: int) -> Any:
 
 
 def _zeros(path: tuple[Any, ...], type: Any) -> Any:
+    """Return zeros to add results of this type to, with its sharding along Explicit mesh axes."""
     if jnp.issubdtype(type.dtype, jnp.inexact):
-        return jnp.zeros(type.shape, jnp.promote_types(type.dtype, jnp.float32))
+        return jnp.zeros(type.shape, jnp.promote_types(type.dtype, jnp.float32), out_sharding=type.sharding)
     if jnp.issubdtype(type.dtype, jnp.integer):
-        return jnp.zeros(type.shape, type.dtype)
+        return jnp.zeros(type.shape, type.dtype, out_sharding=type.sharding)
     raise StrategyError(f"{_NAME}: the result at {leaf_name(path)!r} has dtype {type.dtype}, which has no mean")
 
 

@@ -43,7 +43,7 @@ def partition_metadata(params: Any, mesh: Mesh, rules: Rules = (), *, allow_unev
     table = dict(rules)
 
     def choose(path: tuple[Any, ...], node: Any) -> Any:
-        value = node.value if _has_metadata(node) else node
+        value = _value(node)
         if not is_array(value):
             return None
         name = leaf_name(path)
@@ -55,7 +55,13 @@ def partition_metadata(params: Any, mesh: Mesh, rules: Rules = (), *, allow_unev
 
 
 def _has_metadata(node: Any) -> bool:
-    return hasattr(node, "value") and (hasattr(node, "get_metadata") or hasattr(node, "replace_boxed"))
+    return hasattr(node, "get_metadata") or hasattr(node, "replace_boxed")
+
+
+def _value(node: Any) -> Any:
+    if not _has_metadata(node):
+        return node
+    return node.get_value() if hasattr(node, "get_value") else node.value  # the latter is deprecated since Flax 0.12
 
 
 def _names(node: Any) -> tuple[Any, ...]:

@@ -52,3 +52,38 @@ def test_initialization_creates_only_shards(reports, kind):
     assert report["initialization holds"] < report["shards of the state"] + report["largest array"] / 4
     if kind == "FSDP":
         assert report["shards of the state"] < report["the unsharded state"] / 6
+
+
+METADATA = """
+import json
+import jax
+import numpy as np
+from flax import linen, nnx
+import shardwise as sw
+from shardwise import strategies
+
+mesh = sw.make_mesh((4, 2), ("data", "model"))
+names = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("embed", "mlp"))
+with nnx.use_eager_sharding(False):
+    state = nnx.state(nnx.Linear(8, 16, rngs=nnx.Rngs(0), kernel_init=names))
+chosen = strategies.partition_metadata(state, mesh, {"embed": None, "mlp": "model"})
+placed = jax.device_put(state, chosen)
+boxed = linen.with_partitioning(linen.initializers.lecun_normal(), (None, "model"))
+variables = linen.Dense(16, kernel_init=boxed).init(jax.random.key(0), np.ones((2, 8), np.float32))
+linen_chosen = strategies.partition_metadata(variables, mesh)["params"]
+print(json.dumps([
+    str(placed["kernel"].get_value().sharding.spec),
+    str(placed["bias"].get_value().sharding.spec),
+    str(linen_chosen["kernel"].value.spec),
+    str(linen_chosen["bias"].spec),
+]))
+"""
+
+
+def test_partitioning_metadata_chooses_shardings(tmp_path):
+    (tmp_path / "metadata.py").write_text(METADATA)
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error::DeprecationWarning:shardwise", "-m", "shardwise", "run", "metadata.py"]
+    process = subprocess.run(command, check=False, env=environment, cwd=tmp_path, capture_output=True, timeout=300)
+    assert process.returncode == 0, process.stderr.decode()[-3000:]
+    assert json.loads(process.stdout) == ["P(None, 'model')", "P()", "P(None, 'model')", "P()"]

@@ -98,14 +98,27 @@ def test_context_parallel_sends_keys_and_values_only():
 class Variable:
     """A variable of Flax NNX, with the attributes that `nnx.get_partition_spec` reads."""
 
-    value: object
+    stored: object
     metadata: dict = field(default_factory=dict)
+
+    def get_value(self):
+        return self.stored
 
     def get_metadata(self):
         return self.metadata
 
     def replace(self, value):
-        return replace(self, value=value)
+        return replace(self, stored=value)
+
+
+class OlderVariable(Variable):
+    """A variable before Flax 0.12."""
+
+    get_value = property()  # it has none
+
+    @property
+    def value(self):
+        return self.stored
 
 
 @dataclass
@@ -122,7 +135,7 @@ class Partitioned:
 def test_partitioning_metadata_of_flax(mesh):
     params = {
         "nnx": Variable(np.zeros((8, 6)), {"out_sharding": ("embed", "mlp")}),
-        "older": Variable(np.zeros((8, 6)), {"sharding": ("data", None)}),
+        "older": OlderVariable(np.zeros((8, 6)), {"sharding": ("data", None)}),
         "plain": Variable(np.zeros(3)),
         "linen": Partitioned(sw.ShapeDtypeStruct((8, 4), jnp.float32), (None, ("data", "mlp"))),
         "both": Variable(np.zeros((8, 6)), {"out_sharding": P("data", "model")}),
@@ -131,7 +144,7 @@ def test_partitioning_metadata_of_flax(mesh):
     }
     chosen = strategies.partition_metadata(params, mesh, {"embed": None, "mlp": "model"}, allow_uneven=True)
     assert isinstance(chosen["nnx"], Variable) and isinstance(chosen["linen"], Partitioned)
-    found = {name: getattr(node, "value", node) for name, node in chosen.items()}
+    found = {name: getattr(node, "stored", getattr(node, "value", node)) for name, node in chosen.items()}
     specs = {name: None if sharding is None else sharding.spec for name, sharding in found.items()}
     assert specs == {
         "nnx": P(None, "model"),

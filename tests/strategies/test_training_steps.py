@@ -65,6 +65,17 @@ def test_results_of_microbatches():
     np.testing.assert_allclose(np.float32(found["mean"]), np.float32(expected["mean"]), atol=1e-3)
 
 
+def test_accumulation_keeps_the_types_of_explicit_axes(explicit_mesh):
+    def loss(p, x):
+        return jnp.mean(jnp.tanh(x @ p["up"]) ** 2)
+
+    x = sw.device_put(X, P("X"))
+    params = sw.device_put(PARAMS, P(None, "Y"))
+    value, gradients = sw.jit(strategies.accumulate_gradients(sw.value_and_grad(loss), 4))(params, x)
+    assert sw.typeof(gradients["up"]).sharding.spec == P(None, "Y")
+    close((value, gradients), sw.value_and_grad(loss)(PARAMS, X), rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
