@@ -22,7 +22,7 @@ from shardwise._jaxlib import jaxlib_version
 from shardwise.api.differentiate import grad
 from shardwise.api.jit import jit
 from shardwise.api.placement import block_until_ready, device_put
-from shardwise.compiler.plan.chip import Chip, Link, hops
+from shardwise.compiler.plan.chip import Chip, Link, algorithms
 from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip_of
 from shardwise.nn.attention import dot_product_attention
 from shardwise.runtime.client import default_backend, local_devices
@@ -32,6 +32,7 @@ from shardwise.sharding import PartitionSpec as P
 BF16: np.dtype[Any] = np.dtype(jnp.bfloat16)
 F32: np.dtype[Any] = np.dtype(np.float32)
 _SERIES = 3
+_FITS = 4
 _DTYPES = {"bf16": BF16, "f32": F32}
 
 
@@ -218,15 +219,18 @@ def _fit_attention(chip: Chip, times: dict[int, float], sizes: tuple[int, int, i
 
 
 def _fit_links(chip: Chip, times: dict[int, float], devices: int) -> Chip:
-    """Fit bandwidth and latency of the fast links to the times of all-reduces, by least squares of relative errors."""
-    rows = [
-        (2 * (devices - 1) / devices * size / seconds, hops("all_reduce", devices) / seconds)
-        for size, seconds in times.items()
-    ]
-    inverse, latency = np.linalg.lstsq(np.array(rows), np.ones(len(rows)), rcond=None)[0]
+    """Fit bandwidth and latency of the fast links to the times of all-reduces, by least squares of relative errors.
+
+    Which algorithm an all-reduce uses depends on the fit: it is repeated with those of the last one.
+    """
+    options = {size: algorithms("all_reduce", 2 * (devices - 1) / devices * size, devices) for size in times}
+    chosen = {size: terms[0] for size, terms in options.items()}
+    for _ in range(_FITS):
+        rows = np.array([chosen[size] for size in times]) / np.array(list(times.values()))[:, None]
+        inverse, latency = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0]
+        chosen = {size: min(terms, key=partial(np.dot, (inverse, latency))) for size, terms in options.items()}
     size, seconds = max(times.items())
-    largest = 2 * (devices - 1) / devices * size / seconds
-    bandwidth = 1 / inverse if inverse > 0 else largest
+    bandwidth = 1 / inverse if inverse > 0 else chosen[size][0] / seconds
     latency = max(0.0, float(latency))
     if _has_data_sheet(chip) and bandwidth <= chip.fast_link.bandwidth:
         link = Link(chip.fast_link.bandwidth, latency)

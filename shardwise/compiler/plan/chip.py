@@ -5,7 +5,8 @@
   product never takes less than its bytes.
 - Any other kernel takes its bytes of memory traffic over the bandwidth of memory.
 - Every kernel is followed by a gap before the next one starts.
-- A collective takes the bytes that a device sends over the bandwidth of its ring, and a latency per hop.
+- A collective takes the bytes that a device sends over the bandwidth of its ring, and a latency per hop. A small
+  all-reduce uses a tree, which has fewer hops and sends more bytes.
 
 Data sheets give rates that no program reaches. A chip therefore has fractions of the peak rates: of products, fused
 attention, memory and links. They should be measured on the chip, and are never fitted to the run that is predicted.
@@ -104,8 +105,12 @@ class Chip:
         return min(self.fast_link.bandwidth, self.slow_link.bandwidth * in_node) * self.link_fraction
 
     def collective_time(self, kind: str, sent: float, mesh: AbstractMesh, axes: Sequence[str]) -> float:
-        """Return the seconds of a collective in which each device sends `sent` bytes."""
-        return sent / self.ring_bandwidth(mesh, axes) + self.link(mesh, axes).latency * hops(kind, mesh.extent(axes))
+        """Return the seconds of a collective in which each device of a ring sends `sent` bytes."""
+        bandwidth, latency = self.ring_bandwidth(mesh, axes), self.link(mesh, axes).latency
+        return min(
+            bytes_sent / bandwidth + hop_count * latency
+            for bytes_sent, hop_count in algorithms(kind, sent, mesh.extent(axes))
+        )
 
     def product_time(self, batch: int, m: int, n: int, k: int, bytes_accessed: float, dtype: DType) -> float:
         """Return the seconds of `batch` products of m × k and k × n matrices, the gap included."""
@@ -157,8 +162,23 @@ class Chip:
         return count
 
 
+def algorithms(kind: str, sent: float, count: int) -> list[tuple[float, int]]:
+    """Return bytes sent per device and sequential hops of each algorithm of a collective over `count` devices.
+
+    Args:
+        kind: the kind of the collective.
+        sent: the bytes that each device sends around a ring.
+        count: the number of devices.
+    """
+    ring = [(sent, hops(kind, count))]
+    if kind != "all_reduce":
+        return ring
+    depth = (count - 1).bit_length()  # of a binary tree; a device sends to its parent, and then to two children
+    return [*ring, (2 * sent, 2 * depth)]
+
+
 def hops(kind: str, count: int) -> int:
-    """Return the number of sequential hops of a collective over `count` devices."""
+    """Return the number of sequential hops of a collective along a ring of `count` devices."""
     if kind in ("coarsening_permute", "exchange_windows", "permute", "ppermute", "rotate", "take_window"):
         return 1
     return 2 * (count - 1) if kind == "all_reduce" else count - 1

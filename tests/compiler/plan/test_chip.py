@@ -42,6 +42,7 @@ def test_a_ring_between_nodes_uses_the_slow_links_of_all_its_devices_in_a_node()
 def test_a_collective_takes_its_bytes_and_a_latency_per_hop():
     mesh = AbstractMesh((8,), ("x",))
     assert IDEAL.collective_time("all_reduce", 1e7, mesh, ("x",)) == pytest.approx(1e-3 + 14e-6)
+    assert IDEAL.collective_time("all_reduce", 1e2, mesh, ("x",)) == pytest.approx(2e2 / 1e10 + 6e-6)  # a tree
     assert IDEAL.collective_time("permute", 1e7, mesh, ("x",)) == pytest.approx(1e-3 + 1e-6)
     assert [hops(kind, 8) for kind in ("all_gather", "reduce_scatter", "all_to_all", "take_window")] == [7, 7, 7, 1]
     assert hops("permute", 8) == hops("rotate", 8) == 1
