@@ -241,3 +241,8 @@ def default_backend() -> str:
 def platform_of(device: Any) -> str:
     """Return the platform of a device: `cpu` or `gpu`."""
     return _PLATFORMS[str(device.platform)]
+
+
+def canonical_platform(name: str) -> str:
+    """Return the name of a platform that ops are lowered for: `gpu` for `cuda`. Unknown names stay."""
+    return _PLATFORMS.get(name, name)

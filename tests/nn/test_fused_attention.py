@@ -80,3 +80,10 @@ class TestFusedKernel:
             return sw.nn.dot_product_attention(x, x, x, implementation="cudnn")
 
         assert sw.explain(loss)(placed).collectives == []
+
+    @pytest.mark.parametrize("platform", ["gpu", "cuda"])
+    def test_the_kernel_is_lowered_where_there_is_no_gpu(self, platform):
+        x = sw.ShapeDtypeStruct((2, 16, 2, 8), ml_dtypes.bfloat16)
+        traced = sw.jit(lambda x: sw.nn.dot_product_attention(x, x, x, implementation="cudnn")).trace(x)
+        assert "__cudnn$fmha" in traced.lower(lowering_platforms=(platform,)).as_text()
+        assert "__cudnn$fmha" not in traced.lower(lowering_platforms=("cpu",)).as_text()
