@@ -151,3 +151,17 @@ def test_traces_for_another_platform_are_not_run_here():
     assert np.array_equal(step(x), x + 1)
     assert sw.default_backend() == "cpu"
     assert sw.simulate(lambda x: x @ x if sw.default_backend() == "gpu" else x, hardware="h100")(x).flops == 2 * 4**3
+
+
+def test_memory_over_time():
+    def step(x):
+        y = jnp.tanh(x @ x)
+        return (y @ y).sum(0)
+
+    nbytes = 2 * 1024**2
+    run = sw.simulate(step, hardware="h100")(sw.ShapeDtypeStruct((1024, 1024), BF16))
+    starts, held = zip(*run.memory, strict=True)
+    assert starts[0] == 0 and list(starts) == sorted(starts) and starts[-1] < run.seconds
+    assert len(held) == len(run.plan.timeline.steps) and max(held) == run.peak_bytes
+    assert held[0] == 2 * nbytes  # the argument and the first product
+    assert 'class="held"' in run.to_html()
