@@ -39,8 +39,9 @@ def restore(
 
     Args:
         path: the folder or URL of the checkpoint, or a `Reader` that has opened it.
-        like: a pytree of arrays or `ShapeDtypeStruct`s, whose structure, types and shardings the result has. Without
-            it, the result is nested dicts and lists of numpy arrays.
+        like: a pytree of arrays or `ShapeDtypeStruct`s, whose structure, types and shardings the result has; where an
+            array is uncommitted, the restored one is too. Without `like`, the result is nested dicts and lists of
+            numpy arrays.
         shardings: a sharding for all arrays, in place of those of `like`; or a tree prefix of `like` with shardings.
             Without `like`, a tree prefix of the result; arrays whose sharding is None are numpy arrays.
         only: a regular expression; leaves whose names it does not match are left out, or kept from `like`.
@@ -154,7 +155,14 @@ def _restore_leaves(reader: Reader, targets: Mapping[str, Target], memory_limit:
     for name in large:  # no device of this process holds a part of it
         if name not in restored:
             restored[name] = _assembled({}, reader.manifest.arrays[name], targets[name])
-    return restored
+    return {name: _as_committed(leaf, targets[name]) for name, leaf in restored.items()}
+
+
+def _as_committed(leaf: Any, target: Target) -> Any:
+    """Return a leaf that is committed to its devices or not, as its target is."""
+    if target.committed or not isinstance(leaf, ArrayImpl):
+        return leaf
+    return leaf.with_signature(array_signature(leaf.type, leaf.sharding, False))
 
 
 def _boxes(leaf: ArrayLeaf, target: Target) -> dict[Box, list[Any]]:

@@ -17,6 +17,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.checkpoints.agreement import check_agreement
 from shardwise.checkpoints.blocks import open_blocks, pack_blocks, storage_error_text, zarr_file
 from shardwise.checkpoints.context import write_context
 from shardwise.checkpoints.location import MANIFEST, Location, location_of
@@ -272,6 +273,7 @@ def start_save(
         except Exception as failure:
             error = failure
         group.agree(error)
+        check_agreement(group, snapshot)
         _pending.save = Save(location, snapshot, checked_metadata, group, after_commit)
         return _pending.save
 
@@ -289,7 +291,9 @@ def save(
 
     It returns when the arrays may be changed or donated. The checkpoint appears at `path` when everything is written;
     until then, and if the program ends before, there is nothing. Every process of a program calls it with the same
-    arguments, and writes the shards that it holds; replicas are written once. A save waits for the one before.
+    arguments, and writes the shards that it holds; replicas are written once. Values, numpy arrays and uncommitted
+    arrays, which each process has for itself, must be equal, and the first process writes them. A save waits for the
+    one before.
 
     Args:
         path: a folder that does not exist yet, or a URL, `s3://bucket/name` or `gs://bucket/name`. All processes must
@@ -305,8 +309,8 @@ def save(
 
     Raises:
         CheckpointExists: if there is a checkpoint, a file or a folder that is not empty at `path`.
-        CheckpointError: if a leaf cannot be saved, if the folder cannot be written, or if the save before has failed
-            and no call has raised its error.
+        CheckpointError: if a leaf cannot be saved, if the trees of processes differ, if the folder cannot be written,
+            or if the save before has failed and no call has raised its error.
 
     Example:
         >>> state = {"w": jnp.ones((4, 4)), "step": 3}

@@ -7,7 +7,7 @@ frees it, also if the array is donated or deleted.
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -23,6 +23,7 @@ from shardwise.errors import CheckpointError
 from shardwise.random.keys import key_impl
 from shardwise.runtime.array import ArrayImpl, wait
 from shardwise.runtime.box import Box, block_shape, box_index, box_shape, whole
+from shardwise.runtime.client import process_count
 
 LARGEST_PACKED = 1 << 20  # bytes; larger arrays are stored in folders of their own
 
@@ -36,11 +37,13 @@ class Snapshot:
         leaves: all leaves, by name. Packed ones have only the parts of this process.
         shards: for each array in a folder of its own, the shards that this process writes, each with its index.
         pack: the bytes of the small arrays that this process writes.
+        checksums: of several processes, the checksums of arrays that each of them has, of which one writes its own.
     """
 
     leaves: Mapping[str, Leaf]
     shards: Mapping[str, list[tuple[Box, np.ndarray[Any, Any]]]]
     pack: bytes
+    checksums: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -82,12 +85,16 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
             start_copy_to_host(buffers)
     leaves: dict[str, Leaf] = {}
     shards: dict[str, list[tuple[Box, np.ndarray[Any, Any]]]] = {}
+    checksums: dict[str, int] = {}
     pack = bytearray()
     for number, (name, (positions, leaf)) in enumerate(named.items()):
         if not isinstance(leaf, (ArrayImpl, np.ndarray, np.generic)):
             leaves[name] = ValueLeaf(check_value(name, _checked(name, leaf)), positions)
             continue
-        own = _own_shards(name, leaf, process)
+        own = _shards(name, leaf)
+        if _is_of_each_process(leaf):
+            checksums[name] = _checksum(own)
+            own = own if process == 0 else []
         impl = key_impl(leaf) if isinstance(leaf, ArrayImpl) and is_key(leaf.type.dtype) else None
         words = leaf.words if isinstance(leaf, ArrayImpl) else np.asarray(leaf)
         dtype, shape = np.dtype(words.dtype), tuple(words.shape)
@@ -100,7 +107,7 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
         is_host = not isinstance(leaf, ArrayImpl)
         text = str(leaf.sharding) if isinstance(leaf, ArrayImpl) else "host"
         leaves[name] = ArrayLeaf(dtype, shape, impl, is_host, text, storage, positions)
-    return Snapshot(leaves, shards, bytes(pack))
+    return Snapshot(leaves, shards, bytes(pack), checksums)
 
 
 def is_packed(shape: Shape, dtype: np.dtype[Any]) -> bool:
@@ -134,21 +141,32 @@ def _shard_shape(words: Any) -> Shape:
     return tuple(words.sharding.shard_shape(words.shape)) if isinstance(words, ArrayImpl) else tuple(words.shape)
 
 
-def _own_shards(name: str, leaf: Any, process: int) -> list[tuple[Box, np.ndarray[Any, Any]]]:
-    """Return the shards of an array that this process writes: the first replica of each.
-
-    Process 0 writes host arrays.
-    """
+def _shards(name: str, leaf: Any) -> list[tuple[Box, np.ndarray[Any, Any]]]:
+    """Return the shards of an array of which this process has the first replica; of a host array, all of it."""
     if not isinstance(leaf, ArrayImpl):
         host = np.asarray(leaf)
         if str(host.dtype) not in DTYPES:
             raise CheckpointError(f"the leaf {name!r} is a numpy array of {host.dtype}, which a checkpoint cannot hold")
-        return [(whole(host.shape), _stored(np.array(host)))] if process == 0 else []
+        return [(whole(host.shape), _stored(np.array(host)))]
     words = leaf.words
     return [
         (spans, _stored(to_numpy(buffers)[box_index(whole(box_shape(spans)))]))  # without padding
         for spans, buffers in words.first_replicas()
     ]
+
+
+def _is_of_each_process(leaf: Any) -> bool:
+    """Return whether each of several processes has an array of its own: in host memory, or where a program put it."""
+    if process_count() == 1:
+        return False
+    return not isinstance(leaf, ArrayImpl) or (leaf.is_fully_addressable and not leaf.committed)
+
+
+def _checksum(shards: list[tuple[Box, np.ndarray[Any, Any]]]) -> int:
+    checksum = 0
+    for _, data in shards:
+        checksum = zlib.crc32(data.reshape(-1).view(np.uint8).data, checksum)
+    return checksum
 
 
 def _stored(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

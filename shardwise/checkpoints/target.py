@@ -26,11 +26,13 @@ class Target:
         shape: the shape of the array; None for a Python value.
         dtype: the dtype, which may be that of PRNG keys; None for a Python value.
         sharding: the sharding; None for a numpy array and for a Python value.
+        committed: whether the array stays there, as one that the user placed.
     """
 
     shape: Shape | None = None
     dtype: Any = None
     sharding: Sharding | None = None
+    committed: bool = True
 
     def __str__(self) -> str:
         if self.shape is None:
@@ -54,7 +56,8 @@ def target_of(name: str, like: Any, sharding: Any, cast: bool) -> Target:
         return Target()
     if isinstance(like, (np.ndarray, np.generic)) and sharding is None:
         return Target(like.shape, like.dtype)
-    return _device_target(name, like.shape, like.dtype, sharding or getattr(like, "sharding", None), cast)
+    target = _device_target(name, like.shape, like.dtype, sharding or getattr(like, "sharding", None), cast)
+    return replace(target, committed=sharding is not None or not isinstance(like, ArrayImpl) or like.committed)
 
 
 def default_target(name: str, leaf: Leaf, sharding: Any, cast: bool) -> Target:

@@ -23,6 +23,8 @@ class Group:
         processes: the numbers of the processes; by default, all.
 
     Attributes:
+        name: what the group does.
+        processes: the numbers of its processes, in ascending order.
         count: the number of processes in the group.
         index: the position of this process in the group.
 
@@ -31,11 +33,11 @@ class Group:
     """
 
     def __init__(self, name: str, timeout: float, processes: Sequence[int] | None = None):
-        self._processes = sorted(processes) if processes is not None else list(range(process_count()))
-        if process_index() not in self._processes:
-            raise ValueError(f"{name}: this is process {process_index()}, which is not one of {self._processes}")
-        self.count, self.index = len(self._processes), self._processes.index(process_index())
-        self._name = name
+        self.processes = sorted(processes) if processes is not None else list(range(process_count()))
+        if process_index() not in self.processes:
+            raise ValueError(f"{name}: this is process {process_index()}, which is not one of {self.processes}")
+        self.count, self.index = len(self.processes), self.processes.index(process_index())
+        self.name = name
         self._timeout = timeout
         self._number = 0
 
@@ -49,26 +51,23 @@ class Group:
         if self.count == 1:
             return [message]
         self._number += 1
-        members = ",".join(map(str, self._processes))
-        prefix = f"checkpoint/{self._name}/{members}/{self._number}"
+        members = ",".join(map(str, self.processes))
+        prefix = f"checkpoint/{self.name}/{members}/{self._number}"
         cluster.store.key_value_set(f"{prefix}/{self.index}", json.dumps(message))
-        return [json.loads(self._wait_for(f"{prefix}/{index}", self._processes[index])) for index in range(self.count)]
+        return [json.loads(self._wait_for(f"{prefix}/{index}", self.processes[index])) for index in range(self.count)]
 
     def _wait_for(self, key: str, process: int) -> str:
         """Return the message of a process, or raise the failure of one of the group."""
         deadline = time.monotonic() + self._timeout
         while True:
-            if (
-                cluster.member is not None
-                and (failure := cluster.member.error(self._name, self._processes)) is not None
-            ):
+            if cluster.member is not None and (failure := cluster.member.error(self.name, self.processes)) is not None:
                 raise failure
             try:
                 return str(cluster.store.blocking_key_value_get(key, _POLL_MILLISECONDS))
             except RuntimeFailure as error:
                 if time.monotonic() > deadline:
                     raise CheckpointError(
-                        f"{self._name}: process {process} did not answer within {self._timeout:g} s"
+                        f"{self.name}: process {process} did not answer within {self._timeout:g} s"
                     ) from error
 
     def agree(self, error: Exception | None) -> None:
@@ -84,4 +83,4 @@ class Group:
         failed = [(index, message) for index, message in enumerate(messages) if message is not None]
         if failed:
             index, message = failed[0]
-            raise CheckpointError(f"{self._name}: process {self._processes[index]} failed: {message}")
+            raise CheckpointError(f"{self.name}: process {self.processes[index]} failed: {message}")

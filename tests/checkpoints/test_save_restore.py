@@ -264,3 +264,18 @@ def test_names_of_leaves_stay_inside_the_folder(tmp_path):
     checkpoints.save(tmp_path / "in" / "one", tree).wait()
     assert [entry.name for entry in tmp_path.iterdir()] == ["in"]
     sw.tree.map(assert_same, checkpoints.restore(tmp_path / "in" / "one", tree), tree)
+
+
+def test_an_uncommitted_array_stays_uncommitted(tmp_path, mesh):
+    """So a restored tree can be used where the saved one could: beside arrays on a mesh."""
+    rows = sw.NamedSharding(mesh, sw.P("data"))
+    tree = {"count": jnp.zeros((), int) + 4, "key": sw.random.key(1), "w": sw.device_put(np.ones(8), rows)}
+    checkpoints.save(tmp_path / "one", tree).wait()
+    restored = checkpoints.restore(tmp_path / "one", tree)
+    assert {name: leaf.committed for name, leaf in restored.items()} == {"count": False, "key": False, "w": True}
+    total = sw.jit(lambda tree: tree["w"].sum() + tree["count"] + 0 * sw.random.normal(tree["key"], ()))
+    assert float(total(restored)) == 12
+    like = sw.tree.map(lambda x: sw.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
+    assert all(leaf.committed for leaf in checkpoints.restore(tmp_path / "one", like).values())
+    everywhere = checkpoints.restore(tmp_path / "one", tree, shardings=sw.NamedSharding(mesh, sw.P()))
+    assert all(leaf.committed for leaf in everywhere.values())

@@ -80,6 +80,44 @@ def case_an_error_in_one_process_is_an_error_in_all():
     return text
 
 
+def case_arrays_that_each_process_has_are_written_once():
+    """Uncommitted arrays and numpy arrays, as in the state of an optimizer; a restored tree can be saved again."""
+    snapshot.LARGEST_PACKED = 1000
+    tree = {
+        "count": jnp.zeros((), int) + 4,
+        "key": sw.random.key(7),
+        "large": jnp.full((40, 30), 2.5),
+        "host": np.arange(5),
+        "global": global_tree(layouts((sw.device_count(),)))["large"],
+    }
+    for name in ("state", "again"):
+        checkpoints.save(FOLDER / name, tree).wait()
+        assert checkpoints.verify(FOLDER / name) == 4 + 8 + 4 * 40 * 30 + 40 + 4 * 37 * 30
+        tree = checkpoints.restore(FOLDER / name, tree)
+        assert (int(tree["count"]), float(tree["large"].sum()), tree["host"].tolist()) == (4, 3000, [0, 1, 2, 3, 4])
+        assert tree["count"].sharding.device_set == {sw.local_devices()[0]} and not tree["count"].committed
+        assert sw.random.key_data(tree["key"]).tolist() == [0, 7]
+
+
+def case_trees_that_differ_are_an_error_in_all_processes():
+    rank = sw.process_index()
+    trees = {
+        "value": {"a": 1, "step": rank},
+        "host": {"a": np.full(3, rank)},
+        "local": {"a": jnp.full(3, rank)},
+        "leaves": {"a": 1} if rank else {"a": 1, "b": 2},
+        "committed": {"a": sw.device_put(np.ones(3), sw.local_devices()[0])},
+    }
+    messages = {}
+    for name, tree in trees.items():
+        try:
+            checkpoints.save(FOLDER / "different", tree)
+        except CheckpointError as error:
+            messages[name] = str(error).partition(": ")[2]
+    assert not (FOLDER / "different").exists()
+    return messages
+
+
 def case_an_error_of_one_process_in_a_restore_is_an_error_in_all():
     manager = checkpoints.Manager(FOLDER / "one step", every_steps=1, save_on_sigterm=False, timeout=60)
     manager.save(1, {"x": 3})

@@ -29,6 +29,19 @@ def test_checkpoints_of_several_processes(results, tmp_path):
     first, second, *_ = results["an_error_in_one_process_is_an_error_in_all"]
     assert "process 1 failed" in first and "a checkpoint cannot hold" in first and "process 1" not in second
 
+    differences = results["trees_that_differ_are_an_error_in_all_processes"]
+    assert all(each == differences[0] for each in differences)
+    for name, one, two in (
+        ("value", "the leaf 'step', int 0", "the leaf 'step', int 1"),
+        ("host", "with the checksum", "with the checksum"),
+        ("local", "the leaf 'a', int32[3] of each process", "the leaf 'a', int32[3] of each process"),
+        ("leaves", "the leaf 'b', int 2", "no further leaf"),
+        ("committed", "float32[3] in SingleDeviceSharding(cpu:0)", "float32[3] in SingleDeviceSharding(cpu:2048)"),
+    ):
+        begin, _, end = differences[0][name].partition("; process 1 has ")
+        assert begin.startswith("the trees of the processes differ. Process 0 has the leaf ")
+        assert one in begin and two in end and "Save the same tree in every process" in end
+
     first, second, *_ = results["an_error_of_one_process_in_a_restore_is_an_error_in_all"]
     assert first[0] == "CheckpointMismatch" and "y: missing" in first[1]
     assert second[0] == "CheckpointError" and "process 0 failed: CheckpointMismatch" in second[1]
