@@ -1,5 +1,6 @@
 """Multi-process programs: every process calls `initialize` first and then runs the same program."""
 
+import operator
 from collections.abc import Sequence
 
 from shardwise.lazy import set_public_names
@@ -114,11 +115,18 @@ def report_step(step: int) -> None:
     Returns:
         None.
 
+    Raises:
+        TypeError: if `step` is not an integer.
+
     Example:
         >>> jax.distributed.report_step(7)
     """
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"report_step needs the number of the step, an integer, not {step!r}") from None
     if cluster.member is not None:
-        cluster.member.report_step(step)
+        cluster.member.report_step(number)
 
 
 set_public_names(__name__, __all__)

@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 
 import shardwise as sw
@@ -24,6 +25,13 @@ def test_shutdown_needs_initialize():
     assert not sw.distributed.is_initialized()
     with pytest.raises(RuntimeError, match=r"distributed\.shutdown needs distributed\.initialize first"):
         sw.distributed.shutdown()
+
+
+def test_report_step_needs_an_integer():
+    sw.distributed.report_step(np.int64(3))
+    for step in ("x", 1.5, None):
+        with pytest.raises(TypeError, match="report_step needs the number of the step, an integer, not"):
+            sw.distributed.report_step(step)
 
 
 def test_a_peer_failure_says_which_process_and_step():

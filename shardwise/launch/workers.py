@@ -23,14 +23,17 @@ class Exit:
     pid: int
     code: int
     seconds: float
+    by_launcher: bool = False  # whether the launcher killed it
 
     def describe(self) -> str:
         """Return the exit in words."""
         if self.code >= 0:
             return f"exit code {self.code}"
         name = signal.Signals(-self.code).name if -self.code in signal.valid_signals() else f"signal {-self.code}"
-        hint = ", perhaps since the machine ran out of memory" if self.code == -signal.SIGKILL else ""
-        return f"killed by {name}{hint}"
+        if self.code != -signal.SIGKILL:
+            return f"killed by {name}"
+        cause = "by the launcher" if self.by_launcher else "perhaps since the machine ran out of memory"
+        return f"killed by {name}, {cause}"
 
 
 @final
@@ -44,6 +47,7 @@ class Workers:
     def __init__(self, output: Output):
         self._output = output
         self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._killed: set[int] = set()  # ranks
         self.start_time = time.monotonic()
         self._guardian = subprocess.Popen(
             [sys.executable, "-I", "-S", guardian.__file__],
@@ -88,14 +92,16 @@ class Workers:
             _kill_group(process.pid, signal.SIGKILL)
             self._tell_guardian("-", process.pid)
             del self._running[rank]
-            exits.append(Exit(rank, process.pid, process.wait(), time.monotonic() - self.start_time))
+            seconds = time.monotonic() - self.start_time
+            exits.append(Exit(rank, process.pid, process.wait(), seconds, rank in self._killed))
         self.exits += exits
         return exits
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all processes that run: SIGKILL to their whole groups."""
-        for process in self._running.values():
+        for rank, process in self._running.items():
             if number == signal.SIGKILL:
+                self._killed.add(rank)
                 _kill_group(process.pid, number)
             else:
                 os.kill(process.pid, number)  # `send_signal` would reap a process that has just ended
