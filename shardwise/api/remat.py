@@ -13,7 +13,7 @@ from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.static_args import select_arguments, split_static
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ops.contract.dot import Dot
-from shardwise.compiler.ops.control.remat import CheckpointName, Policy, Remat
+from shardwise.compiler.ops.control.remat import CheckpointName, Offload, Policy, Remat
 from shardwise.compiler.trace.build import build
 from shardwise.execute.traceback_filter import filter_traceback
 
@@ -127,7 +127,9 @@ def checkpoint_name(x: Any, name: str) -> Any:
 class checkpoint_policies:
     """Policies for `checkpoint`: which values are saved as residuals, and not rematerialized.
 
-    A policy is a function of an op and the types of its operands that returns whether the op's results are saved.
+    A policy is a function of an op and the types of its operands that returns whether the op's results are saved. The
+    policies that offload save values in host memory until the backward pass, except those of the iterations of a
+    `scan`, which are saved on the device.
 
     Example:
         >>> layer = jax.checkpoint(lambda w, x: jnp.sin(x @ w), policy=jax.checkpoint_policies.dots_saveable)
@@ -174,9 +176,40 @@ class checkpoint_policies:
         return lambda op, *types: not (isinstance(op, CheckpointName) and op.label in names)
 
     @staticmethod
+    def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy:
+        """Save the results of matrix products without batch dims in another memory, such as `pinned_host`."""
+        offload = _offload("offload_dot_with_no_batch_dims", offload_src, offload_dst)
+        return lambda op, *types: checkpoint_policies.dots_with_no_batch_dims_saveable(op, *types) and offload
+
+    @staticmethod
+    def save_and_offload_only_these_names(
+        *,
+        names_which_can_be_saved: Sequence[str],
+        names_which_can_be_offloaded: Sequence[str],
+        offload_src: str,
+        offload_dst: str,
+    ) -> Policy:
+        """Save the values with some names, and those with other names in another memory, such as `pinned_host`."""
+        offload = _offload("save_and_offload_only_these_names", offload_src, offload_dst)
+        if both := sorted({*names_which_can_be_saved} & {*names_which_can_be_offloaded}):
+            raise ValueError(f"save_and_offload_only_these_names: {both} can be saved or offloaded, but not both")
+        saved = _NamePolicy(tuple(names_which_can_be_saved), save=True)
+        moved = _NamePolicy(tuple(names_which_can_be_offloaded), save=True)
+        return lambda op, *types: saved(op, *types) or (moved(op, *types) and offload)
+
+    @staticmethod
     def save_from_both_policies(first: Policy, second: Policy) -> Policy:
         """Save the values that either policy saves."""
         return lambda op, *types: first(op, *types) or second(op, *types)
+
+
+def _offload(name: str, source: str, destination: str) -> Offload:
+    if source != "device" or destination not in ("pinned_host", "unpinned_host"):
+        raise ValueError(
+            f"{name}: offload_src must be 'device' and offload_dst 'pinned_host' or 'unpinned_host', not {source!r} "
+            f"and {destination!r}"
+        )
+    return Offload(destination)
 
 
 class _NamePolicy:

@@ -1,7 +1,6 @@
 """Strategies for memory: rematerialization by the name of a policy, and state in host memory."""
 
 from collections.abc import Callable, Sequence
-from functools import reduce
 from typing import Any
 
 from shardwise import tree_util
@@ -9,7 +8,7 @@ from shardwise.api.remat import checkpoint, checkpoint_policies
 from shardwise.errors import StrategyError
 from shardwise.runtime.sharding import Sharding
 
-_POLICIES: dict[str, Callable[..., bool]] = {
+_POLICIES: dict[str, Callable[..., Any]] = {
     "nothing": checkpoint_policies.nothing_saveable,
     "dots": checkpoint_policies.dots_saveable,
     "dots_with_no_batch_dims": checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -17,7 +16,9 @@ _POLICIES: dict[str, Callable[..., bool]] = {
 }
 
 
-def remat(function: Callable[..., Any], save: str = "nothing", *, names: Sequence[str] = ()) -> Callable[..., Any]:
+def remat(
+    function: Callable[..., Any], save: str = "nothing", *, names: Sequence[str] = (), offload: Sequence[str] = ()
+) -> Callable[..., Any]:
     """Return a function that saves few values for the backward pass, and computes the others again.
 
     It is `checkpoint` with a policy by name, for settings of training runs. Apply it to one layer.
@@ -27,12 +28,13 @@ def remat(function: Callable[..., Any], save: str = "nothing", *, names: Sequenc
         save: which values are saved: "nothing", the results of "dots", those of "dots_with_no_batch_dims" (products
             with weights), or "everything".
         names: the names of values that are saved too, which `checkpoint_name` sets.
+        offload: the names of values that are saved in pinned host memory until the backward pass.
 
     Returns:
         A function with the same arguments and results.
 
     Raises:
-        StrategyError: if there is no policy with this name.
+        StrategyError: if there is no policy with this name, or if a name is in both `names` and `offload`.
 
     Example:
         >>> layer = jax.strategies.remat(lambda w, x: jnp.sin(x @ w), "dots")
@@ -42,8 +44,15 @@ def remat(function: Callable[..., Any], save: str = "nothing", *, names: Sequenc
     """
     if save not in _POLICIES:
         raise StrategyError(f"remat: save must be one of {', '.join(map(repr, _POLICIES))}, not {save!r}")
-    policies = [_POLICIES[save], *([checkpoint_policies.save_only_these_names(*names)] if names else [])]
-    return checkpoint(function, policy=reduce(checkpoint_policies.save_from_both_policies, policies))
+    if both := sorted({*names} & {*offload}):
+        raise StrategyError(f"remat: {both} are in both names and offload")
+    named = checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=names,
+        names_which_can_be_offloaded=offload,
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+    return checkpoint(function, policy=checkpoint_policies.save_from_both_policies(named, _POLICIES[save]))
 
 
 def offload(shardings: Any, kind: str = "pinned_host") -> Any:

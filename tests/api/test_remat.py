@@ -140,3 +140,42 @@ def test_static_arguments_by_name():
 def test_static_arguments_need_not_be_hashable():
     powers = sw.checkpoint(lambda x, options: x ** options["n"], static_argnums=1)
     assert float(sw.jit(sw.grad(lambda x: powers(x, {"n": 3})))(2.0)) == 12.0
+
+
+def test_offloaded_values_are_in_host_memory_until_the_backward_pass():
+    def layer(w, x):
+        return checkpoint_name(jnp.tanh(x @ w), "hidden") @ w
+
+    def loss(policy):
+        block = sw.checkpoint(layer, policy=policy)
+        return lambda w, x: jnp.sum(block(w, x) ** 2)
+
+    by_name = policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["hidden"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+    dots = policies.offload_dot_with_no_batch_dims("device", "pinned_host")
+    w, x = np.eye(4, dtype=np.float32) + 0.1, np.ones((3, 4), np.float32)
+    expected = sw.grad(lambda w: jnp.sum(layer(w, x) ** 2))(w)
+    for policy in (by_name, dots):
+        lowered = sw.jit(sw.grad(loss(policy))).lower(w, x)
+        assert lowered.as_text("program").count("in_memory[kind='pinned_host']") == 1
+        np.testing.assert_allclose(lowered.compile()(w, x), expected, rtol=1e-5)
+
+    def scanned(w, x):
+        return sw.lax.scan(lambda x, _: (sw.checkpoint(layer, policy=by_name)(w, x), None), x, None, 3)[0].sum()
+
+    np.testing.assert_allclose(
+        sw.grad(scanned)(w, x), sw.grad(lambda w, x: layer(w, layer(w, layer(w, x))).sum())(w, x), rtol=1e-4
+    )
+    with pytest.raises(ValueError, match="offload_src must be 'device' and offload_dst 'pinned_host' or"):
+        policies.offload_dot_with_no_batch_dims("device", "disk")
+    with pytest.raises(ValueError, match="can be saved or offloaded, but not both"):
+        policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=["a"],
+            names_which_can_be_offloaded=["a"],
+            offload_src="device",
+            offload_dst="pinned_host",
+        )

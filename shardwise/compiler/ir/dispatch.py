@@ -86,7 +86,7 @@ class Transforms(Protocol):
         name: str,
     ) -> tuple[list[Any], list[int | None]]: ...
     def rematerialize(
-        self, program: "Program", active: tuple[bool, ...], policy: Callable[..., bool] | None
+        self, program: "Program", active: tuple[bool, ...], policy: Callable[..., Any] | None
     ) -> "tuple[Program, Program, tuple[bool, ...]]": ...
 
 

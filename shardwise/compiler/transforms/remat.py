@@ -1,12 +1,14 @@
 """rematerialize: the derivative of a program that saves few residuals and recomputes the others (`jax.checkpoint`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
+from shardwise.compiler.ops.control.remat import Offload, Policy
 from shardwise.compiler.ops.control.scan import Scan
+from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.dce import dce, live_equations
 from shardwise.compiler.transforms.drop_effects import without_effects
@@ -21,7 +23,7 @@ from shardwise.config import config
 @memoized(maxsize=4096)
 @verifies_result
 def rematerialize_program(
-    program: Program, active: tuple[bool, ...], policy: Callable[..., bool] | None
+    program: Program, active: tuple[bool, ...], policy: Policy | None
 ) -> tuple[Program, Program, tuple[bool, ...]]:
     """Split the derivative of a program into a forward and a linear program, with recomputation.
 
@@ -48,7 +50,7 @@ def rematerialize_program(
 
 
 def _split(
-    forward: Program, results: Sequence[Value], residuals: Sequence[Value], policy: Callable[..., bool] | None
+    forward: Program, results: Sequence[Value], residuals: Sequence[Value], policy: Policy | None
 ) -> tuple[Program, Program]:
     """Split a program into one that returns `results` and saved values, and one that recomputes `residuals`.
 
@@ -56,12 +58,16 @@ def _split(
     that the policy allows.
     """
     saveable: list[Value] = []
+    offloaded: dict[Value, str] = {}  # the kind of memory
     equations: list[Equation] = []
     recomputed: list[Equation] = []
     for equation in forward.equations:
         repeated = _without_effects(equation)
-        if repeated is None or (policy is not None and policy(equation.op, *(value.type for value in equation.inputs))):
+        decision = policy is not None and policy(equation.op, *(value.type for value in equation.inputs))
+        if repeated is None or decision:
             saveable += equation.outputs
+            if isinstance(decision, Offload):
+                offloaded |= dict.fromkeys(equation.outputs, decision.kind)
         elif isinstance(equation.op, Scan) and policy is not None:
             saving_scan, repeated, stacks = _split_scan(equation, equation.op, policy)
             saveable += stacks
@@ -73,19 +79,24 @@ def _split(
         equations.append(equation)
     recompute = forward.with_equations(live_equations(recomputed, residuals), residuals)
     saved = tuple(value for value in saveable if value in recompute.used)
-    saving = dce(forward.with_equations(equations, (*results, *saved)))
+    moves = [
+        Equation(InMemory(offloaded[value]), [value], [Value(value.type)]) for value in saved if value in offloaded
+    ]
+    moved = {move.inputs[0]: move.outputs[0] for move in moves}
+    outputs = (*results, *(moved.get(value, value) for value in saved))
+    saving = dce(forward.with_equations([*equations, *moves], outputs))
     return saving, replace(recompute, inputs=(*recompute.inputs, *saved))
 
 
-def _split_scan(equation: Equation, op: Scan, policy: Callable[..., bool]) -> tuple[Equation, Equation, list[Value]]:
-    """Split a scan by splitting its body.
+def _split_scan(equation: Equation, op: Scan, policy: Policy) -> tuple[Equation, Equation, list[Value]]:
+    """Split a scan by splitting its body. The saved values of its iterations are stacked, so none is offloaded.
 
     Returns:
         A scan that also stacks the saved values of its body; a scan that reads these stacks and recomputes the other
         values; and the stacks.
     """
     outputs = op.program.outputs
-    saving_body, recompute_body = _split(op.program, outputs, outputs, policy)
+    saving_body, recompute_body = _split(op.program, outputs, outputs, lambda *args: bool(policy(*args)))
     saved = saving_body.outputs[len(outputs) :]
     stacks = [Value(value.type.with_dim(0, op.length)) for value in saved]
     saving = equation.replace(op=op.with_programs([saving_body]), outputs=(*equation.outputs, *stacks))

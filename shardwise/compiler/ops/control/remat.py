@@ -10,7 +10,16 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import CallLike, drop_none, insert_none, present_mask
 from shardwise.compiler.ops.elementwise.base import Elementwise
 
-Policy = Callable[..., bool]  # an op and the types of its operands → whether its results may be saved
+
+@final
+@record
+class Offload:
+    """The decision of a policy to save a value in a memory of this kind (`pinned_host`) until the backward pass."""
+
+    kind: str
+
+
+Policy = Callable[..., bool | Offload]  # an op and the types of its operands → whether its results may be saved
 
 
 @final
