@@ -56,6 +56,7 @@ from shardwise.runtime.array import (
     pending_origin,
     place,
 )
+from shardwise.runtime.callbacks import error_of_callback
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.out_of_memory import check_memory, program_needs
 from shardwise.runtime.process_sets import process_sets
@@ -434,8 +435,7 @@ class _Executor:
     def run(self, op: Op, args: Sequence[ArrayImpl]) -> tuple[ArrayImpl, ...]:
         """Run one op."""
         if isinstance(op, Callback):
-            results = op.function(*(x.numpy() for x in args))
-            return tuple(as_array(x, explicit=True) for x in results)
+            return self._call_host(op, args)
         if isinstance(op, Inspect):
             op.callback(args[0].sharding)
             return ()
@@ -453,6 +453,16 @@ class _Executor:
             program = Program(tuple(inputs), (Equation(op, inputs, outputs, user_source()),), tuple(outputs), op.name)
             launch = self._launches.add(key, compile_request(_request(program, args)))
         return tuple(launch.run(args))
+
+    def _call_host(self, op: Callback, args: Sequence[ArrayImpl]) -> tuple[ArrayImpl, ...]:
+        """Run a callback outside every program."""
+        try:
+            results = op.function(*(x.numpy() for x in args))
+        except Exception as error:
+            if op.is_debugging:
+                raise
+            raise error_of_callback(error)  # noqa: B904 - the same error, or one that has it as its cause
+        return tuple(as_array(x, explicit=True) for x in results)
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> ArrayImpl:
         """Run a function of arrays, with static keyword arguments, as one program."""

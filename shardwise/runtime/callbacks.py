@@ -45,7 +45,7 @@ class Callbacks:
         finally:
             del self._runs[run]
         if failures:
-            raise _error_of(failures[0])
+            raise error_of_callback(failures[0])
 
     def record_failure(self, error: BaseException) -> None:
         """Record a failure in every active run: a callback does not know which run called it."""
@@ -61,7 +61,7 @@ class Callbacks:
         return any(self._runs.values())
 
 
-def _error_of(failure: BaseException) -> BaseException:
+def error_of_callback(failure: BaseException) -> BaseException:
     """Return the error that a call raises for an exception of a callback."""
     if config.callback_errors == "unchanged" or not isinstance(failure, Exception):
         return failure

@@ -260,10 +260,15 @@ class TestErrors:
             raise ValueError("from the user's callback")
 
         with sw.config.override("callback_errors", "jax"):
-            for x in (1.0, rows):
-                with pytest.raises(sw.errors.JaxRuntimeError, match="ValueError: from the user's callback") as caught:
-                    sw.jit(lambda x: sw.pure_callback(fails, x, x))(x)
-                assert isinstance(caught.value.__cause__, ValueError)
+            for x in (jnp.float32(1), rows):
+                for call in (sw.pure_callback, sw.experimental.io_callback):
+                    for outer in (sw.jit, lambda f: f):
+                        error = pytest.raises(sw.errors.JaxRuntimeError, match="ValueError: from the user's callback")
+                        with error as caught:
+                            outer(lambda x, call=call: call(fails, x, x))(x)
+                        assert isinstance(caught.value.__cause__, ValueError)
+            with pytest.raises(ValueError, match="from the user's callback"):  # as in JAX
+                sw.debug.callback(fails, 1.0)
 
     def test_result_of_another_type_raises(self):
         with pytest.raises(TypeError, match=r"returned float64\[3\], but result_shape_dtypes has f32\[\]"):

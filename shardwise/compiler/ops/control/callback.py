@@ -81,6 +81,11 @@ class Callback(Op):
     def effect(self) -> str:
         return {"pure": "", "unordered": "unordered", "watch": "unordered"}.get(self.kind, "ordered")
 
+    @property
+    def is_debugging(self) -> bool:
+        """Whether it is a `debug.callback`, which derivatives ignore."""
+        return self.kind in ("watch", "ordered_watch")
+
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         return self.results
 
@@ -116,7 +121,7 @@ class Callback(Op):
         return Callback(function, self.results, self.kind, self.vectorized, True)(*operands, *starts)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        if self.kind not in ("watch", "ordered_watch"):
+        if not self.is_debugging:
             name = "pure_callback" if self.kind == "pure" else "io_callback"
             raise TypeError(
                 f"{name}: cannot differentiate `{self.function.name}`, a Python function on the host. Wrap the "
