@@ -1,13 +1,13 @@
 """closure_convert and custom_gradient: differentiate with respect to the values that a function closes over."""
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any, final
 
 from shardwise import tree, tree_util
 from shardwise.api.arguments import array_leaves, describe_function, leaf_types
 from shardwise.api.custom import custom_vjp
 from shardwise.api.jit import TracedFunction, trace
+from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.program import Program

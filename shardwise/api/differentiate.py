@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any, ParamSpec, final
 
 import numpy as np
@@ -14,6 +13,7 @@ from shardwise.api.float0 import flatten_hiding_float0, float0
 from shardwise.api.ref import RefScope
 from shardwise.api.shape_dtype_struct import leaf_type
 from shardwise.api.vmap import vmap
+from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_float, is_inexact

@@ -1,7 +1,6 @@
 """Inspect functions without running them: eval_shape, make_jaxpr, typeof."""
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 from shardwise import tree
@@ -11,6 +10,7 @@ from shardwise.api.jit import Jitted, TracedFunction, trace
 from shardwise.api.ref import AbstractRef, Ref
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct, leaf_type, struct
 from shardwise.api.static_args import NO_ARGUMENTS, ArgumentSelection, select_arguments, split_static
+from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.retype import zeros_of

@@ -4,13 +4,13 @@
 """
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, check_function, function_name
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.static_args import select_arguments, split_static
+from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.control.remat import CheckpointName, Offload, Policy, Remat

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any, ParamSpec, TypeVar, final
 
 import numpy as np
@@ -13,6 +12,7 @@ from shardwise.api.axes import Axes, argument_axes, check_axes, common_size, map
 from shardwise.api.flatten import FlatFunction
 from shardwise.api.float0 import float0, is_float0
 from shardwise.api.ref import Ref, RefScope
+from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis

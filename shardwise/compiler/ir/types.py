@@ -178,6 +178,10 @@ class ArrayType:
         """Return the type of tangents, under the name that JAX uses; the type itself if it has no tangents."""
         return self.strong() if is_inexact(self.dtype) else self
 
+    def strip_weak_type(self) -> "ArrayType":
+        """Return the type that is not weak, under the name that JAX uses."""
+        return self.strong()
+
     def strong(self) -> "ArrayType":
         return ArrayType(self.shape, self.dtype, False, self.varying, self.explicit) if self.weak else self
 

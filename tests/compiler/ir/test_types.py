@@ -166,5 +166,6 @@ def test_marks_of_types_are_explained():
 
 
 def test_types_of_tangents():
+    assert ArrayType((2,), np.float32, weak=True).strip_weak_type() is ArrayType((2,), np.float32)
     assert ArrayType((2,), np.float32, weak=True).to_tangent_aval() is ArrayType((2,), np.float32)
     assert ArrayType((2,), np.int32).to_tangent_aval() is ArrayType((2,), np.int32)
