@@ -99,6 +99,7 @@ class Attempt:
         self._signals = signals
         self._output = Output(log_folder, options.nodes * options.processes, stdout, stderr)
         self._joined: set[int] = set()
+        self._lost_since: float | None = None  # the time from which only lost processes ran
         self._first_signal: float | None = None  # seconds from the start until the launcher stopped the processes
         self._coordinator = self._start_coordinator() if options.node_rank == 0 else None
         self._workers = Workers(self._output)
@@ -207,7 +208,20 @@ class Attempt:
         return _Stop(AFTER_SECOND_INTERRUPT if again else AFTER_INTERRUPT)
 
     def _has_failed(self) -> bool:
-        return self._failed_exit() is not None
+        return self._failed_exit() is not None or self._only_lost_processes_run()
+
+    def _only_lost_processes_run(self) -> bool:
+        """Return whether all processes that run have counted as lost for the grace period.
+
+        The others have ended without an error, as they do if a process is stopped after its last step.
+        """
+        lost = {} if self._coordinator is None else self._coordinator.failures
+        running = set(self._workers.running)
+        if not running or not self._workers.exits or not lost.keys() >= running:
+            self._lost_since = None
+        elif self._lost_since is None:
+            self._lost_since = time.monotonic()
+        return self._lost_since is not None and time.monotonic() - self._lost_since > self._options.grace_period
 
     def _failed_exit(self) -> Exit | None:
         """Return the first process that ended with an error or too early, or None."""

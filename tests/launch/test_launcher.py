@@ -397,3 +397,22 @@ def test_two_launchers_run_one_program(tmp_path):
     for node, (launcher, (out, err)) in enumerate(zip(launchers, outputs, strict=True)):
         assert launcher.returncode == 0, err
         assert f"[{node}] step 5: 4.0" in out
+
+
+SHORT_HEARTBEAT = """
+import sys
+from functools import partial
+from shardwise.launch import attempt, command_line
+attempt.Coordinator = partial(attempt.Coordinator, heartbeat_timeout=20)
+sys.exit(command_line.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_stopped_after_its_last_step_is_reported():
+    """Fault 4 while all others end without an error: the launcher does not wait for ever."""
+    program = ROOT / "tests/launch/stopped_at_the_end.py"
+    launcher = [sys.executable, "-c", SHORT_HEARTBEAT, "launch", "-n", "3", "--grace-period", "2", str(program)]
+    done = subprocess.run(launcher, capture_output=True, text=True, timeout=LIMIT, check=False, env=variables())
+    assert done.returncode == 1
+    assert "process 0 failed first: no heartbeat for" in done.stderr
