@@ -40,9 +40,12 @@ TEMPERATURE = 0.5
 
 def init_cache(rows, mesh):
     """Return keys and values of every layer for all positions, sharded over rows and heads."""
-    zeros = jnp.zeros((rows, gpt.LENGTH, gpt.HEADS, HEAD_DIM))
-    cache = [{"key": zeros, "value": zeros} for _ in range(gpt.LAYERS)]
-    return sw.device_put(cache, NamedSharding(mesh, P("data", None, "model")))
+    sharding = NamedSharding(mesh, P("data", None, "model"))
+
+    def zeros():  # an array for each name: a donated one must not be passed twice
+        return jnp.zeros((rows, gpt.LENGTH, gpt.HEADS, HEAD_DIM), device=sharding)
+
+    return [{"key": zeros(), "value": zeros()} for _ in range(gpt.LAYERS)]
 
 
 def attend(weights, x, cache, position):

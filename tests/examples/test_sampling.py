@@ -27,6 +27,12 @@ def test_logits_with_the_cache_equal_those_without(mesh, prompts):
     assert set(plan.counts()) == {"all_reduce"}  # the cache stays where it is
 
 
+def test_a_cache_on_one_device_has_arrays_of_its_own():
+    cache = sampling.init_cache(8, sw.make_mesh((1, 1), ("data", "model")))
+    pointers = [x.addressable_shards[0].data.unsafe_buffer_pointer() for x in sw.tree.leaves(cache)]
+    assert len(set(pointers)) == len(pointers) == 2 * gpt.LAYERS
+
+
 @pytest.mark.slow
 def test_greedy_decoding_equals_the_forward_pass_on_every_mesh(tmp_path, capsys):
     tokens = sampling.main(["--folder", str(tmp_path), "--steps", "5"])  # trains first
