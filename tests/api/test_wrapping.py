@@ -20,7 +20,7 @@ class Named:
     """A callable object whose names are whatever its creator wants."""
 
     def __init__(self, name):
-        self.__name__ = self.__qualname__ = name
+        self.__name__ = self.__qualname__ = self.__annotations__ = name
 
     def __call__(self, x):
         return jnp.sin(x)
