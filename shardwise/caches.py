@@ -8,7 +8,7 @@ These tables are not registered. None of them refers to an array, a function or 
 - `ArrayType._interned`, `TraceSettings._interned` and `array_signature` intern values that are compared by identity.
   Emptying them would make equal values differ.
 - The caches of `_jaxlib` and of the compilation cache on disk hold facts about this machine.
-- The coefficient tables of the special functions (`_fit`, `_temme`) hold constants.
+- The coefficient tables of the special functions (`_fit`, `_temme`) and the table of built-in chips hold constants.
 - `composed` keeps one set of parameter names for each function that it wraps, which lives as long as that function.
 """
 

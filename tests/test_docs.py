@@ -30,7 +30,13 @@ OWN_PROCESS = (
     "docs/own-ops.md",
 )
 # Models with many layers or gradients, which take long to compile.
-SLOW = ("docs/attention.md", "docs/mixture-of-experts.md", "docs/pipeline.md", "docs/vocabulary.md")
+SLOW = (
+    "docs/attention.md",
+    "docs/autoshard.md",
+    "docs/mixture-of-experts.md",
+    "docs/pipeline.md",
+    "docs/vocabulary.md",
+)
 DOCUMENTS = [
     pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
     for name in ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")))

@@ -14,6 +14,7 @@ def train(folder, *options):
     return mixture_of_experts.main(["--folder", str(folder), "--steps", str(STEPS), *options])
 
 
+@pytest.mark.slow
 def test_losses_fall_and_experts_are_sharded(tmp_path, capsys):
     state, losses = train(tmp_path)
     assert losses[-1] < losses[0] - 0.5

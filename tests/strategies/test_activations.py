@@ -63,6 +63,7 @@ def test_sequence_parallel_replaces_all_reduces_by_halves_of_them(mesh):
     assert all(leaf.addressable_shards[0].data.nbytes == X.nbytes // 8 for leaf in residuals)
 
 
+@pytest.mark.slow
 def test_context_parallel_sends_keys_and_values_only():
     mesh = sw.make_mesh((2, 4), ("data", "sequence"))
     weights = {name: (RNG.normal(size=(WIDTH, 2, 8)) * 0.3).astype(np.float32) for name in "qkv"}

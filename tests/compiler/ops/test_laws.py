@@ -41,8 +41,8 @@ XLA_DEFINED = {"rng_bit_generator", "rng_uniform"}
 RBG = {"philox_bits", "rbg_bits"}
 # Conversions between keys and numbers, which are removed before planning: tests/random/test_keys.py.
 KEY_CONVERSIONS = {"key_data", "wrap_key_data"}
-# Boundary ops exist during planning only, and never run: control/test_control.py.
-BOUNDARY_OPS = {"enter", "carry", "merge", "unstack", "stack", "predicate", "split", "join"}
+# Boundary ops exist during planning only, and never run: control/test_control.py, layout_search.
+BOUNDARY_OPS = {"enter", "carry", "merge", "unstack", "stack", "predicate", "split", "join", "argument"}
 # Manual regions, and casts of varying types inside them: tests/manual.
 MANUAL = {"manual", "pvary", "preduced", "punreduced", "assert_replicated"}
 # tests/api/test_remat.py tests remat; adjacent barriers are lowered together. Ops over named axes cannot run until the
