@@ -61,7 +61,7 @@ def training(model: Model, remat: bool, attention: str | None) -> Callable[[], A
     rng = np.random.default_rng(0)
 
     def initial(parameter: jax.ShapeDtypeStruct) -> jax.Array:
-        """Return random numbers of numpy: XLA compiles the generators of so many matrices for minutes."""
+        """Return random numbers of numpy, so that no random program is compiled for each matrix."""
         if len(parameter.shape) == 1:
             return jax.numpy.ones(parameter.shape, parameter.dtype)
         return jax.numpy.asarray(rng.standard_normal(parameter.shape, np.float32) / np.sqrt(parameter.shape[0]))
