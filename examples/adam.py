@@ -2,6 +2,7 @@
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise import random, strategies
 
 DECAY, SQUARE_DECAY, EPSILON = 0.9, 0.99, 1e-8
 
@@ -10,6 +11,18 @@ def init(params):
     """Return the state at step 0: parameters, moving averages of gradients and of their squares, and the step."""
     zeros = sw.tree.map(jnp.zeros_like, params)
     return {"params": params, "mean": zeros, "square": zeros, "count": jnp.zeros((), jnp.float32)}
+
+
+def init_sharded(init_params, shard_params, seed=0):
+    """Return the state at step 0 of new parameters, computed on the devices that hold it.
+
+    `shard_params` returns the shardings of parameters for their types. The moving averages are sharded like these.
+    """
+
+    def shardings(types):
+        return strategies.like_parameters(types, types["params"], shard_params(types["params"]))
+
+    return strategies.initialize(lambda key: init(init_params(key)), shardings)(random.key(seed))
 
 
 def update(state, grads, rate):

@@ -92,12 +92,7 @@ def train_step(state, tokens):
 
 def init_state(mesh):
     """Return the state of the training, computed on the devices that hold it."""
-
-    def shardings(types):
-        params = strategies.tensor_parallel(types["params"], mesh, RULES)
-        return strategies.like_parameters(types, types["params"], params)
-
-    return strategies.initialize(lambda key: adam.init(init_params(key)), shardings)(random.key(0))
+    return adam.init_sharded(init_params, lambda types: strategies.tensor_parallel(types, mesh, RULES))
 
 
 def batches(mesh):

@@ -99,12 +99,7 @@ def make_train_step(base):
 
 def init_state(mesh):
     """Return the adapters and their optimizer state, sharded like the matrices."""
-
-    def shardings(types):
-        params = strategies.tensor_parallel(types["params"], mesh, RULES)
-        return strategies.like_parameters(types, types["params"], params)
-
-    return strategies.initialize(lambda key: adam.init(init_adapters(key)), shardings)(random.key(1))
+    return adam.init_sharded(init_adapters, lambda types: strategies.tensor_parallel(types, mesh, RULES), seed=1)
 
 
 def batches(mesh):

@@ -73,12 +73,7 @@ def make_train_step(mesh):
 
 def init_state(mesh):
     """Return the state of the training: experts sharded over `expert`, the rest replicated."""
-
-    def shardings(types):
-        params = strategies.expert_parallel(types["params"], mesh, "experts/")
-        return strategies.like_parameters(types, types["params"], params)
-
-    return strategies.initialize(lambda key: adam.init(init_params(key)), shardings)(random.key(0))
+    return adam.init_sharded(init_params, lambda types: strategies.expert_parallel(types, mesh, "experts/"))
 
 
 def batches(mesh):

@@ -83,12 +83,7 @@ def accuracy(params, batch):
 
 def init_state(mesh):
     """Return the state of the training; every device has a part of each large array."""
-
-    def shardings(types):
-        params = strategies.fsdp(types["params"], mesh, "data", min_size=256)
-        return strategies.like_parameters(types, types["params"], params)
-
-    return strategies.initialize(lambda key: adam.init(init_params(key)), shardings)(random.key(0))
+    return adam.init_sharded(init_params, lambda types: strategies.fsdp(types, mesh, "data", min_size=256))
 
 
 class Gratings:

@@ -49,7 +49,7 @@ def pack(documents: Iterable[Any], length: int, *, padding: int = 0) -> Iterator
         [5 6 0 0] [1 1 0 0] [6 0 0 0]
         [7 8 9 4] [1 1 1 2] [8 9 0 0]
     """
-    _check_length(length)
+    check_length("pack", length)
     return _pack(documents, length, padding)
 
 
@@ -95,7 +95,7 @@ class PackedSource:
     """
 
     def __init__(self, documents: Any, length: int, *, lengths: Any = None, padding: int = 0):
-        _check_length(length)
+        check_length("PackedSource", length)
         self._documents, self._length, self._padding = documents, length, padding
         if lengths is None:
             lengths = [len(_as_document(documents[number], number)) for number in range(len(documents))]
@@ -197,6 +197,7 @@ def _as_document(document: Any, number: int) -> NumpyArray:
     return tokens
 
 
-def _check_length(length: int) -> None:
+def check_length(name: str, length: int) -> None:
+    """Raise an error of the function `name` if sequences of this length have no tokens."""
     if length < 1:
-        raise DataError(f"pack: length must be at least 1, not {length}")
+        raise DataError(f"{name}: length must be at least 1, not {length}")

@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.data.array_source import fingerprint, probe_indices
-from shardwise.data.packing import segments_of
+from shardwise.data.packing import check_length, segments_of
 from shardwise.errors import DataError
 
 NumpyArray = np.ndarray[Any, Any]
@@ -61,8 +61,7 @@ class TokenSource:
         separator: int | None = None,
         vocabulary: int | None = None,
     ):
-        if length < 1:
-            raise DataError(f"TokenSource: length must be at least 1, not {length}")
+        check_length("TokenSource", length)
         listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         if not listed:
             raise DataError("TokenSource: there is no file")

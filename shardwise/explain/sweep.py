@@ -169,7 +169,7 @@ def sweep(
     """
     chips = [chip(item) for item in _as_list(hardware)]
     meshes = _as_list(mesh)
-    parameters = set(inspect.signature(arguments).parameters) if callable(arguments) else set()
+    parameters = parameters_of(arguments)
     if unknown := [name for name in variables if name not in parameters]:
         known = ", ".join(sorted(parameters)) or "none"
         raise TypeError(
@@ -180,16 +180,21 @@ def sweep(
     rows = []
     for values in product(*axes.values()):
         choice = dict(zip(axes, values, strict=True))
-        rows.append(_row(function, arguments, choice, parameters, overlap))
+        rows.append(_row(function, arguments, choice, overlap))
     name = next((row.run.plan.name for row in rows if row.run is not None), getattr(function, "__name__", "function"))
     return Sweep(name, tuple(axes), tuple(rows))
+
+
+def parameters_of(arguments: Callable[..., Any] | tuple[Any, ...]) -> tuple[str, ...]:
+    """Return the names of the variables that the arguments of a function depend on."""
+    return tuple(inspect.signature(arguments).parameters) if callable(arguments) else ()
 
 
 def call_arguments(arguments: Callable[..., Any] | tuple[Any, ...], choice: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the arguments of one configuration, as a tuple."""
     if not callable(arguments):
         return arguments
-    parameters = inspect.signature(arguments).parameters
+    parameters = parameters_of(arguments)
     result = arguments(**{name: value for name, value in choice.items() if name in parameters})
     return result if isinstance(result, tuple) else (result,)
 
@@ -207,10 +212,9 @@ def _row(
     function: Callable[..., Any],
     arguments: Callable[..., Any] | tuple[Any, ...],
     choice: dict[str, Any],
-    parameters: set[str],
     overlap: bool | None,
 ) -> SweepRow:
-    mesh = None if MESH in parameters else choice.get(MESH)
+    mesh = None if MESH in parameters_of(arguments) else choice.get(MESH)
     try:
         args = call_arguments(arguments, choice)
         return SweepRow(choice, simulate(function, hardware=choice[HARDWARE], mesh=mesh, overlap=overlap)(*args))

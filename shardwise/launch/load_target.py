@@ -18,7 +18,7 @@ from typing import Any, final
 
 from shardwise import tree_util
 from shardwise.explain.simulate import on_mesh
-from shardwise.explain.sweep import MESH, call_arguments
+from shardwise.explain.sweep import MESH, call_arguments, parameters_of
 from shardwise.sharding import AbstractMesh, NamedSharding
 
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*([1-9]\d*)\s*")
@@ -44,7 +44,7 @@ class Target:
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names of the variables that the arguments depend on."""
-        return tuple(inspect.signature(self.arguments).parameters) if callable(self.arguments) else ()
+        return parameters_of(self.arguments)
 
     def check(self, variables: Sequence[str]) -> None:
         """Raise an error if a variable is not a parameter of the arguments, or if a parameter is not set."""

@@ -124,7 +124,7 @@ def _mesh_of_step(step: Step) -> Mesh | AbstractMesh | None:
         ValueError: if they name several.
     """
     meshes = [sharding.mesh for sharding in step.pins if sharding is not None]
-    meshes += [mesh for mesh in program_meshes(step.program)]
+    meshes += program_meshes(step.program)
     distinct = list(dict.fromkeys(meshes))
     if len(distinct) > 1:
         raise ValueError(f"autoshard: the arguments and constraints of the step are on several meshes: {distinct}")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import shardwise.numpy as jnp
 from shardwise import tree_util
 from shardwise.runtime.sharding import NamedSharding
 
@@ -18,6 +19,16 @@ def leaf_name(path: tuple[Any, ...]) -> str:
 def is_array(leaf: Any) -> bool:
     """Return whether a leaf is an array, or stands for one: it has a shape and a dtype."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def has_dtype(leaf: Any, kind: Any) -> bool:
+    """Return whether a leaf is an array of a kind of dtypes, such as `jnp.floating`."""
+    return is_array(leaf) and jnp.issubdtype(leaf.dtype, kind)
+
+
+def map_dtype(function: Callable[[Any], Any], tree: Any, kind: Any) -> Any:
+    """Return a tree with a function applied to the arrays of a kind of dtypes. All other leaves stay."""
+    return tree_util.tree_map(lambda leaf: function(leaf) if has_dtype(leaf, kind) else leaf, tree)
 
 
 def array_shapes(tree: Any) -> dict[str, tuple[int, ...]]:

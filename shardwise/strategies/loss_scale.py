@@ -6,7 +6,7 @@ from typing import Any, Self, final
 import shardwise.numpy as jnp
 from shardwise import tree_util
 from shardwise.errors import StrategyError
-from shardwise.strategies.leaves import is_array
+from shardwise.strategies.leaves import has_dtype, map_dtype
 
 
 @final
@@ -62,7 +62,11 @@ class LossScale:
 
     def scale(self, loss: Any) -> Any:
         """Return the loss times the factor, in float32 at least."""
-        return _map_floats(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)) * self.factor, loss)
+
+        def multiply(x: Any) -> Any:
+            return x.astype(jnp.promote_types(x.dtype, jnp.float32)) * self.factor
+
+        return map_dtype(multiply, loss, jnp.inexact)
 
     def unscale(self, tree: Any) -> Any:
         """Return gradients, or a loss, divided by the factor."""
@@ -70,7 +74,7 @@ class LossScale:
         def divide(x: Any) -> Any:
             return (x.astype(jnp.promote_types(x.dtype, jnp.float32)) / self.factor).astype(x.dtype)
 
-        return _map_floats(divide, tree)
+        return map_dtype(divide, tree, jnp.inexact)
 
     def update(self, is_finite: Any) -> Self:
         """Return the state for the next step. `is_finite` says whether all gradients of this one were finite."""
@@ -106,7 +110,7 @@ def all_finite(tree: Any) -> Any:
     counts = [
         jnp.sum(~jnp.isfinite(leaf), dtype=jnp.int32)
         for leaf in tree_util.tree_leaves(tree)
-        if is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact)
+        if has_dtype(leaf, jnp.inexact)
     ]
     if not counts:
         raise StrategyError("all_finite: there is no floating-point array")
@@ -132,10 +136,3 @@ def select(condition: Any, on_true: Any, on_false: Any) -> Any:
         {'w': Array([0., 0.], dtype=float32)}
     """
     return tree_util.tree_map(lambda new, old: jnp.where(condition, new, old), on_true, on_false)
-
-
-def _map_floats(function: Any, tree: Any) -> Any:
-    def apply(leaf: Any) -> Any:
-        return function(leaf) if is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
-
-    return tree_util.tree_map(apply, tree)

@@ -5,9 +5,8 @@ from functools import wraps
 from typing import Any, NamedTuple
 
 import shardwise.numpy as jnp
-from shardwise import tree_util
 from shardwise.errors import StrategyError
-from shardwise.strategies.leaves import is_array
+from shardwise.strategies.leaves import map_dtype
 
 
 class PrecisionPolicy(NamedTuple):
@@ -77,7 +76,4 @@ def mixed_precision(function: Callable[..., Any], policy: PrecisionPolicy | None
 
 
 def _cast(tree: Any, dtype: Any) -> Any:
-    def cast(leaf: Any) -> Any:
-        return leaf.astype(dtype) if is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-
-    return tree_util.tree_map(cast, tree)
+    return map_dtype(lambda x: x.astype(dtype), tree, jnp.floating)

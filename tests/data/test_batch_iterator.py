@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise import P, checkpoints, data
+from shardwise import P, data
 from shardwise.errors import DataError, DataStateMismatch, EndOfDataError
 from tests.data.fakes import DataLoader, IterDataset, MapDataset, TorchDataset
+from tests.data.resuming import resume
 
 
 @pytest.fixture
@@ -125,21 +126,10 @@ def test_restore_after_iteration_began(rows):
 
 def test_state_is_saved_with_a_checkpoint(rows, tmp_path):
     def train(steps):
-        """Sum the batches of some steps, from the latest checkpoint on; return all that were seen."""
-        seen = []
         batches = data.BatchIterator(np.arange(100), rows, batch_size=8, seed=0, epochs=None)
-        with checkpoints.Manager(tmp_path, every_steps=1, save_on_sigterm=False) as manager, batches:
-            start, total = 0, sw.device_put(0, sw.NamedSharding(rows.mesh, P()))
-            if manager.latest() is not None:
-                restored = manager.restore(total)
-                start, total = restored.step, restored.tree
-                batches.restore(restored.metadata["data"])
-            for step in range(start + 1, start + 1 + steps):
-                batch = next(batches)
-                seen.append(np.asarray(batch).tolist())
-                total = total + batch.sum()
-                manager.save(step, total, metadata={"data": batches.state()})
-        return seen, int(total)
+        return resume(
+            tmp_path, batches, rows.mesh, steps, lambda batch: np.asarray(batch).tolist(), lambda batch: batch
+        )
 
     expected = lists(islice(data.BatchIterator(np.arange(100), rows, batch_size=8, seed=0, epochs=None), 15))
     (first, _), (second, total) = train(7), train(8)

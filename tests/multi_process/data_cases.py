@@ -6,9 +6,10 @@ from itertools import islice
 import numpy as np
 
 import shardwise as sw
-from shardwise import P, checkpoints, data
+from shardwise import P, data
 from shardwise.errors import DataError
 from shardwise.experimental import multihost_utils
+from tests.data.resuming import resume
 
 SAMPLES, BATCH = 50, 8
 
@@ -38,28 +39,16 @@ def values(batch):
     return y.tolist()
 
 
-def resume(folder, steps):
+def recorded_run(folder, steps):
     """Continue the run in a folder for some steps: return the samples of each, and which of them this process read."""
     source = Recorded()
     batches = data.BatchIterator(source, rows(), batch_size=BATCH, seed=7, epochs=None, prefetch=2)
-    total = sw.device_put(np.zeros((), np.int32), sw.NamedSharding(rows().mesh, P()))
-    seen = []
-    with checkpoints.Manager(folder, every_steps=1, save_on_sigterm=False) as manager, batches:
-        start = 0
-        if manager.latest() is not None:
-            restored = manager.restore(total)
-            start, total = restored.step, restored.tree
-            batches.restore(restored.metadata["data"])
-        for step in range(start + 1, start + 1 + steps):
-            batch = next(batches)
-            seen.append(values(batch))
-            total = total + batch["y"].sum()
-            manager.save(step, total, metadata={"data": batches.state()})
-    return [seen, int(total), sorted(source.read)]
+    seen, total = resume(folder, batches, rows().mesh, steps, values, lambda batch: batch["y"])
+    return [seen, total, sorted(source.read)]
 
 
 def case_resumed():
-    return resume(os.environ["DATA_FOLDER"], 3)
+    return recorded_run(os.environ["DATA_FOLDER"], 3)
 
 
 def case_each_process_reads_its_rows():

@@ -5,7 +5,7 @@ import pytest
 
 from shardwise import data
 from tests.multi_process.cluster import check_case, run_cases
-from tests.multi_process.data_cases import BATCH, SAMPLES, resume
+from tests.multi_process.data_cases import BATCH, SAMPLES, recorded_run
 
 MODULE = "tests.multi_process.data_cases"
 
@@ -23,7 +23,7 @@ def test_resumed_on_another_number_of_processes(turns, tmp_path, monkeypatch):
     seen, total = [], None
     for processes in turns:
         if processes == 1:
-            results = [resume(tmp_path, 3)]
+            results = [recorded_run(tmp_path, 3)]
         else:
             run_cases.cache_clear()
             found = {name: check_case(results) for name, results in run_cases(MODULE, processes, 2).items()}
