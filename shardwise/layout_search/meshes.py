@@ -13,10 +13,10 @@ def mesh_shapes(count: int, chip: Chip) -> list[AbstractMesh]:
     """
     shapes: list[tuple[int, ...]] = [(count,)]
     node = chip.fast_domain_size
-    inner = [size for size in _divisors(count) if 1 < size < count]
-    shapes += [(count // size, size) for size in inner if size <= node or size % node == 0]
+    inner = [size for size in _divisors(count) if 1 < size < count and (size <= node or size % node == 0)]
+    shapes += [(count // size, size) for size in inner]
     if count > node:
-        for size in (s for s in inner if s <= node):
+        for size in inner:
             rest = count // size
             shapes += [(rest // nodes, nodes, size) for nodes in _divisors(rest) if 1 < nodes < rest]
     return [AbstractMesh(shape, AXES[len(shape)]) for shape in shapes]

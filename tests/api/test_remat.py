@@ -179,3 +179,19 @@ def test_offloaded_values_are_in_host_memory_until_the_backward_pass():
             offload_src="device",
             offload_dst="pinned_host",
         )
+
+
+def test_setting_recomputes_the_bodies_of_scans():
+    def scanned(ws, x):
+        return jnp.sum(sw.lax.scan(lambda x, w: (block(x, w), None), x, ws)[0] ** 2)
+
+    def stacked_bytes():
+        stages = planned(sw.grad(scanned), np.stack(W), X)
+        loops = [equation for equation in stages.local.program.equations if equation.op.name == "scan"]
+        return sum(value.type.nbytes for value in loops[0].outputs)
+
+    saved, expected = stacked_bytes(), sw.jit(sw.grad(scanned))(np.stack(W), X)
+    with sw.config.override("checkpoint_scans", True):
+        recomputed = stacked_bytes()
+        np.testing.assert_allclose(sw.jit(sw.grad(scanned))(np.stack(W), X), expected, rtol=1e-5, atol=1e-6)
+    assert recomputed < saved

@@ -12,7 +12,6 @@ from typing import final
 
 from shardwise.caches import registered_cache
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.ops.control.region_boundary import Stack
 from shardwise.compiler.ops.indexing.sort import TopK
@@ -134,10 +133,7 @@ def compute_cost(equation: Equation, split: float, costs: Costs) -> float:
     results = sum(value.type.nbytes for value in equation.outputs)
     operands = sum(value.type.nbytes for value in equation.inputs)
     if op.is_contraction:
-        rule = factor_rule(op, tuple(value.type for value in equation.inputs))
-        flops = 2.0
-        for size in rule.sizes:
-            flops *= size
+        flops = op.flops(*(value.type for value in equation.inputs))
         flop_cost = costs.flop(equation.inputs[0].type.dtype)
         return (flop_cost * flops + costs.memory_byte * (operands + results)) / split
     if isinstance(op, (Reduce, ArgExtremum, TopK, Stack)):  # a loop writes one slice of a stack per iteration

@@ -7,6 +7,7 @@ from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, AllToAll, LocalSlice, ReduceScatter
 from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.contract.fused_attention import FusedAttention
 from shardwise.compiler.ops.control.region_boundary import Stack
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.plan.cost import COMBINED_REDUCTIONS, FORBIDDEN, TO_PARTIAL, Costs, compute_cost, reshard_cost
@@ -70,6 +71,18 @@ def test_sharded_work_costs_its_share():
     assert compute_cost(product, 1, COSTS) == pytest.approx(work + touched)
     assert compute_cost(product, 8, COSTS) == pytest.approx((work + touched) / 8)
     assert compute_cost(Equation(Exp(), [x], [Value(x.type)]), 4, COSTS) == COSTS.memory_byte * x.type.nbytes / 4
+
+
+def test_attention_costs_all_its_products():
+    x = Value(ArrayType((2, 64, 4, 16), np.float32))
+    attention = Equation(FusedAttention(1.0), [x, x, x], [x])
+    work = COSTS.flop(x.type.dtype) * 2 * (2 * 2 * 4 * 64 * 64 * 16)
+    assert compute_cost(attention, 1, COSTS) == pytest.approx(work + COSTS.memory_byte * 4 * x.type.nbytes)
+
+
+def test_hops_of_a_collective_count_if_asked_for():
+    exact = Costs(CPU, MESH, counts_hops=True).link_cost("a")
+    assert (exact.byte, exact.collective, exact.reduction) == (LINK.byte, 3 * LINK.collective, 3 * LINK.collective)
 
 
 def test_a_loop_writes_one_slice_of_a_stack_per_iteration():
