@@ -29,7 +29,7 @@ OWN_PROCESS = (
     "docs/installation.md",
     "docs/own-ops.md",
 )
-# Models with many layers or gradients, which take long to compile.
+# Models with many layers or gradients, which take long to compile; searches that plan many alternatives.
 SLOW = (
     "docs/attention.md",
     "docs/autoshard.md",

@@ -51,7 +51,7 @@ def with_sharded_state(
     """Return the layouts with state of these roles sharded over `axes`.
 
     An axis shards the largest unsharded dim that it divides evenly, or else a dim that other axes shard. Small arrays
-    stay as they are: gathering them would take more time than it saves memory.
+    keep their layout: gathering them would take more time than it saves memory.
     """
     sharded = list(layouts)
     largest = max((type.nbytes for type, role in zip(step.types, step.roles, strict=True) if role in roles), default=0)

@@ -1,9 +1,8 @@
 """Liveness: which values one device holds while each equation of a local program runs.
 
 The analysis sweeps over the program in order. Arguments live to the end, unless their buffers are donated: then they
-die at their last use. Some values are never materialized, because XLA fuses them into their consumer: values computed
-from constants alone, reshapes and barriers, and results of elementwise ops whose only use is another elementwise op or
-a reduction. An elementwise result reuses the buffer of an operand that dies there.
+die at their last use. Values inside of kernels and views are never stored (`kernels.py`). An elementwise result reuses
+the buffer of an operand that dies there.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,11 +11,8 @@ from typing import NamedTuple, final
 
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.control.control import Control
-from shardwise.compiler.ops.control.remat import Barrier
 from shardwise.compiler.ops.elementwise.base import Elementwise
-from shardwise.compiler.ops.reduce.base import Reduce
-from shardwise.compiler.ops.reduce.broadcast import Broadcast
-from shardwise.compiler.ops.shape.movement import Reshape, Transpose
+from shardwise.compiler.partition.kernels import unstored_values
 from shardwise.compiler.partition.local_program import LocalProgram
 
 
@@ -92,7 +88,7 @@ class Sweep:
 
     def _program(self, program: Program, live: dict[Value, Held], mortal: set[Value], times: int, depth: int) -> None:
         """Sweep over a program. `live` are the inputs that it holds itself; those in `mortal` may die."""
-        fused, views = _not_materialized(program)
+        fused, views = unstored_values(program)
         virtual = fused | views
         last = _last_uses(program, virtual)
         dying: dict[int, list[Value]] = {}
@@ -170,33 +166,6 @@ def _reused_operand(
         if value in live and value in mortal and last.get(value) == place and value.type.nbytes == result.type.nbytes
     )
     return next(reusable, None)
-
-
-def _not_materialized(program: Program) -> tuple[set[Value], set[Value]]:
-    """Return the values that are fused into their consumer, and the views: other values in another shape."""
-    uses: dict[Value, list[Equation]] = {}
-    for equation in program.equations:
-        for value in equation.inputs:
-            uses.setdefault(value, []).append(equation)
-    fused: set[Value] = set()
-    views: set[Value] = set()
-    constant: set[Value] = set()
-    outputs = set(program.outputs)
-    for equation in program.equations:
-        op = equation.op
-        if len(equation.outputs) != 1 or equation.outputs[0] in outputs:
-            continue
-        (value,) = equation.outputs
-        if op.cheap_to_recompute and constant.issuperset(equation.inputs):
-            constant.add(value)
-            fused.add(value)
-        elif isinstance(op, (Reshape, Barrier)):
-            views.add(value)
-        elif isinstance(op, (Elementwise, Broadcast, Transpose)):
-            readers = uses.get(value, [])
-            if len(readers) == 1 and isinstance(readers[0].op, (Elementwise, Broadcast, Reduce)):
-                fused.add(value)
-    return fused, views
 
 
 def _last_uses(program: Program, virtual: set[Value]) -> dict[Value, int]:

@@ -1,4 +1,4 @@
-"""open_arguments: let the planner choose the layouts of arguments, which it otherwise keeps as they are pinned.
+"""open_arguments: let the planner choose the layouts of arguments, instead of keeping pinned ones.
 
 An argument whose layout is open becomes the result of an `argument` equation, whose candidates are all layouts with
 even shards. If an output is this argument in the next call, the equation reads that output: both have one layout, and

@@ -18,12 +18,12 @@ from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Va
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.contract.fused_attention import Attention
 from shardwise.compiler.ops.control.control import Control
+from shardwise.compiler.partition.kernels import Kernel, group_kernels
 from shardwise.compiler.partition.liveness import Held, Sweep
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.idle import IdleRow, idle_of, idle_rows
-from shardwise.compiler.report.kernels import Kernel, group_kernels
 
 _WINDOW = 256  # kernels that the scheduler looks ahead
 

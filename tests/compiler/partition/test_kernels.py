@@ -6,7 +6,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.compiler.report.kernels import group_kernels
+from shardwise.compiler.partition.kernels import group_kernels
 
 N = 1024
 MATRIX = N * N * 4

@@ -72,6 +72,23 @@ def group_kernels(program: Program) -> list[Kernel]:
     return _Grouping(program).kernels()
 
 
+def unstored_values(program: Program) -> tuple[set[Value], set[Value]]:
+    """Return the values that are never stored, and the views, which share the memory of other values.
+
+    Values inside of kernels are never stored. Nor are those that are computed cheaply from constants alone, such as
+    masks: every consumer computes its own.
+    """
+    grouping = _Grouping(program)
+    written = {value for kernel in grouping.kernels() for value in kernel.writes}
+    views = set(grouping.storage) - grouping.outputs
+    constant: set[Value] = set()
+    for equation in program.equations:
+        if equation.op.cheap_to_recompute and constant.issuperset(equation.inputs):
+            constant.update(equation.outputs)
+    results = {value for equation in program.equations for value in equation.outputs}
+    return (results - written | constant) - views - grouping.outputs, views
+
+
 @final
 class _Grouping:
     """One pass over a program.
