@@ -21,6 +21,19 @@ def shard(x, *axes):
     return jax.device_put(x, NamedSharding(mesh, P(*axes)))
 
 
+def spec_text(x):
+    """Return an array's spec without mesh axes of size 1 and trailing Nones, neither of which affects the layout.
+
+    JAX may return an output with or without an axis of size 1, depending on the shardings of the arguments.
+    """
+    sizes = x.sharding.mesh.shape
+    entries = [(entry,) if isinstance(entry, str) else entry or () for entry in x.sharding.spec]
+    spec = [tuple(axis for axis in axes if sizes[axis] > 1) for axes in entries]
+    while spec and not spec[-1]:
+        spec.pop()
+    return str(P(*(axes[0] if len(axes) == 1 else axes or None for axes in spec)))
+
+
 def explain(function, *args):
     """Check on Shardwise that the plan of a jitted function explains its collectives, each by a line of the program."""
     if not hasattr(jax, "explain"):

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from tests.ecosystem.report import mesh, report, shard
+from tests.ecosystem.report import mesh, report, shard, spec_text
 
 
 class Block(nnx.Module):
@@ -64,6 +64,6 @@ for _ in range(6):
     )
 report("losses", losses)
 report("mean", model.blocks[0].batch_norm.mean.get_value())
-report("up", str(model.blocks[0].up.kernel.get_value().sharding.spec))
+report("up", spec_text(model.blocks[0].up.kernel.get_value()))
 moments = [leaf for leaf in jax.tree.leaves(nnx.state(optimizer)) if leaf.shape == (16, 32)]
-report("moments of up", sorted({str(moment.sharding.spec) for moment in moments}))
+report("moments of up", sorted({spec_text(moment) for moment in moments}))

@@ -6,7 +6,7 @@ import jax
 from flax import nnx
 
 from benchmarks.flax_transformer import KINDS, Sizes, batches, create, make_mesh, train_step
-from tests.ecosystem.report import report
+from tests.ecosystem.report import report, spec_text
 
 devices = int(os.environ["ECOSYSTEM_DEVICES"])
 mesh, sizes = make_mesh(devices), Sizes(layers=1)
@@ -14,13 +14,10 @@ jax.set_mesh(mesh)
 
 
 def shardings(tree):
-    """Return the specs of all arrays of a pytree by shape, without trailing Nones."""
+    """Return the specs of all arrays of a pytree by shape."""
     found = {}
     for array in jax.tree.leaves(tree):
-        spec = list(array.sharding.spec)
-        while spec and spec[-1] is None:
-            spec.pop()
-        found.setdefault(str(array.shape), set()).add(str(spec))
+        found.setdefault(str(array.shape), set()).add(spec_text(array))
     return [f"{shape}: {sorted(specs)}" for shape, specs in sorted(found.items())]
 
 
