@@ -4,7 +4,8 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.closure import closure_convert, custom_gradient
-from shardwise.api.custom import CustomVJPPrimal, SymbolicZero, custom_jvp, custom_vjp
+from shardwise.api.custom import custom_jvp, custom_vjp
+from shardwise.api.derivative_rules import CustomVJPPrimal, SymbolicZero
 from shardwise.api.jaxpr_forms import primitive_named
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ops.control.retype import zeros_of

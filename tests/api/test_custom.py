@@ -8,7 +8,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.api.custom import SymbolicZero
+from shardwise.api.derivative_rules import SymbolicZero
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -177,14 +177,14 @@ def test_errors():
         "custom_vjp: `scaled` has a rule for reverse mode only: jvp and jacfwd cannot differentiate it"
     )
 
-    def with_rules(fwd, bwd):
+    def with_rules(fwd, bwd, wrap=lambda f: f):
         f = sw.custom_vjp(lambda x: x * 2.0)
         f.defvjp(fwd, bwd)
-        return sw.grad(f)
+        return sw.grad(wrap(f))
 
     assert "must return (result, residuals)" in raised(TypeError, with_rules(lambda x: x, lambda r, c: (c,)), 1.0)
     assert "returned result 0 of type f32[2], but the function returns f32[]" in (
-        raised(TypeError, with_rules(lambda x: (jnp.ones(2), ()), lambda r, c: (c,)), 1.0)
+        raised(TypeError, with_rules(lambda x: (jnp.ones(2), ()), lambda r, c: (c,), sw.jit), 1.0)
     )
     assert "must return a tuple of 1 cotangents" in (
         raised(TypeError, with_rules(lambda x: (x, ()), lambda r, c: (c, c)), 1.0)
@@ -206,16 +206,68 @@ def test_errors():
     assert "returned a tangent of structure" in raised(TypeError, sw.grad(wrong), 1.0)
 
 
-def test_differentiated_closure_raises():
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+def test_differentiated_closure_raises(wrap):
     def outer(w):
         @sw.custom_jvp
         def f(x):
             return x * w
 
         f.defjvp(lambda p, t: (f(*p), t[0]))
-        return f(2.0 * w)
+        return wrap(f)(2.0 * w)
 
-    assert "closes over a value that is being differentiated" in raised(TypeError, sw.grad(outer), 3.0)
+    assert "`f` closes over a value that is being differentiated" in raised(TypeError, sw.grad(outer), 3.0).replace(
+        " or its derivative rule", ""
+    )
+
+
+@pytest.mark.parametrize("outer", WRAPS.values(), ids=WRAPS)
+@pytest.mark.parametrize("kind", ["jvp", "vjp"])
+def test_the_rule_runs_instead_of_the_function(kind, outer):
+    """A function that is differentiated is not traced besides its rule, so that its side effects happen once."""
+    calls = []
+
+    def double(x, n):
+        calls.append("function")
+        return {"y": 2 * x, "n": n}
+
+    if kind == "jvp":
+        f = sw.custom_jvp(double)
+
+        def rule(primals, tangents):
+            calls.append("rule")
+            return {"y": 2 * primals[0], "n": primals[1]}, {"y": 3 * tangents[0], "n": np.zeros((), sw.dtypes.float0)}
+
+        f.defjvp(rule)
+    else:
+        f = sw.custom_vjp(double)
+
+        def forward(x, n):
+            calls.append("rule")
+            return {"y": 2 * x, "n": n}, None
+
+        f.defvjp(forward, lambda _, ct: (3 * ct["y"], None))
+
+    def loss(x):
+        out = f(x * x, 4)
+        return out["y"] * out["n"]
+
+    assert float(outer(sw.grad(loss))(5.0)) == 120 and calls == ["rule"]
+    calls.clear()
+    np.testing.assert_array_equal(outer(sw.vmap(sw.grad(loss)))(jnp.arange(3.0)), [0, 24, 48])
+    assert calls == ["rule"]
+    calls.clear()
+    second = outer(sw.grad(sw.grad(loss)))(5.0)
+    assert float(second) == 24 and calls == ["rule"]
+    calls.clear()
+    # Nothing of the call is differentiated: the function runs.
+    assert float(outer(sw.grad(lambda x: x * f(lax.stop_gradient(x), 4)["y"]))(5.0)) == 10 and calls == ["function"]
+
+
+def test_calls_that_are_differentiated_see_values():
+    """Outside of jit, the results of a rule have values, on which Python can branch."""
+    np.testing.assert_allclose(sw.grad(lambda x: cube(x) if cube(x) > 0 else -x)(2.0), 14)
+    np.testing.assert_allclose(sw.grad(lambda x: cube(x) if cube(x) > 0 else -x)(-2.0), -1)
 
 
 def test_residuals_that_are_python_scalars_stay_python_scalars():

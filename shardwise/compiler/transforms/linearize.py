@@ -9,19 +9,23 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.ir.dispatch import open_frames, use_frames
+from shardwise.compiler.ir.dispatch import open_frames, resolve_shardings, use_frames
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.call import drop_none, present_mask
 from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.trace.provenance import current_source, provenance
 from shardwise.compiler.trace.tracer import Frame, Tracer
 from shardwise.compiler.transforms.dce import dce, live_equations
 from shardwise.compiler.transforms.jvp import Duals, instantiate_zeros
 from shardwise.compiler.transforms.memoize import memoized
-from shardwise.compiler.transforms.replay import for_each_equation, replay
+from shardwise.compiler.transforms.replay import for_each_equation, replay, restore_source
 from shardwise.compiler.transforms.shrink_residuals import shrink_residuals
 from shardwise.errors import ConcretizationTypeError
+
+# A derivative rule: it maps primals and tangents of operands to those of results.
+Rule = Callable[[Sequence[Any], Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
 
 
 @final
@@ -99,6 +103,7 @@ class DualFrame(Frame):
         self.duals = duals
         self.over = list(over)
         self.evaluated = 0  # the number of equations that are evaluated
+        self._rules: list[str] = []  # the functions whose derivative rules are running, innermost last
 
     def dual_input(self, primal: Any, tangent: Any) -> Tracer:
         """Add an input with this primal and tangent, and return its tracer."""
@@ -130,6 +135,41 @@ class DualFrame(Frame):
         self.evaluated = count
         with use_frames(self.over):
             for_each_equation(equations, self.duals.step)
+
+    def apply_rule(self, name: str, rule: Rule, operands: Sequence[Any]) -> list[Tracer]:
+        """Evaluate the call of a function with a derivative rule in the outer frames, and return its results.
+
+        The function itself is not traced: the rule computes its results, too.
+
+        Args:
+            name: the name of the function.
+            rule: maps primals and tangents of the operands to those of the results; a tangent of None is zero.
+            operands: tracers of this frame, or outer values.
+        """
+        values = [self.lift(x) for x in operands]
+        self.evaluate(len(self.equations))
+        primals, tangents = [[of.get(value) for value in values] for of in (self.duals.primal, self.duals.tangent)]
+        source = current_source()
+        self._rules.append(name)
+        try:
+            with use_frames(self.over), restore_source(), resolve_shardings():
+                provenance.source = source
+                results, out_tangents = rule(primals, tangents)
+                tracers = [Tracer(self, Value(x.type), None, source) for x in results]
+                for tracer, result, tangent in zip(tracers, results, out_tangents, strict=True):
+                    self.duals.set(tracer.value, result, tangent)
+        finally:
+            self._rules.pop()
+        return list(self._watched(tracers))
+
+    def leak_message(self, tracer: Tracer) -> str:
+        if not self._rules:
+            return super().leak_message(tracer)
+        return (
+            f"`{self._rules[-1]}` or its derivative rule closes over a value that is being differentiated, a "
+            f"{tracer.type} that was created at {tracer.source}{tracer.origin}, but its rule has no derivative for it. "
+            "Pass the value as an argument."
+        )
 
     def run(self, function: Callable[..., Sequence[Any]], tracers: Sequence[Tracer]) -> list[Value]:
         """Call the function, evaluate the equations that its results depend on, and return the results' values."""

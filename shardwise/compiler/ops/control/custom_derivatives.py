@@ -97,23 +97,44 @@ class CustomVjp(Custom):
     rule: VjpRule
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        raise TypeError(
-            f"custom_vjp: `{self.program.name}` has a rule for reverse mode only: jvp and jacfwd cannot differentiate "
-            "it. Use grad, vjp or jacrev, or write it with custom_jvp."
-        )
+        raise forward_mode_error(self.program.name)
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        primals, tangents = self.without_captured(primals, tangents)
-        active = present_mask(tangents)
-        results, residuals, backward = self.rule.forward(primals, active)
-        types = tuple(x.type for x in primals)
-        linear = CustomLin(backward, types, self.program.out_types, active, len(residuals))
-        return results, linear(*residuals, *drop_none(tangents))
+        return linearize_by_rule(self.rule, *self.without_captured(primals, tangents), self.program.out_types)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         program, out_dims = self._vmapped(axis, dims)
         rule = _MappedVjp(self.rule, axis, tuple(dims[: len(dims) - self.captured]), out_dims)
         return CustomVjp(program, self.captured, rule)(*operands), out_dims
+
+
+def forward_mode_error(name: str) -> TypeError:
+    """Return the error for a custom_vjp function that is differentiated in forward mode."""
+    return TypeError(
+        f"custom_vjp: `{name}` has a rule for reverse mode only: jvp and jacfwd cannot differentiate it. Use grad, vjp "
+        "or jacrev, or write it with custom_jvp."
+    )
+
+
+def linearize_by_rule(
+    rule: VjpRule,
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    out_types: tuple[ArrayType, ...] | None = None,
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return the results of a custom_vjp function and their tangents.
+
+    Args:
+        rule: the function's rule.
+        primals: the operands.
+        tangents: their tangents, of which at least one is not None.
+        out_types: the types of the function's results; None if they are those of the rule's results.
+    """
+    active = present_mask(tangents)
+    results, residuals, backward = rule.forward(primals, active)
+    in_types = tuple(x.type for x in primals)
+    linear = CustomLin(backward, in_types, out_types or tuple(x.type for x in results), active, len(residuals))
+    return results, linear(*residuals, *drop_none(tangents))
 
 
 @final
