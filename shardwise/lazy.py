@@ -94,7 +94,8 @@ def missing_attribute_error(module: str, name: str, names: Iterable[str]) -> Att
 
     JAX may have the name, so the message says that it may not be supported yet. It names the library that asks.
     """
-    near = get_close_matches(name, list(names), 1, cutoff=0.75)
+    public = not name.startswith("_")  # tools look for many private names: no hint is worth the time for these
+    near = get_close_matches(name, list(names), 1, cutoff=0.75) if public else []
     hint = f" Did you mean {near[0]!r}?" if near else ""
     library = calling_library()
     asks = f" {library} asks for it." if library else ""

@@ -5,6 +5,7 @@ A test that is parametrized by a long table has `@pytest.mark.table(default=N)`:
 the order of the table, and the others are marked `slow`.
 """
 
+import gc
 import os
 import sys
 from collections import Counter
@@ -60,6 +61,12 @@ def pytest_collection_modifyitems(config, items):
         seen[function] += 1
         if seen[function] > table.kwargs["default"]:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    """Exempt tests and modules from garbage collection: every full collection would take a second to visit them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish():

@@ -30,7 +30,7 @@ def runtime_imports(nodes: Iterable[ast.AST]) -> Iterator[ast.Import | ast.Impor
         match node:
             case ast.Import() | ast.ImportFrom():
                 yield node
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.expr():
                 pass
             case ast.If(test=ast.Name("TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
                 yield from runtime_imports(node.orelse)

@@ -124,7 +124,7 @@ def _imports(node, hidden):
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             yield child.lineno, hidden
-        else:
+        elif not isinstance(child, ast.expr):
             for_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
             yield from _imports(child, hidden or not for_types)
 

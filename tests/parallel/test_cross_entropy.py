@@ -38,7 +38,7 @@ def weighted(losses):
 def expected():
     """The weighted loss, and its gradients with respect to the hidden state and the table."""
     hidden, table, labels = operands()
-    return jax.value_and_grad(lambda h, t: weighted(oracle(h, t, labels)), (0, 1))(hidden, table)
+    return jax.jit(jax.value_and_grad(lambda h, t: weighted(oracle(h, t, labels)), (0, 1)))(hidden, table)
 
 
 def assert_equal(results, expected):

@@ -9,7 +9,7 @@ import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, final
 
 import ml_dtypes
@@ -1345,6 +1345,7 @@ def random_cases() -> list[Case]:
     return cases
 
 
+@cache
 def op_cases() -> tuple[Case, ...]:
     """Return the cases of all ops except collectives, which have tests of their own."""
     return (
