@@ -67,26 +67,36 @@ class Kernel:
         return sum(self.reads.values()) + sum(self.writes.values())
 
 
-def group_kernels(program: Program) -> list[Kernel]:
-    """Return the kernels of a program in order. A control op is a kernel; its programs are grouped on their own."""
-    return _Grouping(program).kernels()
+@final
+@dataclass(frozen=True, eq=False)
+class KernelGroups:
+    """The kernels of a program.
 
-
-def unstored_values(program: Program) -> tuple[set[Value], set[Value]]:
-    """Return the values that are never stored, and the views, which share the memory of other values.
-
-    Values inside of kernels are never stored. Nor are those that are computed cheaply from constants alone, such as
-    masks: every consumer computes its own.
+    Attributes:
+        kernels: the kernels in order. A control op is a kernel; its programs are grouped on their own.
+        unstored: the values that are never stored: those inside of kernels, and those that are computed cheaply from
+            constants alone, such as masks, of which every consumer computes its own.
+        views: the values that share the memory of others.
     """
+
+    kernels: Sequence[Kernel]
+    unstored: frozenset[Value]
+    views: frozenset[Value]
+
+
+def group_kernels(program: Program) -> KernelGroups:
+    """Return the kernels of a program."""
     grouping = _Grouping(program)
-    written = {value for kernel in grouping.kernels() for value in kernel.writes}
-    views = set(grouping.storage) - grouping.outputs
+    kernels = grouping.kernels()
+    written = {value for kernel in kernels for value in kernel.writes}
+    views = frozenset(grouping.storage) - grouping.outputs
     constant: set[Value] = set()
     for equation in program.equations:
         if equation.op.cheap_to_recompute and constant.issuperset(equation.inputs):
             constant.update(equation.outputs)
     results = {value for equation in program.equations for value in equation.outputs}
-    return (results - written | constant) - views - grouping.outputs, views
+    unstored = (results - written | constant) - views - grouping.outputs
+    return KernelGroups(kernels, frozenset(unstored), views)
 
 
 @final

@@ -12,7 +12,6 @@ from typing import NamedTuple, final
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.elementwise.base import Elementwise
-from shardwise.compiler.partition.kernels import unstored_values
 from shardwise.compiler.partition.local_program import LocalProgram
 
 
@@ -80,7 +79,7 @@ class Sweep:
         """Return the live values at the peak, by a second sweep up to there."""
         return Sweep(self.local, self.inputs, self.donated, until=self.peak_visit).found
 
-    def on_equation(self, equation: Equation, fused: set[Value], live_bytes: int, times: int, depth: int) -> None:
+    def on_equation(self, equation: Equation, fused: frozenset[Value], live_bytes: int, times: int, depth: int) -> None:
         """Called for each equation that is not a view, before its memory is counted. `fused`: never materialized."""
 
     def on_new_peak(self) -> None:
@@ -88,7 +87,8 @@ class Sweep:
 
     def _program(self, program: Program, live: dict[Value, Held], mortal: set[Value], times: int, depth: int) -> None:
         """Sweep over a program. `live` are the inputs that it holds itself; those in `mortal` may die."""
-        fused, views = unstored_values(program)
+        groups = self.local.kernel_groups(program)
+        fused, views = groups.unstored, groups.views
         virtual = fused | views
         last = _last_uses(program, virtual)
         dying: dict[int, list[Value]] = {}
@@ -168,7 +168,7 @@ def _reused_operand(
     return next(reusable, None)
 
 
-def _last_uses(program: Program, virtual: set[Value]) -> dict[Value, int]:
+def _last_uses(program: Program, virtual: frozenset[Value]) -> dict[Value, int]:
     """Return the position of each value's last use. Operands of a virtual value are used where that value is."""
     last = dict.fromkeys(program.outputs, len(program.equations))
     for place in range(len(program.equations) - 1, -1, -1):

@@ -6,11 +6,12 @@ from functools import cached_property
 from typing import final
 
 from shardwise.compiler.ir.format import format_stage
-from shardwise.compiler.ir.program import Equation, Program
+from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.control.control import Control
+from shardwise.compiler.partition.kernels import KernelGroups, group_kernels
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -70,6 +71,17 @@ class LocalProgram:
     def sent(self) -> float:
         """The bytes that each device sends in one call."""
         return sum(times * self.bytes_sent(equation) for equation, times in self.times.items())
+
+    def kernel_groups(self, program: Program) -> KernelGroups:
+        """Return the kernels of this program or of a nested one; they are computed once."""
+        key = (program.equations, program.outputs)
+        if key not in self._kernel_groups:
+            self._kernel_groups[key] = group_kernels(program)
+        return self._kernel_groups[key]
+
+    @cached_property
+    def _kernel_groups(self) -> dict[tuple[tuple[Equation, ...], tuple[Value, ...]], KernelGroups]:
+        return {}
 
     def counts(self) -> dict[str, float]:
         """Return the flops of contractions, the bytes accessed and the bytes sent, per device and call."""

@@ -35,15 +35,24 @@ Produced = State | tuple[State, State]  # the state in which a value is produced
 ROUNDS = 3
 
 
-def choose(sharded: ShardedProgram, chip: Chip = CPU) -> LayoutPlan:
-    """Return the cheapest plan on a mesh of such chips that satisfies all pins."""
+def choose(sharded: ShardedProgram, chip: Chip = CPU, cache: IdentityCache | None = None) -> LayoutPlan:
+    """Return the cheapest plan on a mesh of such chips that satisfies all pins.
+
+    Args:
+        sharded: the program and the candidates of its equations.
+        chip: the chip.
+        cache: a cache of cost tables that may be shared between plans for the same chip.
+    """
     if not sharded.mesh.axis_names:
         return LayoutPlan({}, tuple(Layout.replicated(value.type.ndim) for value in sharded.program.outputs), chip)
-    return plan_from_picks(sharded, choose_candidates(sharded, Costs(chip, sharded.mesh)), chip)
+    return plan_from_picks(sharded, choose_candidates(sharded, Costs(chip, sharded.mesh), cache=cache), chip)
 
 
 def choose_candidates(
-    sharded: ShardedProgram, costs: Costs, work: Mapping[Equation, float] = MappingProxyType({})
+    sharded: ShardedProgram,
+    costs: Costs,
+    work: Mapping[Equation, float] = MappingProxyType({}),
+    cache: IdentityCache | None = None,
 ) -> Picks:
     """Return the cheapest combination of candidates.
 
@@ -51,8 +60,9 @@ def choose_candidates(
         sharded: the program and the candidates of its equations.
         costs: the costs on the mesh of the program.
         work: for some equations, a cost that replaces that of their compute; sharding an equation divides it.
+        cache: a cache of cost tables that may be shared between plans for the same chip.
     """
-    planner = _Planner(sharded, costs)
+    planner = _Planner(sharded, costs, cache or IdentityCache())
     planner.work.update(work)
     picks: Picks = {}
     seen: list[Picks] = []
@@ -96,10 +106,10 @@ class _Uses(NamedTuple):
 class _Planner:
     """State that the optimizations of all axes share: uses of values, compute costs of equations, and cached tables."""
 
-    def __init__(self, sharded: ShardedProgram, costs: Costs):
+    def __init__(self, sharded: ShardedProgram, costs: Costs, cache: IdentityCache):
         self.sharded = sharded
         self.costs = costs
-        self.cache = IdentityCache()
+        self.cache = cache
         self.uses = self._uses()
         times = sharded.unfolded.run_counts
         self.work = {e: compute_cost(e, 1, costs) * times[e] for e in sharded.planned}
@@ -151,7 +161,8 @@ class _AxisProblem:
         self.sharded = sharded = planner.sharded
         self.axis = axis
         self.count = sharded.mesh.shape[axis]
-        self.link = planner.costs.link_cost(axis)
+        self.link = link = planner.costs.link_cost(axis)
+        self.network = (self.count, link.byte, link.collective, link.reduction)  # what costs of reshards depend on
         self.others = others
         self.options = dict(sharded.candidates[axis])
         for equation in planner.compound:
@@ -258,7 +269,7 @@ class _AxisProblem:
 
     def _array(self, key: tuple[Any, ...], rows: Callable[[], Any], *keyed: Any) -> np.ndarray:
         """Return the costs of a table; equal ones are one array. `keyed` are the objects whose ids are in the key."""
-        return self.planner.cache.get((self.axis, *key), keyed, lambda: np.array(rows()))  # type: ignore[no-any-return]
+        return self.planner.cache.get((self.network, *key), keyed, lambda: np.array(rows()))  # type: ignore[no-any-return]
 
     def _reshard(self, before: State, after: State, weight: tuple[float, int], replicated_as_partial: bool) -> float:
         """Return the cost of resharding a value of these bytes, as often as it is produced."""

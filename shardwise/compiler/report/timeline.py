@@ -18,7 +18,7 @@ from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Va
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.contract.fused_attention import Attention
 from shardwise.compiler.ops.control.control import Control
-from shardwise.compiler.partition.kernels import Kernel, group_kernels
+from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.liveness import Held, Sweep
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reshard import collective_axes
@@ -137,7 +137,7 @@ class _LiveBytes(Sweep):
     def on_new_peak(self) -> None:
         self.at = self.last
 
-    def on_equation(self, equation: Equation, fused: set[Value], live_bytes: int, times: int, depth: int) -> None:
+    def on_equation(self, equation: Equation, fused: frozenset[Value], live_bytes: int, times: int, depth: int) -> None:
         self.live[equation] = live_bytes
         self.last = equation
 
@@ -163,7 +163,7 @@ class _Schedule:
 
     def level(self, program: Program, depth: int) -> _Level:
         """Return the steps of one run of a program and of those nested in it."""
-        kernels = group_kernels(program)
+        kernels = self.local.kernel_groups(program).kernels
         parts = [self._part(kernel, depth) for kernel in kernels]
         starts = self._starts(kernels, parts)
         level = _Level([], {})

@@ -14,7 +14,7 @@ MATRIX = N * N * 4
 
 def kernels_of(function, *shapes, dtype=np.float32):
     args = [sw.ShapeDtypeStruct(shape, dtype) for shape in shapes]
-    return group_kernels(sw.jit(function).lower(*args)._prepared.stages.local.program)
+    return group_kernels(sw.jit(function).lower(*args)._prepared.stages.local.program).kernels
 
 
 def traffic(function, *shapes, dtype=np.float32):
@@ -114,7 +114,7 @@ def test_every_result_is_computed_by_a_kernel(dtype):
     args = [sw.ShapeDtypeStruct((64, 64), dtype)] * 2
     program = sw.jit(sw.value_and_grad(loss)).lower(*args)._prepared.stages.local.program
     written = set(program.inputs)
-    for kernel in group_kernels(program):
+    for kernel in group_kernels(program).kernels:
         assert written.issuperset(kernel.reads)
         written.update(kernel.writes)
     views = {"reshape", "transpose"}

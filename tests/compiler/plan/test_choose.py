@@ -39,7 +39,7 @@ def f32(*shape):
 
 def picks_cost(sharded, picks):
     """Return the cost of picks: the compute cost, and the communication cost along every axis."""
-    return _Planner(sharded, Costs(CPU, sharded.mesh)).cost(picks)
+    return _Planner(sharded, Costs(CPU, sharded.mesh), IdentityCache()).cost(picks)
 
 
 def planned(function, types, specs, mesh=MESH, out_specs=None):
@@ -332,3 +332,16 @@ class TestHardware:
             local = partition(sharded, choose(sharded, chip("h100")))
             found[axis] = [equation.op.name for equation in local.collectives()]
         assert found == {"gpu": ["reduce_scatter", "all_gather"], "node": ["all_reduce"]}
+
+
+def test_plans_that_share_cost_tables_are_those_of_their_own_tables():
+    """The tables depend on the sizes and links of axes, and on the candidates, and on nothing else of a mesh."""
+    program, _ = build(lambda x, w, v: [jnp.maximum(x @ w, 0) @ v], [f32(64, 32), f32(32, 128), f32(128, 32)], "mlp")
+    shared = IdentityCache()
+    for sizes in ((4, 2), (2, 4), (8, 2)):
+        mesh = AbstractMesh(sizes, ("data", "model"))
+        for specs in ((P("data"), P(None, "model"), P("model")), (P("data"), P("data"), P(None, "data"))):
+            pins = [pin_of(spec, type.shape, mesh) for spec, type in zip(specs, program.in_types, strict=True)]
+            sharded = propagate(program, mesh, pins, [None])
+            together, alone = choose(sharded, chip("h100"), shared), choose(sharded, chip("h100"))
+            assert together.choices == alone.choices and together.outputs == alone.outputs
