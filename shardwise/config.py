@@ -245,8 +245,10 @@ SETTINGS = {
         "the TOML file with the user's own chips, which `hardware=` finds by name and `shardwise calibrate` writes",
     ),
     "checkpoint_scans": Setting(
-        False,
-        "whether derivatives of `scan` recompute the intermediate values of its body, as with `checkpoint` of the body",
+        "none",
+        "the intermediate values that derivatives of `scan` recompute, as with `checkpoint` of its body: none, all, or "
+        'all but products with weights ("products"); a body that calls `checkpoint` itself is not changed',
+        choices=("none", "products", "all"),
         affects_tracing=True,
     ),
     "verify_programs": Setting(
@@ -374,7 +376,7 @@ class Config(threading.local):
     traceback_filtering: str
     memory_limit: int
     chip_table: str
-    checkpoint_scans: bool
+    checkpoint_scans: str
     verify_programs: bool
     dump_to: str
     enable_compilation_cache: bool

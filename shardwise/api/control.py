@@ -15,6 +15,7 @@ from shardwise.api.arguments import array_leaves, describe_function, function_na
 from shardwise.api.flatten import check_outputs
 from shardwise.api.float0 import flatten_hiding_float0, hide_float0
 from shardwise.api.ref import Ref, RefScope, current_values, hide_refs, set_refs
+from shardwise.api.remat import checkpoint_policies
 from shardwise.api.trace_cache import body_cache, is_alive, may_be_cached, trace_context
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays.methods import where
@@ -649,8 +650,9 @@ def _scan(
     carry, _, body = _trace_body(name, f, init, lambda carry: (carry, slices), carry_of, slice_types)
     consts, written = _without(body.captured, body.written), body.written  # changed Refs are carried
     program = body.with_captured([*consts, *written], written, leads=True)
-    if config.checkpoint_scans:
-        program = rewrite(program.name, program.in_types, Remat(program))
+    if config.checkpoint_scans != "none" and not any(isinstance(equation.op, Remat) for equation in program.equations):
+        policy = checkpoint_policies.dots_with_no_batch_dims_saveable if config.checkpoint_scans == "products" else None
+        program = rewrite(program.name, program.in_types, Remat(program, policy))
     op = Scan(program, steps, len(consts), len(written) + len(carry), bool(reverse), unrolled)
     outputs = op(*current_values([*consts, *written]), *carry, *arrays)
     set_refs(written, outputs[: len(written)])

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwise import tree_util
+from shardwise.api.arguments import function_name
 from shardwise.api.jit import Jitted, jit
 from shardwise.api.static_args import NO_ARGUMENTS
-from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip as chip_named
 from shardwise.compiler.plan.hardware import chip_of
@@ -17,11 +17,12 @@ from shardwise.compiler.shardings.spec import spec_of
 from shardwise.errors import AutoshardError
 from shardwise.execute.request import memory_limit_of
 from shardwise.explain.text import human_bytes
-from shardwise.layout_search.evaluate import Alternative, Evaluator
-from shardwise.layout_search.meshes import mesh_shapes
-from shardwise.layout_search.result import AutoSharding, overridden
-from shardwise.layout_search.search import MAX_EQUATIONS, Search
-from shardwise.layout_search.step import Step, program_meshes, trace_step
+from shardwise.layout_search.evaluate import PLAIN, Alternative
+from shardwise.layout_search.meshes import STAGE
+from shardwise.layout_search.result import AutoSharding
+from shardwise.layout_search.search import MAX_EQUATIONS
+from shardwise.layout_search.step import Step, pinned_sharding, program_meshes
+from shardwise.layout_search.variants import StepSource, VariantSearch, is_pipelined
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.sharding import NamedSharding
 
@@ -36,30 +37,38 @@ def autoshard(
     hardware: str | Chip | None = None,
     count: int | None = None,
     memory_limit: int | None = None,
+    stages: Sequence[int] | None = None,
+    microbatches: Sequence[int] | None = None,
 ) -> Callable[..., AutoSharding]:
     """Return a function that chooses the mesh and the shardings of all arguments and results of a step.
 
-    Nothing runs. The step is traced once and planned with many layouts of its arguments; the one with the least
-    predicted time that fits in memory is chosen. If none fits, the bodies of scans are recomputed in the backward pass
-    (the setting `checkpoint_scans`). Shardings that arguments have, and constraints in the step, are kept.
+    Nothing runs. The step is traced and planned with many layouts of its arguments; the one with the least predicted
+    time that fits in memory is chosen. If a plan that does not fit would be faster, plans are compared that recompute
+    values of the bodies of scans in the backward pass (the setting `checkpoint_scans`). Shardings that arguments have,
+    and constraints in the step, are kept.
 
     Args:
         step: a function such as `step(state, batch)` that returns the new state and other results, jitted or not. The
-            arguments that a jitted one donates do not count twice in memory.
+            arguments that a jitted one donates do not count twice in memory. A pipelined step has two keyword
+            parameters besides, `step(state, batch, *, mesh, microbatches)`, which are chosen: the mesh has an axis
+            `stage`, which may have size 1.
         devices: the devices to use, for which the shape of the mesh is chosen; by default all devices.
         mesh: the mesh to use, if its shape is not to be chosen.
         hardware: the chip to plan for, as for `simulate` ("h100", "v5e", …); by default that of the devices.
         count: the number of such chips, which need not be present.
         memory_limit: the bytes that each device may hold; by default the memory of the chip, and no limit on CPU.
+        stages: for a pipelined step, the numbers of stages to try; by default those that divide the number of devices
+            and the number of layers, which is the size of dim 0 of most of the state.
+        microbatches: for a pipelined step, the numbers of microbatches to try; by default multiples of the stages.
 
     Returns:
         A function of the arguments of the step, arrays or ShapeDtypeStructs, that returns an AutoSharding.
 
     Raises:
         HardwareError: if the hardware is not known.
-        ValueError: if more than one of `devices`, `mesh` and `count` is given, or `count` without `hardware`, or if the
-            step has static arguments; when called, if the mesh has Explicit axes, or if constraints in the step are on
-            a mesh of another size.
+        ValueError: if more than one of `devices`, `mesh` and `count` is given, or `count` without `hardware`; if the
+            step has static arguments, or keyword parameters other than those of a pipelined step; when called, if the
+            mesh has Explicit axes, or if constraints in the step are on a mesh of another size.
         AutoshardError: when called, if no plan fits in memory. It names the number of devices on which one would.
 
     Example:
@@ -81,57 +90,68 @@ def autoshard(
     if jitted.options.static != NO_ARGUMENTS:
         raise ValueError("autoshard: the step has static arguments: bind them with functools.partial first")
 
+    pipelined = is_pipelined(jitted.function)
+    if not pipelined and not (stages is None and microbatches is None):
+        raise ValueError(
+            "autoshard: `stages` and `microbatches` are for a pipelined step, which has the keyword parameters `mesh` "
+            "and `microbatches`"
+        )
+
     def call(*args: Any) -> AutoSharding:
         if mesh is not None and mesh.abstract.explicit_axes:
             raise ValueError("autoshard: the mesh has Explicit axes, along which types decide; use axes of type Auto")
         platform = {} if target is None else {"target_platform": target.platform}
-        with overridden(platform):
-            traced = trace_step(jitted, args)
-        found = mesh or _mesh_of_step(traced)
+        source = StepSource(jitted, args, platform, pipelined)
+        found = mesh or _mesh_of_step(source)
         present = list(devices) if devices is not None else None
         if found is None and count is None and present is None:
             present = list(all_devices())
         if found is not None:
-            _check_size(found, devices, count)
+            _check_mesh(found, devices, count, pipelined)
         kind = found.flat_devices[0] if isinstance(found, Mesh) else present[0] if present else None
         chip = target or (chip_of(kind.device_kind) if kind is not None else chip_of("cpu"))
         size = found.size if found is not None else len(present) if present is not None else count
         assert size is not None
         limit = memory_limit_of(chip) if memory_limit is None else memory_limit
-        meshes = [found.abstract] if found is not None else mesh_shapes(size, chip)
-        donated = [number for number, is_donated in enumerate(traced.request.donated) if is_donated]
-        evaluator = Evaluator(traced, chip, limit, donated)
-        alternatives = Search(evaluator, meshes).run()
-        settings: dict[str, Any] = {} if memory_limit is None else {"memory_limit": memory_limit}
-        if not alternatives[0].fits and any(isinstance(equation.op, Scan) for equation in traced.program.walk()):
-            settings["checkpoint_scans"] = True
-            with overridden({**platform, "checkpoint_scans": True}):
-                evaluator = Evaluator(trace_step(jitted, args), chip, limit, donated)
-            alternatives = Search(evaluator, meshes).run()
-        if not alternatives[0].fits:
-            raise _does_not_fit(evaluator, alternatives[0], size, may_grow=found is None)
-        chosen = found if found is not None else _mesh_on(alternatives[0].mesh, present)
-        shardings = _shardings(traced, args, chosen, alternatives[0].layouts)
-        return AutoSharding(jitted, args, chosen, shardings, alternatives, chip, settings, platform)
+        search = VariantSearch(source, chip, limit, stages, microbatches)
+        alternatives = search.run(size, None if found is None else found.abstract)
+        best = alternatives[0]
+        if not best.fits:
+            raise _does_not_fit(search, best, size, may_grow=found is None)
+        chosen = found if found is not None else _mesh_on(best.mesh, present)
+        shardings = _shardings(source.trace(best.variant), args, chosen, best.layouts)
+        settings = {} if memory_limit is None else {"memory_limit": memory_limit}
+        settings.update(best.variant.settings)
+        return AutoSharding(
+            source.bind(best.variant, chosen), args, chosen, shardings, alternatives, chip, settings, platform
+        )
 
     return call
 
 
-def _mesh_of_step(step: Step) -> Mesh | AbstractMesh | None:
+def _mesh_of_step(source: StepSource) -> Mesh | AbstractMesh | None:
     """Return the mesh that pinned arguments and constraints name, or None.
 
     Raises:
         ValueError: if they name several.
     """
-    meshes = [sharding.mesh for sharding in step.pins if sharding is not None]
-    meshes += program_meshes(step.program)
+    pins = (pinned_sharding(leaf) for leaf in tree_util.tree_leaves(source.args))
+    meshes = [sharding.mesh for sharding in pins if sharding is not None]
+    if not source.is_pipelined:
+        meshes += program_meshes(source.trace(PLAIN).program)
     distinct = list(dict.fromkeys(meshes))
     if len(distinct) > 1:
         raise ValueError(f"autoshard: the arguments and constraints of the step are on several meshes: {distinct}")
     return distinct[0] if distinct else None
 
 
-def _check_size(mesh: Mesh | AbstractMesh, devices: Sequence[Any] | None, count: int | None) -> None:
+def _check_mesh(
+    mesh: Mesh | AbstractMesh, devices: Sequence[Any] | None, count: int | None, is_pipelined: bool
+) -> None:
+    if is_pipelined and STAGE not in mesh.axis_names:
+        raise ValueError(
+            f"autoshard: the mesh of a pipelined step needs an axis {STAGE!r}, which {mesh!r} does not have"
+        )
     given = len(devices) if devices is not None else count
     if given is not None and given != mesh.size:
         raise ValueError(
@@ -162,16 +182,15 @@ def _shardings(
     return tree_util.tree_unflatten(structure, inputs), step.structure.unflatten(outputs)
 
 
-def _does_not_fit(evaluator: Evaluator, least: Alternative, count: int, may_grow: bool) -> AutoshardError:
+def _does_not_fit(search: VariantSearch, least: Alternative, count: int, may_grow: bool) -> AutoshardError:
     """Return the error for a step of which no plan fits, with the smallest configuration that was found to fit."""
-    limit, chip = evaluator.memory_limit, evaluator.chip
-    assert limit is not None
+    assert search.memory_limit is not None
     text = (
-        f"autoshard: no plan of `{evaluator.step.request.program.name}` fits in {human_bytes(limit)} per device on "
-        f"{count} × {chip.name}. The smallest plan needs {human_bytes(least.peak_bytes)}: {least.name} on mesh "
-        f"{least.mesh}."
+        f"autoshard: no plan of `{function_name(search.source.jitted.function)}` fits in "
+        f"{human_bytes(search.memory_limit)} per device on {count} × {search.chip.name}. The smallest plan needs "
+        f"{human_bytes(least.peak_bytes)}: {least.name} on mesh {least.mesh}."
     )
-    larger = _smallest_count(evaluator, count) if may_grow else None
+    larger = _smallest_count(search, count) if may_grow else None
     if larger is None:
         return AutoshardError(f"{text}\n  Recompute activations with jax.checkpoint, or use a smaller batch.", least)
     devices = math.prod(larger.mesh.axis_sizes)
@@ -183,12 +202,11 @@ def _does_not_fit(evaluator: Evaluator, least: Alternative, count: int, may_grow
     )
 
 
-def _smallest_count(evaluator: Evaluator, count: int) -> Alternative | None:
+def _smallest_count(search: VariantSearch, count: int) -> Alternative | None:
     """Return the best plan on the smallest number of devices, by doubling, on which one fits; None if none does."""
     for _ in range(_LARGER):
         count *= 2
-        attempt = Evaluator(evaluator.step, evaluator.chip, evaluator.memory_limit, list(evaluator.donated))
-        best = Search(attempt, mesh_shapes(count, evaluator.chip), MAX_EQUATIONS / _LARGER).run()[0]
+        best = search.run(count, None, MAX_EQUATIONS / _LARGER)[0]
         if best.fits:
             return best
     return None

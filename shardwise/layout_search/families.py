@@ -6,6 +6,7 @@ dim groups. State is sharded along its largest dims.
 
 from collections.abc import Collection, Sequence
 
+from shardwise.compiler.ops.control.region_boundary import Join, Split
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.step import BATCH, PARAMETER, STATE, Step
@@ -38,6 +39,25 @@ def with_batch(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axes: 
         dim = next((d for d in step.dims(number) if step.groups.find(value, d) not in parameter_groups), None)
         if dim is not None:
             sharded[number] = _add_axes(sharded[number], value.type.shape, [dim], axes, mesh)
+    return tuple(sharded)
+
+
+def with_stages(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axis: str) -> tuple[Layout, ...]:
+    """Return the layouts with arguments sharded over the axis of a pipeline, along the dims that its region divides."""
+    groups = {
+        step.groups.find(value, dim)
+        for equation in step.unfolded.equations
+        if isinstance(equation.op, (Split, Join))
+        for value in (*equation.inputs, *equation.outputs)
+        for dim, axes in enumerate(equation.op.pin.layout.dims)
+        if axis in axes
+    }
+    sharded = list(layouts)
+    for number, role in enumerate(step.roles):
+        if role in (PARAMETER, STATE):
+            value = step.program.inputs[number]
+            dims = [dim for dim in range(value.type.ndim) if step.groups.find(value, dim) in groups]
+            sharded[number] = _add_axes(sharded[number], value.type.shape, dims, [axis], mesh)
     return tuple(sharded)
 
 

@@ -3,6 +3,7 @@
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
+STAGE = "stage"  # the axis of pipelined steps
 AXES = {1: ("data",), 2: ("data", "model"), 3: ("replica", "data", "model")}
 
 
@@ -20,6 +21,12 @@ def mesh_shapes(count: int, chip: Chip) -> list[AbstractMesh]:
             rest = count // size
             shapes += [(rest // nodes, nodes, size) for nodes in _divisors(rest) if 1 < nodes < rest]
     return [AbstractMesh(shape, AXES[len(shape)]) for shape in shapes]
+
+
+def stage_mesh_shapes(count: int, stages: int, chip: Chip) -> list[AbstractMesh]:
+    """Return meshes for a pipeline of this many stages: a stage axis outside, and one or two axes inside."""
+    inner = [mesh for mesh in mesh_shapes(count // stages, chip) if len(mesh.axis_names) < 3]
+    return [AbstractMesh((stages, *mesh.axis_sizes), (STAGE, *mesh.axis_names)) for mesh in inner]
 
 
 def _divisors(count: int) -> list[int]:

@@ -1,25 +1,56 @@
 """AutoSharding: the result of `autoshard`."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from shardwise import tree_util
 from shardwise.api.aot import Lowered
+from shardwise.api.arguments import function_name
 from shardwise.api.jit import Jitted
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.trace.provenance import user_source
-from shardwise.config import config
 from shardwise.execute.executor import as_array, lower_request
 from shardwise.execute.plan_report import Plan, request_report
 from shardwise.explain.text import align, human_bytes, human_seconds
 from shardwise.layout_search.evaluate import Alternative
+from shardwise.layout_search.variants import overridden
 
 _ROWS = 12  # alternatives that are printed
+_RECOMPUTED = {
+    "products": "bodies of scans recomputed but for products with weights",
+    "all": "bodies of scans recomputed",
+}
+
+
+class _Column(NamedTuple):
+    """A column of the table of alternatives. `is_shown`: whether an alternative needs it; None for all."""
+
+    head: str
+    width: int
+    text: Callable[[Alternative], str]
+    is_shown: Callable[[Alternative], bool] | None = None
+
+
+def _has_pipeline(alternative: Alternative) -> bool:
+    return alternative.variant.microbatches is not None
+
+
+_COLUMNS = (
+    _Column("plan", 24, lambda plan: plan.name),
+    _Column("mesh", 20, lambda plan: str(plan.mesh)),
+    _Column("stages", -6, lambda plan: str(plan.variant.stages), _has_pipeline),
+    _Column("microbatches", -12, lambda plan: str(plan.variant.microbatches), _has_pipeline),
+    _Column("bubble", -6, lambda plan: f"{100 * plan.bubble:.0f}%", _has_pipeline),
+    _Column("recomputed", 10, lambda plan: plan.variant.remat, lambda plan: plan.variant.remat != "none"),
+    _Column("time", -9, lambda plan: human_seconds(plan.seconds)),
+    _Column("sent", -10, lambda plan: human_bytes(plan.wire_bytes)),
+    _Column("memory", -10, lambda plan: human_bytes(plan.peak_bytes)),
+    _Column("", 0, lambda plan: "" if plan.fits else "does not fit"),
+)
 
 
 @final
@@ -32,7 +63,6 @@ class AutoSharding:
         out_shardings: the shardings of the results, as a tree like the results.
         alternatives: the plans that were compared, the best first: name, mesh, seconds, wire bytes and peak bytes.
         memory_limit: the bytes that each device may hold, if the user set a limit.
-        checkpoints_scans: whether the step is traced with the setting `checkpoint_scans`, since nothing fits otherwise.
     """
 
     def __init__(
@@ -50,7 +80,6 @@ class AutoSharding:
         self.in_shardings, self.out_shardings = shardings
         self.alternatives = tuple(alternatives)
         self.memory_limit: int | None = settings.get("memory_limit")
-        self.checkpoints_scans: bool = settings.get("checkpoint_scans", False)
         self._jitted = jitted
         self._types = tree_util.tree_map(ShapeDtypeStruct.like, args)
         self._chip = chip
@@ -76,6 +105,21 @@ class AutoSharding:
     def peak_bytes(self) -> int:
         """The most bytes that a device is predicted to hold at once."""
         return self.best.peak_bytes
+
+    @property
+    def remat(self) -> str:
+        """The values that derivatives of scans recompute: `none`, `products` (all but products with weights), `all`."""
+        return self.best.variant.remat
+
+    @property
+    def stages(self) -> int:
+        """The number of pipeline stages."""
+        return self.best.variant.stages
+
+    @property
+    def microbatches(self) -> int | None:
+        """The number of microbatches of a pipelined step; None for other steps."""
+        return self.best.variant.microbatches
 
     @cached_property
     def plan(self) -> Plan:
@@ -114,29 +158,21 @@ class AutoSharding:
         return Jitted(self._jitted.function, options)
 
     def __str__(self) -> str:
-        best, name = self.best, getattr(self._jitted.function, "__name__", "step")
+        best, name = self.best, function_name(self._jitted.function)
         limit = "" if self.memory_limit is None else f" of {human_bytes(self.memory_limit)}"
-        remat = ", bodies of scans recomputed" if self.checkpoints_scans else ""
-        heads = ["plan", "mesh", "time", "sent", "memory", ""]
-        rows = [
-            [
-                alternative.name,
-                str(alternative.mesh),
-                human_seconds(alternative.seconds),
-                human_bytes(alternative.wire_bytes),
-                human_bytes(alternative.peak_bytes),
-                "" if alternative.fits else "does not fit",
-            ]
-            for alternative in self.alternatives[:_ROWS]
-        ]
+        remat = "" if self.remat == "none" else f", {_RECOMPUTED[self.remat]}"
+        pipeline = "" if self.microbatches is None else f", {self.stages} stages, {self.microbatches} microbatches"
+        shown = self.alternatives[:_ROWS]
+        columns = [column for column in _COLUMNS if column.is_shown is None or any(map(column.is_shown, shown))]
+        rows = [[column.text(alternative) for column in columns] for alternative in shown]
         more = len(self.alternatives) - _ROWS
         return "\n".join(
             [
-                f"{name} on {self._chip.name}, mesh {best.mesh}: {best.name}{remat}",
+                f"{name} on {self._chip.name}, mesh {best.mesh}: {best.name}{pipeline}{remat}",
                 f"  {human_seconds(best.seconds)} per call, {human_bytes(best.wire_bytes)} sent, "
                 f"{human_bytes(best.peak_bytes)}{limit} per device",
                 "",
-                *align([heads, *rows], (24, 20, -9, -10, -10, 0)),
+                *align([[column.head for column in columns], *rows], tuple(column.width for column in columns)),
                 *([f"  and {more} more"] if more > 0 else []),
             ]
         )
@@ -160,12 +196,3 @@ class ShardedStep:
         """Trace, plan, partition and lower the step to StableHLO, without running it."""
         with overridden(self._settings):
             return self._jitted.lower(*args)
-
-
-@contextmanager
-def overridden(settings: Mapping[str, Any]) -> Iterator[None]:
-    """Return a context in which settings have these values."""
-    with ExitStack() as stack:
-        for name, value in settings.items():
-            stack.enter_context(config.override(name, value))
-        yield

@@ -18,7 +18,8 @@ from shardwise.compiler.propagate.open_arguments import open_arguments
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.evaluate import Alternative, Evaluator
-from shardwise.layout_search.families import pinned_layouts, with_batch, with_sharded_state
+from shardwise.layout_search.families import pinned_layouts, with_batch, with_sharded_state, with_stages
+from shardwise.layout_search.meshes import STAGE
 from shardwise.layout_search.step import BATCH, STATE, Step
 
 MAX_EQUATIONS = 8_000  # planned in all attempts together
@@ -38,7 +39,11 @@ class Search:
         self.step: Step = evaluator.step
         self.meshes = meshes
         self.effort = effort
-        self.base = pinned_layouts(self.step)
+        self.base: Sequence[Layout] = pinned_layouts(self.step)
+        variant = evaluator.variant
+        self.stage_axes = () if variant.mesh is None else (STAGE,)
+        if variant.mesh is not None:
+            self.base = with_stages(self.step, variant.mesh, self.base, STAGE)
         self._tensor_layouts: tuple[Layout, ...] | None = None  # the tensor-parallel layouts found first
 
     def run(self) -> list[Alternative]:
@@ -50,6 +55,16 @@ class Search:
             self._try(self._chosen(mesh), _CHOSEN)
         self._descend()
         return self.ranked()
+
+    def try_families(self) -> None:
+        """Evaluate fully sharded and ZeRO 1 layouts on every mesh, to compare meshes."""
+        for mesh in self.meshes:
+            self.evaluator.evaluate(*self._fully_sharded(mesh))
+            self.evaluator.evaluate(*self._zero(mesh))
+
+    def axes(self, mesh: AbstractMesh) -> tuple[str, ...]:
+        """Return the axes of a mesh, without that of pipeline stages."""
+        return tuple(axis for axis in mesh.axis_names if axis not in self.stage_axes)
 
     def ranked(self) -> list[Alternative]:
         """Return the alternatives so far, the best first."""
@@ -76,12 +91,12 @@ class Search:
         """
         worse = 0  # the number of meshes since the best one
         for number, mesh in enumerate(self.meshes):
-            if number and (len(mesh.axis_names) == 3 or worse == 2 or not self._has_effort(_MESHES)):
+            if number and (len(self.axes(mesh)) == 3 or worse == 2 or not self._has_effort(_MESHES)):
                 break
             alternative = self.evaluator.evaluate(*self._fully_sharded(mesh))
             worse = 0 if alternative is self.ranked()[0] else worse + 1
         model = self.ranked()[0].mesh.axis_sizes[-1]
-        divided = [mesh for mesh in self.meshes if len(mesh.axis_names) == 3 and mesh.axis_sizes[-1] == model]
+        divided = [mesh for mesh in self.meshes if len(self.axes(mesh)) == 3 and mesh.axis_sizes[-1] == model]
         place, step = len(divided) // 2, 1
         while 0 <= place < len(divided) and self._has_effort(_FAMILIES):
             before = self.ranked()[0]
@@ -94,19 +109,28 @@ class Search:
 
     def _fully_sharded(self, mesh: AbstractMesh) -> Candidate:
         """Return the layouts with all state sharded, over the last outer axis and a tensor-parallel axis."""
-        axes = mesh.axis_names
+        axes = self.axes(mesh)
         if len(axes) == 1:
             batch = with_batch(self.step, mesh, self.base, axes)
             return "FSDP", mesh, with_sharded_state(self.step, mesh, batch, axes)
         sharded = with_sharded_state(self.step, mesh, self._tensor_parallel(mesh), axes[-2:-1])
         return "FSDP × tensor parallel", mesh, sharded
 
+    def _zero(self, mesh: AbstractMesh) -> Candidate:
+        """Return the layouts with the optimizer's state sharded over the last outer axis."""
+        axes = self.axes(mesh)
+        if len(axes) == 1:
+            batch = with_batch(self.step, mesh, self.base, axes)
+            return "ZeRO 1", mesh, with_sharded_state(self.step, mesh, batch, axes, (STATE,))
+        sharded = with_sharded_state(self.step, mesh, self._tensor_parallel(mesh), axes[-2:-1], (STATE,))
+        return "ZeRO 1 × tensor parallel", mesh, sharded
+
     def _tensor_parallel(self, mesh: AbstractMesh) -> tuple[Layout, ...]:
         """Return the layouts with the batch sharded over the outer axes, and state chosen along the last axis.
 
         The dims that were chosen on the first mesh are taken for all others that they divide evenly.
         """
-        outer, model = mesh.axis_names[:-1], mesh.axis_names[-1]
+        *outer, model = self.axes(mesh)
         layouts = with_batch(self.step, mesh, self.base, outer)
         known = self._tensor_layouts
         if known is not None:
@@ -124,23 +148,22 @@ class Search:
 
     def _families(self, mesh: AbstractMesh) -> Iterator[Candidate]:
         """Yield further layouts of families on a mesh."""
-        axes = mesh.axis_names
+        axes = self.axes(mesh)
         step, base = self.step, self.base
         data = with_batch(step, mesh, base, axes)
         if len(axes) == 1:
             yield "data parallel", mesh, data
-            yield "ZeRO 1", mesh, with_sharded_state(step, mesh, data, axes, (STATE,))
+            yield self._zero(mesh)
             yield "tensor parallel", mesh, self.choose_layouts(mesh, base, axes, STORAGE_COSTS[-1], self.state_inputs())
             return
-        tensor, shard = self._tensor_parallel(mesh), axes[-2:-1]
-        yield "data × tensor parallel", mesh, tensor
-        yield "ZeRO 1 × tensor parallel", mesh, with_sharded_state(step, mesh, tensor, shard, (STATE,))
+        yield "data × tensor parallel", mesh, self._tensor_parallel(mesh)
+        yield self._zero(mesh)
         yield "data × FSDP", mesh, with_sharded_state(step, mesh, data, axes[-1:])
 
     def _chosen(self, mesh: AbstractMesh) -> Iterator[Candidate]:
         """Yield the layouts that the planner chooses for all arguments."""
         for cost in STORAGE_COSTS:
-            layouts = self.choose_layouts(mesh, self.base, mesh.axis_names, cost, self.step.open_inputs())
+            layouts = self.choose_layouts(mesh, self.base, self.axes(mesh), cost, self.step.open_inputs())
             yield "chosen by cost", mesh, layouts
 
     def state_inputs(self) -> dict[int, int | None]:
@@ -170,7 +193,8 @@ class Search:
         opened, equations = open_arguments(sharded, inputs, axes)
         self.evaluator.planned_equations += len(opened.planned)
         costs = {e: storage_cost * e.outputs[0].type.nbytes for e in equations.values()}
-        picks = choose_candidates(opened, Costs(self.evaluator.chip, mesh, counts_hops=True), costs)
+        network = Costs(self.evaluator.chip, mesh, counts_hops=True)
+        picks = choose_candidates(opened, network, costs, self.evaluator.tables)
         chosen = list(layouts)
         for number, equation in equations.items():
             shape = equation.outputs[0].type.shape
@@ -201,7 +225,7 @@ class Search:
     def _moves(self, best: Alternative, members: Sequence[int]) -> Iterator[tuple[Layout, ...]]:
         """Yield the best layouts with each axis moved to another dim of some arguments, or removed from them."""
         shape = self.step.types[members[0]].shape
-        for axis in best.mesh.axis_names:
+        for axis in self.axes(best.mesh):
             for dim in (*self.step.dims(members[0]), None):
                 layouts = list(best.layouts)
                 for number in members:

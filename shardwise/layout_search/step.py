@@ -92,7 +92,7 @@ def trace_step(jitted: Jitted[..., Any], args: tuple[Any, ...]) -> Step:
     request, _ = lift_held_arrays(request, [as_array(x) for x in traced.captured])
     program = simplify(request.program)
     leaves = tree_util.tree_leaves(args)
-    pins = [_pinned_sharding(leaf) for leaf in leaves] + [None] * (len(program.inputs) - len(leaves))
+    pins = [pinned_sharding(leaf) for leaf in leaves] + [None] * (len(program.inputs) - len(leaves))
     arguments = len(leaves)
     next_outputs = _next_outputs(request.program, program, args, traced.structure, arguments)
     others = tuple(v for number, v in enumerate(program.outputs) if number not in next_outputs.values())
@@ -116,7 +116,7 @@ def program_meshes(program: Program) -> list[Mesh | AbstractMesh]:
     return list(dict.fromkeys(op.mesh for op in ops if isinstance(op, (Constrain, Manual, Reshard)) and op.mesh))
 
 
-def _pinned_sharding(leaf: Any) -> NamedSharding | None:
+def pinned_sharding(leaf: Any) -> NamedSharding | None:
     """Return the sharding that the user gave an argument, or None."""
     sharding = getattr(leaf, "sharding", None) if getattr(leaf, "committed", True) else None
     return sharding if isinstance(sharding, NamedSharding) else None

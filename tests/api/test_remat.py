@@ -182,16 +182,20 @@ def test_offloaded_values_are_in_host_memory_until_the_backward_pass():
 
 
 def test_setting_recomputes_the_bodies_of_scans():
-    def scanned(ws, x):
-        return jnp.sum(sw.lax.scan(lambda x, w: (block(x, w), None), x, ws)[0] ** 2)
+    def scanned(body):
+        return lambda ws, x: jnp.sum(sw.lax.scan(lambda x, w: (body(x, w), None), x, ws)[0] ** 2)
 
-    def stacked_bytes():
-        stages = planned(sw.grad(scanned), np.stack(W), X)
+    def stacked_bytes(body=block):
+        stages = planned(sw.grad(scanned(body)), np.stack(W), X)
         loops = [equation for equation in stages.local.program.equations if equation.op.name == "scan"]
         return sum(value.type.nbytes for value in loops[0].outputs)
 
-    saved, expected = stacked_bytes(), sw.jit(sw.grad(scanned))(np.stack(W), X)
-    with sw.config.override("checkpoint_scans", True):
-        recomputed = stacked_bytes()
-        np.testing.assert_allclose(sw.jit(sw.grad(scanned))(np.stack(W), X), expected, rtol=1e-5, atol=1e-6)
-    assert recomputed < saved
+    saved, expected = {"none": stacked_bytes()}, sw.jit(sw.grad(scanned(block)))(np.stack(W), X)
+    own = stacked_bytes(sw.checkpoint(block))
+    for values in ("products", "all"):
+        with sw.config.override("checkpoint_scans", values):
+            saved[values] = stacked_bytes()
+            assert stacked_bytes(sw.checkpoint(block)) == own  # the body calls checkpoint itself
+            gradients = sw.jit(sw.grad(scanned(block)))(np.stack(W), X)
+        np.testing.assert_allclose(gradients, expected, rtol=1e-5, atol=1e-6)
+    assert saved["all"] == own < saved["products"] <= saved["none"]

@@ -77,6 +77,23 @@ def test_is_as_fast_as_any_layout_that_people_write_and_equals_one_device(model)
     assert all(x.sharding == s for x, s in zip(sw.tree.leaves(new_state), shardings, strict=True))
 
 
+@pytest.mark.parametrize(
+    "model",
+    [model if name == DEFAULT else pytest.param(model, marks=pytest.mark.slow) for name, model in MODELS.items()],
+    ids=lambda model: model.name,
+)
+def test_is_as_fast_as_any_layout_that_fits_in_less_memory_than_data_parallelism(model):
+    step = training_step(model)
+    layouts = dict(baselines(model))
+    limit = sw.simulate(step, hardware="cpu")(*layouts["data parallel"]).peak_bytes - 1
+    with sw.config.override("memory_limit", limit):
+        runs = {name: sw.simulate(step, hardware="cpu")(*args) for name, args in layouts.items()}
+    predicted = {name: run.seconds for name, run in runs.items() if run.peak_bytes <= limit}
+    result = sw.autoshard(step, memory_limit=limit)(structs(model.state()), structs(model.examples()))
+    assert result.plan.peak_bytes == result.peak_bytes <= limit
+    assert result.seconds <= min(predicted.values(), default=math.inf) * (1 + 1e-9), predicted
+
+
 def sgd(params, batch):
     x, y = batch
 
@@ -217,26 +234,39 @@ def test_error_names_the_smallest_configuration_that_fits():
 
 
 def layered(params, batch):
+    def body(h, w):
+        return jnp.sin(jnp.exp(jnp.sin(jnp.sin(h @ w)))), None
+
     def loss(params):
-        h, _ = sw.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), batch, params)
-        return jnp.mean(h**2)
+        return jnp.mean(sw.lax.scan(body, batch, params)[0] ** 2)
 
     value, grads = sw.value_and_grad(loss)(params)
     return params - 0.1 * grads, value
 
 
-def test_scans_are_recomputed_if_nothing_fits_otherwise():
+def test_scans_are_recomputed_if_memory_is_short():
     params, batch = np.full((16, 32, 32), 0.1, np.float32), np.ones((512, 32), np.float32)
     types = structs((params, batch))
     mesh = sw.make_mesh((8,), ("data",))
-    free = sw.autoshard(layered, mesh=mesh)(*types)
-    with sw.config.override("checkpoint_scans", True):
-        least = sw.autoshard(layered, mesh=mesh)(*types)
-    assert least.peak_bytes < free.peak_bytes
-    result = sw.autoshard(layered, mesh=mesh, memory_limit=least.peak_bytes)(*types)
-    assert result.checkpoints_scans and not free.checkpoints_scans
-    assert result.plan.peak_bytes == result.peak_bytes <= least.peak_bytes
-    assert "recomputed" in str(result)
+
+    def alternatives(remat):
+        with sw.config.override("checkpoint_scans", remat):
+            return sw.autoshard(layered, mesh=mesh)(*types).alternatives
+
+    policies = {remat: alternatives(remat) for remat in ("none", "products", "all")}
+    needed = {remat: min(a.peak_bytes for a in plans) for remat, plans in policies.items()}
+    assert needed["all"] < needed["products"] < needed["none"]
+    for limit in (needed["products"], needed["all"]):
+        result = sw.autoshard(layered, mesh=mesh, memory_limit=limit)(*types)
+        fastest = {
+            remat: min(a.seconds for a in plans if a.peak_bytes <= limit)
+            for remat, plans in policies.items()
+            if needed[remat] <= limit
+        }
+        assert result.seconds <= min(fastest.values()) and result.remat in fastest
+        assert result.plan.peak_bytes == result.peak_bytes <= limit
+        assert "recomputed" in str(result)
+    assert result.remat == "all"
     for x, expected in zip(result.jit()(params, batch), sw.jit(layered)(params, batch), strict=True):
         np.testing.assert_allclose(x, expected, rtol=1e-4, atol=1e-6)
 
