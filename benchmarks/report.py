@@ -3,8 +3,9 @@
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from rich.table import Table
 
 from benchmarks.measure import ROOT
 from benchmarks.row import Row
+from shardwise.version import __version__
 
-PACKAGES = ("shardwise", "jax", "jaxlib", "numpy")
+PACKAGES = ("jax", "jaxlib", "numpy", "tensorstore", "orbax-checkpoint", "torch")
 
 
 def table(suite: str, rows: list[Row]) -> Table:
@@ -82,8 +84,17 @@ def machine() -> dict[str, Any]:
         "load": list(os.getloadavg()),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": {"shardwise": __version__, **_installed_versions()},
     }
+
+
+def _installed_versions() -> dict[str, str]:
+    """Return the versions of the packages that are measured or needed, if they are installed."""
+    versions = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def revision() -> dict[str, Any] | None:
