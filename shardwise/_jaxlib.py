@@ -313,6 +313,26 @@ def put(shards: Sequence[Any], devices: Sequence[Any], local: Sequence[Any], mem
     )
 
 
+@final
+class _BufferMemory:
+    """The memory of buffers of one CPU device, which stays alive as long as a numpy array shares it."""
+
+    def __init__(self, buffers: Any, nbytes: int):
+        self._buffers = buffers
+        address = buffers.unsafe_buffer_pointer()
+        self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, False)}
+
+
+def put_writable(initial: np.ndarray[Any, Any], device: Any) -> tuple[Any, np.ndarray[Any, Any]]:
+    """Copy an array to a CPU device; return the buffers and a numpy array that shares their memory, to write into.
+
+    XLA owns the memory, so the buffers can be donated, which those that alias the memory of a numpy array cannot. The
+    elements must be written before any other code has the buffers. The dtype must have whole bytes.
+    """
+    buffers = put([initial], (device,), (device,))
+    return buffers, np.asarray(_BufferMemory(buffers, initial.nbytes)).view(initial.dtype).reshape(initial.shape)
+
+
 def copy_to_memory(buffers: Any, devices: Sequence[Any], memory_kind: str, copied: bool = False) -> Any:
     """Copy buffers to another memory of their devices. `copied`: copy even if they are in it already."""
     sharding = _ConcatenatedSharding(tuple(devices), memory_kind)

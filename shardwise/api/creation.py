@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from shardwise import tree
-from shardwise._jaxlib import Device
+from shardwise._jaxlib import Device, put_writable
 from shardwise.api.placement import device_put
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
-from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.dtypes import SMALL_INTEGERS, is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.spec import PartitionSpec
@@ -19,7 +19,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError, UnexpectedTracerError
 from shardwise.execute.transfer import assemble_blocks, transfer
 from shardwise.runtime.array import ArrayImpl, array_signature, join_shards, padded, put_shards
-from shardwise.runtime.box import Box, Span, box_of
+from shardwise.runtime.box import Box, Span, box_index, box_of, box_shape, whole
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, resolve_sharding
 
 NumpyArray = np.ndarray[Any, Any]
@@ -319,12 +319,29 @@ def devices_by_box(shape: Sequence[int], sharding: Sharding) -> dict[Box, list[A
     return boxes
 
 
+def writable_shard(
+    box: Box, dtype: np.dtype[Any], device: Any, shape: Sequence[int], sharding: Sharding
+) -> tuple[Any, NumpyArray] | None:
+    """Return a shard on a device, and its memory as an array of the box, to write the elements into.
+
+    The elements must be written before any other code has the shard. The padding is zero. Returns None where the host
+    cannot write into the memory of the device, or has the elements in another representation.
+    """
+    if device.platform != "cpu" or sharding.nondefault_memory is not None or dtype in SMALL_INTEGERS.values():
+        return None
+    shard_shape = sharding.shard_shape(tuple(shape))
+    create = np.empty if box_shape(box) == shard_shape else np.zeros
+    buffers, memory = put_writable(create(shard_shape, dtype), device)
+    signature = array_signature(ArrayType(shard_shape, dtype), SingleDeviceSharding(device), True)
+    return ArrayImpl.of(buffers, signature), memory[box_index(whole(box_shape(box)))]
+
+
 def put_box(data: NumpyArray, devices: Sequence[Any], shape: Sequence[int], sharding: Sharding) -> dict[Any, Any]:
     """Copy a box of an array of this shape to the devices that hold it, padded to the size of a shard.
 
     The host pads: a program on the device would change NaNs of narrow floats. `join_shards` makes an array of the
     shards of all devices of this process.
     """
-    block = padded(data, sharding.shard_shape(tuple(shape)))
+    block = padded(data, sharding.shard_shape(tuple(shape))) if devices else data
     memory = sharding.nondefault_memory
     return {device: device_put(block, SingleDeviceSharding(device, memory_kind=memory)) for device in devices}

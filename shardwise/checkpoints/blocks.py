@@ -5,6 +5,7 @@ checksum, and can be read alone.
 """
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from shardwise.checkpoints.manifest import Chunked, Shape
 from shardwise.compiler.dtypes import SMALL_FLOATS, SMALL_INTEGERS
 
 LARGEST_FILE = 1 << 28  # bytes; a file that is written exists once more in memory
-LARGEST_CHUNK = 1 << 22  # bytes
+LARGEST_CHUNK = 1 << 19  # bytes; a chunk that is read is in a processor's cache when its checksum is computed
 PACK_CHUNK = 1 << 20  # bytes
 _BIT_PATTERNS = {*SMALL_FLOATS.values(), *SMALL_INTEGERS.values()} - {
     SMALL_FLOATS["bf16"]
@@ -60,6 +61,18 @@ def _metadata(shape: Shape, dtype: np.dtype[Any], blocks: Chunked) -> dict[str, 
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(blocks.file_shape)}},
         "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
     }
+
+
+def read_shape(itemsize: int, blocks: Chunked, limit: int) -> Shape:
+    """Return the shape of blocks of chunks, of at most `limit` bytes or one chunk, whose elements are read together."""
+    shape, nbytes = list(blocks.chunk_shape), math.prod(blocks.chunk_shape) * itemsize
+    for dim in reversed(range(len(shape))):
+        count = max(1, min(blocks.file_shape[dim] // shape[dim], limit // nbytes))
+        shape[dim] *= count
+        nbytes *= count
+        if shape[dim] < blocks.file_shape[dim]:
+            break
+    return tuple(shape)
 
 
 def pack_blocks(process: int, nbytes: int) -> Chunked:

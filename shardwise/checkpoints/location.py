@@ -61,7 +61,13 @@ def check_tensorstore() -> None:
 
 
 class Location(ABC):
-    """Where a checkpoint, or a folder of checkpoints, is."""
+    """Where a checkpoint, or a folder of checkpoints, is.
+
+    Attributes:
+        read_bytes: the bytes that one read of an array requests. More hide the latency of a store, and use more memory.
+    """
+
+    read_bytes: int
 
     @abstractmethod
     def __str__(self) -> str:
@@ -127,6 +133,8 @@ class Location(ABC):
 @final
 class Folder(Location):
     """A folder of a file system."""
+
+    read_bytes = 1 << 21
 
     def __init__(self, path: Path):
         self.path = path
@@ -247,6 +255,8 @@ class ObjectPrefix(Location):
         bucket: the bucket.
         path: the prefix, which ends with a slash; "" for the whole bucket.
     """
+
+    read_bytes = 1 << 25
 
     def __init__(self, scheme: str, bucket: str, path: str):
         self.scheme = scheme

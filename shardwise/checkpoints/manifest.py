@@ -308,7 +308,7 @@ def _decode_leaf(name: str, fields: Fields, packs: tuple[int, ...]) -> Leaf:
         if not (storage.folder.startswith("arrays/") and storage.folder.removeprefix("arrays/").isdecimal()):
             raise fields.error("folder", "is not arrays/ and a number")
         ranks = {len(shape), len(storage.file_shape), len(storage.chunk_shape)}
-        if len(ranks) > 1 or 0 in storage.chunk_shape:
+        if len(ranks) > 1 or 0 in storage.chunk_shape + storage.file_shape:
             raise fields.error("file_shape", "and chunk_shape do not fit the shape")
         if any(file % chunk for file, chunk in zip(storage.file_shape, storage.chunk_shape, strict=True)):
             raise fields.error("file_shape", "is not a multiple of chunk_shape")

@@ -3,19 +3,20 @@
 import os
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
 import numpy as np
 
-from shardwise.checkpoints.blocks import open_blocks, pack_blocks, storage_error_text, stored_dtype
+from shardwise.checkpoints.blocks import open_blocks, pack_blocks, read_shape, storage_error_text, stored_dtype
 from shardwise.checkpoints.context import read_context
-from shardwise.checkpoints.location import MANIFEST, Location, location_of
+from shardwise.checkpoints.location import MANIFEST, Location, location_of, ts
 from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part, Shape
 from shardwise.errors import CheckpointError, CorruptCheckpoint
-from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text, cut, whole
+from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text, cut, relative, whole
 
 _PACK_WINDOW = 1 << 24  # bytes of a pack that are read at a time
+_READS_IN_FLIGHT = 8
 
 HostArray = np.ndarray[Any, Any]
 
@@ -76,31 +77,59 @@ class Reader:
             yield batch
 
     def read_boxes(
-        self, boxes: Iterable[tuple[str, Box]], memory_limit: int = 1 << 31
+        self,
+        boxes: Iterable[tuple[str, Box]],
+        memory_limit: int = 1 << 31,
+        allocate: Callable[[str, Box], HostArray] | None = None,
     ) -> Iterator[tuple[str, Box, HostArray]]:
         """Read boxes of large arrays, in order.
 
         Args:
             boxes: names of arrays, and indices into them.
             memory_limit: the bytes of host memory that reads may use at a time. A larger box is read alone.
+            allocate: a function from a name and a box to an array of its shape and dtype, which the elements are read
+                into; by default, a new array.
 
         Returns:
             An iterator of the names, the indices and the elements.
         """
-        waiting: deque[tuple[str, Box, int, Any]] = deque()
-        used = 0
+        # Bytes that are being read are in memory twice: in TensorStore's buffers and in the arrays.
+        limit = min(memory_limit // 2, _READS_IN_FLIGHT * self.location.read_bytes)
+        reads: deque[tuple[str, Box, int, Any]] = deque()  # those in flight
+        started: deque[tuple[int, int, str, Box, HostArray]] = deque()  # boxes, each with its last read and its bytes
+        count = in_flight = in_arrays = 0
+
+        def finish_read() -> Iterator[tuple[str, Box, HostArray]]:
+            """Wait for the first read in flight, and return the boxes that are complete then."""
+            nonlocal in_flight, in_arrays
+            if reads:
+                in_flight -= self._finish(*reads.popleft())
+            while started and started[0][0] <= count - len(reads):
+                _, nbytes, name, box, data = started.popleft()
+                in_arrays -= nbytes
+                yield name, box, data
+
         for name, box in boxes:
             leaf = self.manifest.arrays[name]
-            nbytes = box_size(box) * leaf.dtype.itemsize
-            while waiting and used + nbytes > memory_limit:
-                used -= waiting[0][2]
-                yield self._result(*waiting.popleft())
             assert isinstance(leaf.storage, Chunked)
+            nbytes = box_size(box) * leaf.dtype.itemsize
+            while started and in_arrays + nbytes > memory_limit:
+                yield from finish_read()
+            in_arrays += nbytes
+            data = allocate(name, box) if allocate else np.empty(box_shape(box), leaf.dtype)
             store = self._open(leaf.shape, leaf.dtype, leaf.storage)
-            waiting.append((name, box, nbytes, store[box_index(box)].read()))
-            used += nbytes
-        while waiting:
-            yield self._result(*waiting.popleft())
+            for part in cut(box, read_shape(leaf.dtype.itemsize, leaf.storage, min(limit, self.location.read_bytes))):
+                part_bytes = box_size(part) * leaf.dtype.itemsize
+                while reads and in_flight + part_bytes > limit:
+                    yield from finish_read()
+                into = data[box_index(relative(part, box))].view(stored_dtype(leaf.dtype))
+                target = ts.array(into, copy=False, context=self._context)
+                reads.append((name, part, part_bytes, target.write(store[box_index(part)])))
+                in_flight += part_bytes
+                count += 1
+            started.append((count, nbytes, name, box, data))
+        while started:
+            yield from finish_read()
 
     def read_box(self, name: str, box: Box) -> HostArray:
         """Read one box of a large or small array."""
@@ -117,13 +146,13 @@ class Reader:
             self._folder = blocks.folder
         return self._store
 
-    def _result(self, name: str, box: Box, nbytes: int, future: Any) -> tuple[str, Box, HostArray]:
-        leaf = self.manifest.arrays[name]
+    def _finish(self, name: str, part: Box, nbytes: int, read: Any) -> int:
+        """Wait until a part of an array is read, and return its bytes."""
         try:
-            data = future.result()
+            read.result()
         except Exception as error:
-            raise self._corrupt(f"{name!r}, {box_text(box)}", error) from error
-        return name, box, data.view(leaf.dtype)
+            raise self._corrupt(f"{name!r}, {box_text(part)}", error) from error
+        return nbytes
 
     def read_small(self, names: Iterable[str]) -> Iterator[tuple[str, HostArray]]:
         """Read small arrays, in the order in which they become complete.

@@ -5,8 +5,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from shardwise import tree_util
-from shardwise.api.creation import devices_by_box, put_box
+from shardwise.api.creation import devices_by_box, put_box, writable_shard
 from shardwise.api.placement import broadcast_shardings, device_put
 from shardwise.checkpoints.compare import check_targets
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Manifest, ValueLeaf
@@ -17,7 +19,7 @@ from shardwise.checkpoints.target import Target, default_target, target_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.runtime.array import ArrayImpl, array_signature, join_shards, key_data_sharding
-from shardwise.runtime.box import Box, whole
+from shardwise.runtime.box import Box, box_shape, whole
 from shardwise.runtime.sharding import Sharding
 
 
@@ -134,28 +136,48 @@ def _restore_leaves(reader: Reader, targets: Mapping[str, Target], memory_limit:
     for names in reader.batches(small, memory_limit // 2):  # they are in memory as bytes and as arrays
         for name, data in reader.read_small(names):
             restored[name] = _placed(data, targets[name])
-    shards: dict[str, dict[Box, list[Any]]] = {
-        name: _boxes(reader.manifest.arrays[name], targets[name]) for name in large
-    }
-    done: dict[str, dict[Any, Any]] = {}  # for each array, the shards by device
-    boxes = [(name, box) for name in large for box in shards[name]]
-    left = {name: len(shards[name]) for name in large}
-    for name, box, data in reader.read_boxes(boxes, memory_limit):
+    restored |= _restore_large(reader, {name: targets[name] for name in large}, memory_limit)
+    return {name: _as_committed(leaf, targets[name]) for name, leaf in restored.items()}
+
+
+def _restore_large(reader: Reader, targets: Mapping[str, Target], memory_limit: int) -> dict[str, Any]:
+    """Return the restored arrays that have folders of their own, by name."""
+    restored: dict[str, Any] = {}
+    devices = {name: _boxes(reader.manifest.arrays[name], target) for name, target in targets.items()}
+    left = {name: len(boxes) for name, boxes in devices.items()}
+    written: dict[tuple[str, Box], Any] = {}  # shards on CPU devices, into whose memory the elements are read
+    done: dict[str, dict[Any, Any]] = {name: {} for name in targets}  # for each array, the shards by device
+
+    def allocate(name: str, box: Box) -> HostArray:
         stored, target = reader.manifest.arrays[name], targets[name]
+        if target.sharding is not None and (is_key(target.dtype) or target.dtype == stored.dtype):
+            first = devices[name][box][0]
+            if shard := writable_shard(box, stored.dtype, first, stored.shape, _stored_sharding(target)):
+                written[name, box], memory = shard
+                return memory
+        return np.empty(box_shape(box), stored.dtype)
+
+    boxes = [(name, box) for name in targets for box in devices[name]]
+    for name, box, data in reader.read_boxes(boxes, memory_limit, allocate):
+        stored, target = reader.manifest.arrays[name], targets[name]
+        left[name] -= 1
         if target.sharding is None:
             restored[name] = data.astype(target.dtype, copy=False)
         else:
             block = data if is_key(target.dtype) else data.astype(target.dtype, copy=False)
-            done.setdefault(name, {}).update(put_box(block, shards[name][box], stored.shape, _stored_sharding(target)))
+            others = devices[name][box]
+            if (name, box) in written:
+                done[name][others[0]] = written.pop((name, box))
+                others = others[1:]
+            done[name].update(put_box(block, others, stored.shape, _stored_sharding(target)))
             del block
-            left[name] -= 1
             if not left[name]:
                 restored[name] = _assembled(done.pop(name), stored, target)
         del data  # before the next box is read
-    for name in large:  # no device of this process holds a part of it
+    for name in targets:  # no device of this process holds a part of it
         if name not in restored:
             restored[name] = _assembled({}, reader.manifest.arrays[name], targets[name])
-    return {name: _as_committed(leaf, targets[name]) for name, leaf in restored.items()}
+    return restored
 
 
 def _as_committed(leaf: Any, target: Target) -> Any:

@@ -43,14 +43,14 @@ def relative(box: Box, outer: Box) -> Box:
 
 
 def cut(box: Box, sizes: Sequence[int]) -> Iterator[Box]:
-    """Cut a box into boxes of these sizes, from its beginning on; those at the end may be smaller."""
+    """Cut a box at the multiples of these sizes; boxes at its beginning and at its end may be smaller."""
     if not box:
         yield ()
         return
     (low, high), size = box[0], sizes[0]
-    for start in range(low, high, size):
+    for start in range(low // size * size, high, size):
         for rest in cut(box[1:], sizes[1:]):
-            yield ((start, min(start + size, high)), *rest)
+            yield ((max(start, low), min(start + size, high)), *rest)
 
 
 def block_shape(shape: Sequence[int], itemsize: int, limit: int) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+import tensorstore as ts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import checkpoints
 from shardwise.checkpoints import snapshot
+from shardwise.checkpoints.read import Reader
 from shardwise.errors import CheckpointError, CheckpointExists, CheckpointMismatch, ShardingError
 
 Pair = collections.namedtuple("Pair", ["first", "second"])
@@ -139,6 +141,40 @@ def test_arrays_may_be_donated_and_deleted_as_soon_as_save_returns(tmp_path, mes
     started.wait()
     assert started.done() and started.written_bytes == started.total_bytes == expected.nbytes
     np.testing.assert_array_equal(checkpoints.restore(tmp_path / "one"), expected)
+
+
+def test_restored_arrays_are_donated_without_a_copy(tmp_path, mesh):
+    """Their elements are read into memory that XLA owns; memory of numpy would be copied when it is donated."""
+    x = sw.device_put(
+        np.arange(700 * 704, dtype=np.float32).reshape(700, 704), sw.NamedSharding(mesh, sw.P(None, "data"))
+    )
+    checkpoints.save(tmp_path / "one", x).wait()
+    restored = checkpoints.restore(tmp_path / "one", x)
+    addresses = [shard.data.unsafe_buffer_pointer() for shard in restored.addressable_shards]
+    doubled = sw.jit(lambda x: x * 2, donate_argnums=0)(restored)
+    assert restored.is_deleted()
+    assert [shard.data.unsafe_buffer_pointer() for shard in doubled.addressable_shards] == addresses
+    np.testing.assert_array_equal(doubled, np.asarray(x) * 2)
+
+
+def test_a_chunk_is_read_once_and_only_where_it_is_needed(tmp_path, mesh):
+    """Shards of other sizes than the chunks are read in parts that end where chunks do."""
+    host = np.random.default_rng(0).random((2048, 1024), np.float32)  # 16 chunks of 128 rows in one file
+    checkpoints.save(tmp_path / "one", {"x": host}).wait()
+    (file,) = (path for path in (tmp_path / "one" / "arrays").rglob("*") if path.is_file() and path.name != "zarr.json")
+    reader = Reader(tmp_path / "one")
+    for rows in [(0, 256), (384, 640), (0, 2048)]:
+        before = _bytes_read()
+        ((_, _, data),) = reader.read_boxes([("x", (rows, (0, 1024)))], memory_limit=1 << 20)
+        np.testing.assert_array_equal(data, host[slice(*rows)])
+        chunks = data.nbytes * file.stat().st_size / host.nbytes
+        assert data.nbytes <= _bytes_read() - before <= chunks + 8 * 1024  # and the index of the chunks, for each part
+
+
+def _bytes_read():
+    """Return the bytes that TensorStore has read from files."""
+    (metric,) = ts.experimental_collect_matching_metrics("/tensorstore/kvstore/file/bytes_read")
+    return sum(value["value"] for value in metric["values"])
 
 
 def test_a_numpy_array_may_be_changed_as_soon_as_save_returns(tmp_path):
