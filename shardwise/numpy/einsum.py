@@ -175,8 +175,6 @@ def _check(name: str, equation: _Equation, types: Sequence[ArrayType]) -> None:
     for term, type in zip(equation.terms, types, strict=True):
         if len(term) != type.ndim:
             raise ValueError(f"{name}: {equation} names {len(term)} dims of {type}, which has rank {type.ndim}")
-    if len(set(equation.result)) != len(equation.result):
-        raise ValueError(f"{name}: a name repeats in the result of {equation}")
     sizes: dict[str, int] = {}
     for term, type in zip(equation.terms, types, strict=True):
         for letter, size in zip(term, type.shape, strict=True):

@@ -87,3 +87,16 @@ class TestFusedKernel:
         traced = sw.jit(lambda x: sw.nn.dot_product_attention(x, x, x, implementation="cudnn")).trace(x)
         assert "__cudnn$fmha" in traced.lower(lowering_platforms=(platform,)).as_text()
         assert "__cudnn$fmha" not in traced.lower(lowering_platforms=("cpu",)).as_text()
+
+    def test_gradients_are_lowered_to_the_backward_kernel(self):
+        x = sw.ShapeDtypeStruct((2, 16, 2, 8), ml_dtypes.bfloat16)
+
+        def total(q, k, v):
+            out = sw.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
+            return out.astype(np.float32).sum()
+
+        text = sw.jit(sw.grad(total, (0, 1, 2))).trace(x, x, x).lower(lowering_platforms=("cuda",)).as_text()
+        (call,) = [line for line in text.splitlines() if "__cudnn$fmhaSoftmaxBackward" in line]
+        operands, _, results = call.rpartition("}> : (")[2].partition(") -> ")
+        assert operands.count("tensor<2x16x2x8xbf16>") == 5  # q, k, v, the result and its cotangent
+        assert results.count("tensor<2x2x16x8xbf16>") == 3  # the cotangents of q, k and v, heads first

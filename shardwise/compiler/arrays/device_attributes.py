@@ -23,11 +23,6 @@ class DeviceAttributes(Typed):
         )
 
     @property
-    def sharding(self) -> Any:
-        """The sharding: which device holds which shard."""
-        self._raise_no_buffers("sharding")
-
-    @property
     def committed(self) -> bool:
         """Whether the user placed this array. Uncommitted arrays may be moved to where a program needs them."""
         self._raise_no_buffers("committed")
@@ -97,10 +92,6 @@ class DeviceAttributes(Typed):
         """Return the address of the elements in the memory of the only device that holds them."""
         self._raise_no_buffers("unsafe_buffer_pointer")
 
-    def item(self, *args: int) -> Any:
-        """Return the only element, or the one at this index, as a Python scalar."""
-        self._raise_no_buffers("item")
-
     def tobytes(self, order: Any = "C") -> bytes:
         """Return the elements as bytes, as numpy does."""
         self._raise_no_buffers("tobytes")
@@ -109,7 +100,17 @@ class DeviceAttributes(Typed):
         """Return the elements as nested lists."""
         self._raise_no_buffers("tolist")
 
-    # Both subclasses define these conversions; a tracer's raise an error that names the user's line.
+    # Both subclasses define these. A tracer has a sharding along Explicit axes; its conversions raise an error that
+    # names the user's line.
+
+    @property
+    def sharding(self) -> Any:
+        """The sharding: which device holds which shard."""
+        raise NotImplementedError
+
+    def item(self, *args: int) -> Any:
+        """Return the only element, or the one at this index, as a Python scalar."""
+        raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         raise NotImplementedError

@@ -56,7 +56,7 @@ class MultiOperandFunction(SpecialFunction):
 
     def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         """Return the partial derivative along operand `number`."""
-        raise self.missing_rule("slope")
+        raise self.missing_rule("partial_derivative")
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         total = None
