@@ -11,7 +11,7 @@ programs that ops hold, `namespace` is the module of array functions, some of wh
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, final
 
@@ -19,7 +19,7 @@ from shardwise.errors import UnexpectedTracerError
 
 if TYPE_CHECKING:
     from shardwise.compiler.ir.op import BatchAxis, Op
-    from shardwise.compiler.ir.program import Program
+    from shardwise.compiler.ir.program import Program, Value
     from shardwise.compiler.ir.types import ArrayType
     from shardwise.compiler.shardings.explicit import ExplicitSharding
 
@@ -66,6 +66,9 @@ class Transforms(Protocol):
     ) -> "tuple[Program, list[Any]]": ...
     def rewrite(self, name: str, types: "Sequence[ArrayType]", body: Callable[..., Sequence[Any]]) -> "Program": ...
     def inline(self, program: "Program", opaque: bool = True) -> "Program": ...
+    def shrink_loop_residuals(
+        self, forward: "Program", linear: "Program", count: int, free: "Collection[Value]"
+    ) -> "tuple[Program, Program]": ...
     def dce(self, program: "Program") -> "Program": ...
     def without_effects(self, op: "Op") -> "Op": ...
     def erase_varying(self, program: "Program") -> "Program": ...

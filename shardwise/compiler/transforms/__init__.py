@@ -10,6 +10,7 @@ from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.lower_keys import lower_keys
 from shardwise.compiler.transforms.remat import rematerialize_program
+from shardwise.compiler.transforms.shrink_residuals import shrink_loop_residuals
 from shardwise.compiler.transforms.transpose import transpose_program
 from shardwise.compiler.transforms.vmap import map_function, vmap_program
 
@@ -26,6 +27,7 @@ class _ProgramTransforms:
     build = staticmethod(build)
     rewrite = staticmethod(rewrite)
     inline = staticmethod(inline)
+    shrink_loop_residuals = staticmethod(shrink_loop_residuals)
     dce = staticmethod(dce)
     without_effects = staticmethod(without_effects)
     erase_varying = staticmethod(erase_varying)

@@ -1,71 +1,103 @@
 """shrink_residuals: reduce the memory of the residuals between the forward and the linear half of a derivative.
 
 The input is a forward program (inputs → outputs, residuals) and a linear one (residuals, tangents → tangents). The
-output is the same pair with smaller residuals: a residual that is a broadcast, reshape or transpose of a smaller value,
-or of an input or another residual, is recomputed from that value in the linear half. Within one program XLA would do
-this itself, but it cannot do it for residuals that a loop stacks.
+output is the same pair with residuals of fewer bytes, from which the linear half recomputes the others.
+
+Of a call, the linear half recomputes broadcasts, reshapes and transposes. XLA sees both halves and decides about the
+rest. It cannot do so for residuals that a loop stacks: there, all ops are recomputed that are cheaper than storing and
+loading their results, such as the terms of an activation function.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
+from shardwise.compiler.ops.control.remat import Barrier, CheckpointName
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
+from shardwise.compiler.transforms.dce import live_equations
+from shardwise.compiler.transforms.minimum_cut import minimum_cut
 
 _LOCAL_MOVES = (Broadcast, Reshape, Transpose)  # recomputing other movements may repeat communication
 
 
 @verifies_result
 def shrink_residuals(forward: Program, linear: Program, count: int) -> tuple[Program, Program]:
-    """Return the forward and the linear program with smaller residuals.
+    """Return the forward and the linear half of a call with smaller residuals.
 
     Args:
         forward: inputs → outputs, residuals.
         linear: residuals, tangents → tangents.
         count: the number of outputs of `forward` that are not residuals.
     """
+    return _shrink(forward, linear, count, _is_local_move, set(forward.inputs))
+
+
+@verifies_result
+def shrink_loop_residuals(
+    forward: Program, linear: Program, count: int, free: Collection[Value]
+) -> tuple[Program, Program]:
+    """Return the forward and the linear half of a loop's body with smaller residuals.
+
+    Operands of products stay residuals, because recomputing one may repeat the communication that it needs. So do
+    values with a checkpoint name, to which policies refer.
+
+    Args:
+        forward: inputs → outputs, residuals; without calls.
+        linear: residuals, tangents → tangents.
+        count: the number of outputs of `forward` that are not residuals.
+        free: values that take no further memory as residuals.
+    """
+    operands = {
+        value
+        for equation in forward.equations
+        if equation.op.flops(*(operand.type for operand in equation.inputs))
+        for value in equation.inputs
+    }
+    return _shrink(forward, linear, count, _is_cheap, {*free, *operands.intersection(forward.outputs[count:])})
+
+
+def _shrink(
+    forward: Program, linear: Program, count: int, recomputable: Callable[[Equation], bool], free: set[Value]
+) -> tuple[Program, Program]:
+    """Save the values of the fewest bytes from which the linear half can recompute the residuals."""
     residuals = forward.outputs[count:]
-    moves = {equation.outputs[0]: equation for equation in forward.equations if isinstance(equation.op, _LOCAL_MOVES)}
-    available = {*forward.inputs, *residuals}
-    if not any(_is_recomputable(moves, available, value) for value in residuals):
+    made_by = {equation.outputs[0]: equation for equation in forward.equations if recomputable(equation)}
+    if made_by.keys().isdisjoint(residuals):
+        return forward, linear
+    operands = {value: equation.inputs for value, equation in made_by.items()}
+    costs = {value: 0 if value in free else value.type.nbytes for value in forward.values()}
+    chosen = minimum_cut(dict.fromkeys(residuals), operands, costs)
+    if chosen.issuperset(residuals):
         return forward, linear
     in_linear: dict[Value, Value] = {}  # value of the forward program → its value in the linear program
-    recomputed: list[Equation] = []
-
-    def linear_value(value: Value, own: Value) -> Value:
-        """Return the value of the linear program that equals `value`: `own`, unless there is one already."""
-        if value not in in_linear:
-            in_linear[value] = own
-            if _is_recomputable(moves, available, value):
-                move = moves[value]
-                operand = linear_value(move.inputs[0], _linear_input(move.inputs[0], residuals, linear))
-                recomputed.append(move.replace(inputs=[operand], outputs=[own]))
-        return in_linear[value]
-
-    renamed = {own: linear_value(value, own) for value, own in zip(residuals, linear.inputs, strict=False)}
-    computed = {equation.outputs[0] for equation in recomputed}
-    saved = [(value, own) for value, own in in_linear.items() if own not in computed]
-    equations = [e.replace(inputs=[renamed.get(value, value) for value in e.inputs]) for e in linear.equations]
+    for value, own in zip(residuals, linear.inputs, strict=False):
+        in_linear.setdefault(value, own)
+    renamed = {own: in_linear[value] for value, own in zip(residuals, linear.inputs, strict=False)}
+    saved = [value for value in forward.values() if value in chosen]
+    recomputed = live_equations(
+        [equation for value, equation in made_by.items() if value not in chosen], in_linear.keys() - chosen
+    )
+    for value in (*saved, *(equation.outputs[0] for equation in recomputed)):
+        in_linear.setdefault(value, Value(value.type))
+    equations = [
+        *(e.replace(inputs=[in_linear[v] for v in e.inputs], outputs=[in_linear[e.outputs[0]]]) for e in recomputed),
+        *(e.replace(inputs=[renamed.get(v, v) for v in e.inputs]) for e in linear.equations),
+    ]
     smaller = Program(
-        (*(own for _, own in saved), *linear.inputs[len(residuals) :]),
-        (*recomputed, *equations),
+        (*(in_linear[value] for value in saved), *linear.inputs[len(residuals) :]),
+        tuple(equations),
         tuple(renamed.get(value, value) for value in linear.outputs),
         linear.name,
     )
-    outputs = (*forward.outputs[:count], *(value for value, _ in saved))
-    return replace(forward, outputs=outputs), smaller
+    return replace(forward, outputs=(*forward.outputs[:count], *saved)), smaller
 
 
-def _is_recomputable(moves: dict[Value, Equation], available: set[Value], value: Value) -> bool:
-    """Return whether a value is a local move of a smaller value, or of one that is available in the linear half."""
-    if value not in moves:
-        return False
-    (operand,) = moves[value].inputs
-    return operand.type.size < value.type.size or operand in available
+def _is_local_move(equation: Equation) -> bool:
+    return isinstance(equation.op, _LOCAL_MOVES)
 
 
-def _linear_input(value: Value, residuals: Sequence[Value], linear: Program) -> Value:
-    """Return the input of the linear program for a residual; a new value for other values."""
-    return linear.inputs[residuals.index(value)] if value in residuals else Value(value.type)
+def _is_cheap(equation: Equation) -> bool:
+    """Return whether recomputing the result costs less than storing and loading it."""
+    return equation.op.cheap_to_recompute and not isinstance(equation.op, Barrier | CheckpointName)

@@ -113,12 +113,22 @@ class Scan(Control):
             self.program, self.endpoint_marks(active, "entry"), self.endpoint_marks(active, "exit")
         )
         forward = installed.transforms.inline(forward)
+        forward, linear = installed.transforms.shrink_loop_residuals(
+            forward, linear, len(self.program.outputs), self._free_residuals(forward)
+        )
         computed = _ComputedResiduals.of(self, forward)
         invariants = Call(computed.invariant)(*primals[: self.consts]) if computed.invariant.outputs else ()
         results = self._forward_loop(forward, computed)(*invariants, *primals)
         consts, slices = self._bind_residuals(forward, linear, computed, primals, invariants, results)
         out_tangents = self._linear_loop(linear, active, consts, slices, primals, tangents)
         return results[: len(self.program.outputs)], out_tangents
+
+    def _free_residuals(self, forward: Program) -> set[Value]:
+        """Return the values that the linear loop gets without stacking them, or that depend on such operands alone."""
+        consts, _, slices = self.split_operands(forward.inputs)
+        equations = _computable(forward.equations, [*consts, *slices])
+        stacked = forward.outputs[self.carried : len(self.program.outputs)]
+        return {*consts, *slices, *stacked, *(value for equation in equations for value in equation.outputs)}
 
     def _forward_loop(self, forward: Program, computed: "_ComputedResiduals") -> "Scan":
         """Build the loop that returns results and stacks residuals. Loop-invariant residuals are its first consts."""

@@ -32,6 +32,7 @@ class SpecialFunction(Unary):
     """A special function of floats, lowered to CHLO."""
 
     accepts = FLOATS
+    cheap_to_recompute = False  # most take hundreds of flops per element
     dialect = "chlo"
     min_itemsize: ClassVar[int] = 2  # floats with fewer bytes are computed in f32
 
@@ -101,6 +102,7 @@ class Erf(SpecialFunction):
     """The error function."""
 
     name = hlo_name = "erf"
+    cheap_to_recompute = True
 
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erf(x)
@@ -115,6 +117,7 @@ class Erfc(SpecialFunction):
     """One minus the error function, accurate where the error function is close to one."""
 
     name = hlo_name = "erfc"
+    cheap_to_recompute = True
 
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erfc(x)
