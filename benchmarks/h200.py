@@ -1,6 +1,7 @@
 """A training step of an 871M-parameter transformer on one GPU: Shardwise compared with JAX.
 
     python -m benchmarks.h200 [--layers 16] [--repeats 10] [--json FILE]
+    python -m benchmarks.h200 --scan    the layers in a loop, with stacked weights
     python -m benchmarks.h200 --flax    the same model in Flax NNX, with Optax
 
 Vocabulary 32000, width 2048, 16 layers of 16 heads, hidden 8192, length 2048, batch 8; computed in bfloat16, with
@@ -72,8 +73,11 @@ def training_step(library: Any, model: Model, remat: bool, attention: str | None
     def loss(params: Any, tokens: Any) -> Any:
         embed = params["embed"].astype(compute_dtype)
         x = embed[tokens[:, :-1]]
-        for weights in params["layers"]:
-            x = block(x, weights)
+        if isinstance(params["layers"], list):
+            for weights in params["layers"]:
+                x = block(x, weights)
+        else:  # the weights of all layers are stacked
+            x, _ = lax.scan(lambda x, weights: (block(x, weights), None), x, params["layers"])
         logits = jnp.dot(rms_norm(x, params["norm"]), embed.T).astype(jnp.float32)
         total = nn.logsumexp(logits, axis=-1)
         target_logits = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
@@ -89,9 +93,12 @@ def training_step(library: Any, model: Model, remat: bool, attention: str | None
     return library.jit(step, donate_argnums=(0, 1, 2))  # type: ignore[no-any-return]
 
 
-def training(library: Any, model: Model, remat: bool, attention: str | None) -> Callable[[], Any]:
+def training(library: Any, model: Model, remat: bool, attention: str | None, scan: bool) -> Callable[[], Any]:
     """Create the parameters and moments; return a function that makes a step and returns the loss."""
     *state, tokens = arguments(library, model)
+    if scan:
+        for tree in state:
+            tree["layers"] = library.tree.map(lambda *weights: library.numpy.stack(weights), *tree["layers"])
     step = training_step(library, model, remat, attention)
 
     def train() -> Any:
@@ -145,11 +152,9 @@ def measure(name: str, model: Model, remat: bool, options: argparse.Namespace) -
     if options.flax:
         if name == "shardwise":
             library.as_jax()
-        else:
-            _declare_hijax_classes()
         train = importlib.import_module("benchmarks.h200_flax").training(model, remat, attention)
     else:
-        train = training(library, model, remat, attention)
+        train = training(library, model, remat, attention, options.scan)
     start = time.perf_counter()
     first = float(train())
     compiled = time.perf_counter() - start
@@ -164,21 +169,15 @@ def measure(name: str, model: Model, remat: bool, options: argparse.Namespace) -
     return Row(name, remat, compiled, min(times) * 1e3, first, stats.get("peak_bytes_in_use", 0) / 2**30)
 
 
-def _declare_hijax_classes() -> None:
-    """Let Flax 0.12.8 be imported with JAX 0.11, which has removed classes of hijax variables; none is used here."""
-    hijax = importlib.import_module("jax.experimental.hijax")
-    for name in ("HiPrimitive", "MutableHiType"):
-        if not hasattr(hijax, name):
-            setattr(hijax, name, type(name, (), {"__init__": lambda *args: None}))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=Model.layers)
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--sides", default="shardwise,jax")
     parser.add_argument("--remat", choices=("no", "yes"), help="run with or without rematerialization; default: both")
-    parser.add_argument("--flax", action="store_true", help="run the model in Flax NNX, with Optax")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--scan", action="store_true", help="run the layers in a loop, with stacked weights")
+    form.add_argument("--flax", action="store_true", help="run the model in Flax NNX, with Optax")
     parser.add_argument("--small", action="store_true", help="run a tiny model without cuDNN")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -220,7 +219,7 @@ def _run_in_subprocess(side: str, remat: str, options: argparse.Namespace) -> Ro
             "--remat": remat,
             "--json": report,
         }
-        flags = [f"--{name}" for name in ("flax", "small") if getattr(options, name)]
+        flags = [f"--{name}" for name in ("flax", "scan", "small") if getattr(options, name)]
         arguments = [str(x) for pair in pairs.items() for x in pair]
         command = [sys.executable, "-m", "benchmarks.h200", *flags, *arguments]
         subprocess.run(command, check=True)

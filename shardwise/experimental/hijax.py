@@ -17,7 +17,9 @@ __all__ = [
     "AvalMutableQDD",
     "AvalQDD",
     "HiPrimitive",
+    "HiType",
     "MutableHiType",
+    "VJPHiPrimitive",
     "Zero",
     "aval_method",
     "aval_property",
@@ -48,8 +50,16 @@ class _Declared:
         _unsupported(type(self).__name__)
 
 
+class HiType(_Declared):
+    """A type of values that are not arrays: it can be derived from, and has no instances."""
+
+
 class MutableHiType(_Declared):
     """A type of objects that change: it can be derived from, and has no instances."""
+
+
+class VJPHiPrimitive(_Declared):
+    """An op on hijax types with its own derivative (Flax from 0.12.9 on): it can be derived from, and not applied."""
 
 
 class AvalQDD(_Declared):

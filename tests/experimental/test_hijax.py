@@ -17,8 +17,11 @@ def test_declarations_are_accepted():
 
 @pytest.mark.parametrize(
     "use",
-    [lambda: hijax.HiPrimitive("new_variable").bind(1.0), hijax.MutableHiType, hijax.AvalQDD],
-    ids=["HiPrimitive", "MutableHiType", "AvalQDD"],
+    [
+        lambda: hijax.HiPrimitive("new_variable").bind(1.0),
+        *(hijax.HiType, hijax.MutableHiType, hijax.VJPHiPrimitive, hijax.AvalQDD),
+    ],
+    ids=["HiPrimitive", "HiType", "MutableHiType", "VJPHiPrimitive", "AvalQDD"],
 )
 def test_use_names_the_alternatives(use):
     with pytest.raises(NotImplementedError, match=r"hijax types and primitives are not supported.*Refs \(`new_ref`\)"):
