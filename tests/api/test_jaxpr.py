@@ -120,3 +120,19 @@ def test_primitives_of_elementwise_functions_accept_scalars():
     mul = primitives.mul_p.bind(2.0, jnp.arange(3.0))
     np.testing.assert_array_equal(mul, [0, 2, 4])
     np.testing.assert_array_equal(primitives.lt_p.bind(jnp.arange(3.0), jnp.float32(1)), [True, False, False])
+
+
+def test_a_closed_jaxpr_and_its_parts_print_and_are_replaced():
+    captured = jnp.arange(3.0)
+    closed = sw.make_jaxpr(lambda x: x * captured + 1.0)(jnp.ones(3))
+    assert [str(type) for type in closed.out_avals] == [str(type) for type in closed.jaxpr.out_avals] == ["f32[3]"]
+    assert closed.effects == closed.jaxpr.effects == frozenset()
+    assert closed.literals is closed.consts
+    assert repr(closed.jaxpr.invars[0]) == "Var(f32[3])"
+    literals = [atom for eqn in closed.eqns for atom in eqn.invars if isinstance(atom, Literal)]
+    assert list(map(repr, literals)) == ["Literal(1.0)"]
+    assert "mul" in str(closed.jaxpr)
+    other = closed.replace(consts=[captured * 2])
+    assert other.jaxpr is closed.jaxpr
+    np.testing.assert_array_equal(eval_jaxpr(other.jaxpr, other.consts, jnp.ones(3))[0], np.arange(3.0) * 2 + 1)
+    assert len(closed.map_jaxpr(lambda jaxpr: jaxpr.replace(eqns=jaxpr.eqns[:1])).eqns) == 1

@@ -291,3 +291,11 @@ def test_a_function_that_closes_over_refs_is_traced_once(mesh):
         f(jnp.float32(step))
     assert len(traces) == 1
     assert ref[...].tolist() == [3] * 8 and ref[...].sharding.is_equivalent_to(rows, 1)
+
+
+def test_a_ref_has_the_attributes_of_its_array(mesh):
+    ref = sw.new_ref(jnp.ones((2, 3)))
+    assert (ref.shape, ref.dtype, ref.ndim, ref.size, ref.weak_type) == ((2, 3), np.float32, 2, 6, False)
+    assert ref.aval == sw.typeof(ref)
+    sharding = NamedSharding(mesh, P("data"))
+    assert sw.new_ref(sw.device_put(np.ones(8), sharding)).sharding == sharding

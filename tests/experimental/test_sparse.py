@@ -98,3 +98,16 @@ def test_sharded(mesh):
 def test_wrong_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call(BCOO.fromdense(np.eye(2, dtype=np.float32)))
+
+
+def test_products_from_the_left_transposes_and_sizes():
+    dense = random_matrix(3, 4).toarray()
+    matrix = BCOO(jnp.asarray(dense))
+    assert (matrix.size, matrix.n_sparse, matrix.shape) == (12, 2, (3, 4))
+    np.testing.assert_array_equal(matrix.T.todense(), dense.T)
+    np.testing.assert_array_equal(matrix.transpose((0, -1)).todense(), dense)
+    left = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_allclose(left[0] @ matrix, left[0] @ dense, rtol=1e-6)
+    np.testing.assert_allclose(left @ matrix, left @ dense, rtol=1e-6)
+    with pytest.raises(NotImplementedError, match=r"BCOO: products need a matrix, not an array of shape \(3,\)"):
+        BCOO(jnp.arange(3.0)) @ np.ones(3)
