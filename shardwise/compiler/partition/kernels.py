@@ -10,7 +10,7 @@ A product, a collective or an indexed op is a kernel of its own. Elementwise ops
   along other dims is complete only after its kernel.
 
 A kernel reads each of its operands once and writes the results that others use. Reshapes share the memory of their
-operand, and so do transposes that only products read.
+operand, and so do transposes that only products read, and collectives along axes of size one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.collective.collectives import LocalSlice
+from shardwise.compiler.ops.collective.collectives import Collective, LocalSlice
 from shardwise.compiler.ops.control.remat import Barrier, CheckpointName
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg, StopGradient, Sub
 from shardwise.compiler.ops.elementwise.base import Elementwise
@@ -32,6 +32,8 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import Nullary
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.ops.shape.slicing import Pad, Reverse, Slice
+from shardwise.compiler.partition.reshard import collective_axes
+from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _ALWAYS_CHEAP = (Broadcast, Convert, Nullary, Reshape, Slice, Transpose)  # computed again for every consumer
 _CHEAP = (Add, Sub, Mul, Neg, Compare, Select, StopGradient, *_ALWAYS_CHEAP)  # if this reads no more than the result
@@ -84,9 +86,9 @@ class KernelGroups:
     views: frozenset[Value]
 
 
-def group_kernels(program: Program) -> KernelGroups:
-    """Return the kernels of a program."""
-    grouping = _Grouping(program)
+def group_kernels(program: Program, mesh: AbstractMesh) -> KernelGroups:
+    """Return the kernels of a program that runs on each device of a mesh."""
+    grouping = _Grouping(program, mesh)
     kernels = grouping.kernels()
     written = {value for kernel in kernels for value in kernel.writes}
     views = frozenset(grouping.storage) - grouping.outputs
@@ -112,8 +114,9 @@ class _Grouping:
         loops: for each kernel, the shape that it loops over; None if nothing can join it.
     """
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, mesh: AbstractMesh):
         self.program = program
+        self.mesh = mesh
         self.storage: dict[Value, Value] = {}
         self.fused: dict[Value, Reads] = {}
         self.members: dict[Value, list[Equation]] = {}
@@ -148,7 +151,7 @@ class _Grouping:
             self.complete.update(equation.outputs)
         elif self._is_view(equation):
             self._share_storage(equation)
-        elif isinstance(op, Nullary) and equation.outputs[0].type.size == 1:  # a literal of the code
+        elif self._is_literal(equation):
             self.fused[equation.outputs[0]], self.members[equation.outputs[0]] = {}, [equation]
         elif isinstance(op, _FUSIBLE) and len(equation.outputs) == 1:
             self._fuse(equation)
@@ -161,7 +164,19 @@ class _Grouping:
         if isinstance(equation.op, Transpose):
             uses = self.uses.get(equation.outputs[0], [])
             return bool(uses) and all(use.op.is_contraction for use in uses)
-        return isinstance(equation.op, (Reshape, CheckpointName))
+        return isinstance(equation.op, (Reshape, CheckpointName)) or self._is_removed(equation)
+
+    def _is_removed(self, equation: Equation) -> bool:
+        """Return whether an equation is a collective along axes of size one, which XLA removes."""
+        if not isinstance(equation.op, Collective) or len(equation.inputs) != 1:
+            return False
+        (operand,), (result,) = equation.inputs, equation.outputs
+        return operand.type == result.type and self.mesh.extent(collective_axes(equation.op)) == 1
+
+    def _is_literal(self, equation: Equation) -> bool:
+        """Return whether an equation is a constant of one element in the code of its consumers, not in memory."""
+        is_scalar = isinstance(equation.op, Nullary) and equation.outputs[0].type.size == 1
+        return is_scalar and equation.outputs[0] not in self.outputs
 
     def _share_storage(self, equation: Equation) -> None:
         for operand, result in zip(equation.inputs, equation.outputs, strict=True):

@@ -76,7 +76,7 @@ class LocalProgram:
         """Return the kernels of this program or of a nested one; they are computed once."""
         key = (program.equations, program.outputs)
         if key not in self._kernel_groups:
-            self._kernel_groups[key] = group_kernels(program)
+            self._kernel_groups[key] = group_kernels(program, self.mesh)
         return self._kernel_groups[key]
 
     @cached_property

@@ -190,7 +190,7 @@ class _Schedule:
             return part
         sent = self.local.bytes_sent(kernel.root)
         accessed = kernel.bytes_accessed
-        if not sent and (not accessed or _does_nothing(kernel)):
+        if not sent and not accessed:
             return _Level([], {})
         flops = op.flops(*(value.type for value in kernel.root.inputs))
         seconds = self._seconds(kernel, sent, flops)
@@ -311,9 +311,3 @@ def product_shape(equation: Equation) -> tuple[int, int, int, int]:
         else:
             n *= size
     return batch, m, n, k
-
-
-def _does_nothing(kernel: Kernel) -> bool:
-    """Return whether a kernel is a collective along axes of size one, which XLA removes."""
-    root = kernel.root
-    return isinstance(root.op, Collective) and [v.type for v in root.inputs] == [v.type for v in root.outputs]

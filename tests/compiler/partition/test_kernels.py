@@ -6,7 +6,8 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.compiler.partition.kernels import group_kernels
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
 
 N = 1024
 MATRIX = N * N * 4
@@ -14,7 +15,8 @@ MATRIX = N * N * 4
 
 def kernels_of(function, *shapes, dtype=np.float32):
     args = [sw.ShapeDtypeStruct(shape, dtype) for shape in shapes]
-    return group_kernels(sw.jit(function).lower(*args)._prepared.stages.local.program).kernels
+    local = sw.jit(function).lower(*args)._prepared.stages.local
+    return local.kernel_groups(local.program).kernels
 
 
 def traffic(function, *shapes, dtype=np.float32):
@@ -29,6 +31,11 @@ def test_a_chain_of_elementwise_ops_is_one_kernel():
 def test_constants_and_broadcasts_are_never_stored():
     (kernel,) = kernels_of(lambda x, b: x * 2.0 + b, (N, N), (N,))
     assert kernel.bytes_accessed == 2 * MATRIX + N * 4
+
+
+def test_constants_that_a_program_returns_are_stored():
+    assert traffic(lambda x: (x * 2.0, jnp.float32(2.0)), (N, N)) == [2 * MATRIX, 4]
+    assert traffic(lambda x: (x * 2.0, jnp.zeros(N)), (N, N)) == [2 * MATRIX, 4 * N]
 
 
 def test_a_reduction_reads_through_elementwise_ops():
@@ -112,11 +119,27 @@ def test_every_result_is_computed_by_a_kernel(dtype):
         return jnp.sum((h - mean) ** 2 @ w.T)
 
     args = [sw.ShapeDtypeStruct((64, 64), dtype)] * 2
-    program = sw.jit(sw.value_and_grad(loss)).lower(*args)._prepared.stages.local.program
+    local = sw.jit(sw.value_and_grad(loss)).lower(*args)._prepared.stages.local
+    program = local.program
     written = set(program.inputs)
-    for kernel in group_kernels(program).kernels:
+    for kernel in local.kernel_groups(program).kernels:
         assert written.issuperset(kernel.reads)
         written.update(kernel.writes)
     views = {"reshape", "transpose"}
     outputs = [v for v in program.outputs if not any(v in e.outputs and e.op.name in views for e in program.equations)]
     assert written.issuperset(outputs)
+
+
+def test_collectives_along_axes_of_size_one_share_the_memory_of_their_operand():
+    mesh = sw.make_mesh((1, 4), ("one", "four"), devices=sw.devices()[:4])
+
+    def gathered(axis):
+        x = sw.ShapeDtypeStruct((N, N), np.float32, sharding=NamedSharding(mesh, P(axis)))
+        replicated = sw.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))
+        return replicated.lower(x)._prepared.stages.local
+
+    local = gathered("one")
+    (gather,) = local.program.equations
+    assert gather.op.name == "all_gather" and local.kernel_groups(local.program).kernels == []
+    (kernel,) = gathered("four").kernel_groups(gathered("four").program).kernels
+    assert kernel.bytes_accessed == MATRIX // 4 + MATRIX
