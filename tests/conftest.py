@@ -20,6 +20,8 @@ import pytest
 
 import shardwise as sw
 
+gc.disable()  # until all tests are collected, which creates millions of objects and no garbage
+
 
 @pytest.fixture(scope="session")
 def mesh():
@@ -65,8 +67,8 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     """Exempt tests and modules from garbage collection: every full collection would take a second to visit them."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish():
