@@ -1,9 +1,10 @@
 """The time and memory that `autoshard` needs for a GPT of 96 layers on 4,096 GPUs.
 
-    python -m benchmarks.autoshard [number of devices]
+    python -m benchmarks.autoshard [number of devices] [pipeline]
 
 The model has the sizes of GPT-3 (175 billion parameters); layers are scanned and recomputed in the backward pass, the
-compute is in bf16, and Adam has f32 state.
+compute is in bf16, and Adam has f32 state. With `pipeline`, the layers are a pipeline, whose stages and microbatches
+are chosen too.
 """
 
 import resource
@@ -14,6 +15,7 @@ from typing import Any
 import shardwise as jax
 import shardwise.numpy as jnp
 from shardwise import lax, nn
+from shardwise.parallel import pipeline
 
 LAYERS, WIDTH, HEADS, WORDS, LENGTH, BATCH = 96, 12288, 96, 51200, 2048, 4096
 BF16 = jnp.bfloat16
@@ -31,21 +33,48 @@ def _layer(x: Any, p: Any) -> Any:
     return x + nn.gelu(_norm(x, p["scale2"]) @ p["up"].astype(BF16)) @ p["down"].astype(BF16)
 
 
+def _stage(layers: Any, x: Any) -> Any:
+    return lax.scan(lambda x, p: (jax.checkpoint(_layer)(x, p), None), x, layers)[0]
+
+
+def _embed(tokens: Any, embed: Any) -> Any:
+    return embed.astype(BF16)[tokens]
+
+
+def _cross_entropy(x: Any, targets: Any, embed: Any) -> Any:
+    logits = (x @ embed.astype(BF16).T).astype(jnp.float32)
+    return -jnp.mean(jnp.take_along_axis(nn.log_softmax(logits), targets[..., None], -1))
+
+
 def loss(params: Any, batch: Any) -> Any:
     """Return the cross entropy of the next tokens."""
-    x = params["embed"].astype(BF16)[batch["tokens"]]
-    x, _ = lax.scan(lambda x, p: (jax.checkpoint(_layer)(x, p), None), x, params["layers"])
-    logits = (x @ params["embed"].astype(BF16).T).astype(jnp.float32)
-    return -jnp.mean(jnp.take_along_axis(nn.log_softmax(logits), batch["targets"][..., None], -1))
+    x = _stage(params["layers"], _embed(batch["tokens"], params["embed"]))
+    return _cross_entropy(x, batch["targets"], params["embed"])
 
 
-def train_step(state: Any, batch: Any) -> Any:
-    """Return the state after one step of Adam, and the loss."""
+def _adam(loss: Any, state: Any, batch: Any) -> Any:
     value, grads = jax.value_and_grad(loss)(state["params"], batch)
     mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["mean"], grads)
     square = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, state["square"], grads)
     params = jax.tree.map(lambda p, m, v: p - 1e-3 * m / (jnp.sqrt(v) + 1e-8), state["params"], mean, square)
     return {"params": params, "mean": mean, "square": square}, value
+
+
+def train_step(state: Any, batch: Any) -> Any:
+    """Return the state after one step of Adam, and the loss."""
+    return _adam(loss, state, batch)
+
+
+def pipelined_step(state: Any, batch: Any, *, mesh: Any, microbatches: int) -> Any:
+    """Return the state after one step of Adam, and the loss, with the layers as a pipeline."""
+    stages = mesh.shape["stage"]
+    mean_loss = pipeline(_stage, microbatches, "stage", "1f1b", mesh=mesh).with_loss(_cross_entropy, _embed)
+
+    def pipelined_loss(params: Any, batch: Any) -> Any:
+        layers = jax.tree.map(lambda w: w.reshape(stages, -1, *w.shape[1:]), params["layers"])
+        return mean_loss(layers, batch["tokens"], batch["targets"], params["embed"])
+
+    return _adam(pipelined_loss, state, batch)
 
 
 def arguments(layers: int = LAYERS) -> tuple[Any, Any]:
@@ -69,9 +98,11 @@ def arguments(layers: int = LAYERS) -> tuple[Any, Any]:
 
 def main() -> None:
     """Print the table of alternatives, the time and the memory of planning."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 4096
+    options = [option for option in sys.argv[1:] if option != "pipeline"]
+    count = int(options[0]) if options else 4096
+    step = pipelined_step if "pipeline" in sys.argv else train_step
     start, cpu = time.perf_counter(), time.process_time()
-    result = jax.autoshard(jax.jit(train_step, donate_argnums=0), hardware="h100", count=count)(*arguments())
+    result = jax.autoshard(jax.jit(step, donate_argnums=0), hardware="h100", count=count)(*arguments())
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
     print(result)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

@@ -22,7 +22,7 @@ from shardwise.layout_search.families import pinned_layouts, with_batch, with_sh
 from shardwise.layout_search.meshes import STAGE
 from shardwise.layout_search.step import BATCH, STATE, Step
 
-MAX_EQUATIONS = 8_000  # planned in all attempts together
+MAX_EQUATIONS = 6_500  # planned in all attempts together
 STORAGE_COSTS = (1e-3, 1.0)  # costs of storing a byte of state, in bytes sent
 _MESHES, _FAMILIES, _CHOSEN, _ALL = 0.45, 0.7, 0.85, 1.0  # shares of the effort after which each part stops
 _GAIN = 0.999  # descent continues from a plan that takes at most this share of the time
@@ -32,9 +32,22 @@ Candidate = tuple[str, AbstractMesh, tuple[Layout, ...]]  # a name, a mesh, and 
 
 @final
 class Search:
-    """A search for the best layouts. `effort`: the number of equations that may be planned."""
+    """A search for the best layouts.
 
-    def __init__(self, evaluator: Evaluator, meshes: Sequence[AbstractMesh], effort: float = MAX_EQUATIONS):
+    Attributes:
+        evaluator: evaluates the layouts.
+        meshes: the meshes to try.
+        effort: the number of equations that may be planned.
+        tensor_layouts: the tensor-parallel layouts that were found first, on this mesh or another.
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        meshes: Sequence[AbstractMesh],
+        effort: float = MAX_EQUATIONS,
+        tensor_layouts: tuple[Layout, ...] | None = None,
+    ):
         self.evaluator = evaluator
         self.step: Step = evaluator.step
         self.meshes = meshes
@@ -44,23 +57,22 @@ class Search:
         self.stage_axes = () if variant.mesh is None else (STAGE,)
         if variant.mesh is not None:
             self.base = with_stages(self.step, variant.mesh, self.base, STAGE)
-        self._tensor_layouts: tuple[Layout, ...] | None = None  # the tensor-parallel layouts found first
+        self.tensor_layouts = tensor_layouts
 
     def run(self) -> list[Alternative]:
         """Return all alternatives, the best first."""
         self._try_meshes()
         for mesh in self._best_meshes(2):
             self._try(self._families(mesh), _FAMILIES)
-        for mesh in self._best_meshes(2):
+        for mesh in self._best_meshes(0 if self.stage_axes else 2):  # a pipeline determines most layouts
             self._try(self._chosen(mesh), _CHOSEN)
         self._descend()
         return self.ranked()
 
-    def try_families(self) -> None:
-        """Evaluate fully sharded and ZeRO 1 layouts on every mesh, to compare meshes."""
+    def try_fully_sharded(self) -> None:
+        """Evaluate fully sharded layouts on every mesh, to compare meshes."""
         for mesh in self.meshes:
             self.evaluator.evaluate(*self._fully_sharded(mesh))
-            self.evaluator.evaluate(*self._zero(mesh))
 
     def axes(self, mesh: AbstractMesh) -> tuple[str, ...]:
         """Return the axes of a mesh, without that of pipeline stages."""
@@ -71,7 +83,12 @@ class Search:
         return sorted(self.evaluator.known.values(), key=lambda alternative: alternative.order)
 
     def _best_meshes(self, count: int) -> list[AbstractMesh]:
-        return list(dict.fromkeys(alternative.mesh for alternative in self.ranked()))[:count]
+        """Return the best meshes. Of those with inner axes of one size, which differ in replicas, only the first."""
+        meshes = list(dict.fromkeys(alternative.mesh for alternative in self.ranked()))[:count]
+        best: dict[int, AbstractMesh] = {}
+        for mesh in meshes:
+            best.setdefault(mesh.axis_sizes[-1], mesh)
+        return list(best.values())
 
     def _has_effort(self, share: float) -> bool:
         return self.evaluator.planned_equations < share * self.effort
@@ -132,7 +149,7 @@ class Search:
         """
         *outer, model = self.axes(mesh)
         layouts = with_batch(self.step, mesh, self.base, outer)
-        known = self._tensor_layouts
+        known = self.tensor_layouts
         if known is not None:
             size = mesh.shape[model]
             dims = {n: known[n].dim_of(model) for n in self.state_inputs()}
@@ -143,7 +160,7 @@ class Search:
                 )
         chosen = self.choose_layouts(mesh, layouts, (model,), STORAGE_COSTS[-1], self.state_inputs())
         if known is None:
-            self._tensor_layouts = chosen
+            self.tensor_layouts = chosen
         return chosen
 
     def _families(self, mesh: AbstractMesh) -> Iterator[Candidate]:

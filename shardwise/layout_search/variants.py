@@ -25,7 +25,8 @@ from shardwise.layout_search.step import BATCH, PARAMETER, STATE, Step, trace_st
 REMAT = ("products", "all")  # the values of `checkpoint_scans` that are tried if memory is short, in this order
 PIPELINE_PARAMETERS = ("mesh", "microbatches")
 _ROUNDS_PER_STAGE = 4  # microbatches per stage that are tried first: devices are idle in about a fifth of the ticks
-_SHARE = 0.7  # of the effort, after which no further variants of a pipeline are tried
+_ALL_STAGES = 4  # if there are no more numbers of stages than this, all are tried
+_SHARE = 1.5  # of the effort for one variant, after which no further variants of a pipeline are tried
 
 
 @final
@@ -147,52 +148,65 @@ class VariantSearch:
         return evaluator
 
     def _pipelines(self, count: int, mesh: AbstractMesh | None, effort: float) -> list[Evaluator]:
-        """Return the evaluators of pipelines: families on all meshes, then microbatches, then all layouts of the best.
+        """Return the evaluators of pipelines.
 
-        For each number of stages, the inner axis grows until two meshes in a row are no better.
+        Fully sharded layouts are compared. The number of stages grows or shrinks as long as that is better, then the
+        inner axis, then the number of microbatches. All layouts are searched for the result.
         """
-        first = Variant("none", 1, mesh or AbstractMesh((1, count), (STAGE, "data")))
-        traced = self.source.trace(first)
-        rows = math.gcd(*(_leading_sizes(traced, (BATCH,)))) or 1
+        traced = self.source.trace(Variant("none", 1, mesh or AbstractMesh((1, count), (STAGE, "data"))))
+        rows = math.gcd(*_leading_sizes(traced, (BATCH,))) or 1
         searches: dict[Variant, Search] = {}
 
         def attempt(mesh: AbstractMesh, microbatches: int) -> Alternative:
             variant = Variant("none", microbatches, mesh)
             if variant not in searches:
-                searches[variant] = Search(self._evaluator(variant), [mesh], effort)
-                searches[variant].try_families()
-            return searches[variant].ranked()[0]
-
-        def has_effort() -> bool:
-            return sum(search.evaluator.planned_equations for search in searches.values()) < _SHARE * effort
+                known = next((other.tensor_layouts for other in searches.values() if other.tensor_layouts), None)
+                searches[variant] = Search(self._evaluator(variant), [mesh], effort, known)
+                searches[variant].try_fully_sharded()
+            return searches[variant].evaluator.best
 
         def best() -> Alternative:
-            return min((search.ranked()[0] for search in searches.values()), key=lambda found: found.order)
+            return min((search.evaluator.best for search in searches.values()), key=lambda found: found.order)
 
-        for stages in self._stage_counts(count, mesh, traced):
-            worse = 0
-            for shape in [mesh] if mesh is not None else stage_mesh_shapes(count, stages, self.chip):
-                numbers = self._microbatch_counts(shape, rows)
-                if not numbers or worse == 2 or not (has_effort() or not searches):
-                    continue
-                start = min(numbers, key=lambda number: (abs(math.log(number / (_ROUNDS_PER_STAGE * stages))), number))
-                alternative = attempt(shape, start)
-                worse = 0 if alternative is best() else worse + 1
-        if not searches:
+        def descend(choices: Sequence[Any], now: Any, attempt: Callable[[Any], Alternative]) -> None:
+            """Replace `now` by its neighbours in `choices` as long as that is better."""
+            for direction in (1, -1):
+                place = choices.index(now) + direction
+                while 0 <= place < len(choices):
+                    spent = sum(search.evaluator.planned_equations for search in searches.values())
+                    before = best()
+                    if spent > _SHARE * effort or attempt(choices[place]).order >= before.order:
+                        break
+                    place += direction
+
+        def numbers(mesh: AbstractMesh) -> list[int]:
+            return self._microbatch_counts(mesh, rows)
+
+        def first_number(mesh: AbstractMesh) -> int:
+            ideal = _ROUNDS_PER_STAGE * mesh.shape[STAGE]
+            return min(numbers(mesh), key=lambda number: (abs(math.log(number / ideal)), number))
+
+        shapes = {
+            stages: [shape for shape in self._stage_meshes(count, stages, mesh) if numbers(shape)]
+            for stages in self._stage_counts(count, mesh, traced)
+        }
+        starts = [_inner_axis_in_node(meshes, self.chip) for meshes in shapes.values() if meshes]
+        if not starts:
             raise ValueError(
                 f"autoshard: no number of microbatches divides the {rows} rows of the batch evenly on {count} devices"
             )
-        for step in (-1, 1):  # more, or fewer microbatches, as long as that is better
-            while has_effort():
-                now = best()
-                numbers = self._microbatch_counts(now.mesh, rows)
-                place = numbers.index(now.variant.microbatches or 1) - step
-                if not 0 <= place < len(numbers) or attempt(now.mesh, numbers[place]).order >= now.order:
-                    break
-        chosen = best()
-        search = searches[Variant("none", chosen.variant.microbatches, chosen.mesh)]
-        search.run()
+        middle = starts[len(starts) // 2]
+        for shape in starts if len(starts) <= _ALL_STAGES else [middle]:
+            attempt(shape, first_number(shape))
+        descend(starts, middle, lambda shape: attempt(shape, first_number(shape)))
+        descend(shapes[best().variant.stages], best().mesh, lambda shape: attempt(shape, first_number(shape)))
+        chosen = best().mesh
+        descend(numbers(chosen), best().variant.microbatches, lambda number: attempt(chosen, number))
+        searches[best().variant].run()
         return [search.evaluator for search in searches.values()]
+
+    def _stage_meshes(self, count: int, stages: int, mesh: AbstractMesh | None) -> list[AbstractMesh]:
+        return [mesh] if mesh is not None else stage_mesh_shapes(count, stages, self.chip)
 
     def _stage_counts(self, count: int, mesh: AbstractMesh | None, step: Step) -> list[int]:
         """Return the numbers of stages to try: divisors of the devices and of the size that most state has along dim 0.
@@ -217,6 +231,11 @@ class VariantSearch:
         if numbers is None:
             numbers = [stages * factor for factor in (1, 2, 4, 8, 16)]
         return sorted({number for number in numbers if rows % number == 0 and rows // number % data == 0})
+
+
+def _inner_axis_in_node(meshes: Sequence[AbstractMesh], chip: Chip) -> AbstractMesh:
+    """Return the mesh with the largest inner axis that is within a node; if there is none, the first mesh."""
+    return next((mesh for mesh in reversed(meshes) if mesh.axis_sizes[-1] <= chip.fast_domain_size), meshes[0])
 
 
 def _leading_sizes(step: Step, roles: Sequence[str]) -> list[int]:
