@@ -342,6 +342,10 @@ def put_box(data: NumpyArray, devices: Sequence[Any], shape: Sequence[int], shar
     The host pads: a program on the device would change NaNs of narrow floats. `join_shards` makes an array of the
     shards of all devices of this process.
     """
-    block = padded(data, sharding.shard_shape(tuple(shape))) if devices else data
+    return copy_shard(padded(data, sharding.shard_shape(tuple(shape))), devices, sharding)
+
+
+def copy_shard(shard: Any, devices: Sequence[Any], sharding: Sharding) -> dict[Any, Any]:
+    """Copy a padded shard, on the host or on a device, to the devices that hold it."""
     memory = sharding.nondefault_memory
-    return {device: device_put(block, SingleDeviceSharding(device, memory_kind=memory)) for device in devices}
+    return {device: device_put(shard, SingleDeviceSharding(device, memory_kind=memory)) for device in devices}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import tree_util
-from shardwise.api.creation import devices_by_box, put_box, writable_shard
+from shardwise.api.creation import copy_shard, devices_by_box, put_box, writable_shard
 from shardwise.api.placement import broadcast_shardings, device_put
 from shardwise.checkpoints.compare import check_targets
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Manifest, ValueLeaf
@@ -164,13 +164,14 @@ def _restore_large(reader: Reader, targets: Mapping[str, Target], memory_limit: 
         if target.sharding is None:
             restored[name] = data.astype(target.dtype, copy=False)
         else:
-            block = data if is_key(target.dtype) else data.astype(target.dtype, copy=False)
-            others = devices[name][box]
+            sharding, (first, *others) = _stored_sharding(target), devices[name][box]
             if (name, box) in written:
-                done[name][others[0]] = written.pop((name, box))
-                others = others[1:]
-            done[name].update(put_box(block, others, stored.shape, _stored_sharding(target)))
-            del block
+                shard = written.pop((name, box))
+                done[name] |= {first: shard, **copy_shard(shard, others, sharding)}
+            else:
+                block = data if is_key(target.dtype) else data.astype(target.dtype, copy=False)
+                done[name] |= put_box(block, [first, *others], stored.shape, sharding)
+                del block
             if not left[name]:
                 restored[name] = _assembled(done.pop(name), stored, target)
         del data  # before the next box is read

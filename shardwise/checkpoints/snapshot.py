@@ -42,7 +42,7 @@ class Snapshot:
 
     leaves: Mapping[str, Leaf]
     shards: Mapping[str, list[tuple[Box, np.ndarray[Any, Any]]]]
-    pack: bytes
+    pack: bytearray
     checksums: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -107,7 +107,7 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
         is_host = not isinstance(leaf, ArrayImpl)
         text = str(leaf.sharding) if isinstance(leaf, ArrayImpl) else "host"
         leaves[name] = ArrayLeaf(dtype, shape, impl, is_host, text, storage, positions)
-    return Snapshot(leaves, shards, bytes(pack), checksums)
+    return Snapshot(leaves, shards, pack, checksums)
 
 
 def is_packed(shape: Shape, dtype: np.dtype[Any]) -> bool:

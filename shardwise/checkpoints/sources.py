@@ -88,4 +88,4 @@ def _snapshot(leaves: Mapping[str, tuple[tuple[bool, ...], Any]]) -> Snapshot:
             storage = blocks_of(number, shape, dtype)
             shards[name] = [(box, stored)]
         saved[name] = ArrayLeaf(dtype, shape, None, True, "host", storage, positions)
-    return Snapshot(saved, shards, bytes(pack))
+    return Snapshot(saved, shards, pack)

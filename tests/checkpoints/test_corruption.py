@@ -85,7 +85,7 @@ def forge(path, change):
     """Change the content of a manifest, and write it with a right checksum."""
     content = json.loads(path.read_bytes())["content"]
     change(content)
-    path.write_bytes(manifest_module._encode_file(content))
+    path.write_bytes(manifest_module.encode_file(json.dumps(content).encode()))
 
 
 def leaf(content, name="large"):
