@@ -127,7 +127,7 @@ class Save:
             group.agree(error)
             if group.index == 0:
                 try:
-                    self._commit(location, partial, merge_parts(snapshot.leaves, parts), parts, metadata)
+                    self._commit(location, partial, merge_parts(snapshot.leaves, parts[1:]), parts, metadata)
                 except Exception as failure:
                     error = failure
             group.agree(error)
@@ -176,9 +176,8 @@ class Save:
         versions = {"shardwise": __version__, "jaxlib": version("jaxlib"), "tensorstore": version("tensorstore")}
         packs = tuple(part["pack_bytes"] for part in parts)
         manifest = Manifest(leaves, packs, metadata, versions, datetime.now(UTC).isoformat(timespec="seconds"))
-        data = manifest.encode()
-        Manifest.decode(data, f"{location}/{MANIFEST}")  # what cannot be read back is not committed
-        partial.write(MANIFEST, data)
+        manifest.check(f"{location}/{MANIFEST}")  # what cannot be read back is not committed
+        partial.write(MANIFEST, manifest.encode())
         location.commit(partial)
 
 

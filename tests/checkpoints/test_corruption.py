@@ -1,5 +1,6 @@
 """A checkpoint that was changed, cut, forged or partly deleted is an error: never zeros, never a wrong number."""
 
+import dataclasses
 import hashlib
 import json
 import pickle
@@ -132,6 +133,22 @@ def test_a_forged_manifest_is_an_error(copied, change):
     forge(copied / "manifest.json", change)
     with pytest.raises(CorruptCheckpoint):
         checkpoints.restore(copied)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda leaf: dataclasses.replace(leaf, positions=(True,)), "positions"),
+        (lambda leaf: dataclasses.replace(leaf, shape=(600,)), "file_shape"),
+        (lambda leaf: dataclasses.replace(leaf, storage=dataclasses.replace(leaf.storage, folder="/etc")), "folder"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_back_is_not_committed(saved, change, message):
+    manifest = checkpoints.read_manifest(saved)
+    manifest.check("manifest.json")
+    forged = dataclasses.replace(manifest, leaves={**manifest.leaves, "large": change(manifest.leaves["large"])})
+    with pytest.raises(CorruptCheckpoint, match=message):
+        forged.check("manifest.json")
 
 
 def test_a_deep_manifest_is_an_error(copied):
