@@ -240,6 +240,11 @@ SETTINGS = {
         "-1 for no limit",
         affects_tracing=True,
     ),
+    "overlap_collectives": Setting(
+        True,
+        "whether XLA schedules collectives early on GPUs, so that kernels run beside them; it takes more memory",
+        affects_tracing=True,
+    ),
     "chip_table": Setting(
         "~/.config/shardwise/chips.toml",
         "the TOML file with the user's own chips, which `hardware=` finds by name and `shardwise calibrate` writes",
@@ -375,6 +380,7 @@ class Config(threading.local):
     memory_profile_lines: bool
     traceback_filtering: str
     memory_limit: int
+    overlap_collectives: bool
     chip_table: str
     checkpoint_scans: str
     verify_programs: bool

@@ -42,6 +42,7 @@ from shardwise.execute.launch_cache import LaunchCache
 from shardwise.execute.launch_hooks import launch_hooks
 from shardwise.execute.load import load
 from shardwise.execute.nan_check import check_nans
+from shardwise.execute.overlap_options import overlap_options
 from shardwise.execute.request import Request, Target, default_device, lift_held_arrays, partition_request
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.execute.transfer import transfer, transfer_to_memory
@@ -57,6 +58,7 @@ from shardwise.runtime.array import (
     place,
 )
 from shardwise.runtime.callbacks import error_of_callback
+from shardwise.runtime.client import platform_of
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.out_of_memory import check_memory, program_needs
 from shardwise.runtime.process_sets import process_sets
@@ -215,7 +217,8 @@ class LoweredRequest:
                 )
         self._warn_of_gathers()
         self._warn_of_resharded_arguments()
-        executable = self._compile_logged(options)
+        defaults = overlap_options(self.stages.local, platform_of(self.target.devices[0]))
+        executable = self._compile_logged(tuple(sorted({**dict(defaults), **dict(options)}.items())))
         arguments = len(self.request.signatures) - len(self.constants)
         constants = [
             transfer(array, self.moves[number]) if number in self.moves else array
