@@ -31,7 +31,7 @@ def spec_text(x):
     spec = [tuple(axis for axis in axes if sizes[axis] > 1) for axes in entries]
     while spec and not spec[-1]:
         spec.pop()
-    return str(P(*(axes[0] if len(axes) == 1 else axes or None for axes in spec)))
+    return str(spec)
 
 
 def explain(function, *args):
