@@ -26,8 +26,17 @@ def test_import_loads_the_compiler_but_no_rarely_used_modules():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(run.stdout.split())
     assert {"numpy", "shardwise.compiler.pipeline", "shardwise.execute.executor", "shardwise.api.jit"} <= loaded
-    for lazy in ("rich", "scipy", "opt_einsum", "shardwise.nn", "shardwise.random", "shardwise.explain.page"):
+    for lazy in (
+        "rich",
+        "scipy",
+        "opt_einsum",
+        "hashlib",
+        "shardwise.nn",
+        "shardwise.random",
+        "shardwise.explain.page",
+    ):
         assert lazy not in loaded
+    assert "shardwise.execute.exchange" not in loaded
 
 
 # The hardest order: all submodules are loaded before a name is accessed, so that a submodule of the same name would

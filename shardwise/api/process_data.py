@@ -4,8 +4,7 @@ Data travels as 32-bit words, so that its bits do not change, whatever its dtype
 """
 
 from collections.abc import Callable
-from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +14,14 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.shardings.mesh import Mesh, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.execute.process_rows import WORD, NumpyArray, gather_words, process_mesh, row_of_each_process
+from shardwise.lazy import lazy_module
 from shardwise.runtime.client import devices, process_count
 from shardwise.runtime.sharding import NamedSharding
+
+if TYPE_CHECKING:
+    import hashlib
+else:  # its import takes a hundredth of the time to import the package
+    hashlib = lazy_module("hashlib")
 
 
 def gather_rows(x: NumpyArray) -> NumpyArray:
@@ -44,7 +49,7 @@ def broadcast_row(x: NumpyArray, is_source: bool) -> NumpyArray:
 
 def digest(*parts: bytes | NumpyArray) -> NumpyArray:
     """Return a digest of bytes and arrays, to compare data that is too large to send."""
-    hasher = blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     for part in parts:
         hasher.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).view(np.uint8).data)
     return np.frombuffer(hasher.digest(), WORD)

@@ -7,7 +7,7 @@ devices of another client go through the host.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from shardwise.compiler.shardings.mesh import Mesh, device_grid
 from shardwise.compiler.shardings.refine import common_mesh
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.execute.block_plan import plan_blocks
-from shardwise.execute.exchange import exchange
+from shardwise.lazy import lazy_module
 from shardwise.runtime.array import (
     ArrayImpl,
     array_signature,
@@ -34,6 +34,11 @@ from shardwise.runtime.array import (
 from shardwise.runtime.box import Box
 from shardwise.runtime.process_sets import process_sets
 from shardwise.runtime.sharding import NamedSharding, Sharding, explicit_sharding, mesh_of
+
+if TYPE_CHECKING:
+    from shardwise.execute import exchange
+else:  # only programs of several processes use it
+    exchange = lazy_module("shardwise.execute.exchange")
 
 
 def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
@@ -81,7 +86,7 @@ def _computed_from(operand: ArrayImpl, array: ArrayImpl) -> ArrayImpl:
 def _transfer_between_processes(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     """Transfer an array whose devices, or those of `sharding`, belong to several processes."""
     if array.sharding.devices[0].client is sharding.devices[0].client:
-        return exchange(array, sharding)
+        return exchange.exchange(array, sharding)
     if not array.is_readable:
         raise ValueError(
             f"cannot transfer this {array.type} in {array.sharding} to {sharding}: the devices are of different "
