@@ -68,7 +68,8 @@ def autoshard(
         HardwareError: if the hardware is not known.
         ValueError: if more than one of `devices`, `mesh` and `count` is given, or `count` without `hardware`; if the
             step has static arguments, or keyword parameters other than those of a pipelined step; when called, if the
-            mesh has Explicit axes, or if constraints in the step are on a mesh of another size.
+            mesh has Explicit axes, if constraints in the step are on a mesh of another size, or if no number of
+            microbatches divides the batch.
         AutoshardError: when called, if no plan fits in memory. It names the number of devices on which one would.
 
     Example:
@@ -115,6 +116,11 @@ def autoshard(
         limit = memory_limit_of(chip) if memory_limit is None else memory_limit
         search = VariantSearch(source, chip, limit, stages, microbatches)
         alternatives = search.run(size, None if found is None else found.abstract)
+        if not alternatives:
+            raise ValueError(
+                f"autoshard: on {size} devices, no number of microbatches divides the rows of the batch evenly. Change "
+                "the size of the batch, or pass other numbers of `stages` or `microbatches`."
+            )
         best = alternatives[0]
         if not best.fits:
             raise _does_not_fit(search, best, size, may_grow=found is None)
@@ -206,7 +212,7 @@ def _smallest_count(search: VariantSearch, count: int) -> Alternative | None:
     """Return the best plan on the smallest number of devices, by doubling, on which one fits; None if none does."""
     for _ in range(_LARGER):
         count *= 2
-        best = search.run(count, None, MAX_EQUATIONS / _LARGER)[0]
-        if best.fits:
-            return best
+        alternatives = search.run(count, None, MAX_EQUATIONS / _LARGER)
+        if not alternatives or alternatives[0].fits:
+            return alternatives[0] if alternatives else None
     return None

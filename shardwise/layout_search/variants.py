@@ -69,7 +69,10 @@ def is_pipelined(step: Callable[..., Any]) -> bool:
     Raises:
         ValueError: if it has one of them only, or others that have no default.
     """
-    parameters = inspect.signature(step).parameters.values()
+    try:
+        parameters = inspect.signature(step).parameters.values()
+    except (TypeError, ValueError):  # the callable has no signature
+        return False
     required = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     if not required:
         return False
@@ -109,7 +112,7 @@ class VariantSearch:
         self._tables = IdentityCache()
 
     def run(self, count: int, mesh: AbstractMesh | None, effort: float = MAX_EQUATIONS) -> list[Alternative]:
-        """Return all alternatives, the best first.
+        """Return all alternatives, the best first; none if no number of microbatches divides the batch evenly.
 
         Args:
             count: the number of devices.
@@ -121,6 +124,8 @@ class VariantSearch:
         else:
             meshes = [mesh] if mesh is not None else mesh_shapes(count, self.chip)
             evaluators = [self._searched(PLAIN, meshes, effort)]
+        if not evaluators:
+            return []
         best = min(evaluators, key=lambda evaluator: evaluator.best.order)
         for remat in REMAT:
             alternatives = _ranked(evaluators)
@@ -192,9 +197,7 @@ class VariantSearch:
         }
         starts = [_inner_axis_in_node(meshes, self.chip) for meshes in shapes.values() if meshes]
         if not starts:
-            raise ValueError(
-                f"autoshard: no number of microbatches divides the {rows} rows of the batch evenly on {count} devices"
-            )
+            return []
         middle = starts[len(starts) // 2]
         for shape in starts if len(starts) <= _ALL_STAGES else [middle]:
             attempt(shape, first_number(shape))

@@ -7,6 +7,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise.errors import AutoshardError
 from shardwise.parallel import pipeline
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -81,6 +82,24 @@ def test_stages_divide_the_layers_and_the_best_is_the_fastest():
 
 
 @pytest.mark.slow
+def test_a_pipeline_that_does_not_fit_is_an_error_with_a_larger_one():
+    with pytest.raises(AutoshardError, match=r"no plan of `step` fits in 6\.0 kB") as caught:
+        sw.autoshard(step, hardware="h100", count=2, memory_limit=6_000)(*types())
+    error = caught.value
+    assert error.least.peak_bytes > 6_000
+    assert error.larger is None or error.larger.peak_bytes <= 6_000
+
+
+@pytest.mark.slow
+def test_a_pipeline_fits_in_less_memory():
+    free = sw.autoshard(step, hardware="h100", count=4, stages=(1, 2))(*types())
+    limit = int(0.8 * free.peak_bytes)
+    limited = sw.autoshard(step, hardware="h100", count=4, stages=(1, 2), memory_limit=limit)(*types())
+    assert limited.peak_bytes <= limit
+    assert limited.plan.peak_bytes == pytest.approx(limited.peak_bytes, rel=0.01)  # it counts tables of schedules once
+
+
+@pytest.mark.slow
 def test_a_given_mesh_is_kept():
     mesh = sw.make_mesh((4, 2), ("stage", "data"))
     result = sw.autoshard(step, mesh=mesh)(*types())
@@ -98,5 +117,5 @@ def test_errors():
         sw.autoshard(on_one_device, stages=(2,))
     with pytest.raises(ValueError, match="needs an axis 'stage'"):
         sw.autoshard(step, mesh=AbstractMesh((8,), ("data",)))(*types())
-    with pytest.raises(ValueError, match="no number of microbatches divides the 32 rows"):
+    with pytest.raises(ValueError, match="on 8 devices, no number of microbatches divides the rows"):
         sw.autoshard(step, hardware="h100", count=8, microbatches=(5,))(*types())
