@@ -62,7 +62,7 @@ class Alternative:
         name: the strategy, in words.
         mesh: the mesh.
         layouts: the layout of each argument.
-        variant: how the step is traced: what it recomputes, and its pipeline.
+        variant: how the step is traced: recomputation and pipeline.
         bubble: the share of the time in which a device of a pipeline is idle.
         seconds: the predicted time of a call.
         wire_bytes: the bytes that each device sends in a call.

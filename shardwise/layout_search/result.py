@@ -161,7 +161,7 @@ class AutoSharding:
         best, name = self.best, function_name(self._jitted.function)
         limit = "" if self.memory_limit is None else f" of {human_bytes(self.memory_limit)}"
         remat = "" if self.remat == "none" else f", {_RECOMPUTED[self.remat]}"
-        pipeline = "" if self.microbatches is None else f", {self.stages} stages, {self.microbatches} microbatches"
+        pipeline = "" if self.microbatches is None else f", stages={self.stages}, microbatches={self.microbatches}"
         shown = self.alternatives[:_ROWS]
         columns = [column for column in _COLUMNS if column.is_shown is None or any(map(column.is_shown, shown))]
         rows = [[column.text(alternative) for column in columns] for alternative in shown]

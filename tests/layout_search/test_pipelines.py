@@ -67,7 +67,7 @@ def test_the_bubble_of_alternatives_is_that_of_their_schedule():
         ticks = alternative.variant.microbatches + 1
         assert alternative.bubble == pytest.approx(1 / ticks, rel=0.3)  # the rest of the time is outside the loops
     text = str(result)
-    assert "2 stages" in text and all(head in text for head in ("stages", "microbatches", "bubble"))
+    assert ", stages=2, microbatches=" in text and all(head in text for head in ("stages", "microbatches", "bubble"))
 
 
 @pytest.mark.slow
