@@ -49,6 +49,16 @@ def test_shards_keep_their_dtype(client, dtype, count):
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_, ml_dtypes.bfloat16, np.complex64])
+def test_elements_are_written_into_memory_of_a_device(client, dtype):
+    initial, device = np.zeros((2, 3), dtype), client.devices()[3]
+    buffers, memory = _jaxlib.put_writable(initial, device)
+    memory[:] = np.arange(6).reshape(2, 3).astype(dtype)
+    (shard,) = shards_to_numpy(buffers)
+    np.testing.assert_array_equal(shard, np.arange(6).reshape(2, 3).astype(dtype))
+    assert not initial.any()
+
+
 @pytest.mark.parametrize("count", [1, 8])
 def test_memory_kinds_of_devices(client, count):
     devices = client.devices()[:count]
