@@ -8,10 +8,10 @@ WORKERS ?= 2
 MINUTES ?= 20
 
 # The tests of what users reach. Those that do not compare with jax run in the environment without it, and all other tests
-# beside it. test_examples.py calls every public function.
+# beside it. test_examples.py calls every public function. test_quantized.py needs XLA's default emitters.
 USERS := tests/api tests/runtime tests/compiler/test_pipeline.py tests/compiler/lower tests/test_config.py \
-	tests/test_docs.py tests/test_examples.py tests/test_jaxlib.py tests/test_package.py tests/test_profiler.py \
-	tests/test_seeds.py
+	tests/nn/test_quantized.py tests/test_docs.py tests/test_examples.py tests/test_jaxlib.py tests/test_package.py \
+	tests/test_profiler.py tests/test_seeds.py
 
 # Environments are installed at the same time; the commands of a target run one after the other.
 MAKEFLAGS += --jobs=2
@@ -35,7 +35,8 @@ demo-processes: .venv/.demo-installed
 docs: .venv/.docs-installed
 	$(BIN)/python docs/site/build.py build/docs
 
-# Types are checked while the users' tests run; all other tests start when both have passed.
+# Types are checked while the users' tests run; all other tests start when both have passed. They use XLA's older emitters,
+# which compile in half the time; the users' tests and `make slow` use the default ones.
 test: test-all
 
 style: .venv/.checks-installed
@@ -53,7 +54,7 @@ test-users: style .venv-nojax/.checks-installed
 
 test-all: types test-users
 	@echo "All other tests, where jax is an oracle:"
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow" $(USERS:%=--only-with-jax=%)
+	XLA_FLAGS=--xla_cpu_use_fusion_emitters=false $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow" $(USERS:%=--only-with-jax=%)
 
 # The users' tests with the oldest and the newest supported jaxlib and those between, each where its Python is installed.
 test-versions:
