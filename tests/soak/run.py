@@ -61,6 +61,9 @@ class EventLog:
         with self._lock:
             print(line, file=self._file, flush=True)
 
+    def close(self) -> None:
+        self._file.close()
+
 
 class Launch:
     """A launcher, and what its processes print: their ids, by rank, and the losses."""
@@ -98,17 +101,18 @@ class Launch:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if found := re.match(r"\[\s*(\d+)\] pid (\d+)", line):
-                self.pids[int(found[1])] = int(found[2])
-                if found[1] == "0":
-                    self.starts, self.steps = self.starts + 1, 0
-                self._log.write("start", rank=int(found[1]), pid=int(found[2]))
-            elif found := re.match(r"\[\s*0\] step (\d+) loss (\S+)", line):
-                self._losses.setdefault(int(found[1]), set()).add(found[2])
-                self.steps += 1
-            elif line.startswith("shardwise launch:"):
-                self._log.write("launcher", text=line.strip())
+        with self.process.stdout as lines:
+            for line in lines:
+                if found := re.match(r"\[\s*(\d+)\] pid (\d+)", line):
+                    self.pids[int(found[1])] = int(found[2])
+                    if found[1] == "0":
+                        self.starts, self.steps = self.starts + 1, 0
+                    self._log.write("start", rank=int(found[1]), pid=int(found[2]))
+                elif found := re.match(r"\[\s*0\] step (\d+) loss (\S+)", line):
+                    self._losses.setdefault(int(found[1]), set()).add(found[2])
+                    self.steps += 1
+                elif line.startswith("shardwise launch:"):
+                    self._log.write("launcher", text=line.strip())
 
     def wait(self, seconds: float) -> int | None:
         """Return the exit code of the launcher, or None if it still runs after some seconds."""
@@ -246,7 +250,8 @@ def soak(options: argparse.Namespace) -> Totals:
             print(f"checkpoints and logs: {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    log.write("result", **vars(totals))
+        log.write("result", **vars(totals))
+        log.close()
     return totals
 
 
