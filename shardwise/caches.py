@@ -6,7 +6,8 @@ is created: a hit stays a lookup in a plain `functools.lru_cache` or dict.
 These tables are not registered. None of them refers to an array, a function or a program:
 
 - `ArrayType._interned`, `TraceSettings._interned` and `array_signature` intern values that are compared by identity.
-  Emptying them would make equal values differ.
+  Emptying them would make equal values differ. `Mesh._interned` and `PartitionSpec._interned` make equal meshes and
+  specs one object.
 - The caches of `_jaxlib` and of the compilation cache on disk hold facts about this machine.
 - The coefficient tables of the special functions (`_fit`, `_temme`) and the table of built-in chips hold constants.
 - `composed` keeps one set of parameter names for each function that it wraps, which lives as long as that function.

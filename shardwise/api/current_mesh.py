@@ -113,10 +113,10 @@ def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[AbstractMesh]:
     if not isinstance(mesh, AbstractMesh):
         raise TypeError(f"use_abstract_mesh needs an AbstractMesh, not {mesh!r}")
     current = mesh_context.mesh
-    if current is not None and current.size != mesh.size:
+    if current is not None and current.device_count != mesh.device_count:
         raise ValueError(
-            f"use_abstract_mesh cannot change the size of the current mesh: {current.abstract} has {current.size} "
-            f"devices, but {mesh} needs {mesh.size}"
+            f"use_abstract_mesh cannot change the size of the current mesh: {current.abstract} has "
+            f"{current.device_count} devices, but {mesh} needs {mesh.device_count}"
         )
     with enter_axes(mesh):
         yield mesh

@@ -26,7 +26,7 @@ def local_to_global(x: Any, dim: int | None, mesh: Mesh) -> Array:
     shards = _local_shards(device_put(x, NamedSharding(local_mesh, spec)))
     shape = list(type_of(x).shape)
     if dim is not None:
-        shape[dim] = shape[dim] // local_mesh.size * mesh.size
+        shape[dim] = shape[dim] // local_mesh.device_count * mesh.device_count
     return make_array_from_single_device_arrays(shape, NamedSharding(mesh, spec), shards)
 
 
@@ -36,7 +36,7 @@ def global_to_local(array: Array) -> Array:
     assert isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh)
     local_mesh = Mesh(sharding.local_devices, sharding.mesh.axis_names)
     shape = [
-        size if entry is None else size // sharding.mesh.size * local_mesh.size
+        size if entry is None else size // sharding.mesh.device_count * local_mesh.device_count
         for size, entry in zip(array.shape, (*sharding.spec, *[None] * array.ndim), strict=False)
     ]
     return make_array_from_single_device_arrays(shape, NamedSharding(local_mesh, sharding.spec), _local_shards(array))

@@ -124,7 +124,7 @@ def exchange(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
 
 def _signature(shard_shape: Shape, type: ArrayType, mesh: Mesh) -> Any:
     """Return the signature of the shards of all devices, concatenated along dim 0."""
-    shape = (shard_shape[0] * mesh.size, *shard_shape[1:]) if shard_shape else ()
+    shape = (shard_shape[0] * mesh.device_count, *shard_shape[1:]) if shard_shape else ()
     sharding = NamedSharding(mesh, PartitionSpec(AXIS) if shard_shape else PartitionSpec())
     return array_signature(ArrayType(shape, type.dtype), sharding, True)
 

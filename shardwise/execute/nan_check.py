@@ -58,7 +58,7 @@ def _find(
     elements = [_local_elements(array) for array in arrays if not array.is_deleted()]
     found = [any(map(check, elements)) for check in checks]
     mesh = process_mesh(tuple(devices))
-    if mesh.size == 1:
+    if mesh.device_count == 1:
         return found
     return [bool(column.any()) for column in gather_words(np.array(found, WORD), mesh).T]
 

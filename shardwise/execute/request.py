@@ -179,10 +179,10 @@ class Request:
             if not isinstance(sharding, NamedSharding) or isinstance(sharding.mesh, Mesh):
                 return sharding
             mesh = sharding.mesh
-            if mesh.size != len(devices):
+            if mesh.device_count != len(devices):
                 raise DeviceMismatchError(
                     f"compile: device_assignment has {len(devices)} devices, but `{self.program.name}` was lowered for "
-                    f"{mesh!r}, which has {mesh.size}"
+                    f"{mesh!r}, which has {mesh.device_count}"
                 )
             grid = Mesh(device_grid(devices, mesh.axis_sizes), mesh.axis_names, mesh.axis_types)
             return sharding.update(mesh=grid)
@@ -294,10 +294,12 @@ class Request:
                 "  Move arrays to one mesh or one device with `device_put` first."
             )
         for equation, mesh in meshes:
-            if isinstance(equation.op, Manual) and (target.mesh is None or target.mesh.size != mesh.size):
+            if isinstance(equation.op, Manual) and (
+                target.mesh is None or target.mesh.device_count != mesh.device_count
+            ):
                 raise ShardingError(
-                    f"shard_map at {equation.source} is over the AbstractMesh {mesh}, which needs {mesh.size} devices, "
-                    f"but the arguments of `{self.program.name}` are on {len(target.devices)}.\n"
+                    f"shard_map at {equation.source} is over the AbstractMesh {mesh}, which needs {mesh.device_count} "
+                    f"devices, but the arguments of `{self.program.name}` are on {len(target.devices)}.\n"
                     "  Put an argument on a mesh of these sizes with `device_put`, or pass a Mesh to shard_map."
                 )
         return target
@@ -305,11 +307,11 @@ class Request:
     def _check_size(self, requests: Sequence[tuple[str, Sharding | Mesh]], mesh: AbstractMesh) -> None:
         """Raise an error if something needs another number of devices than the mesh of `use_abstract_mesh` has."""
         for source, where in requests:
-            size = where.size if isinstance(where, Mesh) else where.num_devices
-            if size != mesh.size:
+            size = where.device_count if isinstance(where, Mesh) else where.num_devices
+            if size != mesh.device_count:
                 raise DeviceMismatchError(
                     f"`{self.program.name}`, called at {user_source()}, is in `use_abstract_mesh` of {mesh!r}, which "
-                    f"has {mesh.size} devices, but {source} needs {size}: {where}. Use shardings on that mesh."
+                    f"has {mesh.device_count} devices, but {source} needs {size}: {where}. Use shardings on that mesh."
                 )
 
 

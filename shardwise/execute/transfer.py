@@ -70,7 +70,7 @@ def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
         return _transfer_between_processes(array, sharding)
     if array.sharding.devices[0].client is not sharding.devices[0].client:
         array.block_until_ready()  # the copy through the host waits in XLA
-    if source_mesh is not None and target_mesh is not None and source_mesh.size == target_mesh.size:
+    if source_mesh is not None and target_mesh is not None and source_mesh.device_count == target_mesh.device_count:
         mesh = _mesh_over(source_mesh.flat_devices, target_mesh)
         if common_mesh((source_mesh, mesh)) is not None:
             resharded = transfer(array, NamedSharding(mesh, spec_of(sharding.pin(shape).layout)))

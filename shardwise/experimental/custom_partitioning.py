@@ -368,7 +368,7 @@ class _UserPartition:
 
     def _user_mesh(self, context: LocalContext) -> Mesh | AbstractMesh:
         """Return the mesh for the callback: the user's, if it has the same devices, else that of the partitioner."""
-        if self.mesh is None or self.mesh.size != context.mesh.size:
+        if self.mesh is None or self.mesh.device_count != context.mesh.device_count:
             return context.mesh
         sub_axes = sub_axes_of(self.mesh.abstract, context.mesh)
         fits = all(context.mesh.extent(sub_axes[axis]) == size for axis, size in self.mesh.shape.items())

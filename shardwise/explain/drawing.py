@@ -19,10 +19,10 @@ _WIDTH = 1000.0  # of charts, in SVG units; the page stretches them
 
 def draw_mesh(mesh: AbstractMesh) -> str:
     """Return the devices as a grid, the first axis down and the others across; "" if they are one or too many."""
-    if not mesh.axis_names or mesh.size > _MAX_CELLS**2:
+    if not mesh.axis_names or mesh.device_count > _MAX_CELLS**2:
         return ""
     rows = mesh.axis_sizes[0] if len(mesh.axis_sizes) > 1 else 1
-    columns = mesh.size // rows
+    columns = mesh.device_count // rows
     if columns > 2 * _MAX_CELLS or rows > _MAX_CELLS:
         return ""
     cell, left, top = (28 if columns <= _MAX_CELLS else 20), 22, 18
@@ -31,10 +31,10 @@ def draw_mesh(mesh: AbstractMesh) -> str:
     if rows > 1:
         middle = top + rows * cell / 2
         parts.append(f'<g transform="rotate(-90 8 {middle})">{_text(8, middle, names[0], "name")}</g>')
-    for device in range(mesh.size):
+    for device in range(mesh.device_count):
         x, y = left + device % columns * cell, top + device // columns * cell
         parts.append(_cell(x, y, cell - 3, cell - 3, [device], device_text([device]), f"device {device}"))
-    return _svg(left + columns * cell, top + rows * cell, parts, f"mesh of {mesh.size} devices: {mesh}")
+    return _svg(left + columns * cell, top + rows * cell, parts, f"mesh of {mesh.device_count} devices: {mesh}")
 
 
 def draw_layout(shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh) -> str:

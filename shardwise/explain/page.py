@@ -38,7 +38,7 @@ def _section(title: str, body: str) -> str:
 
 
 def _head(report: Report, advice: Sequence[str]) -> str:
-    where = f"mesh {report.mesh}: {report.mesh.size} devices" if report.mesh.axis_names else "one device"
+    where = f"mesh {report.mesh}: {report.mesh.device_count} devices" if report.mesh.axis_names else "one device"
     share = 100 * report.peak_bytes / report.chip.memory
     memory_share = (
         f"{share:.0f}% of {human_bytes(report.chip.memory)}" if share >= 1 else f"of {human_bytes(report.chip.memory)}"

@@ -47,7 +47,7 @@ class SweepRow:
     @property
     def devices(self) -> int:
         """The number of devices."""
-        return self.run.plan.mesh.size if self.run is not None else 0
+        return self.run.plan.mesh.device_count if self.run is not None else 0
 
     def label(self, name: str) -> str:
         """Return the value of a variable as text."""

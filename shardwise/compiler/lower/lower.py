@@ -55,7 +55,7 @@ def lower(local: LocalProgram, donated: Sequence[bool] = (), platform: str = "cp
         f"{tables}module @{name} {{\n  func.func public @main({heads}) -> ({types}) {{\n    {body}\n"
         f"    return{' ' if names else ''}{names}{' : ' if types else ''}{types}\n  }}\n}}\n"
     )
-    return StableHlo(text, local.mesh.size, aliases, tuple(builder.callbacks))
+    return StableHlo(text, local.mesh.device_count, aliases, tuple(builder.callbacks))
 
 
 def _aliases(program: Program, donated: Sequence[bool]) -> dict[int, int]:

@@ -32,7 +32,7 @@ def simulate(local: LocalProgram, args: Sequence[NumpyArray]) -> tuple[NumpyArra
 def _run(program: Program, mesh: AbstractMesh, args: Sequence[list[NumpyArray]]) -> list[list[NumpyArray]]:
     """Return the outputs of a program on all devices. A value is the list of its shards, one per device."""
     env: dict[Value, list[NumpyArray]] = dict(zip(program.inputs, args, strict=True))
-    devices = range(mesh.size)
+    devices = range(mesh.device_count)
     for equation in program.equations:
         op = equation.op
         operands = [env[value] for value in equation.inputs]
@@ -40,7 +40,7 @@ def _run(program: Program, mesh: AbstractMesh, args: Sequence[list[NumpyArray]])
             exchanged = op.exchange(mesh, *(operands or [[]]))
             results: list[Any] = [exchanged] if op.single else exchanged
         elif isinstance(op, Control):
-            results = op.interpret(lambda n, args, op=op: _run(op.programs[n], mesh, args), operands, mesh.size)  # type: ignore[misc]
+            results = op.interpret(lambda n, args, op=op: _run(op.programs[n], mesh, args), operands, mesh.device_count)  # type: ignore[misc]
         else:
             by_device = [op.reference(*(shards[device] for shards in operands)) for device in devices]
             results = [by_device] if op.single else list(map(list, zip(*by_device, strict=True)))

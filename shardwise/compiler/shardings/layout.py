@@ -64,7 +64,7 @@ class Layout:
                 slice(min(int(start[device]), limit), min(int(start[device]) + size, limit))
                 for start, size, limit in zip(starts, shard_shape, shape, strict=True)
             )
-            for device in range(mesh.size)
+            for device in range(mesh.device_count)
         ]
 
     def __str__(self) -> str:

@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property
 from typing import Any, ClassVar, final
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -126,7 +127,8 @@ class AbstractMesh(_MeshAxes):
             raise ShardingError(f"mesh axis sizes must be at least 1, not {self.axis_sizes}")
         self.axis_types = _axis_types(axis_types, self.axis_names)
         self.shape = dict(zip(self.axis_names, self.axis_sizes, strict=True))
-        self.size = math.prod(self.axis_sizes)
+        self.device_count = math.prod(self.axis_sizes)  # a program on a mesh without axes runs on one device
+        self.size = self.device_count if self.axis_names else 0
 
     @property
     def abstract(self) -> "AbstractMesh":
@@ -190,8 +192,8 @@ class AbstractMesh(_MeshAxes):
 
     def coordinates(self, axes: Sequence[str]) -> np.ndarray[Any, Any]:
         """Return the position of every device along `axes` together (first axis major), in device order."""
-        grid = np.indices(self.axis_sizes).reshape(len(self.axis_sizes), self.size)
-        position = np.zeros(self.size, np.int64)
+        grid = np.indices(self.axis_sizes).reshape(len(self.axis_sizes), self.device_count)
+        position = np.zeros(self.device_count, np.int64)
         for axis in axes:
             position = position * self.shape[axis] + grid[self.axis_names.index(axis)]
         return position
@@ -206,7 +208,7 @@ class AbstractMesh(_MeshAxes):
         """
         rest = [axis for axis in self.axis_names if axis not in axes]
         order = [self.axis_names.index(axis) for axis in (*rest, *axes)]
-        groups = np.arange(self.size).reshape(self.axis_sizes).transpose(order).reshape(-1, self.extent(axes))
+        groups = np.arange(self.device_count).reshape(self.axis_sizes).transpose(order).reshape(-1, self.extent(axes))
         if parts is None:
             return groups
         size = max(map(len, parts))
@@ -361,7 +363,8 @@ def mesh_of_types(mesh: "Mesh | AbstractMesh") -> "Mesh | AbstractMesh":
 class Mesh(_MeshAxes, ContextDecorator):
     """A grid of devices with named axes.
 
-    `with mesh:` makes it the current mesh of this thread, on which bare PartitionSpecs are interpreted.
+    `with mesh:` makes it the current mesh of this thread, on which bare PartitionSpecs are interpreted. Equal meshes
+    are one object.
 
     Args:
         devices: an array of devices with one dim per axis. A flat list for several axes is reshaped, with a warning.
@@ -378,12 +381,18 @@ class Mesh(_MeshAxes, ContextDecorator):
         {'data': 2, 'model': 2}
     """
 
-    def __init__(
-        self,
+    abstract: AbstractMesh
+    devices: np.ndarray[Any, Any]
+
+    _interned: ClassVar[WeakValueDictionary[tuple[Any, ...], "Mesh"]] = WeakValueDictionary()
+
+    def __new__(
+        cls,
         devices: Any,
         axis_names: str | Sequence[str],
         axis_types: AxisType | Sequence[AxisType] | None = None,
-    ):
+    ) -> "Mesh":
+        self = super().__new__(cls)
         names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
         grid = np.array(devices, dtype=object)  # a copy: the mesh's own is frozen below
         if grid.ndim == 1 and len(names) > 1:
@@ -407,6 +416,16 @@ class Mesh(_MeshAxes, ContextDecorator):
 
         self.axis_names = self.abstract.axis_names
         self.axis_types = self.abstract.axis_types
+        return cls._interned.setdefault(self._key, self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Mesh, (self.devices, self.axis_names, self.axis_types)
+
+    def __copy__(self) -> "Mesh":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Mesh":
+        return self
 
     @property
     def axis_sizes(self) -> tuple[int, ...]:
@@ -453,6 +472,10 @@ class Mesh(_MeshAxes, ContextDecorator):
         return self.abstract.size
 
     @property
+    def device_count(self) -> int:
+        return self.abstract.device_count
+
+    @property
     def empty(self) -> bool:
         return self.abstract.empty
 
@@ -470,7 +493,7 @@ class Mesh(_MeshAxes, ContextDecorator):
     @property
     def is_multi_process(self) -> bool:
         """Whether the devices belong to several processes, or to another process than this one."""
-        return len(self.local_devices) != self.size
+        return len(self.local_devices) != self.device_count
 
     @cached_property
     def local_mesh(self) -> "Mesh":
@@ -541,5 +564,5 @@ EMPTY_MESH = Mesh(np.empty((), object), ())  # the current mesh where none is se
 @registered_cache(maxsize=256)
 def absent_mesh(mesh: AbstractMesh) -> Mesh:
     """Return a mesh of placeholder devices: programs can be planned and lowered for it, but not run."""
-    absent = [AbsentDevice(number) for number in range(mesh.size)]
+    absent = [AbsentDevice(number) for number in range(mesh.device_count)]
     return Mesh(device_grid(absent, mesh.axis_sizes), mesh.axis_names, mesh.axis_types)

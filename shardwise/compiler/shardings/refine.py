@@ -55,7 +55,7 @@ def _split_for(mesh: Mesh, part: AbstractMesh) -> Mesh | None:
             if inside:
                 sizes[axis] = high // max(inside)
         if not sizes:
-            return mesh if part.size == mesh.size else None
+            return mesh if part.device_count == mesh.device_count else None
         mesh = mesh.with_axes(split_mesh(mesh.abstract, sizes))
 
 

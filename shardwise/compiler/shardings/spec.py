@@ -1,7 +1,7 @@
 """PartitionSpec: the mesh axes along which each dim of an array is sharded, as users write them."""
 
 from collections.abc import Iterable
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from shardwise.compiler.shardings.layout import Layout, Pin, partial_sums
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -26,7 +26,7 @@ UNCONSTRAINED = Unconstrained()
 class PartitionSpec(tuple[Any, ...]):
     """The mesh axes along which each dim of an array is sharded.
 
-    A tuple with one name is equivalent to the name, and an empty tuple to None.
+    A tuple with one name is equivalent to the name, and an empty tuple to None. Equal specs are one object.
 
     Args:
         *entries: one entry per dim: None if the dim is not sharded, an axis name, a tuple of axis names (the first is
@@ -50,6 +50,8 @@ class PartitionSpec(tuple[Any, ...]):
     unreduced: frozenset[str]
     reduced: frozenset[str]
 
+    _interned: ClassVar[dict[tuple[Any, ...], "PartitionSpec"]] = {}
+
     def __init_subclass__(cls, **keywords: Any) -> None:
         raise TypeError(f"PartitionSpec cannot be subclassed, as by {cls.__name__}")
 
@@ -72,7 +74,7 @@ class PartitionSpec(tuple[Any, ...]):
             raise ShardingError(
                 f"{self} uses axis {twice[0]!r} twice: an axis shards a dim, or is unreduced, or reduced."
             )
-        return self
+        return cls._interned.setdefault((tuple(normalized), self.unreduced, self.reduced), self)
 
     def __repr__(self) -> str:
         sums = [

@@ -1,11 +1,15 @@
 """Meshes: coordinates and groups of devices, computed another way, and errors."""
 
+import copy
+import gc
 import itertools
+import pickle
+import weakref
 
 import numpy as np
 import pytest
 
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, absent_mesh
 from shardwise.errors import ShardingError
 
 MESHES = [AbstractMesh((), ()), AbstractMesh((3,), ("a",)), AbstractMesh((4, 2), "ab"), AbstractMesh((2, 3, 2), "abc")]
@@ -35,7 +39,7 @@ def test_groups_differ_only_along_their_axes_and_are_in_order(mesh):
     where = places(mesh)
     for axes in axes_of(mesh):
         groups = mesh.groups(axes).tolist()
-        assert sorted(itertools.chain(*groups)) == list(range(mesh.size))
+        assert sorted(itertools.chain(*groups)) == list(range(mesh.device_count))
         for group in groups:
             rest = [{axis: where[device][axis] for axis in mesh.axis_names if axis not in axes} for device in group]
             assert rest == [rest[0]] * len(group)
@@ -112,6 +116,28 @@ class TestDevices:
         assert mesh != Mesh(devices[::-1], "a")
         assert mesh != Mesh(devices, "b")
         assert mesh != mesh.abstract
+
+    def test_equal_meshes_are_one_object(self):
+        devices = [Device() for _ in range(4)]
+        mesh = Mesh(devices, "a")
+        assert Mesh(np.array(devices), ("a",)) is mesh
+        assert Mesh(devices, "a", AxisType.Explicit) is not mesh
+        assert copy.copy(mesh) is mesh and copy.deepcopy({"mesh": mesh})["mesh"] is mesh
+
+    def test_a_mesh_that_nobody_refers_to_is_freed(self):
+        devices = [Device() for _ in range(2)]
+        freed = weakref.ref(Mesh(devices, "a"))
+        gc.collect()
+        assert freed() is None
+
+    def test_a_mesh_of_placeholders_pickles(self):
+        mesh = absent_mesh(AbstractMesh((2, 3), ("a", "b")))
+        assert pickle.loads(pickle.dumps(mesh)) is mesh
+
+    def test_a_mesh_without_axes_has_no_devices(self):
+        mesh = Mesh(np.empty((), object), ())
+        assert mesh.empty and mesh.abstract.empty
+        assert mesh.size == mesh.abstract.size == 0
 
     def test_the_array_of_devices_is_read_only(self):
         grid = np.array([Device(), Device()])

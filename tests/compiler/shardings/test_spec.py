@@ -123,5 +123,14 @@ def test_specs_are_tuples_that_print_and_pickle():
     assert type(again) is PartitionSpec
 
 
+def test_equal_specs_are_one_object():
+    spec = P(None, "data", ("model", "x"))
+    assert P((), ("data",), ["model", "x"]) is spec
+    assert P(None, "data") + P(("model", "x")) is spec
+    assert pickle.loads(pickle.dumps(spec)) is spec
+    assert P("data", unreduced={"model"}) is P("data", unreduced=["model"])
+    assert P("data", unreduced={"model"}) is not P("data", reduced={"model"})
+
+
 def test_unconstrained_is_one_object_after_pickling():
     assert pickle.loads(pickle.dumps(P(UNCONSTRAINED, "data"))) == P(UNCONSTRAINED, "data")

@@ -40,7 +40,7 @@ def _exchange_in_groups(
     mesh: AbstractMesh, axes: tuple[str, ...], groups: Groups | None, shards: Sequence[NumpyArray], exchange: Any
 ) -> list[NumpyArray]:
     """Apply `exchange`, from a list of shards to a list of shards, to every group of devices along `axes`."""
-    out: list[Any] = [None] * mesh.size
+    out: list[Any] = [None] * mesh.device_count
     for row in mesh.groups(axes, groups):
         group = row[row >= 0]
         for device, shard in zip(group, exchange([shards[device] for device in group]), strict=True):
@@ -252,9 +252,9 @@ class Permute(CollectivePermute):
         def ranks(axes: tuple[str, ...], free: tuple[str, ...]) -> NumpyArray:
             return mesh.coordinates((*axes, *(axis for axis in free if axis not in axes), *others))
 
-        source_of = np.empty(mesh.size, np.int64)
-        source_of[ranks(self.before, self.after)] = np.arange(mesh.size)
-        return np.stack([source_of[ranks(self.after, self.before)], np.arange(mesh.size)], 1)
+        source_of = np.empty(mesh.device_count, np.int64)
+        source_of[ranks(self.before, self.after)] = np.arange(mesh.device_count)
+        return np.stack([source_of[ranks(self.after, self.before)], np.arange(mesh.device_count)], 1)
 
 
 @final

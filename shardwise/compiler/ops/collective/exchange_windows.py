@@ -81,7 +81,7 @@ class ExchangeWindows(Collective):
         return sum(Window(*window).width for window in self.windows)
 
     def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
-        out: list[Any] = [None] * mesh.size
+        out: list[Any] = [None] * mesh.device_count
         for group in mesh.groups(self.axes):
             operands = [np.moveaxis(shards[device], self.dim, 0) for device in group]
             for k, device in enumerate(group):

@@ -167,7 +167,7 @@ class CallOnce(Collective):
 
     def exchange(self, mesh: AbstractMesh, *operands: Sequence[NumpyArray]) -> Any:
         present = [shards for shards in operands if len(shards)]
-        out: list[list[Any]] = [[None] * mesh.size for _ in self.callback.results]
+        out: list[list[Any]] = [[None] * mesh.device_count for _ in self.callback.results]
         for group in mesh.groups(self.axes):
             results = self.callback.reference(*(shards[group[0]] for shards in present))
             for device in group:

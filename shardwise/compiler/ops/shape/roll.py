@@ -112,7 +112,7 @@ class Rotate(Collective):
         return x
 
     def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
-        out: list[Any] = [None] * mesh.size
+        out: list[Any] = [None] * mesh.device_count
         for group in mesh.groups(self.axes):
             array = np.concatenate([shards[device] for device in group], self.dim)
             rolled = np.split(np.roll(array, self.by, self.dim), self.count, self.dim)
