@@ -3,7 +3,6 @@
 import dis
 import os
 import sys
-import sysconfig
 import warnings
 from pathlib import Path
 from types import FrameType
@@ -13,7 +12,11 @@ _IMPORT_FROM = dis.opmap["IMPORT_FROM"]  # the instruction of `from module impor
 
 
 # Code in these folders is not the user's: a model made with Flax is cited where the user calls it.
-library_folders = ["<frozen ", *{sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "scripts")}]
+library_folders = [
+    "<frozen ",
+    os.path.join(sys.prefix, "Scripts" if os.name == "nt" else "bin", ""),  # programs that packages install
+    *(path + os.sep for path in sys.path if path.endswith(("site-packages", "dist-packages"))),
+]
 
 
 def skip_folder(path: str) -> None:

@@ -1,7 +1,6 @@
 """Named axes as types see them: whether a value varies, is unreduced or is reduced along an axis of shard_map."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from shardwise import tree
@@ -11,6 +10,9 @@ from shardwise.compiler.ops.collective.collectives import Groups
 from shardwise.compiler.ops.collective.named import PReduced, PUnreduced, PVary
 from shardwise.compiler.shardings.mesh import AbstractMesh, mesh_context, mesh_of_types
 from shardwise.errors import UnboundAxisError
+from shardwise.lazy import lazy_module
+
+difflib = lazy_module("difflib")
 
 _T = TypeVar("_T")
 
@@ -144,7 +146,7 @@ def bound_axis_sizes(function: str, axis_name: Any) -> dict[Any, int]:
     for name in names:
         if name not in bound:
             listed = f"The bound names are: {', '.join(map(repr, bound))}." if bound else "No axis name is bound."
-            if near := get_close_matches(str(name), [other for other in bound if isinstance(other, str)], 1):
+            if near := difflib.get_close_matches(str(name), [other for other in bound if isinstance(other, str)], 1):
                 listed = f"Did you mean {near[0]!r}? {listed}"
             raise UnboundAxisError(
                 f"unbound axis name {name!r}. {listed} `vmap(fun, axis_name={name!r})` binds a name in `fun`, and "

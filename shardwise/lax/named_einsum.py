@@ -3,11 +3,11 @@
 import operator
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.collective.named_dot import NamedDot
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.reduce.sum import Sum
@@ -104,7 +104,7 @@ def xeinsum(spec: str, *operands: Any) -> Array:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class _Term:
     """A term of an equation: a letter for each dim, and the names of axes."""
 

@@ -20,6 +20,7 @@ from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled
 from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
 from shardwise.compiler.arrays.reductions import sum
 from shardwise.compiler.dtypes import DType
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
@@ -133,7 +134,7 @@ def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> t
 
 
 @final
-@dataclass(frozen=True)
+@record
 class _Equation:
     """The names of the dims of each operand and of the result, one letter per dim."""
 
@@ -284,7 +285,7 @@ def _transposed(term: _Term, names: Names) -> Any:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class _Contraction:
     """Products and sums of terms, with the options of `contract`."""
 

@@ -4,7 +4,6 @@ numpy prints the first and last few elements along each dim of a large array. `_
 small array, with one unused element for each ellipsis: numpy prints both arrays the same.
 """
 
-import html
 import itertools
 import math
 from collections.abc import Sequence
@@ -13,8 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.lazy import lazy_module
 from shardwise.runtime.box import Box, Span, box_of, box_text
 from shardwise.runtime.sharding import Sharding
+
+html = lazy_module("html")
 
 MAX_SHARDS = 8  # shards that are shown of an array with shards on other processes
 

@@ -1,11 +1,12 @@
 """Layouts in memory: how the elements of an array are ordered on a device. Arrays have the default one, row-major."""
 
-from dataclasses import dataclass
 from typing import Any, final
+
+from shardwise.compiler.ir.record import record
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Layout:
     """The order of the dims of an array in memory.
 
@@ -23,7 +24,7 @@ class Layout:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Format:
     """A layout in memory and a sharding.
 

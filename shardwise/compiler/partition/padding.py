@@ -9,7 +9,6 @@ that reduces along a padded dim needs the neutral element of the reduction there
 
 import math
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
@@ -29,6 +28,9 @@ from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.lazy import lazy_module
+
+fractions = lazy_module("fractions")
 
 Fills = tuple[Any, ...]  # for each dim, its fill
 ClassGroup = dict[int, int]  # for each padding class of a group, its number of elements per unit of the group
@@ -80,7 +82,9 @@ class Padding:
         for factor, led_dims in uneven_leading_factors(rule, choice, self.mesh).items():
             size, shards = rule.sizes[factor], led_dims[0].shards
             class_sizes = {
-                Fraction(self._class_size(values[led.number], led.dim) * size, values[led.number].type.shape[led.dim])
+                fractions.Fraction(
+                    self._class_size(values[led.number], led.dim) * size, values[led.number].type.shape[led.dim]
+                )
                 for led in led_dims
             }
             class_size = class_sizes.pop()

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, final
 
 from shardwise.compiler.ir.program import Equation, Reason, Source, Value
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.layout import Layout
@@ -13,7 +14,7 @@ from shardwise.compiler.trace.provenance import provenance
 
 
 @final
-@dataclass(frozen=True)
+@record
 class OpSite:
     """An op at a line of the user's program.
 
@@ -55,7 +56,7 @@ class OpSite:
 Site = OpSite | str  # an op, or the label of an input or output of the program
 
 
-@dataclass(frozen=True)
+@record
 class Conversion(Reason):
     """A consumer needs a value in another layout or with other padding.
 
@@ -75,7 +76,7 @@ class Conversion(Reason):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Reshard(Conversion):
     """A consumer needs a value in another layout.
 
@@ -108,7 +109,7 @@ class Reshard(Conversion):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Repad(Conversion):
     """A consumer needs an unevenly sharded value with shards of another size along `dim`."""
 
@@ -124,7 +125,7 @@ class Repad(Conversion):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Exchange(Reason):
     """An op needs elements of other shards along mesh axes, such as the halo of a convolution."""
 
@@ -136,7 +137,7 @@ class Exchange(Reason):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Masking(Reason):
     """An op reduces along a padded dim: the padding must hold the neutral element of the reduction."""
 
@@ -149,7 +150,7 @@ class Masking(Reason):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class UserCollective(Reason):
     """The user wrote the collective in a manual region, or it is the derivative of one that the user wrote."""
 

@@ -14,10 +14,10 @@ attention, memory and links. They should be measured on the chip, and are never 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.dtypes import DType
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _TILES = ((128, 256), (256, 128), (128, 128))  # the shapes of output tiles of large products
@@ -27,7 +27,7 @@ _SPLITS = (1, 2, 4, 8, 16, 32)  # parts of k that are computed on different core
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Link:
     """A link between devices: bytes per second that one device sends, and seconds of latency per hop."""
 
@@ -36,7 +36,7 @@ class Link:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Chip:
     """The figures of one device.
 

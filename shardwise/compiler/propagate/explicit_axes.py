@@ -9,10 +9,10 @@ axis may be Explicit for some values, which are typed along it, and Auto for the
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, State, replicated_candidate
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.explicit import ExplicitSharding
@@ -24,7 +24,7 @@ TYPED_RESULT = "the type of the result"  # the reason of the pin of an output, f
 
 
 @final
-@dataclass(frozen=True)
+@record
 class TypedAxis:
     """A mesh axis along which the types of values decide.
 

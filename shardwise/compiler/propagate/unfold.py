@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.collective.named import Named
 from shardwise.compiler.ops.control.control import Control, Endpoint
 from shardwise.compiler.ops.control.manual import Manual
@@ -25,7 +26,7 @@ class BoundarySlot(NamedTuple):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class RegionBoundary:
     """For each operand, result, entry and exit of a control op, its slot in a boundary equation."""
 

@@ -4,10 +4,13 @@
 """
 
 from collections.abc import Callable
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+from shardwise.lazy import lazy_module
+
+html = lazy_module("html")
 
 
 class _Renderers:
@@ -38,6 +41,5 @@ class HtmlReport:
     def _repr_html_(self) -> str:
         """Return the page in an iframe, so that its style does not affect the notebook."""
         frame = "width:100%;height:720px;border:1px solid #8884;border-radius:8px"
-        return (
-            f'<iframe title="plan of {escape(self.name)}" style="{frame}" srcdoc="{escape(self.to_html())}"></iframe>'
-        )
+        title, page = html.escape(self.name), html.escape(self.to_html())
+        return f'<iframe title="plan of {title}" style="{frame}" srcdoc="{page}"></iframe>'
