@@ -211,13 +211,14 @@ class Attempt:
         return self._failed_exit() is not None or self._only_lost_processes_run()
 
     def _only_lost_processes_run(self) -> bool:
-        """Return whether all processes that run have counted as lost for the grace period.
+        """Return whether all processes that run have been lost or stopped for the grace period.
 
-        The others have ended without an error, as they do if a process is stopped after its last step.
+        The others have ended without an error, as they do if a process is stopped after its last step. The coordinator
+        does not miss a process that is stopped after it has left.
         """
-        lost = {} if self._coordinator is None else self._coordinator.failures
+        lost = set() if self._coordinator is None else self._coordinator.failures.keys()
         running = set(self._workers.running)
-        if not running or not self._workers.exits or not lost.keys() >= running:
+        if not running or not self._workers.exits or not lost | set(self._workers.stopped) >= running:
             self._lost_since = None
         elif self._lost_since is None:
             self._lost_since = time.monotonic()
@@ -247,6 +248,9 @@ class Attempt:
         first = next(iter(self._coordinator.failures.values()), None) if self._coordinator is not None else None
         if first is None:
             exit = self._failed_exit()
+            if exit is None and self._workers.stopped:
+                reason = "a signal such as SIGSTOP has stopped it, and all others have ended"
+                return LaunchFailure(self._workers.stopped[0], reason, "", 1)
             return None if exit is None else self._describe(exit, None)
         exit = next((exit for exit in self.exits if exit.rank == first.rank), None)
         if exit is not None and (self._first_signal is None or exit.seconds < self._first_signal):

@@ -63,6 +63,12 @@ class Workers:
         """The ranks of the processes that run."""
         return list(self._running)
 
+    @property
+    def stopped(self) -> list[int]:
+        """The ranks of the processes that a signal has stopped, as SIGSTOP does."""
+        options = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return [rank for rank, process in self._running.items() if os.waitid(os.P_PID, process.pid, options)]
+
     def start(self, rank: int, command: Sequence[str], variables: Mapping[str, str], restart: int) -> None:
         """Start a process.
 

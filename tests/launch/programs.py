@@ -105,6 +105,14 @@ def kill_self(folder):
     sleep(folder)
 
 
+def stop_self(folder):
+    """Process 1 stops itself; the others end."""
+    if RANK == 1:
+        note_pid(folder)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        print("continued")
+
+
 def fail_once(folder):
     """Fail on process 1 at the first start only."""
     with open(Path(folder, f"starts{RANK}"), "a") as file:

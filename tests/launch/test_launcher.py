@@ -263,6 +263,28 @@ def test_a_killed_process_is_reported(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_process_that_is_stopped_when_all_others_have_ended_is_reported(tmp_path):
+    """Fault 4 after the process has left the coordinator, which then does not miss it."""
+    launch = run("-n", 3, "--grace-period", 1, ["stop_self", str(tmp_path)])
+    assert launch.returncode == 1
+    assert "process 1 failed first: a signal such as SIGSTOP has stopped it, and all others have ended" in launch.stderr
+    wait_for_end([int((tmp_path / "pid1").read_text())])
+
+
+@pytest.mark.slow
+def test_a_process_that_continues_is_waited_for(tmp_path):
+    with Running("-n", 2, "--grace-period", 60, ["stop_self", str(tmp_path)]) as launch:
+        (pid,) = launch.wait_for(tmp_path, ["pid1"])
+        while " T " not in Path(f"/proc/{pid}/stat").read_text():
+            time.sleep(0.01)
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGCONT)
+        out, err = launch.process.communicate(timeout=LIMIT)
+    assert launch.process.returncode == 0, err
+    assert "continued" in out
+
+
+@pytest.mark.slow
 def test_a_closed_output_ends_all_processes(tmp_path):
     with Running("-n", 2, ["print_for_ever", str(tmp_path)]) as launch:
         pids = launch.wait_for(tmp_path, ["pid0", "pid1"])
