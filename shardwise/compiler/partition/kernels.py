@@ -19,6 +19,7 @@ from typing import final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.collective.collectives import Collective, LocalSlice
+from shardwise.compiler.ops.control.callback import CallOnce
 from shardwise.compiler.ops.control.remat import Barrier, CheckpointName
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg, StopGradient, Sub
 from shardwise.compiler.ops.elementwise.base import Elementwise
@@ -168,10 +169,11 @@ class _Grouping:
 
     def _is_removed(self, equation: Equation) -> bool:
         """Return whether an equation is a collective along axes of size one, which XLA removes."""
-        if not isinstance(equation.op, Collective) or len(equation.inputs) != 1:
+        op = equation.op
+        if not isinstance(op, Collective) or isinstance(op, CallOnce) or len(equation.inputs) != 1:
             return False
         (operand,), (result,) = equation.inputs, equation.outputs
-        return operand.type == result.type and self.mesh.extent(collective_axes(equation.op)) == 1
+        return operand.type == result.type and self.mesh.extent(collective_axes(op)) == 1
 
     def _is_literal(self, equation: Equation) -> bool:
         """Return whether an equation is a constant of one element in the code of its consumers, not in memory."""

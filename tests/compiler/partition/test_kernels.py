@@ -143,3 +143,20 @@ def test_collectives_along_axes_of_size_one_share_the_memory_of_their_operand():
     assert gather.op.name == "all_gather" and local.kernel_groups(local.program).kernels == []
     (kernel,) = gathered("four").kernel_groups(gathered("four").program).kernels
     assert kernel.bytes_accessed == MATRIX // 4 + MATRIX
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_callbacks_are_never_removed(count, devices):
+    mesh = sw.make_mesh((devices,), ("one",), devices=sw.devices()[:devices])
+    x = sw.device_put(np.arange(N, dtype=np.float32), NamedSharding(mesh, P()))
+    result = sw.ShapeDtypeStruct((N,), np.float32)
+
+    def program(x):
+        return sw.pure_callback(lambda x: [np.asarray(x) + 1] * count, [result] * count, x)
+
+    local = sw.jit(program).lower(x)._prepared.stages.local
+    kernels = local.kernel_groups(local.program).kernels
+    assert "call_once" in [kernel.root.op.name for kernel in kernels]
+    for out in sw.jit(program)(x):
+        np.testing.assert_array_equal(out, np.arange(N, dtype=np.float32) + 1)
