@@ -7,6 +7,7 @@ import importlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -106,9 +107,14 @@ class Numpy(_Sharded):
 
 @final
 class TorchDcp(Library):
-    """PyTorch's distributed checkpoint: one process has no shards, so each array is one tensor."""
+    """PyTorch's distributed checkpoint: one process has no shards, so each array is one tensor.
 
-    def __init__(self) -> None:
+    Args:
+        replicas: the number of tensors to restore of each array; all but the first are copies of it.
+    """
+
+    def __init__(self, replicas: int = 1) -> None:
+        self._replicas = replicas
         self._torch = importlib.import_module("torch")
         self._dcp = importlib.import_module("torch.distributed.checkpoint")
 
@@ -123,16 +129,20 @@ class TorchDcp(Library):
     def restore(self, path: Path, like: Arrays) -> Arrays:
         arrays = {name: self._torch.empty_like(x) for name, x in like.items()}
         self._dcp.load(arrays, storage_reader=self._dcp.FileSystemReader(path))
-        return arrays
+        replicas = {
+            f"{name}, replica {number}": x.clone() for name, x in arrays.items() for number in range(1, self._replicas)
+        }
+        return arrays | replicas
 
     def nbytes(self, array: Any) -> int:
-        return int(array.nbytes)
+        return int(array.nbytes) * self._replicas
 
 
 LIBRARIES: dict[str, Callable[[], Library]] = {
     "shardwise": Shardwise,
     "orbax": Orbax,
     "torch": TorchDcp,
+    "torch-replicas": partial(TorchDcp, 8),
     "numpy": Numpy,
 }
 

@@ -1,12 +1,14 @@
 """The process of one library in the suite `checkpoints`: answers requests, one JSON object per line.
 
-    python benchmarks/checkpoint_worker.py shardwise | orbax | torch | numpy
+    python benchmarks/checkpoint_worker.py shardwise | orbax | torch | torch-replicas | numpy
 
 {"case": CASE, "folder": FOLDER} saves the arrays of a case and restores them; it returns the seconds until the arrays
 may be changed, until everything is on the disk, and of the restore, and the most host memory that both used beside the
-arrays themselves.
+arrays themselves. Before each, freed memory is returned to the operating system: both begin as in a new process.
 """
 
+import ctypes
+import gc
 import json
 import os
 import shutil
@@ -33,7 +35,7 @@ class PeakMemory:
     """The largest resident memory of this process while it is entered, beside that at the beginning."""
 
     def __enter__(self) -> "PeakMemory":
-        self.before = self.peak = _resident()
+        self.before = self.peak = _trimmed()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -56,9 +58,18 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def _trimmed() -> int:
+    """Return the resident memory after freed memory is returned to the operating system."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return _resident()
+
+
 def answer(library: Library, path: Path, case: str) -> dict[str, float]:
+    before = _trimmed()
     tree = library.arrays(*CASES[case])
-    size = sum(map(library.nbytes, tree.values()))
+    # Small arrays need more memory than their elements; arrays that share memory need less.
+    size = max(_trimmed() - before, sum(map(library.nbytes, tree.values())))
     with PeakMemory() as saving:
         start = time.perf_counter()
         wait = library.save(path, tree)

@@ -1,6 +1,7 @@
 """Checkpoints of Shardwise, of Orbax on JAX, of PyTorch, and the same bytes written by numpy.
 
-The processes of the libraries take turns. PyTorch is measured where it is installed.
+The processes of the libraries take turns. PyTorch is measured where it is installed: with one tensor for each array,
+and with eight where arrays have eight replicas.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,11 +10,13 @@ from importlib.util import find_spec
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from benchmarks.checkpoint_worker import CASES
 from benchmarks.row import Case, Row, Unit
 from benchmarks.worker import workers
 
 WORKER = "benchmarks/checkpoint_worker.py"
-PEERS = {"orbax": "Orbax", **({"torch": "PyTorch DCP"} if find_spec("torch") else {})}
+TORCH = {"torch": "PyTorch DCP", "torch-replicas": "PyTorch DCP, 8 replicas"}
+PEERS = {"orbax": "Orbax", **(TORCH if find_spec("torch") else {})}
 SIZES = ("32 × 16 MiB, 8 shards", "4 × 16 MiB, replicated", "10,000 × 1 KiB", "one of 4 GiB, 8 shards")
 UNITS: dict[str, Unit] = {
     "time until arrays may change": "seconds",
@@ -32,13 +35,20 @@ def cases(quick: bool) -> list[Case]:
 
 def rows(case: str, rounds: int) -> list[Row]:
     """Return the figures of ours and of each peer, and of numpy in the column of experts."""
-    libraries = ["shardwise", *PEERS, "numpy"]
+    peers = [peer for peer in PEERS if peer != "torch-replicas" or _is_replicated(case)]
+    libraries = ["shardwise", *peers, "numpy"]
     with TemporaryDirectory() as folder, workers(*((WORKER, library) for library in libraries)) as processes:
         for process in processes:
             process.ask(case="smoke", folder=folder)
         measured = [[process.ask(case=case, folder=folder) for process in processes] for _ in range(rounds)]
     by_library = dict(zip(libraries, zip(*measured, strict=True), strict=True))
-    return [_row(case, name, unit, peer, by_library) for name, unit in UNITS.items() for peer in PEERS]
+    return [_row(case, name, unit, peer, by_library) for name, unit in UNITS.items() for peer in peers]
+
+
+def _is_replicated(case: str) -> bool:
+    """Return whether each device has all elements of the arrays of a case."""
+    _, _, spec = CASES[case]
+    return all(axis is None for axis in spec)
 
 
 def _row(case: str, name: str, unit: Unit, peer: str, measured: Mapping[str, Sequence[Mapping[str, float]]]) -> Row:

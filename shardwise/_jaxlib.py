@@ -49,6 +49,7 @@ ProfileOptions = _profiler.ProfileOptions
 TraceMe = _profiler.TraceMe
 block_until_ready = _jax.batched_block_until_ready
 
+ALIAS_ALIGNMENT = 64  # bytes: XLA's CPU client copies host memory that is not aligned to it
 _LAPACK, _HYBRID = "lapack_", "cuhybrid_"  # prefixes of the names of their routines
 
 # jaxlib keeps Python objects that XLA's threads release until this is called.
@@ -333,6 +334,22 @@ def put_writable(initial: np.ndarray[Any, Any], device: Any) -> tuple[Any, np.nd
     return buffers, np.asarray(_BufferMemory(buffers, initial.nbytes)).view(initial.dtype).reshape(initial.shape)
 
 
+def put_aliased(memory: np.ndarray[Any, Any], device: Any) -> Any:
+    """Return buffers of a CPU device that share the memory of a contiguous array, and keep it alive.
+
+    XLA copies the elements when the buffers are donated. The memory must start at a multiple of `ALIAS_ALIGNMENT`
+    bytes, and nothing may write into it after other code has the buffers.
+    """
+    type, sharding = _ConcatenatedType(memory.shape, memory.dtype, 1), _ConcatenatedSharding((device,))
+    semantics = _jax.HostBufferSemantics.ZERO_COPY
+    buffers = _jax.batched_device_put(
+        type, sharding, [memory], [device], host_buffer_semantics=semantics, enable_x64=True
+    )
+    if buffers.unsafe_buffer_pointer() != memory.ctypes.data:  # XLA may copy; later writes would then be lost
+        raise RuntimeError(f"XLA has copied an array of {memory.nbytes:,} bytes instead of sharing its memory")
+    return buffers
+
+
 def copy_to_memory(buffers: Any, devices: Sequence[Any], memory_kind: str, copied: bool = False) -> Any:
     """Copy buffers to another memory of their devices. `copied`: copy even if they are in it already."""
     sharding = _ConcatenatedSharding(tuple(devices), memory_kind)
@@ -477,6 +494,14 @@ def split(buffers: Any) -> list[Any]:
     if len(devices) > 1:
         return list(buffers._arrays)
     return [buffers] if devices[0].process_index == devices[0].client.process_index() else []
+
+
+def first_shard(buffers: Any) -> Any:
+    """Return the first shard on the devices of this process as buffers of one device, uncopied.
+
+    Of `split`, jaxlib keeps a Python object for every shard as long as the buffers exist, of this nothing.
+    """
+    return buffers._fully_replicated_shard()
 
 
 def join(

@@ -59,6 +59,38 @@ def test_elements_are_written_into_memory_of_a_device(client, dtype):
     assert not initial.any()
 
 
+def test_buffers_share_the_memory_of_an_array_until_they_are_donated(client):
+    devices = client.devices()[:2]
+    memory = np.zeros(1024, np.float32)
+    start = -memory.ctypes.data % _jaxlib.ALIAS_ALIGNMENT // 4
+    memory = memory[start : start + 6].reshape(2, 3)
+    replicas = [_jaxlib.put_aliased(memory, device) for device in devices]
+    memory[:] = np.arange(6).reshape(2, 3)
+    donating = INCREMENT.replace("%x: tensor<2x3xf32>", "%x: tensor<2x3xf32> {tf.aliasing_output = 0 : i32}")
+    executable = _jaxlib.compile_text(donating, devices[:1])
+    launch = _jaxlib.launcher(executable, [_jaxlib.result_handler((2, 3), np.float32, devices[:1])])
+    (result,) = launch([replicas[0]])
+    np.testing.assert_array_equal(shards_to_numpy(result)[0], 2 * memory)
+    assert replicas[0].is_deleted()
+    np.testing.assert_array_equal(shards_to_numpy(replicas[1])[0], np.arange(6).reshape(2, 3))
+
+
+def test_buffers_do_not_share_memory_that_is_not_aligned(client):
+    memory = np.zeros(1024, np.uint8)
+    start = -memory.ctypes.data % _jaxlib.ALIAS_ALIGNMENT
+    with pytest.raises(RuntimeError, match="XLA has copied an array of 100 bytes"):
+        _jaxlib.put_aliased(memory[start + 1 : start + 101], client.devices()[0])
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_the_first_shard_is_not_copied(client, count):
+    devices = client.devices()[:count]
+    buffers = _jaxlib.put([np.full((2, 3), number, np.float32) for number in range(count)], devices, devices)
+    first = _jaxlib.first_shard(buffers)
+    assert first.unsafe_buffer_pointer() == _jaxlib.split(buffers)[0].unsafe_buffer_pointer()
+    np.testing.assert_array_equal(_jaxlib.to_numpy(first), np.zeros((2, 3)))
+
+
 @pytest.mark.parametrize("count", [1, 8])
 def test_memory_kinds_of_devices(client, count):
     devices = client.devices()[:count]

@@ -1,12 +1,13 @@
 """Create arrays from their shards: from a callback, from single-device arrays, or from each process's data."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from shardwise import tree
-from shardwise._jaxlib import Device, put_writable
+from shardwise._jaxlib import ALIAS_ALIGNMENT, Device, put_aliased, put_writable
 from shardwise.api.placement import device_put
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
@@ -319,21 +320,43 @@ def devices_by_box(shape: Sequence[int], sharding: Sharding) -> dict[Box, list[A
     return boxes
 
 
-def writable_shard(
-    box: Box, dtype: np.dtype[Any], device: Any, shape: Sequence[int], sharding: Sharding
-) -> tuple[Any, NumpyArray] | None:
-    """Return a shard on a device, and its memory as an array of the box, to write the elements into.
+def writable_shards(
+    box: Box, dtype: np.dtype[Any], devices: Sequence[Any], shape: Sequence[int], sharding: Sharding
+) -> tuple[dict[Any, Any], NumpyArray] | None:
+    """Return shards by device, and their memory as an array of the box, to write the elements into.
 
-    The elements must be written before any other code has the shard. The padding is zero. Returns None where the host
-    cannot write into the memory of the device, or has the elements in another representation.
+    A single shard is in memory that XLA owns. Replicas share memory; XLA copies those that are donated. The elements
+    must be written before any other code has the shards. The padding is zero. Returns None where the host cannot write
+    into the memory of the devices, or has the elements in another representation.
     """
-    if device.platform != "cpu" or sharding.nondefault_memory is not None or dtype in SMALL_INTEGERS.values():
+    is_writable = all(device.platform == "cpu" for device in devices) and sharding.nondefault_memory is None
+    if not is_writable or dtype in SMALL_INTEGERS.values():
         return None
     shard_shape = sharding.shard_shape(tuple(shape))
-    create = np.empty if box_shape(box) == shard_shape else np.zeros
-    buffers, memory = put_writable(create(shard_shape, dtype), device)
-    signature = array_signature(ArrayType(shard_shape, dtype), SingleDeviceSharding(device), True)
-    return ArrayImpl.of(buffers, signature), memory[box_index(whole(box_shape(box)))]
+    is_padded = box_shape(box) != shard_shape
+    if len(devices) == 1:
+        create = np.zeros if is_padded else np.empty
+        buffers, memory = put_writable(create(shard_shape, dtype), devices[0])
+        replicas = [buffers]
+    else:
+        memory = _aligned(shard_shape, dtype)
+        if is_padded:
+            memory[...] = np.zeros((), dtype)
+        replicas = [put_aliased(memory, device) for device in devices]
+    type = ArrayType(shard_shape, dtype)
+    shards = {
+        device: ArrayImpl.of(buffers, array_signature(type, SingleDeviceSharding(device), True))
+        for device, buffers in zip(devices, replicas, strict=True)
+    }
+    return shards, memory[box_index(whole(box_shape(box)))]
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NumpyArray:
+    """Return an uninitialized array whose memory devices can share."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    memory = np.empty(nbytes + ALIAS_ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIAS_ALIGNMENT
+    return memory[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def put_box(data: NumpyArray, devices: Sequence[Any], shape: Sequence[int], sharding: Sharding) -> dict[Any, Any]:

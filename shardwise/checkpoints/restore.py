@@ -3,17 +3,19 @@
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from shardwise import tree_util
-from shardwise.api.creation import copy_shard, devices_by_box, put_box, writable_shard
+from shardwise.api.creation import devices_by_box, put_box, writable_shards
 from shardwise.api.placement import broadcast_shardings, device_put
 from shardwise.checkpoints.compare import check_targets
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Manifest, ValueLeaf
 from shardwise.checkpoints.names import nested
 from shardwise.checkpoints.read import HostArray, Reader
+from shardwise.checkpoints.run_ahead import run_ahead
 from shardwise.checkpoints.snapshot import named_leaves
 from shardwise.checkpoints.target import Target, default_target, target_of
 from shardwise.compiler.dtypes import is_key
@@ -147,34 +149,34 @@ def _restore_large(reader: Reader, targets: Mapping[str, Target], memory_limit: 
     left = {name: len(boxes) for name, boxes in devices.items()}
     written: dict[tuple[str, Box], Any] = {}  # shards on CPU devices, into whose memory the elements are read
     done: dict[str, dict[Any, Any]] = {name: {} for name in targets}  # for each array, the shards by device
+    boxes = [(name, box) for name in targets for box in devices[name]]
 
     def allocate(name: str, box: Box) -> HostArray:
+        """Return memory to read a box into."""
         stored, target = reader.manifest.arrays[name], targets[name]
         if target.sharding is not None and (is_key(target.dtype) or target.dtype == stored.dtype):
-            first = devices[name][box][0]
-            if shard := writable_shard(box, stored.dtype, first, stored.shape, _stored_sharding(target)):
-                written[name, box], memory = shard
+            shards = writable_shards(box, stored.dtype, devices[name][box], stored.shape, _stored_sharding(target))
+            if shards is not None:
+                written[name, box], memory = shards
                 return memory
         return np.empty(box_shape(box), stored.dtype)
 
-    boxes = [(name, box) for name in targets for box in devices[name]]
-    for name, box, data in reader.read_boxes(boxes, memory_limit, allocate):
-        stored, target = reader.manifest.arrays[name], targets[name]
-        left[name] -= 1
-        if target.sharding is None:
-            restored[name] = data.astype(target.dtype, copy=False)
-        else:
-            sharding, (first, *others) = _stored_sharding(target), devices[name][box]
-            if (name, box) in written:
-                shard = written.pop((name, box))
-                done[name] |= {first: shard, **copy_shard(shard, others, sharding)}
+    with run_ahead(partial(allocate, name, box) for name, box in boxes) as memories:
+        for name, box, data in reader.read_boxes(boxes, memory_limit, lambda name, box: next(memories)):
+            stored, target = reader.manifest.arrays[name], targets[name]
+            left[name] -= 1
+            if target.sharding is None:
+                restored[name] = data.astype(target.dtype, copy=False)
             else:
-                block = data if is_key(target.dtype) else data.astype(target.dtype, copy=False)
-                done[name] |= put_box(block, [first, *others], stored.shape, sharding)
-                del block
-            if not left[name]:
-                restored[name] = _assembled(done.pop(name), stored, target)
-        del data  # before the next box is read
+                if (name, box) in written:
+                    done[name] |= written.pop((name, box))
+                else:
+                    block = data if is_key(target.dtype) else data.astype(target.dtype, copy=False)
+                    done[name] |= put_box(block, devices[name][box], stored.shape, _stored_sharding(target))
+                    del block
+                if not left[name]:
+                    restored[name] = _assembled(done.pop(name), stored, target)
+            del data  # before the next box is read
     for name in targets:  # no device of this process holds a part of it
         if name not in restored:
             restored[name] = _assembled({}, reader.manifest.arrays[name], targets[name])

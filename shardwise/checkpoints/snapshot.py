@@ -80,8 +80,9 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
     for name, array in arrays.items():
         _check_array(name, array)
     wait(list(arrays.values()))
-    for array in arrays.values():  # copies from devices run at the same time
-        for _, buffers in array.first_replicas():
+    replicas = {name: array.first_replicas() for name, array in arrays.items()}
+    for shards_of_array in replicas.values():  # copies from devices run at the same time
+        for _, buffers in shards_of_array:
             start_copy_to_host(buffers)
     leaves: dict[str, Leaf] = {}
     shards: dict[str, list[tuple[Box, np.ndarray[Any, Any]]]] = {}
@@ -91,7 +92,7 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
         if not isinstance(leaf, (ArrayImpl, np.ndarray, np.generic)):
             leaves[name] = ValueLeaf(check_value(name, _checked(name, leaf)), positions)
             continue
-        own = _shards(name, leaf)
+        own = _host_shard(name, leaf) if name not in replicas else _without_padding(replicas.pop(name))
         if _is_of_each_process(leaf):
             checksums[name] = _checksum(own)
             own = own if process == 0 else []
@@ -141,18 +142,17 @@ def _shard_shape(words: Any) -> Shape:
     return tuple(words.sharding.shard_shape(words.shape)) if isinstance(words, ArrayImpl) else tuple(words.shape)
 
 
-def _shards(name: str, leaf: Any) -> list[tuple[Box, np.ndarray[Any, Any]]]:
-    """Return the shards of an array of which this process has the first replica; of a host array, all of it."""
-    if not isinstance(leaf, ArrayImpl):
-        host = np.asarray(leaf)
-        if str(host.dtype) not in DTYPES:
-            raise CheckpointError(f"the leaf {name!r} is a numpy array of {host.dtype}, which a checkpoint cannot hold")
-        return [(whole(host.shape), _stored(np.array(host)))]
-    words = leaf.words
-    return [
-        (spans, _stored(to_numpy(buffers)[box_index(whole(box_shape(spans)))]))  # without padding
-        for spans, buffers in words.first_replicas()
-    ]
+def _host_shard(name: str, leaf: Any) -> list[tuple[Box, np.ndarray[Any, Any]]]:
+    """Return a copy of a host array as one shard."""
+    host = np.asarray(leaf)
+    if str(host.dtype) not in DTYPES:
+        raise CheckpointError(f"the leaf {name!r} is a numpy array of {host.dtype}, which a checkpoint cannot hold")
+    return [(whole(host.shape), _stored(np.array(host)))]
+
+
+def _without_padding(replicas: list[tuple[Box, Any]]) -> list[tuple[Box, np.ndarray[Any, Any]]]:
+    """Return buffers of one device each as shards in host memory."""
+    return [(spans, _stored(to_numpy(buffers)[box_index(whole(box_shape(spans)))])) for spans, buffers in replicas]
 
 
 def _is_of_each_process(leaf: Any) -> bool:

@@ -11,6 +11,7 @@ from shardwise._jaxlib import (
     Device,
     RuntimeFailure,
     block_until_ready,
+    first_shard,
     join,
     put,
     split,
@@ -285,8 +286,11 @@ class ArrayImpl(Array):
 
     def first_replicas(self) -> list[tuple[Box, Any]]:
         """Return the spans and the buffers of the shards of which this process has the first replica of all."""
-        shards = split(self._alive().buffers)
-        return [(spans, shards[number]) for number, spans in _first_replicas(self.sharding, self.type.shape)]
+        buffers, replicas = self._alive().buffers, _first_replicas(self.sharding, self.type.shape)
+        if [number for number, _ in replicas] == [0]:
+            return [(replicas[0][1], first_shard(buffers))]
+        shards = split(buffers) if replicas else []
+        return [(spans, shards[number]) for number, spans in replicas]
 
     @property
     def is_unreduced(self) -> bool:

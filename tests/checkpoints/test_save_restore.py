@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import checkpoints
+from shardwise._jaxlib import split
 from shardwise.checkpoints import snapshot
 from shardwise.checkpoints.read import Reader
 from shardwise.errors import CheckpointError, CheckpointExists, CheckpointMismatch, ShardingError
@@ -146,7 +147,7 @@ def test_arrays_may_be_donated_and_deleted_as_soon_as_save_returns(tmp_path, mes
 def test_restored_arrays_are_donated_without_a_copy(tmp_path, mesh):
     """Their elements are read into memory that XLA owns; memory of numpy would be copied when it is donated."""
     x = sw.device_put(
-        np.arange(700 * 704, dtype=np.float32).reshape(700, 704), sw.NamedSharding(mesh, sw.P(None, "data"))
+        np.arange(700 * 704, dtype=np.float32).reshape(700, 704), sw.NamedSharding(mesh, sw.P(None, ("data", "model")))
     )
     checkpoints.save(tmp_path / "one", x).wait()
     restored = checkpoints.restore(tmp_path / "one", x)
@@ -155,6 +156,24 @@ def test_restored_arrays_are_donated_without_a_copy(tmp_path, mesh):
     assert restored.is_deleted()
     assert [shard.data.unsafe_buffer_pointer() for shard in doubled.addressable_shards] == addresses
     np.testing.assert_array_equal(doubled, np.asarray(x) * 2)
+
+
+@pytest.mark.parametrize("spec", [sw.P(), sw.P("data"), sw.P(None, "model")])
+@pytest.mark.parametrize("rows", [701, 704])  # 701 are not a multiple of 4: shards are padded
+def test_replicas_share_memory_until_they_are_donated(tmp_path, mesh, spec, rows):
+    host = np.random.default_rng(0).random((rows, 704), np.float32)
+    x = sw.device_put(host, sw.NamedSharding(mesh, spec))
+    checkpoints.save(tmp_path / "one", x).wait()
+    restored = checkpoints.restore(tmp_path / "one", x)
+    addresses = [buffers.unsafe_buffer_pointer() for buffers in split(restored.buffers)]
+    indices = [str(shard.index) for shard in restored.addressable_shards]
+    assert len({*zip(indices, addresses, strict=True)}) == len({*indices}) == len({*addresses}) < 8
+    np.testing.assert_array_equal(restored, host)
+    doubled = sw.jit(lambda x: x * 2, donate_argnums=0)(restored)
+    assert restored.is_deleted()
+    np.testing.assert_array_equal(doubled, host * 2)
+    for shard in doubled.addressable_shards:
+        np.testing.assert_array_equal(shard.data, host[shard.index] * 2)
 
 
 def test_a_chunk_is_read_once_and_only_where_it_is_needed(tmp_path, mesh):
