@@ -11,6 +11,7 @@ from typing import Any, final
 
 import shardwise.numpy as jnp
 from shardwise import lax, tree_util
+from shardwise.api.jit import jit
 from shardwise.api.remat import checkpoint
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.errors import StrategyError
@@ -152,18 +153,24 @@ class Pipeline:
 
         return mean_of_losses
 
+    @property
+    def _traced_once(self) -> Stage:
+        """The stage as a jitted function: its loops and their derivatives call it about ten times."""
+        return jit(self.stage)
+
     def _stacked_outputs(self, stage_params: Any, inputs: Any) -> Any:
         """Return the results of the last stage for microbatches that are stacked along dim 0."""
         return call_in_region(self.axis, self.mesh, self.chunks, self._device_outputs, stage_params, (inputs,))
 
     def _device_outputs(self, devices: int, params: Any, inputs: Any) -> Any:
         """Return the results of the last stage on the last device, and zeros on the others."""
-        params, inputs, _ = cast_to_activation(self.stage, self.axis, None, params, inputs, ())
+        stage = self._traced_once
+        params, inputs, _ = cast_to_activation(stage, self.axis, None, params, inputs, ())
         if self.name == "gpipe":
-            stage = checkpoint(self.stage) if self.remat else self.stage
+            stage = checkpoint(stage) if self.remat else stage
             outputs = run_forward(stage, self.schedule(devices), self.axis, params, inputs)
         else:
-            outputs = outputs_by_schedule(self.stage, self.schedule(devices), self.axis, params, inputs)
+            outputs = outputs_by_schedule(stage, self.schedule(devices), self.axis, params, inputs)
         is_last = lax.axis_index(self.axis) == devices - 1
         return tree_util.tree_map(lambda x: jnp.where(is_last, x, jnp.zeros_like(x)), outputs)
 
@@ -171,7 +178,8 @@ class Pipeline:
         self, loss: Loss, embed: Embed | None, devices: int, params: Any, batch: Any, targets: Any, shared: Any
     ) -> Any:
         """Return the mean loss on the last device, and zero on the others."""
-        params, batch, shared = cast_to_activation(self.stage, self.axis, embed, params, batch, shared)
+        stage = self._traced_once
+        params, batch, shared = cast_to_activation(stage, self.axis, embed, params, batch, shared)
         targets, shared = cast_to_varying((targets, shared), varying_axes((batch, targets)))
         arguments = (params, batch, targets, shared)
-        return loss_by_schedule(self.stage, self.schedule(devices), self.axis, loss, embed, arguments)
+        return loss_by_schedule(stage, self.schedule(devices), self.axis, loss, embed, arguments)
