@@ -16,6 +16,7 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.regather import regather_to_fit
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
+from shardwise.compiler.plan.eliminate import IdentityCache
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram, reduce_in_loops
 
@@ -31,13 +32,16 @@ class PartitionedProgram(NamedTuple):
     local: LocalProgram
 
 
-def fit_memory(program: PartitionedProgram, limit: int, donated: Collection[int] = ()) -> PartitionedProgram:
+def fit_memory(
+    program: PartitionedProgram, limit: int, donated: Collection[int] = (), cache: IdentityCache | None = None
+) -> PartitionedProgram:
     """Return the program planned so that each device holds at most `limit` bytes, if that is possible.
 
     Args:
         program: the program, planned without a limit.
         limit: the most bytes that each device should hold.
         donated: the inputs whose buffers are reused for outputs.
+        cache: a cache of cost tables that may be shared between plans for the same chip.
 
     Returns:
         Of the attempts that fit, the one that sends the fewest bytes. If none fits, the one that holds the fewest.
@@ -48,13 +52,14 @@ def fit_memory(program: PartitionedProgram, limit: int, donated: Collection[int]
     if excess <= 0:
         return program
     attempts = [program]
+    tables = cache or IdentityCache()
     unreduced = _unreduced_bytes(program, excess)
     if stacks := [equation for equation in unreduced if isinstance(equation.op, Stack)]:
-        attempts.append(_replan(program, stacks))
+        attempts.append(_replan(program, stacks, tables))
     for _ in range(MAX_REPLANS):
         if not unreduced:
             break
-        program = _replan(program, _largest(unreduced, excess))
+        program = _replan(program, _largest(unreduced, excess), tables)
         attempts.append(program)
         excess = peak(program.local, donated)[0] - limit
         unreduced = _unreduced_bytes(program, excess) if excess > 0 else {}
@@ -70,10 +75,10 @@ def _communication(program: PartitionedProgram) -> tuple[float, int]:
     return local.sent, sum(local.times[equation] for equation in local.collectives())
 
 
-def _replan(program: PartitionedProgram, reduced: Collection[Equation]) -> PartitionedProgram:
+def _replan(program: PartitionedProgram, reduced: Collection[Equation], cache: IdentityCache) -> PartitionedProgram:
     """Return the program planned again, with these carries and stacks reduced in every iteration."""
     sharded = reduce_in_loops(program.sharded, reduced)
-    plan = choose(sharded, program.plan.chip)
+    plan = choose(sharded, program.plan.chip, cache)
     return PartitionedProgram(sharded, plan, partition(sharded, plan))
 
 

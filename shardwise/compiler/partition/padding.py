@@ -43,8 +43,11 @@ class Padding:
 
     def __init__(self, sharded: ShardedProgram, plan: LayoutPlan):
         self.mesh = sharded.mesh
-        self.classes = padding_classes(sharded.unfolded.equations)
-        self.sizes = padded_class_sizes(sharded.program, plan, self.mesh, self.classes)
+        self.classes = DimGroups()
+        self.sizes: dict[int, int] = {}
+        if _has_uneven_dims(sharded.program, plan, self.mesh):
+            self.classes = padding_classes(sharded.unfolded.equations)
+            self.sizes = padded_class_sizes(sharded.program, plan, self.mesh, self.classes)
 
     def padded_shape(
         self,
@@ -111,6 +114,28 @@ class Padding:
 
     def _class_size(self, value: Value, dim: int) -> int:
         return self.sizes.get(self.classes.find(value, dim), value.type.shape[dim])
+
+
+def _has_uneven_dims(program: Program, plan: LayoutPlan, mesh: AbstractMesh) -> bool:
+    """Return whether some layout shards a dim, or the leading factor of a compound dim, unevenly."""
+    extents: dict[tuple[str, ...], int] = {}
+
+    def is_uneven(values: Sequence[Value], layouts: Sequence[Layout]) -> bool:
+        for value, layout in zip(values, layouts, strict=True):
+            for size, axes in zip(value.type.shape, layout.dims, strict=True):
+                if axes:
+                    if axes not in extents:
+                        extents[axes] = mesh.extent(axes)
+                    if size % extents[axes]:
+                        return True
+        return False
+
+    return is_uneven(program.outputs, plan.outputs) or any(
+        is_uneven(equation.inputs, choice.operands)
+        or is_uneven(equation.outputs, choice.results)
+        or ((rule := rule_of(equation)).compound_dims and uneven_leading_factors(rule, choice, mesh))
+        for equation, choice in plan.choices.items()
+    )
 
 
 def padded_class_sizes(program: Program, plan: LayoutPlan, mesh: AbstractMesh, classes: DimGroups) -> dict[int, int]:

@@ -13,12 +13,14 @@ the identity of the tables.
 import heapq
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
 
 Table = tuple[tuple[int, ...], np.ndarray]  # the variables, and the costs, with one dim per variable
 LIMIT = 300_000  # the largest table that is summed
+_LARGE = 2_000  # the size from which a table is minimized label by label
 
 
 @final
@@ -171,9 +173,16 @@ def _minimize(
     """
     total = np.zeros(shape)
     for dims, costs in tables:
-        order = sorted(range(len(dims)), key=dims.__getitem__)
         broadcast_shape = [1] * len(shape)
         for dim in dims:
             broadcast_shape[dim] = shape[dim]
-        total = total + costs.transpose(order).reshape(broadcast_shape)
-    return total.argmin(0), total.min(0)
+        is_ordered = all(dim < after for dim, after in pairwise(dims))
+        ordered = costs if is_ordered else costs.transpose(sorted(range(len(dims)), key=dims.__getitem__))
+        total += ordered.reshape(broadcast_shape)
+    if total.size < _LARGE:
+        return total.argmin(0), total.min(0)
+    least, best = total[0], np.zeros(shape[1:], np.intp)
+    for label in range(1, shape[0]):  # numpy's argmin along dim 0 would copy the transposed table
+        np.copyto(best, label, where=total[label] < least)
+        least = np.minimum(least, total[label])
+    return best, least

@@ -21,6 +21,12 @@ class DimGroups:
         self._first: dict[Value, int] = {}  # the number of a value's first dim; its other dims have the next numbers
         self._parent: list[int] = []
 
+    def copy(self) -> "DimGroups":
+        """Return a copy, in which groups can be merged."""
+        copied = DimGroups()
+        copied._first, copied._parent = dict(self._first), list(self._parent)
+        return copied
+
     def find(self, value: Value, dim: int) -> int:
         """Return the number of the group of a dim."""
         parent = self._parent

@@ -5,6 +5,7 @@ which `choose` selects one candidate per equation and axis. Propagation relies o
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -25,7 +26,7 @@ from shardwise.compiler.propagate.candidates import (
     manual_candidates,
     state_along,
 )
-from shardwise.compiler.propagate.dim_groups import dim_groups
+from shardwise.compiler.propagate.dim_groups import DimGroups, dim_groups
 from shardwise.compiler.propagate.explicit_axes import (
     TypedAxis,
     keep_typed,
@@ -41,6 +42,8 @@ from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import refine_pin
 from shardwise.errors import ProgramError
+
+_NONE: frozenset[int] = frozenset()
 
 
 @final
@@ -144,6 +147,31 @@ def reduce_in_loops(sharded: ShardedProgram, boundaries: Iterable[Equation]) -> 
     return replace(sharded, candidates=candidates, reduced_in_loops=sharded.reduced_in_loops | reduced)
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class ProgramStructure:
+    """What propagation computes from a program alone, whatever the pins are.
+
+    Attributes:
+        unfolded: the program as a flat list of equations.
+        groups: the groups of dims that the equations connect.
+    """
+
+    unfolded: Unfolded
+    groups: DimGroups
+
+    @classmethod
+    def of(cls, program: Program) -> "ProgramStructure":
+        """Return the structure of a program without calls."""
+        unfolded = unfold(program)
+        return cls(unfolded, dim_groups(unfolded.equations))
+
+    @cached_property
+    def free(self) -> tuple[frozenset[Value], frozenset[Value]]:
+        """The free values, and those among them that hold one finite number other than zero in all elements."""
+        return free_values(self.unfolded)
+
+
 def propagate(
     program: Program,
     mesh: AbstractMesh,
@@ -152,6 +180,7 @@ def propagate(
     out_names: Sequence[str] = (),
     user_meshes: Sequence[AbstractMesh] = (),
     shardings: Mapping[Value, ExplicitSharding] = MappingProxyType({}),
+    structure: ProgramStructure | None = None,
 ) -> ShardedProgram:
     """Compute the candidates of all equations on all axes.
 
@@ -164,6 +193,7 @@ def propagate(
         user_meshes: the meshes that the user named; the layout of each output is expressed on one of them. If empty,
             outputs may be sharded along sub-axes.
         shardings: the shardings of values along Explicit axes; the other values are replicated along these.
+        structure: the structure of the program, if it is known.
 
     Raises:
         ProgramError: if the number of pins differs from the number of inputs or outputs.
@@ -192,19 +222,18 @@ def propagate(
     if typed:
         out_pins = typed_output_pins(program, mesh, out_pins, shardings)
     out_pins = infer_output_pins(program, in_pins, out_pins, names)
-    unfolded = unfold(program)
-    groups = dim_groups(unfolded.equations)
-    pins = pinned_values(program, unfolded, in_pins, out_pins)
-    fine = split_axes(unfolded.equations, mesh, pins, groups, typed.keys())
+    structure = structure or ProgramStructure.of(program)
+    pins = pinned_values(program, structure.unfolded, in_pins, out_pins)
+    fine = split_axes(structure.unfolded.equations, mesh, pins, structure.groups, typed.keys())
     if fine != mesh:
         program = refine_program(program, fine)
         in_pins = [refine_pin(pin, mesh, fine) for pin in in_pins]
         out_pins = [pin and refine_pin(pin, mesh, fine) for pin in out_pins]
         requested = tuple(pin and refine_pin(pin, mesh, fine) for pin in requested)
-        unfolded = unfold(program)
-        groups = dim_groups(unfolded.equations)
-        pins = pinned_values(program, unfolded, in_pins, out_pins)
-    free, scales = free_values(unfolded)
+        structure = ProgramStructure.of(program)
+        pins = pinned_values(program, structure.unfolded, in_pins, out_pins)
+    unfolded = structure.unfolded
+    free, scales = structure.free
     sharded = ShardedProgram(
         program,
         fine,
@@ -218,7 +247,7 @@ def propagate(
         user_meshes=tuple(user_meshes),
         shardings=shardings,
     )
-    for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, groups).items():
+    for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, structure.groups).items():
         sharded.candidates[axis] = candidates_on(sharded, axis, seeds, scales, typed.get(axis))
     return sharded
 
@@ -269,18 +298,24 @@ def candidates_on(
             factors -= equation.op.shard_index_factors
         factors_of[equation] = factors
     candidates_of: dict[Equation, tuple[Candidate, ...]] = {}
+    computed_for: dict[Equation, frozenset[int]] = {}  # the partial operands for which the candidates were computed
     partial = {value for value, pin in sharded.pinned.items() if pin.layout.is_partial(axis)}
     while True:  # a carry reads a value that is defined later, so this is repeated until no value becomes partial
         before = len(partial)
         for equation in sharded.planned:
-            types = tuple([value.type for value in equation.inputs])
-            partial_operands = frozenset([n for n, value in enumerate(equation.inputs) if value in partial])
-            scale_operands = frozenset([n for n, value in enumerate(equation.inputs) if value in scales])
-            count = len(equation.outputs)
+            inputs = equation.inputs
+            reads = isinstance(equation.op, BoundaryOp) and equation.op.reads
+            partial_operands = _numbers_in(inputs, partial)
             if typed is not None and typed.has_unreduced(equation.outputs):  # the user's types allow any factor
-                scale_operands = frozenset(range(len(types)))
-            elif isinstance(equation.op, BoundaryOp) and equation.op.reads:
-                partial_operands = frozenset()
+                scale_operands = frozenset(range(len(inputs)))
+            else:
+                scale_operands = _numbers_in(inputs, scales)
+                partial_operands = _NONE if reads else partial_operands
+            if computed_for.get(equation) == partial_operands:
+                continue
+            computed_for[equation] = partial_operands
+            types = tuple([value.type for value in inputs])
+            count = len(equation.outputs)
             if axis in manual.get(equation, ()):
                 candidates_of[equation] = manual_candidates(equation.op, types, count, axis)
                 if isinstance(equation.op, Join) and axis in equation.op.unreduced:
@@ -294,10 +329,17 @@ def candidates_on(
             candidates_of[equation] = (
                 _keep_pinned(sharded, axis, equation, options) if isinstance(equation.op, Unstack) else options
             )
-            if any(PARTIAL_SUM in candidate.results for candidate in candidates_of[equation]):
+            if any([PARTIAL_SUM in candidate.results for candidate in candidates_of[equation]]):
                 partial.update(equation.outputs)
         if len(partial) == before or not sharded.unfolded.boundaries:
             return candidates_of
+
+
+def _numbers_in(operands: Sequence[Value], values: AbstractSet[Value]) -> frozenset[int]:
+    """Return the numbers of the operands that are among `values`."""
+    if values.isdisjoint(operands):
+        return _NONE
+    return frozenset([number for number, value in enumerate(operands) if value in values])
 
 
 def _keep_pinned(

@@ -86,7 +86,7 @@ class Timeline:
         seconds: the time of the call.
         peak: the number of the step at which most bytes are live.
         peak_bytes: the live bytes there.
-        alive: the values that live there, largest first; without steps, the arguments.
+        alive: the values that live there, largest first; without steps, the arguments. Empty if not asked for.
         idle: a row for each schedule in which devices are idle, such as a pipeline.
     """
 
@@ -99,7 +99,11 @@ class Timeline:
 
 
 def timeline(
-    local: LocalProgram, chip: Chip, names: Sequence[str] = (), donated: Mapping[int, int] | None = None
+    local: LocalProgram,
+    chip: Chip,
+    names: Sequence[str] = (),
+    donated: Mapping[int, int] | None = None,
+    lists_alive: bool = True,
 ) -> Timeline:
     """Return the steps of a program on a chip.
 
@@ -108,6 +112,7 @@ def timeline(
         chip: the hardware whose cost model is used.
         names: the names of the inputs.
         donated: for each donated input, the output that reuses its buffer.
+        lists_alive: whether the values that live at the memory peak are listed, which takes a second sweep.
     """
     inputs = {
         value: Held(
@@ -117,7 +122,7 @@ def timeline(
     }
     sweep = _LiveBytes(local, inputs, donated or {})
     level = _Schedule(local, chip, sweep.live).level(local.program, 0)
-    alive = [held for around in sweep.at_peak() for held in around.live.values()]
+    alive = [held for around in sweep.at_peak() for held in around.live.values()] if lists_alive else []
     alive.sort(key=lambda held: -held.bytes)
     peak = level.numbers.get(sweep.at, 0) if sweep.at is not None else 0
     idle = idle_rows((step.source, step.seconds) for step in level.steps)

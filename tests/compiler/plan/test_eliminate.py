@@ -35,6 +35,18 @@ def test_elimination_is_exact_if_no_variable_is_fixed(seed):
     assert cost(tables, eliminate(labels, tables, lambda: [0] * len(labels))) == best(labels, tables)
 
 
+def test_large_tables_are_exact_and_ties_go_to_the_lowest_label():
+    """The sum of the tables of the first variable has 6,000 entries and many ties."""
+    rng = np.random.default_rng(0)
+    labels = [6, 10, 10, 10]
+    tables = [((0, 1), rng.integers(0, 3, (6, 10)) * 1.0), ((2, 0), rng.integers(0, 3, (10, 6)) * 1.0)]
+    tables += [((3, 0, 1), rng.integers(0, 3, (10, 6, 10)) * 1.0), ((1, 2, 3), rng.integers(0, 3, (10, 10, 10)) * 1.0)]
+    chosen = eliminate(labels, tables, lambda: [0] * len(labels))
+    assert cost(tables, chosen) == best(labels, tables)
+    others = [label for label in range(chosen[0]) if cost(tables, [label, *chosen[1:]]) == best(labels, tables)]
+    assert not others
+
+
 @pytest.mark.parametrize("limit", [2, 4, 10])
 @pytest.mark.parametrize("seed", range(60))
 def test_the_result_is_never_worse_than_the_hint(seed, limit):

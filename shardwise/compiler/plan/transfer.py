@@ -1,0 +1,48 @@
+"""transfer_picks: the picks of one program for another that differs from it in sizes only.
+
+A step that is traced with another number of microbatches, or for another mesh, has the same equations with other
+shapes. Its cheapest plan is then often the same. Taking it over is much faster than the optimization of `choose`.
+"""
+
+from shardwise.compiler.ir.program import Value
+from shardwise.compiler.plan.choose import Picks, is_compatible
+from shardwise.compiler.propagate.propagate import ShardedProgram
+
+
+def transfer_picks(picks: Picks, source: ShardedProgram, target: ShardedProgram) -> Picks | None:
+    """Return the picks of the equations of `source` for those of `target`, in order.
+
+    Args:
+        picks: for each axis, the candidate of each equation of `source`.
+        source: the program that was planned.
+        target: another program, on a mesh with the same axis names.
+
+    Returns:
+        The picks; None if the programs differ in more than sizes, or if a pick is no candidate of its equation.
+    """
+    if source.mesh.axis_names != target.mesh.axis_names or len(source.planned) != len(target.planned):
+        return None
+    if not _have_same_structure(source, target):
+        return None
+    transferred: Picks = {}
+    for axis, rows in picks.items():
+        options = target.candidates[axis]
+        moved = {new: rows[old] for old, new in zip(source.planned, target.planned, strict=True)}
+        if any(pick not in options[equation] for equation, pick in moved.items()):
+            return None
+        if not all(is_compatible(target, axis, equation, pick, transferred) for equation, pick in moved.items()):
+            return None
+        transferred[axis] = moved
+    return transferred
+
+
+def _have_same_structure(source: ShardedProgram, target: ShardedProgram) -> bool:
+    """Return whether the equations of two programs have ops of the same types and the same connections."""
+    values: dict[Value, Value] = {}  # the value of `target` for each of `source`
+    for old, new in zip(source.planned, target.planned, strict=True):
+        if (type(old.op), len(old.inputs), len(old.outputs)) != (type(new.op), len(new.inputs), len(new.outputs)):
+            return False
+        pairs = zip((*old.inputs, *old.outputs), (*new.inputs, *new.outputs), strict=True)
+        if any([values.setdefault(before, after) is not after for before, after in pairs]):
+            return False
+    return True
