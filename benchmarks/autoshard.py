@@ -3,8 +3,8 @@
     python -m benchmarks.autoshard [number of devices] [pipeline]
 
 The model has the sizes of GPT-3 (175 billion parameters); layers are scanned and recomputed in the backward pass, the
-compute is in bf16, and Adam has f32 state. With `pipeline`, the layers are a pipeline, whose stages and microbatches
-are chosen too.
+compute is in bf16, and Adam has f32 state. With `pipeline`, the layers are a pipeline, whose stages, microbatches and
+chunks are chosen too.
 """
 
 import resource
@@ -65,13 +65,23 @@ def train_step(state: Any, batch: Any) -> Any:
     return _adam(loss, state, batch)
 
 
-def pipelined_step(state: Any, batch: Any, *, mesh: Any, microbatches: int) -> Any:
-    """Return the state after one step of Adam, and the loss, with the layers as a pipeline."""
+def pipelined_step(state: Any, batch: Any, *, mesh: Any, microbatches: int, chunks: int) -> Any:
+    """Return the state after one step of Adam, and the loss, with the layers as a pipeline.
+
+    Each device has adjacent layers of the stacked parameters; with chunks, they are not adjacent in the model.
+    """
     stages = mesh.shape["stage"]
-    mean_loss = pipeline(_stage, microbatches, "stage", "1f1b", mesh=mesh).with_loss(_cross_entropy, _embed)
+    schedule = "interleaved" if chunks > 1 else "1f1b"
+    run = pipeline(_stage, microbatches, "stage", schedule, mesh=mesh, chunks=chunks)
+    mean_loss = run.with_loss(_cross_entropy, _embed)
+
+    def split(w: Any) -> Any:
+        if chunks == 1:
+            return w.reshape(stages, -1, *w.shape[1:])
+        return w.reshape(stages, chunks, -1, *w.shape[1:]).swapaxes(0, 1)
 
     def pipelined_loss(params: Any, batch: Any) -> Any:
-        layers = jax.tree.map(lambda w: w.reshape(stages, -1, *w.shape[1:]), params["layers"])
+        layers = jax.tree.map(split, params["layers"])
         return mean_loss(layers, batch["tokens"], batch["targets"], params["embed"])
 
     return _adam(pipelined_loss, state, batch)

@@ -1,7 +1,9 @@
 """autoshard: choose the mesh and the shardings of all arguments of a step by its predicted time and memory."""
 
+import gc
 import math
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from shardwise import tree_util
@@ -19,10 +21,12 @@ from shardwise.execute.request import memory_limit_of
 from shardwise.explain.text import human_bytes
 from shardwise.layout_search.evaluate import PLAIN, Alternative
 from shardwise.layout_search.meshes import STAGE
+from shardwise.layout_search.pipelines import PipelineOptions
 from shardwise.layout_search.result import AutoSharding
 from shardwise.layout_search.search import MAX_EQUATIONS
+from shardwise.layout_search.source import StepSource, pipeline_parameters
 from shardwise.layout_search.step import Step, pinned_sharding, program_meshes
-from shardwise.layout_search.variants import StepSource, VariantSearch, is_pipelined
+from shardwise.layout_search.variants import VariantSearch
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.sharding import NamedSharding
 
@@ -39,6 +43,7 @@ def autoshard(
     memory_limit: int | None = None,
     stages: Sequence[int] | None = None,
     microbatches: Sequence[int] | None = None,
+    chunks: Sequence[int] | None = None,
 ) -> Callable[..., AutoSharding]:
     """Return a function that chooses the mesh and the shardings of all arguments and results of a step.
 
@@ -49,9 +54,9 @@ def autoshard(
 
     Args:
         step: a function such as `step(state, batch)` that returns the new state and other results, jitted or not. The
-            arguments that a jitted one donates do not count twice in memory. A pipelined step has two keyword
-            parameters besides, `step(state, batch, *, mesh, microbatches)`, which are chosen: the mesh has an axis
-            `stage`, which may have size 1.
+            arguments that a jitted one donates do not count twice in memory. A pipelined step has keyword parameters
+            besides, `step(state, batch, *, mesh, microbatches)`, which are chosen: the mesh has an axis `stage`, which
+            may have size 1. With a further one, `chunks`, the number of stages on each device is chosen too.
         devices: the devices to use, for which the shape of the mesh is chosen; by default all devices.
         mesh: the mesh to use, if its shape is not to be chosen.
         hardware: the chip to plan for, as for `simulate` ("h100", "v5e", …); by default that of the devices.
@@ -60,6 +65,8 @@ def autoshard(
         stages: for a pipelined step, the numbers of stages to try; by default those that divide the number of devices
             and the number of layers, which is the size of dim 0 of most of the state.
         microbatches: for a pipelined step, the numbers of microbatches to try; by default multiples of the stages.
+        chunks: for a pipelined step with this parameter, the numbers of stages on each device to try; by default those
+            that divide the number of layers.
 
     Returns:
         A function of the arguments of the step, arrays or ShapeDtypeStructs, that returns an AutoSharding.
@@ -91,35 +98,34 @@ def autoshard(
     if jitted.options.static != NO_ARGUMENTS:
         raise ValueError("autoshard: the step has static arguments: bind them with functools.partial first")
 
-    pipelined = is_pipelined(jitted.function)
-    if not pipelined and not (stages is None and microbatches is None):
-        raise ValueError(
-            "autoshard: `stages` and `microbatches` are for a pipelined step, which has the keyword parameters `mesh` "
-            "and `microbatches`"
-        )
+    parameters = pipeline_parameters(jitted.function)
+    options = PipelineOptions(stages, microbatches, chunks)
+    _check_pipeline_options(options, parameters)
 
+    @_without_garbage_collection
     def call(*args: Any) -> AutoSharding:
         if mesh is not None and mesh.abstract.explicit_axes:
             raise ValueError("autoshard: the mesh has Explicit axes, along which types decide; use axes of type Auto")
         platform = {} if target is None else {"target_platform": target.platform}
-        source = StepSource(jitted, args, platform, pipelined)
+        source = StepSource(jitted, args, platform, parameters)
         found = mesh or _mesh_of_step(source)
         present = list(devices) if devices is not None else None
         if found is None and count is None and present is None:
             present = list(all_devices())
         if found is not None:
-            _check_mesh(found, devices, count, pipelined)
+            _check_mesh(found, devices, count, source.is_pipelined)
         kind = found.flat_devices[0] if isinstance(found, Mesh) else present[0] if present else None
         chip = target or (chip_of(kind.device_kind) if kind is not None else chip_of("cpu"))
         size = found.size if found is not None else len(present) if present is not None else count
         assert size is not None
         limit = memory_limit_of(chip) if memory_limit is None else memory_limit
-        search = VariantSearch(source, chip, limit, stages, microbatches)
+        search = VariantSearch(source, chip, limit, options)
         alternatives = search.run(size, None if found is None else found.abstract)
         if not alternatives:
             raise ValueError(
                 f"autoshard: on {size} devices, no number of microbatches divides the rows of the batch evenly. Change "
-                "the size of the batch, or pass other numbers of `stages` or `microbatches`."
+                "the size of the batch, or pass other numbers of `stages`, `microbatches` or `chunks`; stages divide "
+                "the microbatches if there are chunks."
             )
         best = alternatives[0]
         if not best.fits:
@@ -133,6 +139,39 @@ def autoshard(
         )
 
     return call
+
+
+def _without_garbage_collection(function: Callable[..., AutoSharding]) -> Callable[..., AutoSharding]:
+    """Decorate a function that allocates much and has few reference cycles: the collector is paused meanwhile."""
+
+    @wraps(function)
+    def call(*args: Any) -> AutoSharding:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return function(*args)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    return call
+
+
+def _check_pipeline_options(options: PipelineOptions, parameters: Sequence[str]) -> None:
+    """Raise an error for numbers that the step has no parameter for, or that are not positive."""
+    for name in ("stages", "microbatches", "chunks"):
+        numbers = getattr(options, name)
+        if numbers is None:
+            continue
+        if not parameters:
+            raise ValueError(
+                f"autoshard: `{name}` is for a pipelined step, which has the keyword parameters `mesh` and "
+                "`microbatches`"
+            )
+        if name == "chunks" and name not in parameters:
+            raise ValueError("autoshard: `chunks` is for a pipelined step that has a keyword parameter `chunks`")
+        if not all(isinstance(number, int) and number >= 1 for number in numbers) or not numbers:
+            raise ValueError(f"autoshard: `{name}` are the positive numbers to try, such as (2, 4), not {numbers!r}")
 
 
 def _mesh_of_step(source: StepSource) -> Mesh | AbstractMesh | None:

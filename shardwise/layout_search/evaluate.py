@@ -1,14 +1,23 @@
-"""Evaluator: plan a step with given layouts of its arguments, and predict its time and memory."""
+"""Evaluator: plan a step with given layouts of its arguments, and predict its time and memory.
 
+The variants of a pipelined step, with other stages or microbatches, have the same equations with other sizes. The plan
+of one of them is a good plan for the others (`transfer_picks`), and the time that it takes there is an estimate. Only a
+variant whose estimate is faster than all plans so far is planned itself.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from shardwise.compiler.partition.fit_memory import PartitionedProgram, fit_memory
+from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.plan.choose import choose
+from shardwise.compiler.plan.choose import Picks, choose, choose_candidates, plan_from_picks
+from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.eliminate import IdentityCache
+from shardwise.compiler.plan.transfer import transfer_picks
 from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.report.timeline import timeline
 from shardwise.compiler.shardings.layout import Layout, Pin
@@ -17,6 +26,8 @@ from shardwise.layout_search.meshes import STAGE
 from shardwise.layout_search.step import Step
 
 _HOPELESS = 4  # a plan that needs this many times the memory limit is not changed to need less
+_ESTIMATE_EFFORT = 0.3  # of the effort of a plan
+_PROMISING = 0.99  # of the least time so far, below which an alternative that was estimated is planned itself
 
 
 @final
@@ -29,15 +40,17 @@ class Variant:
             weights.
         microbatches: the number of microbatches of a pipelined step; None for other steps.
         mesh: the mesh of a pipelined step; None for other steps.
+        chunks: the number of stages on each device of a pipelined step that has such a parameter.
     """
 
     remat: str = "none"
     microbatches: int | None = None
     mesh: AbstractMesh | None = None
+    chunks: int = 1
 
     @property
     def stages(self) -> int:
-        """The number of pipeline stages."""
+        """The number of devices along the axis of a pipeline."""
         return 1 if self.mesh is None else self.mesh.shape[STAGE]
 
     @property
@@ -64,10 +77,12 @@ class Alternative:
         layouts: the layout of each argument.
         variant: how the step is traced: recomputation and pipeline.
         bubble: the share of the time in which a device of a pipeline is idle.
+        schedule: the schedule of the pipeline.
         seconds: the predicted time of a call.
         wire_bytes: the bytes that each device sends in a call.
         peak_bytes: the most bytes that a device holds at once.
         fits: whether that is within the memory limit.
+        is_estimated: whether the costs are those of the plan of another alternative.
     """
 
     name: str
@@ -79,13 +94,35 @@ class Alternative:
     fits: bool
     variant: Variant = PLAIN
     bubble: float = 0.0
+    schedule: str = ""
+    is_estimated: bool = False
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Better alternatives come first: those that fit, by time; then the others, by memory."""
+        """Better alternatives come first: those that fit, by time; then the others, by memory.
+
+        An estimate comes after a plan that is no slower than what an estimate may be wrong by.
+        """
         if self.fits:
-            return (0, self.seconds, self.wire_bytes, self.peak_bytes)
+            seconds = self.seconds / _PROMISING if self.is_estimated else self.seconds
+            return (0, seconds, self.wire_bytes, self.peak_bytes)
         return (1, self.peak_bytes, self.seconds, self.wire_bytes)
+
+
+@final
+@dataclass
+class SearchState:
+    """State that the evaluators of all variants share.
+
+    Attributes:
+        tables: cost tables of the planner.
+        fastest: the least time of the plans so far that fit. A slower plan is not changed to need less memory.
+        reference: a program that was planned, and its picks, from which others are estimated.
+    """
+
+    tables: IdentityCache = field(default_factory=IdentityCache)
+    fastest: float = math.inf
+    reference: tuple[ShardedProgram, Picks] | None = None
 
 
 @final
@@ -99,16 +136,16 @@ class Evaluator:
         memory_limit: int | None,
         donated: Sequence[int],
         variant: Variant = PLAIN,
-        tables: IdentityCache | None = None,
+        state: SearchState | None = None,
     ):
         self.step = step
         self.chip = chip
         self.memory_limit = memory_limit
         self.donated = {n: step.next_outputs[n] for n in donated if n in step.next_outputs}
-        self.planned_equations = 0
+        self.planned_equations = 0.0
         self.known: dict[tuple[AbstractMesh, tuple[Layout, ...]], Alternative] = {}
         self.variant = variant
-        self.tables = tables or IdentityCache()  # cost tables of the planner, which all plans share
+        self.state = state or SearchState()
 
     @property
     def best(self) -> Alternative:
@@ -119,7 +156,11 @@ class Evaluator:
         """Return the predicted costs of these layouts; layouts that were evaluated before keep their first name."""
         known = self.known.get((mesh, layouts))
         if known is None:
-            known = self.known[mesh, layouts] = self._evaluate(name, mesh, layouts)
+            sharded = self.propagate(mesh, layouts)
+            known = self._estimate(sharded, name, mesh, layouts)
+            if known is None or known.seconds < _PROMISING * self.state.fastest:
+                known = self._plan(sharded, name, mesh, layouts)
+            self.known[mesh, layouts] = known
         return known
 
     def propagate(self, mesh: AbstractMesh, layouts: Sequence[Layout]) -> ShardedProgram:
@@ -135,22 +176,67 @@ class Evaluator:
         outs: list[Pin | None] = [None] * len(step.program.outputs)
         for number, output in step.next_outputs.items():
             outs[output] = Pin(layouts[number], reason=step.request.output_name(output))
-        return propagate(step.program, mesh, pins, outs, step.request.out_names, [mesh])
+        return propagate(
+            step.program, mesh, pins, outs, step.request.out_names, [mesh], structure=step.program_structure
+        )
 
-    def _fastest(self) -> float:
-        """Return the least time of the alternatives so far that fit. A slower plan is not changed to need less."""
-        return min((known.seconds for known in self.known.values() if known.fits), default=float("inf"))
+    def _estimate(
+        self, sharded: ShardedProgram, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...]
+    ) -> Alternative | None:
+        """Return the costs of a pipelined step with the plan of another one; None if there is no such plan."""
+        reference = self.state.reference
+        if reference is None or self.variant.mesh is None:
+            return None
+        picks = transfer_picks(reference[1], reference[0], sharded)
+        if picks is None:
+            return None
+        self.planned_equations += _ESTIMATE_EFFORT * len(sharded.planned)
+        local = partition(sharded, plan_from_picks(sharded, picks, self.chip))
+        return self._alternative(local, name, mesh, layouts, is_estimated=True)
 
-    def _evaluate(self, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...]) -> Alternative:
-        sharded = self.propagate(mesh, layouts)
+    def _plan(self, sharded: ShardedProgram, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...]) -> Alternative:
+        """Return the costs of a program with its cheapest plan."""
+        state, limit = self.state, self.memory_limit
         self.planned_equations += len(sharded.planned)
-        plan = choose(sharded, self.chip, self.tables)
-        local = partition(sharded, plan)
-        times = timeline(local, self.chip, donated=self.donated)
-        limit = self.memory_limit
-        if limit is not None and limit < times.peak_bytes < _HOPELESS * limit and times.seconds < self._fastest():
-            local = fit_memory(PartitionedProgram(sharded, plan, local), limit, list(self.donated)).local
-            times = timeline(local, self.chip, donated=self.donated)
-        fits = limit is None or times.peak_bytes <= limit
+        if self.variant.mesh is None:
+            plan = choose(sharded, self.chip, state.tables)
+        else:
+            picks = choose_candidates(sharded, Costs(self.chip, sharded.mesh), cache=state.tables)
+            plan = plan_from_picks(sharded, picks, self.chip)
+        program = PartitionedProgram(sharded, plan, partition(sharded, plan))
+        result = self._alternative(program.local, name, mesh, layouts)
+        is_near = limit is not None and limit < result.peak_bytes < _HOPELESS * limit
+        if limit is not None and is_near and result.seconds < state.fastest:
+            program = fit_memory(program, limit, list(self.donated), state.tables)
+            result = self._alternative(program.local, name, mesh, layouts)
+        if result.fits and result.seconds < state.fastest:
+            state.fastest = result.seconds
+            state.reference = None if self.variant.mesh is None else (sharded, picks)
+        return result
+
+    def _alternative(
+        self,
+        local: LocalProgram,
+        name: str,
+        mesh: AbstractMesh,
+        layouts: tuple[Layout, ...],
+        is_estimated: bool = False,
+    ) -> Alternative:
+        """Return the predicted costs of the program of one device."""
+        times = timeline(local, self.chip, donated=self.donated, lists_alive=False)
+        fits = self.memory_limit is None or times.peak_bytes <= self.memory_limit
         bubble = sum(row.idle_seconds for row in times.idle) / times.seconds if times.idle else 0.0
-        return Alternative(name, mesh, layouts, times.seconds, local.sent, times.peak_bytes, fits, self.variant, bubble)
+        schedule = ", ".join(dict.fromkeys(row.what.removesuffix(" pipeline") for row in times.idle))
+        return Alternative(
+            name,
+            mesh,
+            layouts,
+            times.seconds,
+            local.sent,
+            times.peak_bytes,
+            fits,
+            self.variant,
+            bubble,
+            schedule,
+            is_estimated,
+        )

@@ -17,7 +17,7 @@ from shardwise.execute.executor import as_array, lower_request
 from shardwise.execute.plan_report import Plan, request_report
 from shardwise.explain.text import align, human_bytes, human_seconds
 from shardwise.layout_search.evaluate import Alternative
-from shardwise.layout_search.variants import overridden
+from shardwise.layout_search.source import overridden
 
 _ROWS = 12  # alternatives that are printed
 _RECOMPUTED = {
@@ -39,14 +39,20 @@ def _has_pipeline(alternative: Alternative) -> bool:
     return alternative.variant.microbatches is not None
 
 
+def _schedule(alternative: Alternative) -> str:
+    chunks = alternative.variant.chunks
+    return f"{alternative.schedule} × {chunks}" if chunks > 1 else alternative.schedule
+
+
 _COLUMNS = (
     _Column("plan", 24, lambda plan: plan.name),
     _Column("mesh", 20, lambda plan: str(plan.mesh)),
+    _Column("schedule", 8, _schedule, _has_pipeline),
     _Column("stages", -6, lambda plan: str(plan.variant.stages), _has_pipeline),
     _Column("microbatches", -12, lambda plan: str(plan.variant.microbatches), _has_pipeline),
     _Column("bubble", -6, lambda plan: f"{100 * plan.bubble:.0f}%", _has_pipeline),
     _Column("recomputed", 10, lambda plan: plan.variant.remat, lambda plan: plan.variant.remat != "none"),
-    _Column("time", -9, lambda plan: human_seconds(plan.seconds)),
+    _Column("time", -9, lambda plan: f"{'~' if plan.is_estimated else ''}{human_seconds(plan.seconds)}"),
     _Column("sent", -10, lambda plan: human_bytes(plan.wire_bytes)),
     _Column("memory", -10, lambda plan: human_bytes(plan.peak_bytes)),
     _Column("", 0, lambda plan: "" if plan.fits else "does not fit"),
@@ -113,8 +119,13 @@ class AutoSharding:
 
     @property
     def stages(self) -> int:
-        """The number of pipeline stages."""
+        """The number of pipeline stages; with chunks, each is several stages that are not adjacent."""
         return self.best.variant.stages
+
+    @property
+    def chunks(self) -> int:
+        """The number of stages on each device of a pipelined step: with several, the schedule is interleaved."""
+        return self.best.variant.chunks
 
     @property
     def microbatches(self) -> int | None:
@@ -162,6 +173,7 @@ class AutoSharding:
         limit = "" if self.memory_limit is None else f" of {human_bytes(self.memory_limit)}"
         remat = "" if self.remat == "none" else f", {_RECOMPUTED[self.remat]}"
         pipeline = "" if self.microbatches is None else f", stages={self.stages}, microbatches={self.microbatches}"
+        pipeline += f", chunks={self.chunks}" if self.chunks > 1 else ""
         shown = self.alternatives[:_ROWS]
         columns = [column for column in _COLUMNS if column.is_shown is None or any(map(column.is_shown, shown))]
         rows = [[column.text(alternative) for column in columns] for alternative in shown]

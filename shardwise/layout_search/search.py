@@ -127,6 +127,8 @@ class Search:
     def _fully_sharded(self, mesh: AbstractMesh) -> Candidate:
         """Return the layouts with all state sharded, over the last outer axis and a tensor-parallel axis."""
         axes = self.axes(mesh)
+        if not axes:
+            return "pipeline", mesh, tuple(self.base)
         if len(axes) == 1:
             batch = with_batch(self.step, mesh, self.base, axes)
             return "FSDP", mesh, with_sharded_state(self.step, mesh, batch, axes)
@@ -167,14 +169,16 @@ class Search:
         """Yield further layouts of families on a mesh."""
         axes = self.axes(mesh)
         step, base = self.step, self.base
+        if not axes:
+            return
         data = with_batch(step, mesh, base, axes)
         if len(axes) == 1:
             yield "data parallel", mesh, data
             yield self._zero(mesh)
             yield "tensor parallel", mesh, self.choose_layouts(mesh, base, axes, STORAGE_COSTS[-1], self.state_inputs())
             return
-        yield "data × tensor parallel", mesh, self._tensor_parallel(mesh)
         yield self._zero(mesh)
+        yield "data × tensor parallel", mesh, self._tensor_parallel(mesh)
         yield "data × FSDP", mesh, with_sharded_state(step, mesh, data, axes[-1:])
 
     def _chosen(self, mesh: AbstractMesh) -> Iterator[Candidate]:
@@ -211,7 +215,7 @@ class Search:
         self.evaluator.planned_equations += len(opened.planned)
         costs = {e: storage_cost * e.outputs[0].type.nbytes for e in equations.values()}
         network = Costs(self.evaluator.chip, mesh, counts_hops=True)
-        picks = choose_candidates(opened, network, costs, self.evaluator.tables)
+        picks = choose_candidates(opened, network, costs, self.evaluator.state.tables)
         chosen = list(layouts)
         for number, equation in equations.items():
             shape = equation.outputs[0].type.shape

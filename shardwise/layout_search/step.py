@@ -19,10 +19,11 @@ from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.pipeline import simplify
-from shardwise.compiler.propagate.dim_groups import DimGroups, dim_groups
+from shardwise.compiler.propagate.dim_groups import DimGroups
 from shardwise.compiler.propagate.open_arguments import loop_groups
 from shardwise.compiler.propagate.output_layouts import infer_output_pins
-from shardwise.compiler.propagate.unfold import Unfolded, unfold
+from shardwise.compiler.propagate.propagate import ProgramStructure
+from shardwise.compiler.propagate.unfold import Unfolded
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.transforms.dce import dce
@@ -55,13 +56,18 @@ class Step:
     roles: tuple[str, ...]
 
     @cached_property
+    def program_structure(self) -> ProgramStructure:
+        """The structure of the program, which all plans share."""
+        return ProgramStructure.of(self.program)
+
+    @property
     def unfolded(self) -> Unfolded:
-        return unfold(self.program)
+        return self.program_structure.unfolded
 
     @cached_property
     def groups(self) -> DimGroups:
         """The groups of dims that the program connects; those of state and of its outputs are one group."""
-        groups = dim_groups(self.unfolded.equations)
+        groups = self.program_structure.groups.copy()
         for number, output in self.next_outputs.items():
             for dim in range(self.program.inputs[number].type.ndim):
                 groups.join((self.program.inputs[number], dim), (self.program.outputs[output], dim))

@@ -271,6 +271,21 @@ def test_scans_are_recomputed_if_memory_is_short():
         np.testing.assert_allclose(x, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_all_is_recomputed_if_products_are_all_that_scans_save():
+    def step(weights, x):
+        def loss(weights):
+            return jnp.mean(sw.lax.scan(lambda h, w: (jnp.sin(h @ w), None), x, weights)[0] ** 2)
+
+        return weights - 0.1 * sw.grad(loss)(weights)
+
+    types = structs((np.ones((16, 32, 32), np.float32), np.ones((4096, 32), np.float32)))
+    mesh = AbstractMesh((2,), ("data",))
+    free = sw.autoshard(step, hardware="h100", mesh=mesh)(*types)
+    limit = 2 * free.peak_bytes // 3
+    limited = sw.autoshard(step, hardware="h100", mesh=mesh, memory_limit=limit)(*types)
+    assert limited.remat == "all" and limited.plan.peak_bytes == limited.peak_bytes <= limit
+
+
 def test_donated_arguments_count_once():
     def memory(step):
         mesh = AbstractMesh((8,), ("data",))

@@ -34,8 +34,24 @@ def step(params, batch, *, mesh, microbatches):
     return sw.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
 
 
-def on_one_device(params, batch):
-    value, grads = sw.value_and_grad(lambda p: squared_error(stage(p["w"], batch[0]), batch[1]))(params)
+def interleaved_step(params, batch, *, mesh, microbatches, chunks):
+    """A device has adjacent layers of the stack; with chunks, they are not adjacent in the model."""
+    schedule = "interleaved" if chunks > 1 else "1f1b"
+    loss = pipeline(stage, microbatches, "stage", schedule, mesh=mesh, chunks=chunks).with_loss(squared_error)
+
+    def mean_loss(params):
+        w = params["w"].reshape(mesh.shape["stage"], chunks, -1, WIDTH, WIDTH).swapaxes(0, 1)
+        return loss(w[0] if chunks == 1 else w, *batch)
+
+    value, grads = sw.value_and_grad(mean_loss)(params)
+    return sw.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+
+def on_one_device(params, batch, order=range(LAYERS)):
+    def loss(params):
+        return squared_error(stage(params["w"][np.array(order)], batch[0]), batch[1])
+
+    value, grads = sw.value_and_grad(loss)(params)
     return sw.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
 
 
@@ -68,6 +84,38 @@ def test_the_bubble_of_alternatives_is_that_of_their_schedule():
         assert alternative.bubble == pytest.approx(1 / ticks, rel=0.3)  # the rest of the time is outside the loops
     text = str(result)
     assert ", stages=2, microbatches=" in text and all(head in text for head in ("stages", "microbatches", "bubble"))
+
+
+def test_an_interleaved_pipeline_equals_one_device():
+    mesh = sw.make_mesh((2,), ("stage",), devices=sw.devices()[:2])
+    result = sw.autoshard(interleaved_step, mesh=mesh, microbatches=(2, 4))(*types())
+    shown = {(a.variant.chunks, a.schedule) for a in result.alternatives}
+    assert shown == {(1, "1f1b"), (2, "interleaved")}  # there are 2 layers on each device
+    assert "schedule" in str(result) and "interleaved × 2" in str(result)
+    assert result.seconds == min(a.seconds for a in result.alternatives if not a.is_estimated)
+    result = sw.autoshard(interleaved_step, mesh=mesh, microbatches=(4,), chunks=(2,))(*types())
+    assert (result.stages, result.microbatches, result.chunks) == (2, 4, 2)
+    assert result.in_shardings[0]["w"].spec[0] == "stage"
+    (idle,) = result.plan.timeline.idle
+    assert idle.share == 1 / (2 * 4 + 1)  # (p − 1)/(v·m + p − 1)
+    assert idle.idle_seconds / result.plan.seconds == pytest.approx(result.best.bubble)
+    expected = sw.jit(lambda params, batch: on_one_device(params, batch, (0, 2, 1, 3)))(*arguments())
+    for x, y in zip(sw.tree.leaves(result.jit()(*arguments())), sw.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+
+def test_estimates_are_near_the_plans():
+    """An alternative that is estimated from the plan of another one takes about as long with its own plan."""
+    mesh = AbstractMesh((2,), ("stage",))
+    result = sw.autoshard(step, hardware="h100", mesh=mesh, microbatches=(2, 8, 16))(*types())
+    estimates = [a for a in result.alternatives if a.is_estimated]
+    assert estimates and not result.best.is_estimated and "~" in str(result)
+    for estimate in estimates:
+        params, batch = types()
+        params["w"] = params["w"].update(sharding=NamedSharding(mesh, P("stage")))
+        batch = sw.tree.map(lambda x: x.update(sharding=NamedSharding(mesh, P())), batch)
+        bound = partial(step, mesh=mesh, microbatches=estimate.variant.microbatches)
+        assert sw.simulate(bound, hardware="h100")(params, batch).seconds == pytest.approx(estimate.seconds, rel=0.05)
 
 
 @pytest.mark.slow
@@ -113,8 +161,14 @@ def test_a_given_mesh_is_kept():
 def test_errors():
     with pytest.raises(ValueError, match=r"\['rate'\].*bind others with functools.partial"):
         sw.autoshard(lambda params, *, rate: params)
-    with pytest.raises(ValueError, match="are for a pipelined step"):
+    with pytest.raises(ValueError, match="`stages` is for a pipelined step"):
         sw.autoshard(on_one_device, stages=(2,))
+    with pytest.raises(ValueError, match="`chunks` is for a pipelined step that has a keyword parameter"):
+        sw.autoshard(step, chunks=(2,))
+    with pytest.raises(
+        ValueError, match=r"`microbatches` are the positive numbers to try, such as \(2, 4\), not \(0,\)"
+    ):
+        sw.autoshard(step, microbatches=(0,))
     with pytest.raises(ValueError, match="needs an axis 'stage'"):
         sw.autoshard(step, mesh=AbstractMesh((8,), ("data",)))(*types())
     with pytest.raises(ValueError, match="on 8 devices, no number of microbatches divides the rows"):

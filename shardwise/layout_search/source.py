@@ -1,0 +1,90 @@
+"""StepSource: a step and its arguments, of which variants can be traced."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial, update_wrapper
+from typing import Any, final
+
+from shardwise.api.jit import Jitted
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.config import config
+from shardwise.layout_search.evaluate import Variant
+from shardwise.layout_search.step import Step, trace_step
+
+PIPELINE_PARAMETERS = ("mesh", "microbatches")
+CHUNKS = "chunks"  # a further parameter of steps whose pipeline may be interleaved
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class StepSource:
+    """A step and its arguments, of which variants can be traced.
+
+    Attributes:
+        jitted: the step.
+        args: its arguments.
+        settings: the settings of all variants.
+        parameters: the keyword parameters that are filled in: those of a pipelined step, or none.
+    """
+
+    jitted: Jitted[..., Any]
+    args: tuple[Any, ...]
+    settings: Mapping[str, Any]
+    parameters: tuple[str, ...] = ()
+    _traced: dict[Variant, Step] = field(default_factory=dict)
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether the step has the parameters of a pipelined step."""
+        return bool(self.parameters)
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether the number of stages on each device is a parameter."""
+        return CHUNKS in self.parameters
+
+    def bind(self, variant: Variant, mesh: Mesh | AbstractMesh | None = None) -> Jitted[..., Any]:
+        """Return the step of a variant; `mesh` has devices, or is that of the variant."""
+        if not self.is_pipelined:
+            return self.jitted
+        function = self.jitted.function
+        values = {"mesh": mesh or variant.mesh, "microbatches": variant.microbatches, CHUNKS: variant.chunks}
+        bound = partial(function, **{name: values[name] for name in self.parameters})
+        return Jitted(update_wrapper(bound, function, updated=()), self.jitted.options)
+
+    def trace(self, variant: Variant) -> Step:
+        """Trace a variant; each is traced once."""
+        if variant not in self._traced:
+            with overridden({**self.settings, **variant.settings}):
+                self._traced[variant] = trace_step(self.bind(variant), self.args)
+        return self._traced[variant]
+
+
+def pipeline_parameters(step: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the keyword parameters of a pipelined step: `mesh`, `microbatches` and perhaps `chunks`; else none.
+
+    Raises:
+        ValueError: if it has some of them only, or others that have no default.
+    """
+    try:
+        parameters = inspect.signature(step).parameters.values()
+    except (TypeError, ValueError):  # the callable has no signature
+        return ()
+    required = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    if required and {*required, CHUNKS} != {*PIPELINE_PARAMETERS, CHUNKS}:
+        raise ValueError(
+            f"autoshard: the step has the keyword parameters {required}. A pipelined step has `mesh`, `microbatches` "
+            "and perhaps `chunks`, which autoshard fills in; bind others with functools.partial."
+        )
+    return tuple(required)
+
+
+@contextmanager
+def overridden(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Return a context in which settings have these values."""
+    with ExitStack() as stack:
+        for name, value in settings.items():
+            stack.enter_context(config.override(name, value))
+        yield
