@@ -43,24 +43,26 @@ def run_checkpoint_command(parsed: Namespace) -> int:
 
 
 def _console() -> Console:
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=not sys.stdout.isatty())
 
 
 def _list(path: str) -> int:
     location = location_of(path)
     table = Table("checkpoint", "saved", "leaves", "bytes", "metadata")
     names = location.children()
+    if not names and location.data() is not None:
+        raise CheckpointError(f"{location} is itself a checkpoint: use `shardwise checkpoint inspect`")
+    if not names:
+        raise CheckpointError(f"there is no checkpoint in {location}")
     for name in sorted(names, key=lambda name: (len(name), name)):
         try:
             manifest = Reader(str(location.child(name))).manifest
             table.add_row(
                 name, manifest.created, str(len(manifest.leaves)), f"{manifest.nbytes:,}", _short(manifest.metadata)
             )
-        except CorruptCheckpoint as error:
-            table.add_row(name, "corrupt", "", "", str(error))
-    if not names:
-        print(f"there is no checkpoint in {location}")
-        return 1
+        except (CheckpointError, OSError) as error:  # others are listed in any case
+            kind = "corrupt" if isinstance(error, CorruptCheckpoint) else "not readable"
+            table.add_row(name, kind, "", "", str(error))
     _console().print(table)
     return 0
 
@@ -72,7 +74,7 @@ def _inspect(path: str) -> int:
     for name, leaf in manifest.leaves.items():
         size = f"{leaf.nbytes:,}" if isinstance(leaf, ArrayLeaf) else ""
         sharding = leaf.sharding if isinstance(leaf, ArrayLeaf) else ""
-        table.add_row(name, str(leaf), size, sharding, _files(leaf))
+        table.add_row(_printable(name), str(leaf), size, sharding, _files(leaf))
     console = _console()
     console.print(
         f"{reader.path}: saved {manifest.created}, {manifest.nbytes:,} bytes in {len(manifest.arrays)} arrays"
@@ -94,7 +96,7 @@ def _files(leaf: Leaf) -> str:
 
 def _progress() -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
@@ -126,9 +128,9 @@ def _diff(first: str, second: str) -> int:
     equal_types = [name for name in common if str(before[name]) == str(after[name])]
     changes = {name: f"{before[name]}, then {after[name]}" for name in common if str(before[name]) != str(after[name])}
     changes |= _changed_elements(readers, [name for name in equal_types if isinstance(before[name], ArrayLeaf)])
-    differences = [f"- {name}: {before[name]}" for name in before if name not in after]
-    differences += [f"+ {name}: {after[name]}" for name in after if name not in before]
-    differences += [f"! {name}: {changes[name]}" for name in common if name in changes]
+    differences = [f"- {_printable(name)}: {before[name]}" for name in before if name not in after]
+    differences += [f"+ {_printable(name)}: {after[name]}" for name in after if name not in before]
+    differences += [f"! {_printable(name)}: {changes[name]}" for name in common if name in changes]
     for difference in differences:
         print(difference)
     if not differences:
@@ -153,7 +155,7 @@ def _changed_elements(readers: tuple[Reader, Reader], names: Sequence[str]) -> d
 
 def _change(pairs: Iterable[Sequence[HostArray]]) -> str | None:
     """Return how many elements of an array differ, which comes in pairs of blocks; None if none does."""
-    different, total, largest = 0, 0, 0.0
+    different, total, largest, undefined = 0, 0, 0.0, 0
     for pair in pairs:
         blocks = [block.reshape(-1) for block in pair]
         bits = [block.view(np.uint8).reshape(len(block), block.itemsize) for block in blocks]
@@ -161,8 +163,16 @@ def _change(pairs: Iterable[Sequence[HostArray]]) -> str | None:
         total += len(unequal)
         different += int(np.sum(unequal))
         values = [block[unequal].astype(np.complex128 if block.dtype.kind == "c" else float) for block in blocks]
-        largest = max(largest, float(np.nanmax(np.abs(values[0] - values[1]), initial=0.0)))
-    return f"{different:,} of {total:,} elements differ in bits, by at most {largest:.3g}" if different else None
+        with np.errstate(invalid="ignore"):  # inf - inf
+            sizes = np.abs(values[0] - values[1])
+        undefined += int(np.sum(np.isnan(sizes)))
+        largest = max(largest, float(np.max(sizes[~np.isnan(sizes)], initial=0.0)))
+    if not different:
+        return None
+    text = f"{different:,} of {total:,} elements differ in bits"
+    if different > undefined:
+        text += f", by at most {largest:.3g}"
+    return f"{text}; {undefined:,} of them by NaN" if undefined else text
 
 
 def _export(path: str, file: str) -> int:
@@ -189,6 +199,12 @@ def _show(started: Save) -> None:
         while not started.done():
             progress.update(task, completed=started.written_bytes)
             sleep(0.1)
+        progress.update(task, completed=started.written_bytes)
+
+
+def _printable(name: str) -> str:
+    """Return the name of a leaf; quoted and escaped if it is empty or has characters that a terminal does not print."""
+    return name if name and name.isprintable() else repr(name)
 
 
 def _short(metadata: object) -> str:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, final
-from urllib.parse import urlsplit
+from urllib.parse import unquote
 
 from shardwise.errors import CheckpointError, CheckpointExists, CorruptCheckpoint
 from shardwise.lazy import lazy_module
@@ -33,18 +33,20 @@ def location_of(path: str | os.PathLike[str]) -> "Location":
     """Return the location that a path or a URL names.
 
     Raises:
-        CheckpointError: if TensorStore is not installed, or if the URL's scheme is not supported.
+        CheckpointError: if TensorStore is not installed, or if the URL is not supported.
     """
     check_tensorstore()
     text = os.fspath(path)
-    scheme = urlsplit(text).scheme
-    if scheme == "file":
-        return Folder(Path(urlsplit(text).path).absolute())
-    if "://" not in text:
+    scheme, separator, rest = text.partition("://")
+    if not separator:
         return Folder(Path(text).absolute())
+    if scheme == "file":
+        if not rest.startswith("/"):
+            raise CheckpointError(f"{text!r} names a host or a relative path: write file:///path")
+        return Folder(Path(unquote(rest)))
     if scheme not in _DRIVERS:
         raise CheckpointError(f"{text!r}: checkpoints are on file systems, s3:// or gs://, not on {scheme}://")
-    bucket, _, path = text.partition("://")[2].strip("/").partition("/")
+    bucket, _, path = rest.strip("/").partition("/")
     if not bucket:
         raise CheckpointError(f"{text!r} names no bucket: write {scheme}://bucket/name")
     return ObjectPrefix(scheme, bucket, f"{path}/" if path else "")

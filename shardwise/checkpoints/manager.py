@@ -1,5 +1,7 @@
 """Manager: the checkpoints of a training run: when to save, which to keep, and which to restore."""
 
+import numbers
+import operator
 import os
 import re
 import time
@@ -14,7 +16,7 @@ from shardwise.checkpoints.manifest import Manifest, check_metadata
 from shardwise.checkpoints.preemption import Preemption
 from shardwise.checkpoints.read import Reader, open_manifest
 from shardwise.checkpoints.restore import restore
-from shardwise.checkpoints.retention import Retention
+from shardwise.checkpoints.retention import Retention, check_count
 from shardwise.checkpoints.save import Save, save
 from shardwise.errors import CheckpointError, CorruptCheckpoint
 from shardwise.runtime.group import Group
@@ -61,7 +63,7 @@ class Manager:
 
     Raises:
         CheckpointError: if the folder cannot be created or written.
-        ValueError: if the arguments contradict each other.
+        ValueError: if an argument is not valid, or if arguments contradict each other.
 
     Example:
         >>> manager = jax.checkpoints.Manager(folder / "run", every_steps=10, keep_last=2, save_on_sigterm=False)
@@ -91,8 +93,9 @@ class Manager:
     ):
         if processes is not None and save_on_sigterm:
             raise ValueError("processes needs save_on_sigterm=False: XLA agrees on a step with all processes")
-        if every_steps is not None and every_steps < 1:
-            raise ValueError(f"every_steps must be at least 1, not {every_steps}")
+        check_count("every_steps", every_steps)
+        if every_minutes is not None and not (isinstance(every_minutes, numbers.Real) and every_minutes >= 0):
+            raise ValueError(f"every_minutes must be a number that is at least 0, not {every_minutes!r}")
         self._location = location_of(folder)
         self._every_steps = every_steps
         self._every_seconds = None if every_minutes is None else 60 * every_minutes
@@ -158,7 +161,7 @@ class Manager:
         """Save a step, if it is due. Every process calls it after each step.
 
         Args:
-            step: the number of the step.
+            step: the number of the step, from 0 on.
             tree: the pytree to save.
             metrics: numbers by name, for `keep_best`.
             metadata: a JSON object to save beside it, such as the state of a data iterator.
@@ -169,12 +172,15 @@ class Manager:
 
         Raises:
             CheckpointError: if it cannot be saved, or if an earlier save of this manager has failed.
+            TypeError: if the step is not an integer, or if a metric is not a number.
+            ValueError: if the step is negative.
         """
+        step = _checked_step(step)
         is_last = self._preemption is not None and self._preemption.reached(step)
         if not (is_last or force or self._is_due(step)):
             return None
         self.wait()
-        values = {name: float(value) for name, value in (metrics or {}).items()}
+        values = _as_floats(metrics or {})
         content = {"step": step, "metrics": {name: value.hex() for name, value in values.items()}}
         content["metadata"] = check_metadata(metadata or {})
         started = save(
@@ -237,6 +243,9 @@ class Manager:
         raise CheckpointError(f"{self._location} has no step to restore: {found}")
 
     def _restore_step(self, step: int, like: Any, options: Mapping[str, Any]) -> Restored:
+        if step not in (steps := self.steps()):
+            saved = f"the last ones that it has are {', '.join(map(str, steps[-5:]))}" if steps else "it has none"
+            raise CheckpointError(f"{self._location} has no step {step!r}: {saved}")
         reader = Reader(str(self._step_location(step)))
         metadata = dict(reader.manifest.metadata.get("metadata", {}))
         return Restored(step, restore(reader, like, **options), _metrics(reader.manifest, reader.path), metadata)
@@ -283,6 +292,30 @@ class Manager:
             except CheckpointError:
                 self._metrics[step] = None
         return self._metrics[step]
+
+
+def _checked_step(step: int) -> int:
+    """Return the number of a step as a Python integer."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"a step is an integer, not {step!r}") from None
+    if number < 0:
+        raise ValueError(f"steps are numbered from 0 on, not {number}")
+    return number
+
+
+def _as_floats(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics as Python floats."""
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics are a dict of numbers by name, not {metrics!r}")
+    values = {}
+    for name, value in metrics.items():
+        try:
+            values[str(name)] = float(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"the metric {name!r} is not a number: {error}") from None
+    return values
 
 
 def _metrics(manifest: Manifest, path: str) -> dict[str, float]:

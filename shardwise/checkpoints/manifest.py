@@ -215,6 +215,8 @@ def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CheckpointError: if it is not JSON.
     """
+    if not isinstance(metadata, Mapping):
+        raise CheckpointError(f"metadata must be a dict with string keys, not {metadata!r}")
     try:
         restored = json.loads(_dump(dict(metadata)))
     except (TypeError, ValueError, RecursionError) as error:

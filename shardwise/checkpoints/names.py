@@ -44,7 +44,15 @@ def leaf_name(path: tuple[Any, ...]) -> str:
     Raises:
         CheckpointError: if a key has a NUL character, or if the name is too long.
     """
-    name = join_keys(tree_util.keystr((key,), simple=True) for key in path)
+    return check_name(join_keys(tree_util.keystr((key,), simple=True) for key in path))
+
+
+def check_name(name: str) -> str:
+    """Return a name, if a checkpoint can hold it.
+
+    Raises:
+        CheckpointError: if a key has a NUL character, or if the name is too long.
+    """
     if "\0" in name:
         raise CheckpointError(f"the key {name!r} has a NUL character: rename it")
     if len(name) > _LONGEST:

@@ -9,8 +9,8 @@ import numpy as np
 
 from shardwise.checkpoints.context import read_context
 from shardwise.checkpoints.fields import Fields
-from shardwise.checkpoints.location import check_tensorstore, ts
-from shardwise.checkpoints.names import join_keys, nested
+from shardwise.checkpoints.location import MANIFEST, check_tensorstore, ts
+from shardwise.checkpoints.names import check_name, join_keys, nested
 from shardwise.checkpoints.save import Save
 from shardwise.checkpoints.sources import save_sources
 from shardwise.errors import CheckpointError, CorruptCheckpoint
@@ -87,7 +87,7 @@ def _leaves(path: str | os.PathLike[str]) -> dict[str, tuple[tuple[bool, ...], A
         fields = Fields(entry, f"{folder}: {text}")
         keys = [Fields(key, fields.where) for key in fields.list("key_metadata")]
         names = [str(key["key"]) for key in keys]
-        name = join_keys(names)
+        name = check_name(join_keys(names))
         positions = tuple(key["key_type"] == _POSITION for key in keys)
         kind = Fields(fields["value_metadata"], fields.where).text("value_type")
         stored = ".".join(names)
@@ -107,7 +107,8 @@ def _item_folder(folder: Path) -> Path:
         return folder
     items = sorted(item.parent for item in folder.glob(f"*/{_METADATA}"))
     if not items:
-        raise CheckpointError(f"there is no Orbax checkpoint at {folder}: it has no {_METADATA} file")
+        hint = ". It is a checkpoint of Shardwise, which needs no import" if (folder / MANIFEST).is_file() else ""
+        raise CheckpointError(f"there is no Orbax checkpoint at {folder}: it has no {_METADATA} file{hint}")
     if len(items) > 1:
         names = ", ".join(item.name for item in items)
         raise CheckpointError(f"{folder} has several items, {names}: pass the folder of one")
@@ -123,7 +124,7 @@ def _read_json(file: Path) -> Any:
 
 def _open(folder: Path, name: str, metadata: Fields, context: Any) -> Any:
     if metadata.flag("use_ocdbt") if "use_ocdbt" in metadata else (folder / "manifest.ocdbt").exists():
-        kvstore = {"driver": "ocdbt", "base": f"file://{folder}/", "path": f"{name}/"}
+        kvstore = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}, "path": f"{name}/"}
     else:
         kvstore = {"driver": "file", "path": f"{folder}/{name}/"}
     driver = "zarr3" if "use_zarr3" in metadata and metadata.flag("use_zarr3") else "zarr"

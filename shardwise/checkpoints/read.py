@@ -10,13 +10,14 @@ import numpy as np
 
 from shardwise.checkpoints.blocks import open_blocks, pack_blocks, read_shape, storage_error_text, stored_dtype
 from shardwise.checkpoints.context import read_context
-from shardwise.checkpoints.location import MANIFEST, Location, location_of, ts
+from shardwise.checkpoints.location import MANIFEST, Folder, Location, location_of, ts
 from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part, Shape
 from shardwise.errors import CheckpointError, CorruptCheckpoint
 from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text, cut, relative, whole
 
 _PACK_WINDOW = 1 << 24  # bytes of a pack that are read at a time
 _READS_IN_FLIGHT = 8
+_ORBAX_FILES = ("_METADATA", "_CHECKPOINT_METADATA")
 
 HostArray = np.ndarray[Any, Any]
 
@@ -232,5 +233,7 @@ def open_manifest(location: Location) -> tuple[Location, Manifest]:
     if data is None or content is None:
         near = location.children()
         hint = f" It has the checkpoints {', '.join(near[-5:])}." if near else ""
+        if isinstance(location, Folder) and any((location.path / name).is_file() for name in _ORBAX_FILES):
+            hint = " There is an Orbax checkpoint: import it with `shardwise checkpoint import` or `import_orbax`."
         raise CheckpointError(f"there is no checkpoint at {location}.{hint}")
     return data, Manifest.decode(content, f"{location}/{MANIFEST}")

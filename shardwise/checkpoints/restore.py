@@ -64,6 +64,7 @@ def restore(
         CheckpointMismatch: if it differs from `like`, or if arrays with 64-bit dtypes shall be on devices while these
             dtypes are disabled; the message lists all such leaves.
         ShardingError: if `shardings` is not a tree prefix.
+        ValueError: if `only` is not a regular expression.
 
     Example:
         >>> jax.checkpoints.save(folder / "step-7", {"w": jnp.arange(4.0)}).wait()
@@ -73,7 +74,7 @@ def restore(
         P('rows')
     """
     reader = path if isinstance(path, Reader) else Reader(path)
-    pattern = re.compile(only) if only is not None else None
+    pattern = _compiled(only) if only is not None else None
     leaves = {name: leaf for name, leaf in reader.manifest.leaves.items() if not pattern or pattern.search(name)}
     if like is None:
         tree = nested({name: (list(leaf.positions), name) for name, leaf in leaves.items()})
@@ -115,6 +116,18 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         {'run': 1}
     """
     return Reader(path).manifest
+
+
+def _compiled(only: str) -> re.Pattern[str]:
+    """Return the pattern of the leaves to restore.
+
+    Raises:
+        ValueError: if it is not a regular expression.
+    """
+    try:
+        return re.compile(only)
+    except re.error as error:
+        raise ValueError(f"only={only!r} is not a regular expression: {error}") from None
 
 
 def _broadcast(shardings: Any, tree: Any, tree_name: str) -> list[Any]:

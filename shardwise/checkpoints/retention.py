@@ -1,9 +1,20 @@
 """Retention: which of the saved steps are kept."""
 
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
+
+
+def check_count(name: str, value: int | None) -> None:
+    """Raise an error unless an argument is None or an integer from 1 on.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if value is not None and (not isinstance(value, numbers.Integral) or value < 1):
+        raise ValueError(f"{name} must be an integer that is at least 1, not {value!r}")
 
 
 @final
@@ -27,9 +38,7 @@ class Retention:
 
     def __post_init__(self) -> None:
         for name in ("last", "every", "best"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"keep_{name} must be at least 1, not {value}")
+            check_count(f"keep_{name}", getattr(self, name))
         if (self.best is None) != (self.metric is None):
             raise ValueError("keep_best needs a metric, and a metric needs keep_best")
 

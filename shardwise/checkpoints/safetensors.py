@@ -16,7 +16,7 @@ import numpy as np
 from shardwise.checkpoints.blocks import stored_dtype
 from shardwise.checkpoints.fields import Fields
 from shardwise.checkpoints.manifest import Shape
-from shardwise.checkpoints.names import join_keys, split_name
+from shardwise.checkpoints.names import check_name, join_keys, split_name
 from shardwise.checkpoints.read import Reader
 from shardwise.checkpoints.save import Save
 from shardwise.checkpoints.sources import save_sources
@@ -98,7 +98,8 @@ def import_safetensors(
 
     Raises:
         CorruptCheckpoint: if a file is truncated or not valid.
-        CheckpointError: if two files have an array of the same name, or if there is a checkpoint at `path`.
+        CheckpointError: if two files have an array of the same name, if a checkpoint cannot hold a name, or if there is
+            a checkpoint at `path`.
 
     Example:
         >>> jax.checkpoints.save(folder / "a", {"w": jnp.arange(3)}).wait()
@@ -110,7 +111,7 @@ def import_safetensors(
     leaves: dict[str, tuple[tuple[bool, ...], Any]] = {}
     for file in files:
         for key, array in read_safetensors(file).items():
-            name = join_keys([key])
+            name = check_name(join_keys([key]))
             if name in leaves:
                 raise CheckpointError(f"{file}: the array {key!r} is in another of the files too")
             leaves[name] = (False,), array
@@ -128,8 +129,8 @@ def export_safetensors(path: str | os.PathLike[str], file: str | os.PathLike[str
         The number of bytes of the arrays.
 
     Raises:
-        CheckpointError: if the file exists, if safetensors has no name for a dtype, or if two arrays would have one
-            name, because a key has a dot.
+        CheckpointError: if the file exists, if its folder does not, if safetensors has no name for a dtype, or if two
+            arrays would have one name, because a key has a dot.
         CorruptCheckpoint: if the checkpoint was changed.
 
     Example:
@@ -141,6 +142,8 @@ def export_safetensors(path: str | os.PathLike[str], file: str | os.PathLike[str
     target = Path(file)
     if target.exists():
         raise CheckpointError(f"{target} exists: choose another name")
+    if not target.parent.is_dir():
+        raise CheckpointError(f"there is no folder {target.parent} for {target.name}: create it first")
     header: dict[str, Any] = {}
     offset = 0
     for name, leaf in reader.manifest.arrays.items():

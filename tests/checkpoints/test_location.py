@@ -15,6 +15,16 @@ def test_a_file_url_is_a_folder(tmp_path):
     assert folder.path == tmp_path
 
 
+@pytest.mark.parametrize("name", ["a b", "ünï", "a#b", "a?b", "50%20", "a%b"])
+def test_a_file_url_may_have_escapes(tmp_path, name):
+    assert str(location_of((tmp_path / name).as_uri())) == str(location_of(tmp_path / name)) == str(tmp_path / name)
+
+
+def test_a_file_url_has_an_absolute_path():
+    with pytest.raises(CheckpointError, match="write file:///path"):
+        location_of("file://run/step-1")
+
+
 def test_missing_files_are_none_and_missing_folders_empty(tmp_path):
     (tmp_path / "file").write_bytes(b"12")
     folder = Folder(tmp_path)

@@ -126,10 +126,53 @@ def test_a_folder_that_cannot_be_created_is_an_error_before_training(tmp_path):
         checkpoints.Manager(tmp_path / "file" / "run")
 
 
-def test_contradictory_arguments():
-    for arguments in ({"keep_best": 1}, {"metric": "loss"}, {"keep_last": 0}, {"every_steps": 0}, {"processes": [0]}):
-        with pytest.raises(ValueError, match=r"at least 1|needs"):
-            checkpoints.Manager("unused", **arguments)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"keep_best": 1},
+        {"metric": "loss"},
+        {"keep_last": 0},
+        {"keep_last": 1.5},
+        {"keep_every": "2"},
+        {"every_steps": 0},
+        {"every_steps": 2.5},
+        {"every_steps": "3"},
+        {"every_minutes": -1},
+        {"every_minutes": "soon"},
+        {"every_minutes": math.nan},
+        {"processes": [0]},
+    ],
+)
+def test_arguments_that_are_not_valid(arguments):
+    with pytest.raises(ValueError, match=r"at least [01], not|needs"):
+        checkpoints.Manager("unused", **arguments)
+
+
+def test_steps_are_integers_from_0_on(tmp_path):
+    with checkpoints.Manager(tmp_path, save_on_sigterm=False) as manager:
+        for step in (np.int64(4), jnp.int32(5), 0):
+            manager.save(step, state(3), force=True)
+        with pytest.raises(ValueError, match="numbered from 0 on, not -1"):
+            manager.save(-1, state(3), force=True)
+        for step in (1.5, "3", None):
+            with pytest.raises(TypeError, match=f"a step is an integer, not {step!r}"):
+                manager.save(step, state(3), force=True)
+        manager.wait()
+        assert manager.steps() == [0, 4, 5]
+        for step in (7, -1, "4"):
+            with pytest.raises(CheckpointError, match=f"has no step {step!r}: the last ones that it has are 0, 4, 5"):
+                manager.restore(step=step)
+        np.testing.assert_array_equal(manager.restore(step=4).tree["w"], [3, 3, 3])
+
+
+def test_metrics_are_numbers(tmp_path):
+    with checkpoints.Manager(tmp_path, save_on_sigterm=False) as manager:
+        for metrics in ({"loss": "low"}, {"loss": jnp.ones(3)}, {"loss": None}, 3):
+            with pytest.raises(TypeError, match=r"the metric 'loss' is not a number|metrics are a dict"):
+                manager.save(1, state(1), metrics=metrics, force=True)
+        manager.save(1, state(1), metrics={"loss": jnp.float32(0.5)}, force=True)
+        manager.wait()
+        assert manager.restore().metrics == {"loss": 0.5}
 
 
 numbers = st.none() | st.integers(1, 5)

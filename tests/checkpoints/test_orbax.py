@@ -32,6 +32,12 @@ def test_every_format_is_read_and_imported(name, tmp_path):
     check(checkpoints.restore(tmp_path / "one"))
 
 
+@pytest.mark.parametrize("name", ["zarr3_ocdbt", "zarr2"])
+def test_paths_may_have_spaces_and_other_characters(name, tmp_path):
+    copied = shutil.copytree(FOLDER / name, tmp_path / "ünï code%20 #1?")
+    check(checkpoints.read_orbax(copied))
+
+
 def test_the_only_item_of_a_checkpoint_is_found(tmp_path):
     shutil.copytree(FOLDER / "standard", tmp_path / "5" / "default")
     tree = checkpoints.read_orbax(tmp_path / "5")

@@ -304,6 +304,15 @@ def test_a_tracer_cannot_be_saved(tmp_path):
         sw.jit(lambda x: checkpoints.save(tmp_path / "one", x) and x)(jnp.ones(3))
 
 
+def test_arguments_that_are_not_valid(tmp_path):
+    for metadata in ([1], "text", {"a": {1, 2}}):
+        with pytest.raises(CheckpointError, match="metadata must be"):
+            checkpoints.save(tmp_path / "one", {"a": 1}, metadata=metadata)
+    checkpoints.save(tmp_path / "one", {"a": 1}).wait()
+    with pytest.raises(ValueError, match=r"only='\(' is not a regular expression"):
+        checkpoints.restore(tmp_path / "one", only="(")
+
+
 def test_paths_without_a_checkpoint(tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint at"):
         checkpoints.restore(tmp_path / "none")
