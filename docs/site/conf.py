@@ -19,7 +19,7 @@ highlight_language = "text"
 html_theme = "furo"
 html_title = f"Shardwise {release}"
 html_static_path = ["_static"]
-html_css_files = ["pictures.css"]
+html_css_files = ["page.css", "pictures.css"]
 html_copy_source = False
 html_show_sourcelink = False
 # Signatures of many parameters, one on each line.

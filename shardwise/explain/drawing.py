@@ -14,6 +14,7 @@ from shardwise.explain.text import human_bytes, human_seconds
 _COLORS = 8
 _MAX_CELLS = 16  # along one side; a larger mesh or layout is not drawn
 _MAX_LABELS = 64  # with more cells there is no room for labels
+_ROW = 15.0  # the least height of a row of cells with labels, in SVG units
 _WIDTH = 1000.0  # of charts, in SVG units; the page stretches them
 
 
@@ -47,7 +48,7 @@ def draw_layout(shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh) -> s
     rows, columns = list(_spans(shape, layout, mesh, down)), list(_spans(shape, layout, mesh, across))
     if max(len(rows), len(columns)) > _MAX_CELLS:
         return ""
-    width, height, left, top = 170.0, 96.0 if down is not None else 30.0, 4.0, 4.0
+    width, height, left, top = 170.0, max(96.0, _ROW * len(rows)) if down is not None else 30.0, 4.0, 4.0
     size_down, size_across = (1 if down is None else shape[down]), shape[across]
     parts = []
     for i, (low, high) in enumerate(rows):

@@ -171,6 +171,12 @@ class TestDrawings:
         assert len(self.boxes(three)) == 8
         assert draw_layout((), Layout(()), mesh) == ""
 
+    def test_rows_are_higher_than_their_labels(self):
+        mesh = AbstractMesh((4, 2), ("data", "model"))
+        svg = draw_layout((8, 4), Layout((("data", "model"), ())), mesh)
+        assert min(height for _, _, height in self.boxes(svg)) > 12  # the labels have 10
+        assert re.findall(r"<text[^>]*>(\w+)</text>", svg) == [str(device) for device in range(8)]
+
     def test_device_labels(self):
         assert [device_text(found) for found in ([3], [0, 1], [0, 1, 2, 3], [0, 2, 4, 6, 8])] == [
             "3",
