@@ -80,7 +80,9 @@ class BatchIterator:
         if is_indexed(source) and not per_process:
             if batch_size is None:
                 raise DataError(
-                    f"BatchIterator: samples by index need batch_size: {type(source).__name__} has no batches"
+                    f"BatchIterator: samples by index need batch_size: a sample of {type(source).__name__} is one row. "
+                    "If its samples are batches, as those of Grain's MapDataset.batch, pass dataset.to_iter_dataset(), "
+                    "or a generator of them"
                 )
             self._reader = IndexedReader(source, placement, batch_size, seed, epochs)
         elif not hasattr(source, "__iter__"):
@@ -100,7 +102,9 @@ class BatchIterator:
         self._batches: Batches | Prefetcher | None = None
         self._error: Exception | None = None  # of the last batch: it is raised again
         self._is_ended = False
-        if process_count() > 1 and placement.spans_all_processes:
+        is_shared = process_count() > 1 and placement.spans_all_processes
+        self._must_compare = is_shared and isinstance(self._reader, StreamReader) and not per_process
+        if is_shared:
             text = json.dumps(self._reader.identity, sort_keys=True)
             check_equal(
                 digest(text.encode()),
@@ -128,7 +132,9 @@ class BatchIterator:
             self._batches = Prefetcher(generator, self._prefetch) if self._prefetch else generator
         try:
             batch, self._source_state = next(self._batches)
+            self._compare_processes(self._source_state)
         except StopIteration:
+            self._compare_processes(None)
             self.close()
             self._is_ended = True
             if self._steps is None:
@@ -140,6 +146,25 @@ class BatchIterator:
             raise
         self._delivered += 1
         return batch
+
+    def _compare_processes(self, source_state: Any) -> None:
+        """Check that all processes read the same first batch of a stream, before any of them uses it.
+
+        Raises:
+            DataError: if they differ.
+        """
+        if self._must_compare:
+            self._must_compare = False
+            first = "no batch" if source_state is None else source_state["digest"]
+            check_equal(
+                digest(first.encode()),
+                lambda: (
+                    "BatchIterator: the sources of the processes yield different batches. Every process reads all of a "
+                    "stream, and keeps the rows of its devices: seed its shuffling equally on all of them, or pass "
+                    "per_process=True if each process has rows of its own"
+                ),
+                DataError,
+            )
 
     def __len__(self) -> int:
         """Return the number of batches, from the first one on.

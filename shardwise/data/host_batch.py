@@ -1,14 +1,18 @@
-"""Batches in host memory: samples stacked along a new first dim, and the checks of their leaves."""
+"""Batches in host memory: samples stacked along a new first dim, the checks of their leaves, and digests."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from shardwise import tree
+from shardwise.api.process_data import digest
 from shardwise.errors import DataError
 
 NumpyArray = np.ndarray[Any, Any]
+_DIGEST_BYTES = 2**16  # of each leaf: samples in another order differ in the first rows
 
 
 def stack_samples(samples: Sequence[Any], names: Sequence[str]) -> Any:
@@ -62,10 +66,18 @@ def check_batch(batch: Any, name: str) -> tuple[Any, int]:
     return structure.unflatten(arrays), len(arrays[0])
 
 
+def batch_digest(batch: Any) -> str:
+    """Return a digest of the types and of the first bytes of the leaves, which are numpy arrays."""
+    leaves, structure = tree.flatten(batch)
+    types = [(leaf.shape, str(leaf.dtype)) for leaf in leaves]
+    rows = [leaf[: 1 + _DIGEST_BYTES * len(leaf) // max(1, leaf.nbytes)] for leaf in leaves]
+    return digest(f"{structure} {types}".encode(), *(part.tobytes()[:_DIGEST_BYTES] for part in rows)).tobytes().hex()
+
+
 def as_numeric(leaf: Any, name: str, path: Any) -> NumpyArray:
     """Return a leaf, such as a number, a numpy array or a tensor of another library, as a numpy array."""
     try:
-        array = np.asarray(leaf)
+        array = _as_numpy(leaf)
     except Exception as error:
         raise DataError(f"{name}: the leaf {leaf_name(path)} cannot be converted to a numpy array: {error}") from error
     if array.dtype.kind in "OSUMm":  # objects, texts and times; the floats of ml_dtypes have the kind V
@@ -74,6 +86,19 @@ def as_numeric(leaf: Any, name: str, path: Any) -> NumpyArray:
             "numbers and booleans. Remove the leaf, or convert it in the source"
         )
     return array
+
+
+def _as_numpy(leaf: Any) -> NumpyArray:
+    try:
+        return np.asarray(leaf)
+    except TypeError:
+        kind, _, name = str(getattr(leaf, "dtype", "")).partition(".")
+        if kind != "torch" or not hasattr(ml_dtypes, name):
+            raise
+        # A torch tensor in bfloat16 or a float of 8 bits, which torch does not convert.
+        dtype = np.dtype(getattr(ml_dtypes, name))
+        integer = getattr(sys.modules["torch"], {1: "uint8", 2: "int16"}[dtype.itemsize])
+        return np.asarray(leaf.view(integer)).view(dtype)
 
 
 def leaf_name(path: Any) -> str:

@@ -4,6 +4,7 @@ An `IndexedReader` reads samples by index, each process its own rows. A `StreamR
 """
 
 import json
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Generator, Iterable, Iterator
 from itertools import count, islice
@@ -13,9 +14,9 @@ import numpy as np
 
 from shardwise.data.array_source import ArraySource
 from shardwise.data.batch_placement import BatchPlacement
-from shardwise.data.host_batch import check_batch, stack_samples
+from shardwise.data.host_batch import batch_digest, check_batch, stack_samples
 from shardwise.data.permutation import Permutation
-from shardwise.errors import DataError
+from shardwise.errors import DataError, DataStateMismatch
 from shardwise.runtime.client import process_count
 
 NumpyArray = np.ndarray[Any, Any]
@@ -44,6 +45,11 @@ class IndexedReader:
         if not self._size:
             raise DataError("BatchIterator: the source has no samples: its length is 0")
         if seed is not None:
+            if self._size == sys.maxsize:  # the length of a Grain MapDataset after repeat()
+                raise DataError(
+                    f"BatchIterator: a {type(source).__name__} without an end cannot be shuffled by `seed`. Pass the "
+                    "dataset before repeat(), with epochs=None"
+                )
             Permutation(self._size, seed)  # checks both
         placement.check_rows(batch_size)
         self._placement, self._held = placement, placement.local_rows(batch_size)
@@ -97,7 +103,9 @@ class IndexedReader:
 class StreamReader:
     """Batches of an iterable, or of an iterator, of batches or of samples.
 
-    To start at a later batch, a Grain iterator gets the state that it had there. Others are read from the beginning.
+    To start at a later batch, a Grain iterator gets the state that it had there. Others are read from the beginning;
+    the digest of the last batch that is skipped must be the saved one. All processes read the same batches, unless
+    `per_process`.
     """
 
     def __init__(
@@ -128,7 +136,7 @@ class StreamReader:
 
     def batches(self, start: int, state: Any) -> Batches:
         """Yield the batches from number `start` on. `state` is that of the source after the batch before."""
-        if self._is_opened and self._is_iterator and state is None:
+        if self._is_opened and self._is_iterator and not _has_iterator(state):
             raise DataError(
                 "BatchIterator: the source is an iterator that has been read already, and cannot start again. Restore "
                 "the state before the first batch, or pass an iterable"
@@ -140,11 +148,15 @@ class StreamReader:
         elements = self._elements(state)
         batches = elements if self._batch_size is None else self._stacked(elements, self._batch_size)
         rows = None
-        for number, (element, after) in enumerate(batches, 0 if state is None else start):
-            if number < start:
+        for number, (element, after) in enumerate(batches, start if _has_iterator(state) else 0):
+            if number < start - 1 or (number < start and state is None):
                 continue
             name = f"batch {number}"
             batch, count = check_batch(element, name)
+            digest = None if self._per_process else batch_digest(batch)  # processes differ, and a checkpoint has one
+            if number < start:
+                _check_digest(digest, state["digest"], name)
+                continue
             if rows is None:
                 self._check_rows(count)
                 rows = count
@@ -154,9 +166,10 @@ class StreamReader:
                     "the last, smaller batch in the source, as DataLoader(drop_last=True) does"
                 )
             if self._per_process:
-                yield self._placement.put_process_rows(batch), after
+                yield self._placement.put_process_rows(batch), None
             else:
-                yield self._placement.put_rows(batch, np.arange(count), count), after
+                state_after = {"digest": digest, **(after or {})}
+                yield self._placement.put_rows(batch, np.arange(count), count), state_after
 
     def _stacked(self, elements: Iterator[tuple[Any, Any]], size: int) -> Iterator[tuple[Any, Any]]:
         """Yield batches of `size` samples, each with the state of the source after its last sample."""
@@ -169,12 +182,13 @@ class StreamReader:
 
     def _elements(self, state: Any) -> Iterator[tuple[Any, Any]]:
         """Yield the elements of all epochs, each with the state of the source after it, if the source has states."""
-        first = 0 if state is None else state["epoch"]
+        is_saved = _has_iterator(state)
+        first = state["epoch"] if is_saved else 0
         for epoch in count(first) if self._epochs is None else range(first, self._epochs):
             iterator: Any = iter(self._source)
             # The states of several processes would differ, and a checkpoint has one.
             has_state = not self._per_process and hasattr(iterator, "get_state") and hasattr(iterator, "set_state")
-            is_resumed = state is not None and epoch == first
+            is_resumed = is_saved and epoch == first
             if is_resumed:
                 if not has_state:
                     raise DataError("BatchIterator: the saved source had a state of its own, and this one has not")
@@ -185,6 +199,27 @@ class StreamReader:
                 yield element, {"epoch": epoch, "iterator": _encode(iterator.get_state())} if has_state else None
             if is_empty and not is_resumed:
                 return  # all later epochs are empty too
+
+
+def _has_iterator(state: Any) -> bool:
+    """Return whether a saved state has the state of a Grain iterator."""
+    return state is not None and "iterator" in state
+
+
+def _check_digest(digest: str | None, saved: str, name: str) -> None:
+    """Check the last batch before the ones to deliver.
+
+    Raises:
+        DataStateMismatch: if it is not the batch that was delivered before the state was saved.
+    """
+    if digest != saved:
+        raise DataStateMismatch(
+            f"BatchIterator: {name} differs from the one that was delivered before the state was saved, so the source "
+            "cannot resume: it must yield the same batches again. Seed its shuffling, as "
+            "DataLoader(shuffle=True, generator=torch.Generator().manual_seed(0)) does, and create it anew; or pass "
+            "samples by index and `seed`",
+            (f"the digest of {name} was {saved} when the state was saved, and is {digest} now",),
+        )
 
 
 def _encode(state: Any) -> Any:

@@ -124,6 +124,35 @@ def test_restore_after_iteration_began(rows):
     assert lists(batches) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 
 
+class Shuffled:
+    """An iterable of batches in another order at each iteration, as a DataLoader with shuffle=True and no seed."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def __iter__(self):
+        return iter(self.rng.permutation(80).reshape(10, 8))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_stream_that_yields_other_batches_does_not_resume(rows, prefetch):
+    source = Shuffled()
+    batches = data.BatchIterator(source, rows, prefetch=prefetch)
+    next(batches), next(batches)
+    state = json.loads(json.dumps(batches.state()))
+    batches.close()
+    batches.restore(state)
+    with pytest.raises(
+        DataStateMismatch, match=r"batch 1 differs from the one that was delivered .* Seed its shuffling"
+    ):
+        next(batches)
+    same = data.BatchIterator(Shuffled(), rows, prefetch=prefetch)  # from the same seed
+    same.restore(state)
+    expected = list(iter(Shuffled()))[2]
+    np.testing.assert_array_equal(next(same), expected)
+    same.close()
+
+
 def test_state_is_saved_with_a_checkpoint(rows, tmp_path):
     def train(steps):
         batches = data.BatchIterator(np.arange(100), rows, batch_size=8, seed=0, epochs=None)

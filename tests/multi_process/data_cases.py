@@ -91,3 +91,21 @@ def case_processes_with_different_seeds():
         assert "processes have different sources or arguments" in str(error) and '"seed": ' in str(error)
     else:
         raise AssertionError("different seeds were accepted")
+
+
+def case_streams_in_different_orders():
+    order = np.random.default_rng(sw.process_index()).permutation(24).reshape(3, 8)
+    batches = data.BatchIterator(iter(order), rows())
+    try:
+        next(batches)
+    except DataError as error:
+        assert "the sources of the processes yield different batches" in str(error) and "per_process=True" in str(error)
+    else:
+        raise AssertionError("different batches were accepted")
+    ended = data.BatchIterator(iter([] if sw.process_index() else [np.arange(8)]), rows())
+    try:
+        next(ended)
+    except DataError as error:
+        assert "yield different batches" in str(error)
+    else:
+        raise AssertionError("a source without batches was accepted")
