@@ -191,7 +191,7 @@ class Evaluator:
         if picks is None:
             return None
         self.planned_equations += _ESTIMATE_EFFORT * len(sharded.planned)
-        local = partition(sharded, plan_from_picks(sharded, picks, self.chip))
+        local = partition(sharded, plan_from_picks(sharded, picks, self.chip), is_estimate=True)
         return self._alternative(local, name, mesh, layouts, is_estimated=True)
 
     def _plan(self, sharded: ShardedProgram, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...]) -> Alternative:

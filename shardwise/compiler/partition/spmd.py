@@ -29,8 +29,16 @@ from shardwise.compiler.transforms.replay import restore_source
 from shardwise.config import config
 
 
-def partition(sharded: ShardedProgram, plan: LayoutPlan) -> LocalProgram:
-    """Return the program of one device."""
+def partition(sharded: ShardedProgram, plan: LayoutPlan, is_estimate: bool = False) -> LocalProgram:
+    """Return the program of one device.
+
+    Args:
+        sharded: the program and its candidates.
+        plan: the layouts of all values.
+        is_estimate: whether the result is only costed and never runs: it is then verified only if the setting
+            `verify_programs` is on.
+    """
+    verifies = not is_estimate or config.verify_programs
     program, mesh = sharded.program, sharded.mesh
     if not mesh.axis_names:
         inputs, outputs = (
@@ -39,14 +47,16 @@ def partition(sharded: ShardedProgram, plan: LayoutPlan) -> LocalProgram:
         )
         local = LocalProgram(program, mesh, inputs, outputs)
         return verify_local(local) if config.verify_programs else local
-    verify_plan(sharded, plan)
+    if verifies:
+        verify_plan(sharded, plan)
     frame = Frame(program.name, stages_all=True)
     with frame.open(over=()), restore_source(), inserted_because(None):
         results = _Partitioner(sharded, plan).run(Scope(frame))
     inputs = tuple(Placement(v.type, pin.layout) for v, pin in zip(program.inputs, sharded.in_pins, strict=True))
     outputs = tuple(Placement(v.type, layout) for v, layout in zip(program.outputs, plan.outputs, strict=True))
     local_program = dce(merge_equal_collectives(frame.program([frame.lift(result) for result in results])))
-    return verify_local(LocalProgram(local_program, mesh, inputs, outputs))
+    local = LocalProgram(local_program, mesh, inputs, outputs)
+    return verify_local(local) if verifies else local
 
 
 class _Partitioner:

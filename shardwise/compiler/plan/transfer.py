@@ -4,6 +4,7 @@ A step that is traced with another number of microbatches, or for another mesh, 
 shapes. Its cheapest plan is then often the same. Taking it over is much faster than the optimization of `choose`.
 """
 
+from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Value
 from shardwise.compiler.plan.choose import Picks, is_compatible
 from shardwise.compiler.propagate.propagate import ShardedProgram
@@ -25,12 +26,13 @@ def transfer_picks(picks: Picks, source: ShardedProgram, target: ShardedProgram)
     if not _have_same_structure(source, target):
         return None
     transferred: Picks = {}
+    compound = [e for e in target.planned if factor_rule(e.op, tuple([value.type for value in e.inputs])).compound]
     for axis, rows in picks.items():
         options = target.candidates[axis]
         moved = {new: rows[old] for old, new in zip(source.planned, target.planned, strict=True)}
         if any(pick not in options[equation] for equation, pick in moved.items()):
             return None
-        if not all(is_compatible(target, axis, equation, pick, transferred) for equation, pick in moved.items()):
+        if not all(is_compatible(target, axis, equation, moved[equation], transferred) for equation in compound):
             return None
         transferred[axis] = moved
     return transferred

@@ -300,10 +300,13 @@ def candidates_on(
     candidates_of: dict[Equation, tuple[Candidate, ...]] = {}
     computed_for: dict[Equation, frozenset[int]] = {}  # the partial operands for which the candidates were computed
     partial = {value for value, pin in sharded.pinned.items() if pin.layout.is_partial(axis)}
+    fresh: set[Value] | None = None  # the values that became partial since the round before; None in the first round
     while True:  # a carry reads a value that is defined later, so this is repeated until no value becomes partial
-        before = len(partial)
+        before = set(partial)
         for equation in sharded.planned:
             inputs = equation.inputs
+            if fresh is not None and fresh.isdisjoint(inputs):
+                continue
             reads = isinstance(equation.op, BoundaryOp) and equation.op.reads
             partial_operands = _numbers_in(inputs, partial)
             if typed is not None and typed.has_unreduced(equation.outputs):  # the user's types allow any factor
@@ -331,8 +334,11 @@ def candidates_on(
             )
             if any([PARTIAL_SUM in candidate.results for candidate in candidates_of[equation]]):
                 partial.update(equation.outputs)
-        if len(partial) == before or not sharded.unfolded.boundaries:
+                if fresh is not None:
+                    fresh.update(equation.outputs)
+        if len(partial) == len(before) or not sharded.unfolded.boundaries:
             return candidates_of
+        fresh = partial - before
 
 
 def _numbers_in(operands: Sequence[Value], values: AbstractSet[Value]) -> frozenset[int]:
