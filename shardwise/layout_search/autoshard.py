@@ -131,11 +131,20 @@ def autoshard(
         if not best.fits:
             raise _does_not_fit(search, best, size, may_grow=found is None)
         chosen = found if found is not None else _mesh_on(best.mesh, present)
-        shardings = _shardings(source.trace(best.variant), args, chosen, best.layouts)
+        traced = source.trace(best.variant)
+        shardings = _shardings(traced, args, chosen, best.layouts)
         settings = {} if memory_limit is None else {"memory_limit": memory_limit}
         settings.update(best.variant.settings)
         return AutoSharding(
-            source.bind(best.variant, chosen), args, chosen, shardings, alternatives, chip, settings, platform
+            source.bind(best.variant, chosen),
+            args,
+            chosen,
+            shardings,
+            traced.next_outputs,
+            alternatives,
+            chip,
+            settings,
+            platform,
         )
 
     return call

@@ -1,6 +1,6 @@
 """AutoSharding: the result of `autoshard`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -13,9 +13,10 @@ from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.trace.provenance import user_source
-from shardwise.execute.executor import as_array, lower_request
+from shardwise.execute.executor import LoweredRequest, as_array, lower_request
 from shardwise.execute.plan_report import Plan, request_report
 from shardwise.explain.text import align, human_bytes, human_seconds
+from shardwise.layout_search.activations import Activations, activations
 from shardwise.layout_search.evaluate import Alternative
 from shardwise.layout_search.source import overridden
 
@@ -77,6 +78,7 @@ class AutoSharding:
         args: tuple[Any, ...],
         mesh: Mesh | AbstractMesh,
         shardings: tuple[Any, Any],
+        state_inputs: Collection[int],
         alternatives: Sequence[Alternative],
         chip: Chip,
         settings: Mapping[str, Any],
@@ -91,6 +93,8 @@ class AutoSharding:
         self._chip = chip
         self._settings = settings
         self._platform = platform
+        self._state_inputs = frozenset(state_inputs)
+        self._source = user_source()
 
     @property
     def best(self) -> Alternative:
@@ -135,11 +139,21 @@ class AutoSharding:
     @cached_property
     def plan(self) -> Plan:
         """The plan of the step with these shardings: every collective with its bytes, time, line and reason."""
+        return request_report(self._lowered.request, self._lowered.stages, self._chip)
+
+    @cached_property
+    def activations(self) -> Activations:
+        """The values that the step computes for the rows of its batch, with their layouts. It prints as a table."""
+        stages, arguments = self._lowered.stages, len(tree_util.tree_leaves(self._types))
+        batch = [number for number in range(arguments) if number not in self._state_inputs]
+        return activations(stages.sharded, stages.plan, self._state_inputs, batch)
+
+    @cached_property
+    def _lowered(self) -> LoweredRequest:
         args = tree_util.tree_map(lambda leaf, sharding: leaf.update(sharding=sharding), self._types, self.in_shardings)
         with overridden({**self._settings, **self._platform}):
             request, traced = self._sharded.request(args, {})
-            lowered = lower_request(request, [as_array(x) for x in traced.captured], self._chip)
-        return request_report(lowered.request, lowered.stages, self._chip)
+            return lower_request(request, [as_array(x) for x in traced.captured], self._chip)
 
     def jit(self) -> "ShardedStep":
         """Return the step, to be compiled with these shardings and within the memory limit.
@@ -164,7 +178,7 @@ class AutoSharding:
             self._jitted.options,
             in_shardings=self.in_shardings,
             out_shardings=self.out_shardings,
-            source=user_source(),
+            source=self._source,
         )
         return Jitted(self._jitted.function, options)
 

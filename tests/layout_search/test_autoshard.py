@@ -286,6 +286,32 @@ def test_all_is_recomputed_if_products_are_all_that_scans_save():
     assert limited.remat == "all" and limited.plan.peak_bytes == limited.peak_bytes <= limit
 
 
+def test_activations_have_the_layouts_that_run():
+    seen = []
+
+    def step(w, x):
+        def loss(w):
+            hidden = jnp.tanh(x @ w)
+            sw.debug.inspect_array_sharding(hidden, callback=seen.append)
+            return jnp.mean(hidden**2)
+
+        return w - 0.1 * sw.grad(loss)(w)
+
+    mesh = sw.make_mesh((4, 2), ("data", "model"))
+    w = sw.ShapeDtypeStruct((32, 64), jnp.float32, sharding=NamedSharding(mesh, P(None, "model")))
+    x = sw.ShapeDtypeStruct((16, 32), jnp.float32, sharding=NamedSharding(mesh, P("data")))
+    result = sw.autoshard(step)(w, x)
+    (hidden,) = [row for row in result.activations if row.op == "tanh"]
+    assert (hidden.type, hidden.spec, hidden.shard_bytes) == ("f32[16,64]", P("data", "model"), 16 * 64 * 4 // 8)
+    seen.clear()
+    result.jit()(np.ones((32, 64), np.float32), np.ones((16, 32), np.float32))
+    assert seen[0].is_equivalent_to(NamedSharding(mesh, hidden.spec), 2)
+    assert not any(row.type == "f32[32,64]" for row in result.activations)  # gradients of weights
+    assert "test_autoshard.py" in str(result.activations) and "P('data', 'model')" in repr(result.activations)
+    pins = [pin for row in result.plan.values for pin in row.pins]
+    assert any("in_shardings" in pin for pin in pins) and all("test_autoshard.py" in pin for pin in pins)
+
+
 def test_donated_arguments_count_once():
     def memory(step):
         mesh = AbstractMesh((8,), ("data",))
