@@ -5,9 +5,9 @@ layout that the consumer needs, or to the same axes along another dim; the resul
 the producer to such layouts too. The program is planned again with each of them. The advice names the cheapest and what
 it saves, or says that none is cheaper.
 
-For arguments, the candidates move the mesh axes of costly collectives to other dims of the arguments whose layouts are
-in conflict there, the costliest first. Arguments whose tree paths end with the same key, such as a weight and its
-moments, change together.
+For arguments, the candidates are the layouts that their consumers need, and those with the mesh axes of costly
+collectives moved to other dims of the arguments whose layouts are in conflict there, the costliest first. Arguments
+whose tree paths end with the same key, such as a weight and its moments, change together.
 """
 
 import re
@@ -18,6 +18,7 @@ from typing import final
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce, ReduceScatter
+from shardwise.compiler.ops.control.region_boundary import Join
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Conversion, Exchange, is_inserted
 from shardwise.compiler.partition.reshard import collective_axes
@@ -114,10 +115,10 @@ def advise_arguments(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh])
     """Return the best other layout of an argument, or of arguments whose tree paths end with the same key."""
     search, sharded = _Search(stages, chip, meshes), stages.sharded
     limit = replan_limit(sharded, 2, MAX_REPLANS)
-    for arguments, axes in _costly_arguments(search, sharded, stages):
+    for arguments, axes, needed in _costly_arguments(search, sharded, stages):
         value, old_layout = arguments[0].value, arguments[0].layout
         what = path_patterns([argument.name for argument in arguments])
-        for layout in _layouts_with(value, old_layout, axes, sharded.mesh):
+        for layout in dict.fromkeys([*needed, *_layouts_with(value, old_layout, axes, sharded.mesh)]):
             user_layout, user_old = (coarsen_to_first(each, meshes, sharded.mesh) for each in (layout, old_layout))
             if user_layout is None or user_old is None:
                 continue
@@ -204,10 +205,11 @@ class _Argument:
 
 def _costly_arguments(
     search: _Search, sharded: ShardedProgram, stages: Stages
-) -> list[tuple[list[_Argument], tuple[str, ...]]]:
+) -> list[tuple[list[_Argument], tuple[str, ...], list[Layout]]]:
     """Return groups of arguments with mesh axes along which their layouts cause collectives.
 
-    Those with the costliest reshards come first, because another layout avoids reductions less often.
+    The last item lists the layouts that consumers need in place of theirs. Those with the costliest reshards come
+    first, because another layout avoids reductions less often.
     """
     origins = layout_origins(sharded, stages.plan)
     arguments: dict[str, _Argument] = {}  # by the names of their pins
@@ -219,17 +221,24 @@ def _costly_arguments(
             pin = sharded.pinned[equation.inputs[0]]
             constraint = equation.op.describe(equation.source)  # type: ignore[attr-defined]
             arguments[constraint] = _Argument(pin.reason, equation.inputs[0], origins.pins[constraint])
+    resharded = {argument.value: argument for argument in arguments.values()}
     costs: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[float]] = {}  # of reshards, of reductions
+    needed: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[Layout]] = {}
     for equation in search.inserted:
         axes = collective_axes(equation.op)  # type: ignore[arg-type]
         is_reduction = isinstance(equation.op, (AllReduce, ReduceScatter))
-        for group in {arguments[pin].group for pin in origins.conflicting_pins(equation, axes) if pin in arguments}:
+        groups = {arguments[pin].group for pin in origins.conflicting_pins(equation, axes) if pin in arguments}
+        if isinstance(equation.reason, Conversion) and equation.reason.value in resharded:
+            group = resharded[equation.reason.value].group
+            groups.add(group)
+            needed.setdefault((group, axes), []).append(Layout(equation.reason.after.dims))
+        for group in groups:
             costs.setdefault((group, axes), [0.0, 0.0])[is_reduction] += search.seconds_of(equation)
     members: dict[tuple[str, ArrayType, Layout], dict[Value, _Argument]] = {}
     for argument in arguments.values():
         members.setdefault(argument.group, {})[argument.value] = argument
     ranked = sorted(costs, key=lambda key: costs[key], reverse=True)
-    return [(list(members[group].values()), axes) for group, axes in ranked]
+    return [(list(members[group].values()), axes, needed.get((group, axes), [])) for group, axes in ranked]
 
 
 def _candidates(stages: Stages, costliest: Equation) -> Iterator[tuple[Value, Layout]]:
@@ -252,11 +261,23 @@ def _candidates(stages: Stages, costliest: Equation) -> Iterator[tuple[Value, La
         pins.append((costliest.reason.value, Layout(costliest.reason.after.dims)))
     for value in near:
         pins += [(value, layout) for layout in _layouts_with(value, layouts.get(value), axes, sharded.mesh)]
+    manual = _manual_axes(sharded)
     seen = set()
     for value, layout in pins:
-        if value not in sharded.free and layouts.get(value) != layout and (value, layout) not in seen:
+        if value in sharded.free or layouts.get(value) == layout or (value, layout) in seen:
+            continue
+        if manual.get(value, frozenset()).isdisjoint(layout.axes):
             seen.add((value, layout))
             yield value, layout
+
+
+def _manual_axes(sharded: ShardedProgram) -> dict[Value, frozenset[str]]:
+    """Return for each value inside a `shard_map` the axes that are manual there: no constraint can name them."""
+    inside: dict[Value, frozenset[str]] = {}
+    for equation, axes in sharded.unfolded.manual.items():
+        values = equation.inputs if isinstance(equation.op, Join) else equation.outputs
+        inside.update(dict.fromkeys(values, axes))
+    return inside
 
 
 def _moved_values(costliest: Equation, choices: Mapping[Equation, Choice]) -> tuple[list[Value], list[Equation]]:
