@@ -46,11 +46,12 @@ class AxisRegion:
         """Return the size of a dim of the unsharded array, given the size that the caller's operand has."""
         return size * self.size if self.mesh is None else size
 
-    def shard_size(self, name: str, what: str, size: int) -> int:
+    def shard_size(self, name: str, what: str, size: int, hint: str = "") -> int:
         """Return the size of a shard of a dim, given the size that the caller's operand has.
 
         Raises:
-            StrategyError: if the devices do not divide it. `name` is the function and `what` the dim, for messages.
+            StrategyError: if the devices do not divide it. `name` is the function, `what` the dim, and `hint` what to
+                do besides, for messages.
         """
         if self.mesh is None:
             return size
@@ -58,7 +59,7 @@ class AxisRegion:
             padded = -(-size // self.size) * self.size
             raise StrategyError(
                 f"{name}: {what} is {size}, which the {self.size} devices along {axis_text(self.axes)} do not divide. "
-                f"Pad it to {padded}, or use another mesh."
+                f"Pad it to {padded}, or use another mesh.{hint}"
             )
         return size // self.size
 

@@ -31,6 +31,7 @@ def cross_entropy(
     *,
     axis: Any = None,
     vocabulary_dim: int = 0,
+    vocabulary_size: int | None = None,
     block: int = 8192,
     z_loss: float = 0.0,
     where: Any = None,
@@ -48,6 +49,8 @@ def cross_entropy(
         axis: the mesh axis that shards the vocabulary, or a tuple of axes; None if the table is not sharded. Inside a
             `shard_map` over the axis, `table` is the device's shard, and `hidden` and `labels` have all tokens.
         vocabulary_dim: the dim of `table` that is the vocabulary, 0 or 1.
+        vocabulary_size: the number of entries of the vocabulary, if the table is padded, so that the devices divide it:
+            later entries are not in the sum of exponentials. By default, all entries of the table.
         block: the largest number of vocabulary entries whose logits a device holds at once.
         z_loss: the coefficient of the square of the log-sum-exp of the logits, which is added to the loss.
         where: booleans [...]: the tokens that count. The loss of the others is 0, whatever their label is.
@@ -57,8 +60,8 @@ def cross_entropy(
         The loss of each token, [...], in float32 at least. It is NaN if the label is outside of the vocabulary.
 
     Raises:
-        StrategyError: if shapes or dtypes do not agree, if the mesh has no such axis, or if the devices along it do not
-            divide the vocabulary.
+        StrategyError: if shapes or dtypes do not agree, if the mesh has no such axis, if the devices along it do not
+            divide the table, or if `vocabulary_size` exceeds it.
 
     Example:
         >>> mesh = jax.make_mesh((4,), ("model",))
@@ -70,14 +73,19 @@ def cross_entropy(
     _check_operands(hidden, table, labels, where, vocabulary_dim, block)
     hidden, table, labels = as_operand(hidden), as_operand(table), as_operand(labels)
     labels = labels.astype(jnp.promote_types(labels.dtype, jnp.int32))  # the vocabulary may exceed the range of theirs
-    rows = region.shard_size(_NAME, "the size of the vocabulary", table.shape[vocabulary_dim])
+    size = table.shape[vocabulary_dim]
+    hint = f" Pass vocabulary_size={size}, so that the padding does not count."
+    rows = region.shard_size(_NAME, "the size of the vocabulary", size, hint)
+    entries = _entries(vocabulary_size, rows * region.size)
 
     def statistics(hidden: Any, table: Any, labels: Any) -> tuple[Any, Any]:
         dtype = jnp.promote_types(hidden.dtype, table.dtype)
         hidden, table = hidden.astype(dtype), table.astype(dtype)
-        if region.axes:
-            labels = labels - lax.axis_index(region.axes) * rows
-        operands = vary_alike(hidden, table, labels)
+        first = lax.axis_index(region.axes) * rows if region.axes else 0
+        operands = [hidden, table, labels - first]
+        if entries < rows * region.size:
+            operands.append(jnp.asarray(entries - first, labels.dtype))
+        operands = vary_alike(*operands)
         return _combine(region, *_local_statistics((vocabulary_dim, block), *operands))
 
     spec = PartitionSpec(*[None] * vocabulary_dim, region.axes)
@@ -88,9 +96,21 @@ def cross_entropy(
     loss = total - label_logit
     if z_loss:
         loss = loss + z_loss * total**2
-    known = (labels >= 0) & (labels < rows * region.size)
+    known = (labels >= 0) & (labels < entries)
     loss = jnp.where(known, loss, jnp.nan)
     return loss if where is None else jnp.where(where, loss, 0)
+
+
+def _entries(vocabulary_size: int | None, most: int) -> int:
+    """Return the number of entries of the vocabulary, of at most `most`, the size of the table."""
+    if vocabulary_size is None:
+        return most
+    if not isinstance(vocabulary_size, int) or not 1 <= vocabulary_size <= most:
+        raise StrategyError(
+            f"{_NAME}: vocabulary_size must be an integer from 1 to {most}, the size of the table, not "
+            f"{vocabulary_size!r}"
+        )
+    return vocabulary_size
 
 
 def _combine(region: AxisRegion, total: Any, label_logit: Any) -> tuple[Any, Any]:
@@ -140,9 +160,18 @@ def _over_blocks(
     return carry, result
 
 
-def _logits(hidden: Any, block: Any, vocabulary_dim: int) -> Any:
+def _logits(hidden: Any, block: Any, start: Any, entries: tuple[Any, ...], vocabulary_dim: int) -> Any:
+    """Return the logits of a block, which starts at an index of the table.
+
+    If the table is padded, `entries` has the index of its first entry of padding. Logits from there on are the lowest
+    number, whose exponential is 0.
+    """
     contract = (hidden.ndim - 1,), (1 - vocabulary_dim,)
-    return lax.dot_general(hidden, block, (contract, ((), ())), preferred_element_type=_sum_dtype(hidden))
+    logits = lax.dot_general(hidden, block, (contract, ((), ())), preferred_element_type=_sum_dtype(hidden))
+    for end in entries:
+        index = lax.broadcasted_iota(end.dtype, logits.shape, logits.ndim - 1)
+        logits = jnp.where(index < end - start, logits, jnp.finfo(logits.dtype).min)
+    return logits
 
 
 def _sum_dtype(hidden: Any) -> Any:
@@ -155,14 +184,16 @@ def _is_label(labels: Any, start: Any, logits: Any) -> Any:
     return (labels - start)[..., None] == lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
 
 
-def _statistics_of_blocks(options: tuple[int, int], hidden: Any, table: Any, labels: Any) -> tuple[Any, Any]:
+def _statistics_of_blocks(
+    options: tuple[int, int], hidden: Any, table: Any, labels: Any, *entries: Any
+) -> tuple[Any, Any]:
     """Return the log-sum-exp of each token's logits, and the logit of its label; 0 if the table lacks the label."""
     vocabulary_dim, block = options
     dtype = _sum_dtype(hidden)
 
     def add(carry: Any, block: Any, start: Any) -> tuple[Any, None]:
         before, total, label_logit = carry
-        logits = _logits(hidden, block, vocabulary_dim)
+        logits = _logits(hidden, block, start, entries, vocabulary_dim)
         largest = jnp.maximum(before, logits.max(-1))
         total = total * jnp.exp(before - largest) + jnp.exp(logits - largest[..., None]).sum(-1)
         label_logit = label_logit + jnp.where(_is_label(labels, start, logits), logits, 0).sum(-1)
@@ -174,21 +205,21 @@ def _statistics_of_blocks(options: tuple[int, int], hidden: Any, table: Any, lab
     return jnp.log(total) + largest, label_logit
 
 
-def _forward(options: tuple[int, int], hidden: Any, table: Any, labels: Any) -> tuple[Any, Any]:
-    total, label_logit = _statistics_of_blocks(options, hidden, table, labels)
-    return (total, label_logit), (hidden, table, labels, total)
+def _forward(options: tuple[int, int], hidden: Any, table: Any, labels: Any, *entries: Any) -> tuple[Any, Any]:
+    total, label_logit = _statistics_of_blocks(options, hidden, table, labels, *entries)
+    return (total, label_logit), (hidden, table, labels, entries, total)
 
 
-def _backward(options: tuple[int, int], residuals: Any, cotangents: tuple[Any, Any]) -> tuple[Any, Any, None]:
+def _backward(options: tuple[int, int], residuals: Any, cotangents: tuple[Any, Any]) -> tuple[Any, ...]:
     """Return the cotangents of `hidden` and `table`, from those of the log-sum-exps and of the labels' logits."""
     vocabulary_dim, block = options
-    hidden, table, labels, total = residuals
+    hidden, table, labels, entries, total = residuals
     of_total, of_label = (cotangent[..., None] for cotangent in cotangents)
     dtype = _sum_dtype(hidden)
     tokens = tuple(range(labels.ndim))
 
     def add(of_hidden: Any, block: Any, start: Any) -> tuple[Any, Any]:
-        logits = _logits(hidden, block, vocabulary_dim)
+        logits = _logits(hidden, block, start, entries, vocabulary_dim)
         of_logits = of_total * jnp.exp(logits - total[..., None])
         of_logits = (of_logits + jnp.where(_is_label(labels, start, logits), of_label, 0)).astype(hidden.dtype)
         contract = (labels.ndim,), (vocabulary_dim,)
@@ -198,7 +229,7 @@ def _backward(options: tuple[int, int], residuals: Any, cotangents: tuple[Any, A
         return of_hidden + term, of_block.astype(table.dtype)
 
     of_hidden, of_table = _over_blocks(add, jnp.zeros(hidden.shape, dtype), table, vocabulary_dim, block)
-    return of_hidden.astype(hidden.dtype), of_table, None
+    return of_hidden.astype(hidden.dtype), of_table, None, *[None] * len(entries)
 
 
 _local_statistics = custom_vjp(_statistics_of_blocks, nondiff_argnums=(0,))

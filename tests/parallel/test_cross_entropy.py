@@ -219,6 +219,28 @@ def test_vocabulary_sharded_over_two_axes_and_the_current_mesh(mesh, expected):
     np.testing.assert_allclose(weighted(losses), expected[0], rtol=2e-5)
 
 
+@pytest.mark.parametrize("padding", [8, 24], ids=["half of the last shard", "more than one shard"])
+@pytest.mark.parametrize("vocabulary_dim", [0, 1])
+def test_padding_of_the_vocabulary_does_not_count(vocabulary_dim, padding, mesh, expected):
+    hidden, table, labels = operands()
+    # A product with the padding would be larger than all logits.
+    padded = np.concatenate([table, np.full((padding, FEATURES), 1e3, np.float32)])
+    sharded = sw.device_put(
+        padded.T if vocabulary_dim else padded, NamedSharding(mesh, P(*[None] * vocabulary_dim, "data"))
+    )
+
+    def loss(hidden, table):
+        options = {"vocabulary_dim": vocabulary_dim, "vocabulary_size": VOCABULARY, "mesh": mesh}
+        return weighted(parallel.cross_entropy(hidden, table, labels, axis="data", block=5, **options))
+
+    value, (of_hidden, of_table) = sw.jit(sw.value_and_grad(loss, (0, 1)))(hidden, sharded)
+    of_table = np.asarray(of_table).T if vocabulary_dim else np.asarray(of_table)
+    assert_equal((value, (of_hidden, of_table[:VOCABULARY])), expected)
+    assert not of_table[VOCABULARY:].any()
+    unsharded = parallel.cross_entropy(hidden, padded, np.full_like(labels, VOCABULARY), vocabulary_size=VOCABULARY)
+    assert np.isnan(unsharded).all()  # a label in the padding
+
+
 def test_bad_operands_are_errors_that_say_what_to_write(mesh):
     hidden, table, labels = operands()
 
@@ -231,6 +253,7 @@ def test_bad_operands_are_errors_that_say_what_to_write(mesh):
     check(r"A head \[features, vocabulary\] needs vocabulary_dim=1", hidden, table.T, labels)
     check(r"must be \[features, vocabulary\] with 16 features", hidden, table, labels, vocabulary_dim=1)
     check("vocabulary_dim must be 0 or 1, not 2", hidden, table, labels, vocabulary_dim=2)
+    check("vocabulary_size must be an integer from 1 to 40, .* not 41", hidden, table, labels, vocabulary_size=41)
     check("block must be a positive number", hidden, table, labels, block=0)
     check(r"where must be booleans of shape \(8, 6\)", hidden, table, labels, where=labels)
     check("must hold floating-point numbers", labels[..., None], table, labels)
@@ -239,7 +262,8 @@ def test_bad_operands_are_errors_that_say_what_to_write(mesh):
     )
     check("axis 'model' needs a mesh", hidden, table, labels, axis="model")
     check(
-        "the size of the vocabulary is 39, which the 2 devices along 'model' do not divide. Pad it to 40",
+        "the size of the vocabulary is 39, which the 2 devices along 'model' do not divide. Pad it to 40, "
+        "or use another mesh. Pass vocabulary_size=39, so that the padding does not count",
         *(hidden, table[:39], labels),
         axis="model",
         mesh=mesh,
