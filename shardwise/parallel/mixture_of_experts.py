@@ -6,7 +6,7 @@ are exchanged by all-to-alls. Without, slices of any size are exchanged by ragge
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -107,6 +107,8 @@ def mixture_of_experts(
     if others and not region.axes:
         raise StrategyError(f"{_NAME}: batch_axes={others} needs an axis of the experts; without one, use vmap or jit")
     _check_operands(x, router_logits, weights, k, capacity_factor, region)
+    if experts is gated_mlp:
+        _check_gated_mlp(type_of(x, _NAME).shape[-1], weights)
     everywhere.shard_size(_NAME, "the first dim of x", type_of(x, _NAME).shape[0])
 
     def layer(x: Any, logits: Any, weights: Any) -> tuple[Any, MixtureAux]:
@@ -239,6 +241,14 @@ def _check_operands(
             f"{_NAME}: router_logits {logits} must be [..., experts] with the dims {tokens.shape[:-1]} of x, {tokens}"
         )
     count = logits.shape[-1]
+    expected = count if region.mesh is not None else count // region.size
+    for path, leaf in tree.leaves_with_path(weights):
+        type = type_of(leaf, _NAME)
+        if not type.ndim or type.shape[0] != expected:
+            label = f"weights{tree_util.keystr(path)}"
+            raise StrategyError(
+                f"{_NAME}: {label} {type} must have {expected} experts along its first dim, as router_logits {logits}"
+            )
     if not isinstance(k, int) or not 1 <= k <= count:
         raise StrategyError(f"{_NAME}: k must be from 1 to {count}, the number of experts, not {k!r}")
     if capacity_factor is not None and not capacity_factor > 0:
@@ -248,9 +258,21 @@ def _check_operands(
             f"{_NAME}: there are {count} experts, which the {region.size} devices along {axis_text(region.axes)} do "
             "not divide. Change the number of experts or the mesh."
         )
-    expected = count if region.mesh is not None else count // region.size
-    for path, leaf in tree.leaves_with_path(weights):
-        type = type_of(leaf, _NAME)
-        if not type.ndim or type.shape[0] != expected:
-            label = f"weights{tree_util.keystr(path)}"
-            raise StrategyError(f"{_NAME}: {label} {type} must have {expected} experts along its first dim")
+
+
+def _check_gated_mlp(features: int, weights: Any) -> None:
+    """Raise StrategyError if the weights are not those of the default experts."""
+    names = ("gate", "up", "down")
+    if not isinstance(weights, Mapping) or not set(names) <= set(weights):
+        keys = sorted(map(str, weights)) if isinstance(weights, Mapping) else type(weights).__name__
+        raise StrategyError(
+            f"{_NAME}: the default experts need a dict of weights with 'gate', 'up' and 'down', not {keys}. Pass a "
+            "function as `experts` for others"
+        )
+    gate, up, down = (type_of(weights[name], _NAME) for name in names)
+    is_product = gate.ndim == down.ndim == 3 and gate.shape[1] == features and gate.shape[2] == down.shape[1]
+    if not is_product or up.shape != gate.shape:
+        raise StrategyError(
+            f"{_NAME}: weights must be 'gate' and 'up' [experts, features, hidden] and 'down' [experts, hidden, "
+            f"features] with {features} features, as x, not {gate}, {up} and {down}"
+        )

@@ -22,6 +22,7 @@ from shardwise.parallel.pipeline_region import (
     call_in_region,
     cast_to_activation,
     cast_to_varying,
+    check_equal_rows,
     join_rows,
     split_rows,
     varying_axes,
@@ -122,6 +123,7 @@ class Pipeline:
                 returns another type than it gets.
         """
         inputs = split_rows(batch, self.microbatches, "the batch")
+        check_equal_rows(batch=inputs)
         return join_rows(self._stacked_outputs(stage_params, inputs))
 
     def with_loss(self, loss: Loss, embed: Embed | None = None) -> Callable[..., Any]:
@@ -144,6 +146,7 @@ class Pipeline:
         def mean_of_losses(stage_params: Any, batch: Any, targets: Any, *shared: Any) -> Any:
             rows = split_rows(batch, self.microbatches, "the batch")
             goals = split_rows(targets, self.microbatches, "the targets")
+            check_equal_rows(batch=rows, targets=goals)
             if self.name == "gpipe":  # all results exist before the first backward pass
                 shared = cast_to_varying(shared, varying_axes((rows, goals)))
                 outputs = self._stacked_outputs(stage_params, embed_all(embed, rows, shared))

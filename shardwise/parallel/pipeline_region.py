@@ -13,9 +13,10 @@ from shardwise.api.current_mesh import get_abstract_mesh
 from shardwise.api.inspect import eval_shape
 from shardwise.api.shard_map import shard_map
 from shardwise.compiler.arrays.operands import type_of
+from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.errors import StrategyError, UnboundAxisError
+from shardwise.errors import StrategyError
 from shardwise.parallel.pipeline_forward import Stage, take
 
 
@@ -36,6 +37,22 @@ def split_rows(batch: Any, microbatches: int, name: str) -> Any:
         return jnp.moveaxis(jnp.reshape(rows, (shape[0] // microbatches, microbatches, *shape[1:])), 1, 0)
 
     return tree_util.tree_map_with_path(split, batch)
+
+
+def check_equal_rows(**batches: Any) -> None:
+    """Check that the leaves of microbatches, such as those of a batch and of its targets, have equally many rows.
+
+    Raises:
+        StrategyError: if they do not.
+    """
+    counts = {
+        f"{name}{tree_util.keystr(path)}": leaf.shape[0] * leaf.shape[1]
+        for name, batch in batches.items()
+        for path, leaf in tree_util.tree_leaves_with_path(batch)
+    }
+    if len(set(counts.values())) > 1:
+        texts = ", ".join(f"{name} has {count}" for name, count in counts.items())
+        raise StrategyError(f"pipeline: all arrays of a batch and its targets need equally many rows, but {texts}")
 
 
 def join_rows(stacked: Any) -> Any:
@@ -62,10 +79,9 @@ def call_in_region(
         stage_params: the parameters of all stages; in a region, those of this device's stages.
         arguments: pytrees of which every device gets all.
     """
-    try:
-        devices = lax.axis_size(axis)
-    except UnboundAxisError:
+    if axis not in bound_axes():
         return _call_in_new_region(axis, _find_mesh(axis, mesh), chunks, run, stage_params, arguments)
+    devices = lax.axis_size(axis)
     if axis not in varying_axes(lax.axis_index(axis)):
         raise StrategyError(
             f"pipeline: the types of values do not tell whether they vary over {axis!r}, which a vmap, a pmap or a "

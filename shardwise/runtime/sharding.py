@@ -231,7 +231,8 @@ class NamedSharding(Sharding):
         if not isinstance(mesh, (Mesh, AbstractMesh)):
             raise TypeError(f"NamedSharding needs a Mesh, not {mesh!r}")
         if not isinstance(spec, PartitionSpec):
-            raise TypeError(f"NamedSharding needs a PartitionSpec, not {spec!r}: write PartitionSpec({spec!r})")
+            entries = ", ".join(map(repr, spec)) if isinstance(spec, (tuple, list)) else repr(spec)
+            raise TypeError(f"NamedSharding needs a PartitionSpec, not {spec!r}: write PartitionSpec({entries})")
         if isinstance(mesh, Mesh) and mesh.flat_devices[0] is None:
             raise ShardingError("NamedSharding: the mesh is empty, as `get_mesh()` is where no current mesh is set")
         self.mesh = mesh

@@ -34,8 +34,8 @@ def accumulate_gradients(
         in float32 at least. Integer results are sums.
 
     Raises:
-        StrategyError: if `microbatches` is less than 1. When it is called, if there is no batch, if `microbatches` does
-            not divide its rows, or if a result is not a number.
+        StrategyError: if `microbatches` is less than 1. When it is called, if there is no batch, if its
+            arrays differ in their rows, if `microbatches` does not divide these, or if a result is not a number.
 
     Example:
         >>> loss = lambda w, x: jnp.mean((x @ w) ** 2)
@@ -44,8 +44,8 @@ def accumulate_gradients(
         >>> value, gradient
         (Array(4., dtype=float32), Array([4., 4.], dtype=float32))
     """
-    if microbatches < 1:
-        raise StrategyError(f"{_NAME}: microbatches must be at least 1, not {microbatches}")
+    if not isinstance(microbatches, int) or microbatches < 1:
+        raise StrategyError(f"{_NAME}: microbatches must be an integer of at least 1, not {microbatches!r}")
 
     @wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
@@ -83,6 +83,8 @@ def _positions(batch_argnums: int | Sequence[int] | None, count: int) -> tuple[i
 def _split(batch: Any, position: int, microbatches: int) -> Any:
     """Return the microbatches of a batch, stacked along a new first dim."""
 
+    sizes: dict[int, str] = {}
+
     def split(path: tuple[Any, ...], x: Any) -> Any:
         where = f"argument {position}{' at ' + repr(leaf_name(path)) if path else ''}"
         if not is_array(x) or not x.shape:
@@ -93,6 +95,10 @@ def _split(batch: Any, position: int, microbatches: int) -> Any:
                 f"{_NAME}: {where} has {rows} rows, which {microbatches} microbatches do not divide. Use a batch of "
                 f"{-(-rows // microbatches) * microbatches} rows, or another number of microbatches."
             )
+        sizes.setdefault(rows, where)
+        if len(sizes) > 1:
+            texts = ", but ".join(f"{where} has {rows} rows" for rows, where in sizes.items())
+            raise StrategyError(f"{_NAME}: {texts}: a batch has equally many rows in all of its arrays")
         # The rows of a device are consecutive: to take every n-th one keeps each of them on its device.
         return jnp.moveaxis(jnp.reshape(x, (rows // microbatches, microbatches, *x.shape[1:])), 1, 0)
 

@@ -86,6 +86,6 @@ def _shardings(who: str, tree: Any, mesh: Mesh, axis: str, batch_axis: str | Non
             dims[0] = rows
         if dim < len(shape):
             dims[dim] = (axis,)
-        return checked_sharding(mesh, name, shape, spec_of_dims(dims), who, allow_uneven=False)
+        return checked_sharding(mesh, name, shape, spec_of_dims(dims), who)
 
     return map_arrays(choose, tree)

@@ -18,7 +18,7 @@ from shardwise.strategies.leaves import (
     leaves_with_shardings,
     map_arrays,
 )
-from shardwise.strategies.specs import check_axis, checked_sharding, dims_of, spec_of_dims
+from shardwise.strategies.specs import check_axis, check_mesh, checked_sharding, dims_of, spec_of_dims
 
 Rules = Mapping[str, Any] | Sequence[tuple[str, Any]]
 
@@ -70,6 +70,8 @@ def tensor_parallel(params: Any, mesh: Mesh, rules: Rules, *, allow_uneven: bool
     """
     pairs = list(rules.items()) if isinstance(rules, Mapping) else list(rules)
     names = list(array_shapes(params))
+    for pattern, _ in pairs:
+        _check_pattern("tensor_parallel", pattern)
     unknown = [pattern for pattern, _ in pairs if not any(re.search(pattern, name) for name in names)]
     if unknown:
         texts = [f"the rule {pattern!r} matches no parameter. {_hint(pattern, names)}" for pattern in unknown]
@@ -80,6 +82,13 @@ def tensor_parallel(params: Any, mesh: Mesh, rules: Rules, *, allow_uneven: bool
         return checked_sharding(mesh, name, shape, spec, "tensor_parallel", allow_uneven)
 
     return map_arrays(choose, params)
+
+
+def _check_pattern(who: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise StrategyError(f"{who}: {pattern!r} is not a regular expression: {error}") from None
 
 
 def _hint(pattern: str, names: Sequence[str]) -> str:
@@ -113,6 +122,7 @@ def expert_parallel(params: Any, mesh: Mesh, pattern: str, axis: str = "expert",
     """
     check_axis(mesh, axis, "expert_parallel")
     known = arrays_with_shardings(params, data_parallel(params, mesh) if base is None else base)
+    _check_pattern("expert_parallel", pattern)
     if not any(re.search(pattern, name) for name in known):
         raise StrategyError(f"expert_parallel: {pattern!r} matches no parameter. {_hint(pattern, list(known))}")
 
@@ -127,7 +137,7 @@ def expert_parallel(params: Any, mesh: Mesh, pattern: str, axis: str = "expert",
                 f"first dim, which `base` leaves unsharded, and no other dim over {axis!r}."
             )
         spec = spec_of_dims([(axis,), *dims[1:]])
-        return checked_sharding(mesh, name, shape, spec, "expert_parallel", allow_uneven=False)
+        return checked_sharding(mesh, name, shape, spec, "expert_parallel")
 
     return map_arrays(choose, params)
 
@@ -152,6 +162,7 @@ def logical_axes(axes: Any, mesh: Mesh, rules: Rules) -> Any:
         >>> jax.strategies.logical_axes({"up": ("embed", "mlp")}, mesh, rules)["up"].spec
         P(None, 'model')
     """
+    check_mesh(mesh, "logical_axes")
     table = dict(rules)
 
     def choose(path: tuple[Any, ...], names: Any) -> NamedSharding:

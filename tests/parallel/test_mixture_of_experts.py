@@ -237,5 +237,8 @@ def test_bad_operands_are_errors(mesh):
     check(r"router_logits f32\[48,8\] must be .* with the dims \(47,\) of x", x=x[:47])
     check("the first dim of x is 47, which the 4 devices along 'expert' do not divide", x=x[:47], logits=logits[:47])
     check(r"weights\['down'\] f32\[6,10,6\] must have 8 experts", weights={**weights, "down": weights["down"][:6]})
+    check(r"must have 7 experts along its first dim, as router_logits f32\[48,7\]", logits=logits[:, :7])
+    check("default experts need a dict of weights with 'gate', .* not .*up", weights={"up": weights["up"]})
+    check(r"'down' \[experts, hidden, features\] with 2 features", x=x[:, :2])
     check("x must be floating-point tokens", x=np.ones((TOKENS, 2), np.int32))
     check("batch_axes=.* needs an axis of the experts", axis=None, batch_axes="data")

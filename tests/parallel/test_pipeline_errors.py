@@ -79,6 +79,20 @@ def test_targets_that_do_not_divide(line):
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_targets_with_fewer_rows_than_the_batch(line, schedule):
+    mean_loss = pipeline(stage, 4, "stage", schedule, mesh=line).with_loss(lambda out, y: ((out - y["a"]) ** 2).mean())
+    x, targets = np.ones((16, 8), np.float32), {"a": np.ones((4, 8), np.float32)}  # they would broadcast
+    with pytest.raises(StrategyError, match=r"equally many rows, but batch has 16, targets\['a'\] has 4"):
+        mean_loss(np.ones((4, 8, 8), np.float32), x, targets)
+
+
+def test_error_of_a_stage_has_no_other_error_before_it(line):
+    with pytest.raises(TypeError, match="matmul") as info:
+        call(line, lambda w, x: x @ w[:5])
+    assert info.value.__context__ is None
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_loss_that_is_not_a_scalar(line, schedule):
     mean_loss = pipeline(stage, 4, "stage", schedule, mesh=line).with_loss(lambda out, y: ((out - y) ** 2).mean(0))
     x = np.ones((16, 8), np.float32)

@@ -178,6 +178,10 @@ def test_partitioning_metadata_of_flax(mesh):
         (lambda m: strategies.context_parallel(X, m), "context_parallel: the mesh has no axis 'sequence'"),
         (lambda m: strategies.context_parallel({"x": X[:, :15]}, m, "model"), "dim 1 of 'x', .* has size 15, which 2"),
         (lambda m: strategies.context_parallel({"x": X[:6]}, m, "model"), "dim 0 of 'x', .* has size 6, which 4"),
+        (
+            lambda m: strategies.sequence_parallel(jnp.asarray(X[:, :15]), m),
+            r"dim 1 of the array of shape .* has size 15, .* Change the size or the mesh\.$",
+        ),
         (lambda m: strategies.sequence_parallel(jnp.asarray(X), m, dim=0), "sequence_parallel: dim must be at least 1"),
         (lambda m: strategies.remat(loss_of, names=["a"], offload=["a"]), "'a'. are in both names and offload"),
         (lambda m: strategies.remat(loss_of, "dot"), "save must be one of 'nothing', 'dots', .* not 'dot'"),

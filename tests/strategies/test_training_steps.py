@@ -79,7 +79,14 @@ def test_accumulation_keeps_the_types_of_explicit_axes(explicit_mesh):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: strategies.accumulate_gradients(loss_of, 0), "microbatches must be at least 1"),
+        (lambda: strategies.accumulate_gradients(loss_of, 0), "microbatches must be an integer of at least 1"),
+        (lambda: strategies.accumulate_gradients(loss_of, 2.0), "an integer of at least 1, not 2.0"),
+        (
+            lambda: strategies.accumulate_gradients(lambda p, b: 0.0, 4)(
+                PARAMS, {"x": X, "y": Y[:4]}
+            ),  # would broadcast
+            "argument 1 at 'x' has 32 rows, but argument 1 at 'y' has 4 rows",
+        ),
         (lambda: strategies.accumulate_gradients(loss_of, 5)(PARAMS, X, Y), "argument 1 has 32 rows, which 5 micro"),
         (
             lambda: strategies.accumulate_gradients(lambda p, b: 0.0, 2)(PARAMS, {"x": X, "n": np.float32(1)}),
