@@ -497,11 +497,16 @@ def split(buffers: Any) -> list[Any]:
 
 
 def first_shard(buffers: Any) -> Any:
-    """Return the first shard on the devices of this process as buffers of one device, uncopied.
-
-    Of `split`, jaxlib keeps a Python object for every shard as long as the buffers exist, of this nothing.
-    """
+    """Return the first shard on the devices of this process as buffers of one device, uncopied."""
     return buffers._fully_replicated_shard()
+
+
+def clone(buffers: Any) -> Any:
+    """Return another object for the same buffers.
+
+    jaxlib keeps the results of `split` and `first_shard` as long as the object that they were called with exists.
+    """
+    return buffers.clone()
 
 
 def join(

@@ -80,10 +80,12 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
     for name, array in arrays.items():
         _check_array(name, array)
     wait(list(arrays.values()))
-    replicas = {name: array.first_replicas() for name, array in arrays.items()}
+    replicas = {name: array.first_replicas() for name, array in arrays.items() if not _is_in_host_memory(array)}
     for shards_of_array in replicas.values():  # copies from devices run at the same time
         for _, buffers in shards_of_array:
             start_copy_to_host(buffers)
+    has_peers = process_count() > 1
+    sharding_texts: dict[int, str] = {}  # by the id of a sharding
     leaves: dict[str, Leaf] = {}
     shards: dict[str, list[tuple[Box, np.ndarray[Any, Any]]]] = {}
     checksums: dict[str, int] = {}
@@ -92,8 +94,13 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
         if not isinstance(leaf, (ArrayImpl, np.ndarray, np.generic)):
             leaves[name] = ValueLeaf(check_value(name, _checked(name, leaf)), positions)
             continue
-        own = _host_shard(name, leaf) if name not in replicas else _without_padding(replicas.pop(name))
-        if _is_of_each_process(leaf):
+        if isinstance(leaf, ArrayImpl):
+            own = _without_padding(replicas.pop(name) if name in replicas else arrays[name].first_replicas())
+            if (text := sharding_texts.get(id(leaf.sharding), "")) == "":
+                text = sharding_texts[id(leaf.sharding)] = str(leaf.sharding)
+        else:
+            own, text = _host_shard(name, leaf), "host"
+        if has_peers and _is_of_each_process(leaf):
             checksums[name] = _checksum(own)
             own = own if process == 0 else []
         impl = key_impl(leaf) if isinstance(leaf, ArrayImpl) and is_key(leaf.type.dtype) else None
@@ -105,9 +112,7 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
         else:
             storage = blocks_of(number, _shard_shape(words), dtype)
             shards[name] = own
-        is_host = not isinstance(leaf, ArrayImpl)
-        text = str(leaf.sharding) if isinstance(leaf, ArrayImpl) else "host"
-        leaves[name] = ArrayLeaf(dtype, shape, impl, is_host, text, storage, positions)
+        leaves[name] = ArrayLeaf(dtype, shape, impl, not isinstance(leaf, ArrayImpl), text, storage, positions)
     return Snapshot(leaves, shards, pack, checksums)
 
 
@@ -138,6 +143,11 @@ def _check_array(name: str, array: ArrayImpl) -> None:
         )
 
 
+def _is_in_host_memory(array: ArrayImpl) -> bool:
+    """Return whether the shards of an array can be read without a copy from a device."""
+    return all(device.platform == "cpu" for device in array.sharding.local_devices)
+
+
 def _shard_shape(words: Any) -> Shape:
     return tuple(words.sharding.shard_shape(words.shape)) if isinstance(words, ArrayImpl) else tuple(words.shape)
 
@@ -157,8 +167,6 @@ def _without_padding(replicas: list[tuple[Box, Any]]) -> list[tuple[Box, np.ndar
 
 def _is_of_each_process(leaf: Any) -> bool:
     """Return whether each of several processes has an array of its own: in host memory, or where a program put it."""
-    if process_count() == 1:
-        return False
     return not isinstance(leaf, ArrayImpl) or (leaf.is_fully_addressable and not leaf.committed)
 
 

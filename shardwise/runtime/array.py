@@ -11,6 +11,7 @@ from shardwise._jaxlib import (
     Device,
     RuntimeFailure,
     block_until_ready,
+    clone,
     first_shard,
     join,
     put,
@@ -286,7 +287,8 @@ class ArrayImpl(Array):
 
     def first_replicas(self) -> list[tuple[Box, Any]]:
         """Return the spans and the buffers of the shards of which this process has the first replica of all."""
-        buffers, replicas = self._alive().buffers, _first_replicas(self.sharding, self.type.shape)
+        buffers = clone(self._alive().buffers)  # what `split` returns is not kept
+        replicas = _first_replicas(self.sharding, self.type.shape)
         if [number for number, _ in replicas] == [0]:
             return [(replicas[0][1], first_shard(buffers))]
         shards = split(buffers) if replicas else []
