@@ -502,7 +502,7 @@ def first_shard(buffers: Any) -> Any:
 
 
 def clone(buffers: Any) -> Any:
-    """Return another object for the same buffers.
+    """Return another object for the same buffers, all of which are on devices of this process.
 
     jaxlib keeps the results of `split` and `first_shard` as long as the object that they were called with exists.
     """

@@ -287,7 +287,9 @@ class ArrayImpl(Array):
 
     def first_replicas(self) -> list[tuple[Box, Any]]:
         """Return the spans and the buffers of the shards of which this process has the first replica of all."""
-        buffers = clone(self._alive().buffers)  # what `split` returns is not kept
+        buffers = self._alive().buffers
+        if self.is_fully_addressable:
+            buffers = clone(buffers)  # so that jaxlib does not keep the shards
         replicas = _first_replicas(self.sharding, self.type.shape)
         if [number for number, _ in replicas] == [0]:
             return [(replicas[0][1], first_shard(buffers))]
