@@ -1,5 +1,10 @@
 """The GPT of plain functions: its training, its resumption on other meshes, and its collectives."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import gpt
 import numpy as np
 import pytest
@@ -8,6 +13,7 @@ import shardwise as sw
 from shardwise.errors import StrategyError
 
 STEPS = 6
+ROOT = Path(__file__).parents[2]
 
 
 def train(folder, *options):
@@ -25,6 +31,15 @@ def test_eight_devices_and_a_resumption_on_one_have_the_losses_of_one(tmp_path):
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     assert len(losses) == STEPS and losses[-1] < losses[0] - 1
     assert {path.name for path in (tmp_path / "many").iterdir()} == {"checkpoints", "loss.png", "plan.html"}
+
+
+@pytest.mark.slow
+def test_the_script_prints_the_plan_that_the_page_shows(tmp_path):
+    command = [sys.executable, str(ROOT / "examples/gpt.py"), "--steps", "1", "--folder", str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    page = (ROOT / "docs/examples.md").read_text()
+    shown = re.search(r"^train_step on mesh.*?(?=^step)", page, re.DOTALL | re.MULTILINE)
+    assert shown[0] in run.stdout
 
 
 @pytest.mark.slow
