@@ -49,6 +49,8 @@ class Activations(tuple[Activation, ...]):
     """The activations of a step, in program order. It prints as a table of the largest."""
 
     def __str__(self) -> str:
+        if not self:
+            return "no activations: no value has rows of the batch"
         merged: dict[tuple[str, Layout, int, str], list[str]] = {}
         for row in sorted(self, key=lambda row: -row.shard_bytes):
             merged.setdefault((row.type, row.layout, row.shard_bytes, str(row.source)), []).append(row.op)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+import numpy as np
+
 from shardwise import tree_util
 from shardwise.api.arguments import function_name
 from shardwise.api.jit import Jitted, jit
@@ -73,6 +75,7 @@ def autoshard(
 
     Raises:
         HardwareError: if the hardware is not known.
+        TypeError: if `devices` is not a list, or `mesh` is not a mesh; when called, if arguments have keywords.
         ValueError: if more than one of `devices`, `mesh` and `count` is given, or `count` without `hardware`; if the
             step has static arguments, or keyword parameters other than those of a pipelined step; when called, if the
             mesh has Explicit axes, if constraints in the step are on a mesh of another size, or if no number of
@@ -89,10 +92,18 @@ def autoshard(
     """
     if sum(option is not None for option in (devices, mesh, count)) > 1:
         raise ValueError("autoshard: pass only one of `devices`, `mesh` and `count`")
-    if count is not None and (hardware is None or count < 1):
-        raise ValueError("autoshard: `count` is the number of chips of `hardware`: pass both, and count ≥ 1")
+    if count is not None and (hardware is None or not isinstance(count, (int, np.integer)) or count < 1):
+        raise ValueError(
+            f"autoshard: `count` is the number of chips of `hardware`: pass both, and count ≥ 1, not {count}"
+        )
+    if devices is not None and (not isinstance(devices, (Sequence, np.ndarray)) or isinstance(devices, str)):
+        raise TypeError(f"autoshard: `devices` is a list of devices, such as jax.devices()[:4], not {devices!r}")
     if devices is not None and not len(devices):
         raise ValueError("autoshard: devices is empty")
+    if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
+        raise TypeError(f"autoshard: `mesh` is a Mesh or an AbstractMesh, not {mesh!r}")
+    if memory_limit is not None and (not isinstance(memory_limit, (int, float, np.integer)) or memory_limit <= 0):
+        raise ValueError(f"autoshard: `memory_limit` is the bytes that each device may hold, not {memory_limit!r}")
     target = None if hardware is None else chip_named(hardware)
     jitted = step if isinstance(step, Jitted) else jit(step)
     if jitted.options.static != NO_ARGUMENTS:
@@ -103,7 +114,11 @@ def autoshard(
     _check_pipeline_options(options, parameters)
 
     @_without_garbage_collection
-    def call(*args: Any) -> AutoSharding:
+    def call(*args: Any, **keywords: Any) -> AutoSharding:
+        if keywords:
+            raise TypeError(
+                f"autoshard: pass the arguments of the step by position, not as keywords: {', '.join(keywords)}"
+            )
         if mesh is not None and mesh.abstract.explicit_axes:
             raise ValueError("autoshard: the mesh has Explicit axes, along which types decide; use axes of type Auto")
         platform = {} if target is None else {"target_platform": target.platform}
@@ -122,6 +137,8 @@ def autoshard(
         search = VariantSearch(source, chip, limit, options)
         alternatives = search.run(size, None if found is None else found.abstract)
         if not alternatives:
+            if stages is not None and found is None and all(size % number for number in stages):
+                raise ValueError(f"autoshard: none of the numbers of stages, {stages}, divides the {size} devices")
             raise ValueError(
                 f"autoshard: on {size} devices, no number of microbatches divides the rows of the batch evenly. Change "
                 "the size of the batch, or pass other numbers of `stages`, `microbatches` or `chunks`; stages divide "
@@ -140,7 +157,7 @@ def autoshard(
             args,
             chosen,
             shardings,
-            traced.next_outputs,
+            [traced.request.names[number] for number in traced.next_outputs],
             alternatives,
             chip,
             settings,
@@ -154,11 +171,11 @@ def _without_garbage_collection(function: Callable[..., AutoSharding]) -> Callab
     """Decorate a function that allocates much and has few reference cycles: the collector is paused meanwhile."""
 
     @wraps(function)
-    def call(*args: Any) -> AutoSharding:
+    def call(*args: Any, **keywords: Any) -> AutoSharding:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            return function(*args)
+            return function(*args, **keywords)
         finally:
             if was_enabled:
                 gc.enable()
@@ -179,7 +196,7 @@ def _check_pipeline_options(options: PipelineOptions, parameters: Sequence[str])
             )
         if name == "chunks" and name not in parameters:
             raise ValueError("autoshard: `chunks` is for a pipelined step that has a keyword parameter `chunks`")
-        if not all(isinstance(number, int) and number >= 1 for number in numbers) or not numbers:
+        if not all(isinstance(number, (int, np.integer)) and number >= 1 for number in numbers) or not numbers:
             raise ValueError(f"autoshard: `{name}` are the positive numbers to try, such as (2, 4), not {numbers!r}")
 
 
@@ -246,7 +263,10 @@ def _does_not_fit(search: VariantSearch, least: Alternative, count: int, may_gro
     )
     larger = _smallest_count(search, count) if may_grow else None
     if larger is None:
-        return AutoshardError(f"{text}\n  Recompute activations with jax.checkpoint, or use a smaller batch.", least)
+        more = f" No plan on up to {count << _LARGER} devices fits either." if may_grow else ""
+        return AutoshardError(
+            f"{text}{more}\n  Recompute activations with jax.checkpoint, or use a smaller batch.", least
+        )
     devices = math.prod(larger.mesh.axis_sizes)
     return AutoshardError(
         f"{text}\n  It would fit on {devices} devices: {larger.name} on mesh {larger.mesh}, "

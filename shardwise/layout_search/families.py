@@ -11,6 +11,7 @@ from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.step import BATCH, PARAMETER, STATE, Step
 
+_PADDING = 1 / 8  # the share of a dim that its padding may have
 _SMALL = 1e-3  # state of less than this share of the largest array's bytes is not sharded
 
 
@@ -24,7 +25,7 @@ def pinned_layouts(step: Step) -> list[Layout]:
 
 
 def with_batch(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axes: Sequence[str]) -> tuple[Layout, ...]:
-    """Return the layouts with batch arguments sharded along their batch dim over as many of `axes` as divide it."""
+    """Return the layouts with batch arguments sharded along their batch dim over as many of `axes` as can divide it."""
     parameter_groups = {
         step.groups.find(step.program.inputs[number], dim)
         for number, role in enumerate(step.roles)
@@ -70,8 +71,8 @@ def with_sharded_state(
 ) -> tuple[Layout, ...]:
     """Return the layouts with state of these roles sharded over `axes`.
 
-    An axis shards the largest unsharded dim that it divides evenly, or else a dim that other axes shard. Small arrays
-    keep their layout: gathering them would take more time than it saves memory.
+    An axis shards the largest unsharded dim that it divides evenly, or else a dim that other axes shard, or else a dim
+    with padding. Small arrays keep their layout: gathering them would take more time than it saves memory.
     """
     sharded = list(layouts)
     largest = max((type.nbytes for type, role in zip(step.types, step.roles, strict=True) if role in roles), default=0)
@@ -87,13 +88,18 @@ def with_sharded_state(
 def _add_axes(
     layout: Layout, shape: Sequence[int], dims: Sequence[int], axes: Sequence[str], mesh: AbstractMesh
 ) -> Layout:
-    """Return the layout with each axis added to the first of `dims` that it divides evenly, if there is one."""
+    """Return the layout with each axis added to the first of `dims` that it divides evenly, or else with padding."""
     for axis in axes:
         if axis in layout.axes:
             continue
-        for dim in dims:
-            extent = mesh.extent((*layout.dims[dim], axis))
-            if shape[dim] and shape[dim] % extent == 0:
-                layout = layout.with_dim(dim, (*layout.dims[dim], axis))
-                break
+        extents = {dim: mesh.extent((*layout.dims[dim], axis)) for dim in dims}
+        allowed = [dim for dim in dims if may_be_divided(shape[dim], extents[dim])]
+        dim = min(allowed, key=lambda dim: shape[dim] % extents[dim] != 0, default=None)
+        if dim is not None:
+            layout = layout.with_dim(dim, (*layout.dims[dim], axis))
     return layout
+
+
+def may_be_divided(size: int, count: int) -> bool:
+    """Return whether a dim can be divided into shards, evenly or with padding of at most an eighth of it."""
+    return size > 0 and -size % count <= _PADDING * size

@@ -78,7 +78,7 @@ class AutoSharding:
         args: tuple[Any, ...],
         mesh: Mesh | AbstractMesh,
         shardings: tuple[Any, Any],
-        state_inputs: Collection[int],
+        state: Collection[str],
         alternatives: Sequence[Alternative],
         chip: Chip,
         settings: Mapping[str, Any],
@@ -93,7 +93,7 @@ class AutoSharding:
         self._chip = chip
         self._settings = settings
         self._platform = platform
-        self._state_inputs = frozenset(state_inputs)
+        self._state = frozenset(state)
         self._source = user_source()
 
     @property
@@ -144,9 +144,10 @@ class AutoSharding:
     @cached_property
     def activations(self) -> Activations:
         """The values that the step computes for the rows of its batch, with their layouts. It prints as a table."""
-        stages, arguments = self._lowered.stages, len(tree_util.tree_leaves(self._types))
-        batch = [number for number in range(arguments) if number not in self._state_inputs]
-        return activations(stages.sharded, stages.plan, self._state_inputs, batch)
+        stages, names = self._lowered.stages, self._lowered.request.names  # arguments that are not used are left out
+        state = [number for number, name in enumerate(names) if name in self._state]
+        batch = [number for number, name in enumerate(names) if name not in self._state]
+        return activations(stages.sharded, stages.plan, state, batch)
 
     @cached_property
     def _lowered(self) -> LoweredRequest:

@@ -18,7 +18,7 @@ from shardwise.compiler.propagate.open_arguments import open_arguments
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.evaluate import Alternative, Evaluator
-from shardwise.layout_search.families import pinned_layouts, with_batch, with_sharded_state, with_stages
+from shardwise.layout_search.families import may_be_divided, pinned_layouts, with_batch, with_sharded_state, with_stages
 from shardwise.layout_search.meshes import STAGE
 from shardwise.layout_search.step import BATCH, STATE, Step
 
@@ -62,6 +62,8 @@ class Search:
     def run(self) -> list[Alternative]:
         """Return all alternatives, the best first."""
         self._try_meshes()
+        if all(mesh.size == 1 for mesh in self.meshes):  # all layouts are the same
+            return self.ranked()
         for mesh in self._best_meshes(2):
             self._try(self._families(mesh), _FAMILIES)
         for mesh in self._best_meshes(0 if self.stage_axes else 2):  # a pipeline determines most layouts
@@ -72,7 +74,7 @@ class Search:
     def try_fully_sharded(self) -> None:
         """Evaluate fully sharded layouts on every mesh, to compare meshes."""
         for mesh in self.meshes:
-            self.evaluator.evaluate(*self._fully_sharded(mesh))
+            self._evaluate(*self._fully_sharded(mesh))
 
     def axes(self, mesh: AbstractMesh) -> tuple[str, ...]:
         """Return the axes of a mesh, without that of pipeline stages."""
@@ -85,9 +87,9 @@ class Search:
     def _best_meshes(self, count: int) -> list[AbstractMesh]:
         """Return the best meshes. Of those with inner axes of one size, which differ in replicas, only the first."""
         meshes = list(dict.fromkeys(alternative.mesh for alternative in self.ranked()))[:count]
-        best: dict[int, AbstractMesh] = {}
+        best: dict[tuple[int, ...], AbstractMesh] = {}
         for mesh in meshes:
-            best.setdefault(mesh.axis_sizes[-1], mesh)
+            best.setdefault(mesh.axis_sizes[-1:], mesh)
         return list(best.values())
 
     def _has_effort(self, share: float) -> bool:
@@ -95,9 +97,14 @@ class Search:
 
     def _try(self, candidates: Iterable[Candidate], share: float) -> None:
         for candidate in candidates:
-            self.evaluator.evaluate(*candidate)
+            self._evaluate(*candidate)
             if not self._has_effort(share):
                 break
+
+    def _evaluate(self, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...]) -> Alternative:
+        """Return the costs of layouts; those of a family that can shard nothing are called replicated."""
+        is_sharded = any(mesh.shape[axis] > 1 for layout in layouts for axis in layout.axes)
+        return self.evaluator.evaluate(name if is_sharded else "replicated", mesh, layouts)
 
     def _try_meshes(self) -> None:
         """Evaluate one family on meshes of one and two axes, and on some of three.
@@ -110,14 +117,14 @@ class Search:
         for number, mesh in enumerate(self.meshes):
             if number and (len(self.axes(mesh)) == 3 or worse == 2 or not self._has_effort(_MESHES)):
                 break
-            alternative = self.evaluator.evaluate(*self._fully_sharded(mesh))
+            alternative = self._evaluate(*self._fully_sharded(mesh))
             worse = 0 if alternative is self.ranked()[0] else worse + 1
-        model = self.ranked()[0].mesh.axis_sizes[-1]
-        divided = [mesh for mesh in self.meshes if len(self.axes(mesh)) == 3 and mesh.axis_sizes[-1] == model]
+        model = self.ranked()[0].mesh.axis_sizes[-1:]
+        divided = [mesh for mesh in self.meshes if len(self.axes(mesh)) == 3 and mesh.axis_sizes[-1:] == model]
         place, step = len(divided) // 2, 1
         while 0 <= place < len(divided) and self._has_effort(_FAMILIES):
             before = self.ranked()[0]
-            after = self.evaluator.evaluate(*self._fully_sharded(divided[place]))
+            after = self._evaluate(*self._fully_sharded(divided[place]))
             if after.order >= before.order:
                 if step < 0:
                     break
@@ -128,7 +135,7 @@ class Search:
         """Return the layouts with all state sharded, over the last outer axis and a tensor-parallel axis."""
         axes = self.axes(mesh)
         if not axes:
-            return "pipeline", mesh, tuple(self.base)
+            return "pipeline" if self.stage_axes else "replicated", mesh, tuple(self.base)
         if len(axes) == 1:
             batch = with_batch(self.step, mesh, self.base, axes)
             return "FSDP", mesh, with_sharded_state(self.step, mesh, batch, axes)
@@ -147,7 +154,7 @@ class Search:
     def _tensor_parallel(self, mesh: AbstractMesh) -> tuple[Layout, ...]:
         """Return the layouts with the batch sharded over the outer axes, and state chosen along the last axis.
 
-        The dims that were chosen on the first mesh are taken for all others that they divide evenly.
+        The dims that were chosen on the first mesh are taken for all others that can divide them.
         """
         *outer, model = self.axes(mesh)
         layouts = with_batch(self.step, mesh, self.base, outer)
@@ -155,7 +162,7 @@ class Search:
         if known is not None:
             size = mesh.shape[model]
             dims = {n: known[n].dim_of(model) for n in self.state_inputs()}
-            if all(dim is None or self.step.types[n].shape[dim] % size == 0 for n, dim in dims.items()):
+            if all(dim is None or may_be_divided(self.step.types[n].shape[dim], size) for n, dim in dims.items()):
                 return tuple(
                     layout if dims.get(n) is None else layout.with_dim(dims[n], (model,))  # type: ignore[arg-type]
                     for n, layout in enumerate(layouts)
@@ -223,7 +230,7 @@ class Search:
                 dim = picks[axis][equation].results[0]
                 if axis in axes and isinstance(dim, int):
                     sharding_axes = (*chosen[number].dims[dim], axis)
-                    if shape[dim] % mesh.extent(sharding_axes) == 0:
+                    if may_be_divided(shape[dim], mesh.extent(sharding_axes)):
                         chosen[number] = chosen[number].with_dim(dim, sharding_axes)
         return tuple(chosen)
 
@@ -238,7 +245,7 @@ class Search:
                 for layouts in self._moves(best, members):
                     if not self._has_effort(_ALL):
                         return
-                    after = self.evaluator.evaluate("refined", best.mesh, layouts)
+                    after = self._evaluate("refined", best.mesh, layouts)
                     if after.order[0] <= best.order[0] and after.order[1] < _GAIN * best.order[1]:
                         improved = True
                         break
@@ -253,7 +260,7 @@ class Search:
                     dims = [tuple(name for name in axes if name != axis) for axes in layouts[number].dims]
                     if dim is not None:
                         dims[dim] = (*dims[dim], axis)
-                        if shape[dim] % best.mesh.extent(dims[dim]) or not shape[dim]:
+                        if not may_be_divided(shape[dim], best.mesh.extent(dims[dim])):
                             break
                     layouts[number] = Layout(tuple(dims))
                 else:

@@ -16,6 +16,7 @@ from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import AutoshardError
 from shardwise.layout_search.evaluate import Evaluator
+from shardwise.layout_search.families import may_be_divided
 from shardwise.layout_search.meshes import mesh_shapes
 from shardwise.layout_search.search import STORAGE_COSTS, Search, argument_classes
 from shardwise.layout_search.step import trace_step
@@ -229,8 +230,9 @@ def test_error_names_the_smallest_configuration_that_fits():
     assert error.larger.mesh.size > 4 and f"on {error.larger.mesh.size} devices" in str(error)
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error) and again.larger == error.larger
-    with pytest.raises(AutoshardError, match="Recompute activations"):
+    with pytest.raises(AutoshardError, match="Recompute activations") as caught:
         sw.autoshard(sgd, mesh=AbstractMesh((2,), ("data",)), hardware="h100", memory_limit=2_000)(*small())
+    assert "either" not in str(caught.value)  # the mesh is given, so no other number of devices was tried
 
 
 def layered(params, batch):
@@ -328,12 +330,84 @@ def test_donated_arguments_count_once():
         ({"hardware": "h1000", "count": 4}, "Did you mean 'h100'"),
         ({"devices": [], "mesh": AbstractMesh((2,), ("x",))}, "only one of"),
         ({"devices": []}, "devices is empty"),
+        ({"hardware": "h100", "count": 8.5}, "count ≥ 1, not 8.5"),
+        ({"memory_limit": 0}, "bytes that each device may hold, not 0"),
+        ({"memory_limit": "80GB"}, "bytes that each device may hold, not '80GB'"),
     ],
     ids=str,
 )
 def test_wrong_options(options, message):
     with pytest.raises(ValueError, match=message):
         sw.autoshard(sgd, **options)(*small())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"devices": 4}, r"a list of devices.*not 4"), ({"mesh": "data=8"}, "is a Mesh or an AbstractMesh, not 'data=8'")],
+    ids=str,
+)
+def test_options_of_wrong_types(options, message):
+    with pytest.raises(TypeError, match=message):
+        sw.autoshard(sgd, **options)
+    with pytest.raises(TypeError, match="by position, not as keywords: batch"):
+        sw.autoshard(sgd)(small()[0], batch=small()[1])
+
+
+def prime_step(params, x):
+    def loss(params):
+        return jnp.mean(jnp.tanh(jnp.tanh(x @ params["up"]) @ params["down"]) ** 2)
+
+    value, grads = sw.value_and_grad(loss)(params)
+    return sw.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+
+def test_dims_that_axes_do_not_divide_are_sharded_with_padding():
+    rng = np.random.default_rng(0)
+    params = {"up": rng.normal(size=(101, 211)), "down": rng.normal(size=(211, 53))}
+    params = sw.tree.map(lambda w: w.astype(np.float32) / 10, params)
+    x = rng.normal(size=(197, 101)).astype(np.float32)
+    result = sw.autoshard(prime_step, devices=sw.devices()[:6])(structs(params), structs(x))
+    replicated = next(a for a in result.alternatives if a.name == "replicated")
+    assert result.seconds < replicated.seconds / 2 and result.peak_bytes < replicated.peak_bytes
+    for array, expected in zip(
+        sw.tree.leaves(result.jit()(params, x)), sw.tree.leaves(sw.jit(prime_step)(params, x)), strict=True
+    ):
+        np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_padding_is_small():
+    assert may_be_divided(16, 8) and may_be_divided(15, 8) and may_be_divided(97, 8)
+    assert not may_be_divided(13, 8) and not may_be_divided(3, 8) and not may_be_divided(0, 8)
+
+
+@pytest.mark.parametrize(
+    ("step", "args"),
+    [
+        pytest.param(lambda params, x: None, small(), id="returns nothing"),
+        pytest.param(lambda: jnp.ones(5), (), id="has no arguments"),
+        pytest.param(lambda x: jnp.sum(x**2), small()[1][:1], id="has no state"),
+        pytest.param(
+            prime_step,
+            ({"up": structs(np.ones((0, 8))), "down": structs(np.ones((8, 8)))}, structs(np.ones((8, 0)))),
+            id="is empty",
+        ),
+        pytest.param(
+            lambda s, x: ({"n": s["n"] + 1, "rows": s["rows"].at[s["n"]].add(1)}, x.sum()),
+            ({"n": 0, "rows": structs(np.ones(64, np.int32))}, structs(np.ones((8, 8)))),
+            id="counts",
+        ),
+    ],
+)
+def test_unusual_steps(step, args):
+    result = sw.autoshard(step, hardware="h100", count=6)(*args)
+    assert result.plan.seconds == pytest.approx(result.seconds) and str(result) and str(result.activations)
+    assert sw.tree.structure(result.in_shardings) == sw.tree.structure(args)
+
+
+def test_one_device():
+    for mesh in (AbstractMesh((1,), ("data",)), AbstractMesh((), ())):
+        result = sw.autoshard(sgd, hardware="h100", mesh=mesh)(*small())
+        assert [a.name for a in result.alternatives] == ["replicated"] and result.wire_bytes == 0
 
 
 def test_explicit_meshes_and_static_arguments_are_errors():

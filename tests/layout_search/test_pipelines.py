@@ -171,5 +171,7 @@ def test_errors():
         sw.autoshard(step, microbatches=(0,))
     with pytest.raises(ValueError, match="needs an axis 'stage'"):
         sw.autoshard(step, mesh=AbstractMesh((8,), ("data",)))(*types())
+    with pytest.raises(ValueError, match=r"none of the numbers of stages, \(3,\), divides the 8 devices"):
+        sw.autoshard(step, hardware="h100", count=8, stages=(3,))(*types())
     with pytest.raises(ValueError, match="on 8 devices, no number of microbatches divides the rows"):
         sw.autoshard(step, hardware="h100", count=8, microbatches=(5,))(*types())

@@ -114,6 +114,8 @@ class Chip:
 
     def product_time(self, batch: int, m: int, n: int, k: int, bytes_accessed: float, dtype: DType) -> float:
         """Return the seconds of `batch` products of m × k and k × n matrices, the gap included."""
+        if not batch * m * n * k:  # nothing is multiplied; the result may be filled with zeros
+            return self.memory_time(bytes_accessed)
         compute = min(self._waves_time(batch, m, n, k, split, dtype) for split in self._splits if split <= k)
         return max(compute, self._stream(bytes_accessed)) + self.kernel_gap
 

@@ -52,6 +52,7 @@ def test_a_product_takes_its_flops_or_its_bytes():
     assert IDEAL.product_time(1, 1000, 1000, 500, 0, BF16) == pytest.approx(1e-3)
     assert IDEAL.product_time(2, 1000, 1000, 250, 0, F32) == pytest.approx(2e-3)
     assert IDEAL.product_time(1, 10, 10, 10, 1e8, F32) == pytest.approx(1e-3)  # bound by memory
+    assert IDEAL.product_time(1, 10, 10, 0, 1e8, F32) == pytest.approx(1e-3)  # nothing is multiplied
     slower = replace(IDEAL, product_fraction=0.5, memory_fraction=0.5, kernel_gap=1e-5)
     assert slower.product_time(1, 1000, 1000, 500, 0, BF16) == pytest.approx(2e-3 + 1e-5)
     assert slower.memory_time(1e8) == pytest.approx(2e-3 + 1e-5)
