@@ -242,6 +242,12 @@ SETTINGS = {
         "-1 for no limit",
         affects_tracing=True,
     ),
+    "improve_plans": Setting(
+        False,
+        "whether a program is planned again around its costliest collectives, and the fastest plan is taken; "
+        "compilation takes longer, and equal layers may get different layouts",
+        affects_tracing=True,
+    ),
     "overlap_collectives": Setting(
         True,
         "whether XLA schedules collectives early on GPUs, so that kernels run beside them; it takes more memory",
@@ -382,6 +388,7 @@ class Config(threading.local):
     memory_profile_lines: bool
     traceback_filtering: str
     memory_limit: int
+    improve_plans: bool
     overlap_collectives: bool
     chip_table: str
     checkpoint_scans: str

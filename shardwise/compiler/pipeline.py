@@ -15,6 +15,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import StableHlo, lower
 from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.choose import choose
@@ -34,10 +35,11 @@ from shardwise.config import config
 from shardwise.lazy import lazy_module as module_of
 
 if TYPE_CHECKING:
+    from shardwise.compiler import improve as improving
     from shardwise.compiler.partition import fit_memory
-else:  # loaded on first use: few programs need it
+else:  # loaded on first use: few programs need them
+    improving = module_of("shardwise.compiler.improve")
     fit_memory = module_of("shardwise.compiler.partition.fit_memory")
-
 _dumps = count()
 
 
@@ -99,9 +101,11 @@ def run_stages(
     sharded = propagate(simplified, mesh, ins, outs, out_names, user_meshes, shardings)
     plan = choose(sharded, chip)
     local = partition(sharded, plan)
+    donors = [number for number, is_donated in enumerate(donated) if is_donated]
+    if config.improve_plans:
+        sharded, plan, local = improving.improve(PartitionedProgram(sharded, plan, local), donors)
     if memory_limit is not None:
-        donors = [number for number, is_donated in enumerate(donated) if is_donated]
-        unlimited = fit_memory.PartitionedProgram(sharded, plan, local)
+        unlimited = PartitionedProgram(sharded, plan, local)
         sharded, plan, local = fit_memory.fit_memory(unlimited, memory_limit, donors)
     module = lower(local, donated, platform)
     stages = Stages(sharded, plan, local, module, program.out_types)

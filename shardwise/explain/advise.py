@@ -11,22 +11,21 @@ whose tree paths end with the same key, such as a weight and its moments, change
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce, ReduceScatter
-from shardwise.compiler.ops.control.region_boundary import Join
 from shardwise.compiler.partition.local_program import LocalProgram
-from shardwise.compiler.partition.reason import Conversion, Exchange, is_inserted
+from shardwise.compiler.partition.reason import Conversion
 from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.plan.plan import Choice
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.report.origins import layout_origins
+from shardwise.compiler.report.pin_candidates import inserted_collectives, layouts_with, pin_candidates
 from shardwise.compiler.report.replan import is_in_sharding, replan_limit, replan_with_inputs, replan_with_pin
 from shardwise.compiler.report.timeline import timeline
 from shardwise.compiler.shardings.layout import Layout
@@ -100,14 +99,14 @@ def advise(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice
         return Advice(0)
     costliest = max(search.inserted, key=lambda e: (search.seconds_of(e), search.sent_by(e)))
     limit = replan_limit(stages.sharded, 2, MAX_REPLANS)
-    for value, layout in _candidates(stages, costliest):
+    for value, layout in pin_candidates(stages.sharded, stages.plan, costliest):
         user_layout = coarsen_to_first(layout, meshes, stages.sharded.mesh)
         if user_layout is None:
             continue  # it shards along a part of a user's axis, which a constraint cannot name
         if search.tried == limit:
             break
         replanned = replan_with_pin(stages.sharded, value, layout, stages.plan.chip)
-        search.add(replanned, user_layout, _describe_value(stages.sharded, value))
+        search.add(replanned.local, user_layout, _describe_value(stages.sharded, value))
     return search.result()
 
 
@@ -118,7 +117,7 @@ def advise_arguments(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh])
     for arguments, axes, needed in _costly_arguments(search, sharded, stages):
         value, old_layout = arguments[0].value, arguments[0].layout
         what = path_patterns([argument.name for argument in arguments])
-        for layout in dict.fromkeys([*needed, *_layouts_with(value, old_layout, axes, sharded.mesh)]):
+        for layout in dict.fromkeys([*needed, *layouts_with(value, old_layout, axes, sharded.mesh)]):
             user_layout, user_old = (coarsen_to_first(each, meshes, sharded.mesh) for each in (layout, old_layout))
             if user_layout is None or user_old is None:
                 continue
@@ -144,12 +143,7 @@ class _Search:
         self.tried = 0
         self._best = Advice(0)
         local = stages.local
-        explicit = frozenset(stages.sharded.mesh.explicit_axes)  # types decide along these
-        self.inserted = [
-            equation
-            for equation in local.collectives()
-            if is_inserted(equation.reason) and explicit.isdisjoint(collective_axes(equation.op))  # type: ignore[arg-type]
-        ]
+        self.inserted = inserted_collectives(stages.sharded, local)
         self._now = timeline(local, self.chip, donated=stages.module.aliases)
 
     def seconds_of(self, equation: Equation) -> float:
@@ -239,70 +233,6 @@ def _costly_arguments(
         members.setdefault(argument.group, {})[argument.value] = argument
     ranked = sorted(costs, key=lambda key: costs[key], reverse=True)
     return [(list(members[group].values()), axes, needed.get((group, axes), [])) for group, axes in ranked]
-
-
-def _candidates(stages: Stages, costliest: Equation) -> Iterator[tuple[Value, Layout]]:
-    """Yield values around a collective with layouts that could avoid it; likelier ones first, each once."""
-    sharded, choices = stages.sharded, stages.plan.choices
-    axes = collective_axes(costliest.op)  # type: ignore[arg-type]
-    layouts = dict(zip(sharded.program.inputs, [pin.layout for pin in sharded.in_pins], strict=True))
-    producers: dict[Value, Equation] = {}
-    for equation, choice in choices.items():
-        layouts.update(zip(equation.outputs, choice.results, strict=True))
-        producers.update(dict.fromkeys(equation.outputs, equation))
-    values, consumers = _moved_values(costliest, choices)
-    near = [value for consumer in consumers for value in consumer.outputs]
-    near += [value for consumer in consumers for value in consumer.inputs if value not in values]
-    near += [operand for value in values if value in producers for operand in producers[value].inputs]
-    pins = [
-        (value, layout) for value in values for layout in _layouts_with(value, layouts.get(value), axes, sharded.mesh)
-    ]
-    if isinstance(costliest.reason, Conversion):
-        pins.append((costliest.reason.value, Layout(costliest.reason.after.dims)))
-    for value in near:
-        pins += [(value, layout) for layout in _layouts_with(value, layouts.get(value), axes, sharded.mesh)]
-    manual = _manual_axes(sharded)
-    seen = set()
-    for value, layout in pins:
-        if value in sharded.free or layouts.get(value) == layout or (value, layout) in seen:
-            continue
-        if manual.get(value, frozenset()).isdisjoint(layout.axes):
-            seen.add((value, layout))
-            yield value, layout
-
-
-def _manual_axes(sharded: ShardedProgram) -> dict[Value, frozenset[str]]:
-    """Return for each value inside a `shard_map` the axes that are manual there: no constraint can name them."""
-    inside: dict[Value, frozenset[str]] = {}
-    for equation, axes in sharded.unfolded.manual.items():
-        values = equation.inputs if isinstance(equation.op, Join) else equation.outputs
-        inside.update(dict.fromkeys(values, axes))
-    return inside
-
-
-def _moved_values(costliest: Equation, choices: Mapping[Equation, Choice]) -> tuple[list[Value], list[Equation]]:
-    """Return the values that a collective moves, and the equations that need it.
-
-    If an op exchanges data between shards by its own rule, these are the op's operands.
-    """
-    same_source = [equation for equation in choices if equation.source == costliest.source]
-    reason = costliest.reason
-    if isinstance(reason, Conversion):
-        return [reason.value], [equation for equation in same_source if reason.value in equation.inputs]
-    consumers = [e for e in same_source if isinstance(reason, Exchange) and e.op.name == reason.site.op]
-    return list(dict.fromkeys(value for consumer in consumers for value in consumer.inputs)), consumers
-
-
-def _layouts_with(value: Value, layout: Layout | None, axes: tuple[str, ...], mesh: AbstractMesh) -> Iterator[Layout]:
-    """Yield the layout with `axes` moved to each dim that they shard evenly, and without them."""
-    if layout is None:
-        return
-    dims = tuple(tuple(axis for axis in dim if axis not in axes) for dim in layout.dims)
-    for dim, size in enumerate(value.type.shape):
-        moved = (*dims[dim], *axes)
-        if size % mesh.extent(moved) == 0 and moved != layout.dims[dim]:
-            yield Layout(dims).with_dim(dim, moved)
-    yield Layout(dims)
 
 
 def _describe_value(sharded: ShardedProgram, value: Value) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from shardwise.compiler.partition.fit_memory import PartitionedProgram, fit_memory
+from shardwise.compiler.partition.fit_memory import fit_memory
 from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.choose import Picks, choose, choose_candidates, plan_from_picks

@@ -313,3 +313,16 @@ def test_a_function_that_only_calls_a_jitted_one_shows_all_results_of_it(mesh):
     assert explanation.counts() == sw.explain(step, advise=False)(x).counts()
     assert [row.name for row in explanation.plan.outputs] == ["`output`", "update 0"]
     assert sw.explain(sw.jit(wrapper), advise=False)(x).counts() == {"all_reduce": 1}
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 2)])
+@pytest.mark.parametrize("spec", [P("a", "b"), P(None, "b"), P("b")])
+def test_advice_on_the_operands_of_a_shard_map(shape, spec):
+    """No constraint inside the body is tried. An argument that needs no more memory in another layout is the remedy."""
+    mesh = sw.make_mesh(shape, ("a", "b"), devices=sw.devices()[: shape[0] * shape[1]])
+    x = sw.ShapeDtypeStruct((64, 64), np.float32, sharding=NamedSharding(mesh, spec))
+    doubled = sw.shard_map(lambda x: x * 2, mesh=mesh, in_specs=P("a"), out_specs=P("a"))
+    found = sw.explain(doubled)(x)
+    assert found.wire_bytes and found.advice.tried and found.advice.layout is None
+    if spec == P("b") and shape == (2, 2):
+        assert str(found.argument_advice.layout) == "P('a', None)" and found.argument_advice.sent == 0

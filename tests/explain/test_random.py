@@ -9,11 +9,12 @@ import pytest
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.hardware import CPU, built_in_chips
+from shardwise.compiler.report.pin_candidates import pin_candidates
 from shardwise.compiler.report.replan import replan_with_pin
 from shardwise.compiler.report.report import report
 from shardwise.compiler.report.timeline import timeline
 from shardwise.compiler.shardings.spec import pin_of
-from shardwise.explain.advise import _candidates, advise
+from shardwise.explain.advise import advise
 from shardwise.explain.page import format_page
 from shardwise.explain.text import format_report
 from tests.explain.test_page import checked
@@ -62,9 +63,9 @@ def check(case):
     costliest = next((e for e in stages.local.collectives() if e.reason), None)
     if costliest is not None:  # a further constraint does not change the results
         args = [*case.args, *(np.asarray(array) for array in case.traced[1])]
-        for value, layout in list(_candidates(stages, costliest))[:1]:
+        for value, layout in list(pin_candidates(stages.sharded, stages.plan, costliest))[:1]:
             pairs = zip(
-                simulate(replan_with_pin(stages.sharded, value, layout, CPU), args),
+                simulate(replan_with_pin(stages.sharded, value, layout, CPU).local, args),
                 simulate(stages.local, args),
                 strict=True,
             )

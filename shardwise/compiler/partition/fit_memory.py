@@ -7,29 +7,19 @@ stacks, until the rest fits or none is left.
 """
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.ops.control.region_boundary import Carry, Stack
 from shardwise.compiler.partition.liveness import peak, total_bytes
-from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.regather import regather_to_fit
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.eliminate import IdentityCache
-from shardwise.compiler.plan.plan import LayoutPlan
-from shardwise.compiler.propagate.propagate import ShardedProgram, reduce_in_loops
+from shardwise.compiler.propagate.propagate import reduce_in_loops
 
 MAX_REPLANS = 4  # without the largest sums
 NEGLIGIBLE = 1e-3  # the share of the excess below which reducing a sum does not help
-
-
-class PartitionedProgram(NamedTuple):
-    """A program, its plan, and the program of one device."""
-
-    sharded: ShardedProgram
-    plan: LayoutPlan
-    local: LocalProgram
 
 
 def fit_memory(

@@ -94,7 +94,7 @@ def avoidable_gathers(
             if not replans_left:
                 return avoidable
             replans_left -= 1
-            saved = local.sent - replan_with_pin(sharded, value, layout, plan.chip).sent
+            saved = local.sent - replan_with_pin(sharded, value, layout, plan.chip).local.sent
             if saved > 0:
                 sent = local.times[gather] * local.bytes_sent(gather)
                 avoidable.append(AvoidableGather(gather, consumer, user_layout, sent, saved))

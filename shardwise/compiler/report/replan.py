@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Value
 from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.choose import choose
@@ -21,9 +22,12 @@ def replan_limit(sharded: ShardedProgram, fewest: int, most: int) -> int:
     return max(fewest, min(most, _MAX_EQUATIONS // max(1, len(sharded.unfolded.equations))))
 
 
-def replan_with_pin(sharded: ShardedProgram, value: Value, layout: Layout, chip: Chip) -> LocalProgram:
-    """Return the local program that results if `value` is pinned to `layout`."""
-    program = _constrain_value(sharded.program, value, Constrain(layout.dims, sharded.mesh))
+def replan_with_pin(
+    sharded: ShardedProgram, value: Value, layout: Layout, chip: Chip, requested_by: str = ""
+) -> PartitionedProgram:
+    """Return the program that results if `value` is pinned to `layout`. `requested_by` is the pin's name in reasons."""
+    constrain = Constrain(layout.dims, sharded.mesh, requested_by=requested_by)
+    program = _constrain_value(sharded.program, value, constrain)
     constrained = propagate(
         program,
         sharded.mesh,
@@ -33,7 +37,8 @@ def replan_with_pin(sharded: ShardedProgram, value: Value, layout: Layout, chip:
         sharded.user_meshes,
         sharded.shardings,
     )
-    return partition(constrained, choose(constrained, chip))
+    plan = choose(constrained, chip)
+    return PartitionedProgram(constrained, plan, partition(constrained, plan))
 
 
 def replan_with_inputs(sharded: ShardedProgram, layouts: Mapping[Value, Layout], chip: Chip) -> LocalProgram:
@@ -71,7 +76,10 @@ def is_in_sharding(equation: Equation) -> bool:
 def _constrain_value(program: Program, value: Value, constrain: Constrain) -> Program:
     """Return the program in which all consumers of `value` use a constrained copy, in nested programs too."""
     constrained = Value(value.type)
-    equations = [Equation(constrain, [value], [constrained])] if value in program.inputs else []
+    equations = []
+    if value in program.inputs:
+        source = next((equation.source for equation in program.equations if value in equation.inputs), NOWHERE)
+        equations.append(Equation(constrain, [value], [constrained], source))
     for equation in program.equations:
         op = equation.op
         if isinstance(op, Control):
