@@ -1,5 +1,6 @@
 """ShapeDtypeStruct: the shape, dtype and sharding of an array without its elements."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -29,8 +30,8 @@ class ShapeDtypeStruct(Typed):
     Raises:
         ValueError: if `dtype` is None, or if `sharding` is neither a `Sharding` nor a `PartitionSpec`.
         ShardingError: if `sharding` does not fit the shape.
-        TypeError: if `dtype` is unknown, or if a size is negative; when the sharding is read, if it is a
-            `PartitionSpec` and there is no current mesh.
+        TypeError: if `dtype` is unknown, or if a size is negative or not an integer; when the sharding is read, if it
+            is a `PartitionSpec` and there is no current mesh.
 
     Example:
         >>> x = jax.ShapeDtypeStruct((2, 3), jnp.bfloat16)
@@ -48,7 +49,11 @@ class ShapeDtypeStruct(Typed):
                 "ShapeDtypeStruct: sharding must be a Sharding or a PartitionSpec, such as NamedSharding(mesh, spec), "
                 f"not {sharding!r}"
             )
-        self.type = ArrayType(tuple(shape), canonical_dtype(dtype), weak_type)
+        try:
+            sizes = tuple([operator.index(size) for size in shape])
+        except TypeError:
+            raise TypeError(f"ShapeDtypeStruct: the shape must be a sequence of integers, not {shape!r}") from None
+        self.type = ArrayType(sizes, canonical_dtype(dtype), weak_type)
         self._sharding: Sharding | PartitionSpec | None = sharding
         if isinstance(sharding, PartitionSpec) and mesh_context.mesh is not None:
             sharding = sharding_in_force(sharding, "ShapeDtypeStruct")

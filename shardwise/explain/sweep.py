@@ -101,7 +101,7 @@ class Sweep:
             The path.
 
         Raises:
-            ValueError: if there is no such variable, or nothing to plot.
+            ValueError: if there is no such variable, nothing to plot, or no such format.
             ModuleNotFoundError: if matplotlib is not installed.
 
         Example:
@@ -251,6 +251,8 @@ def _draw(name: str, x: str, lines: Mapping[str, Sequence[SweepRow]], path: Path
     places = {row: row.devices if x == "devices" else row.variables[x] for rows in lines.values() for row in rows}
     is_number = all(isinstance(place, (int, float)) and place > 0 for place in places.values())
     figure = plotting.Figure(figsize=(6.5, 7.5), layout="constrained")
+    if path.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
+        raise ValueError(f"sweep: a plot cannot be written as {path.name!r}: use a suffix such as .png, .svg or .pdf")
     axes = figure.subplots(len(panels), 1, sharex=True)
     for panel, (title, scale, value) in zip(axes, panels, strict=True):
         for label, rows in lines.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.plan.chip_table import format_chip, write_chip
+from shardwise.compiler.plan.chip_table import check_table, format_chip, write_chip
 from shardwise.compiler.plan.hardware import built_in_chips, chip, user_table
 from shardwise.compiler.report.report import Report
 from shardwise.errors import HardwareError, ShardingError
@@ -61,6 +61,7 @@ def _calibrate(parsed: Namespace) -> None:
     path = parsed.output or user_table()
     if parsed.name.lower() in built_in_chips():
         raise HardwareError(f"--name: {parsed.name!r} is the name of a built-in chip: choose another")
+    check_table(path, built_in_chips())
     result = calibrate(parsed.name, report=partial(print, file=sys.stderr, flush=True))
     write_chip(path, result.chip, built_in_chips(), result.comment)
     print(format_chip(result.chip, result.comment))
@@ -105,7 +106,10 @@ def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:
     runs = sweep(target.function, target.arguments, hardware=chips, overlap=overlap, **variables)
     print(runs)
     if parsed.plot:
-        runs.plot(parsed.plot)
+        try:
+            runs.plot(parsed.plot)
+        except ValueError as error:  # an unknown format, or nothing to plot
+            raise CommandError(f"--plot {parsed.plot}: {error}") from None
 
 
 def _parse(parsed: Namespace, script_arguments: Sequence[str]) -> tuple[list[Chip], dict[str, list[Any]]]:
@@ -137,9 +141,12 @@ def _write(run: Simulation, parsed: Namespace) -> None:
 
 def _run_watched(script: str, arguments: Sequence[str], hardware: Chip | None, show: Callable[[Report], None]) -> None:
     """Run a script, and show the plan of every jitted function when it is compiled."""
+    shown = False
 
     def on_launch(launch: Any, runs: bool) -> None:
+        nonlocal shown
         if not runs and launch.request.out_names:  # ops outside jit have no names of outputs
+            shown = True
             show(replan_report(launch.request, hardware))
 
     check_file(Path(script))
@@ -148,3 +155,7 @@ def _run_watched(script: str, arguments: Sequence[str], hardware: Chip | None, s
         run_script(script, arguments, is_module=False)
     finally:
         launch_hooks.remove(on_launch)
+    if not shown:
+        print(
+            f"{script} has run, and compiled no jitted function. To show one that it does not call: {script}:FUNCTION"
+        )

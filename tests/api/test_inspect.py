@@ -10,6 +10,13 @@ from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
 
+@pytest.mark.parametrize("shape", [(8, "4"), (8, 4.5), 8, None], ids=str)
+def test_the_shape_of_a_struct_consists_of_integers(shape):
+    with pytest.raises(TypeError, match="ShapeDtypeStruct: the shape must be a sequence of integers, not"):
+        sw.ShapeDtypeStruct(shape, jnp.float32)
+    assert sw.ShapeDtypeStruct([np.int64(8), 4], jnp.float32).shape == (8, 4)
+
+
 def test_eval_shape_computes_nothing():
     huge = sw.ShapeDtypeStruct((10**6, 10**6), jnp.float32)
     out = sw.eval_shape(lambda t, s: {"y": t["x"] @ t["x"], "n": (t["x"] > s).sum(axis=0)}, {"x": huge}, 2.0)

@@ -141,6 +141,7 @@ class TestFunctions:
             (["MODEL:step", "--arguments", "unsharded", "--mesh", "data=2"], "no argument has a NamedSharding"),
             (["MODEL:step", "--mesh", "data=2", "--hardware", "h10"], "unknown hardware 'h10'. Did you mean 'h100'?"),
             (["MODEL:step", "--mesh", "data=2", "--plot", "x.png"], "--plot needs several configurations"),
+            (["MODEL:step", "--mesh", "data=2", "--mesh", "data=4", "--plot", "x.abc"], "cannot be written as 'x.abc'"),
             (["MODEL:step", "--mesh", "data=2", "--mesh", "data=4", "--page", "p"], "--page and --trace need one"),
             (["MODEL:step", "--", "more"], "only a script has arguments"),
             (["FOLDER/script.py"], "there is no file"),
@@ -175,6 +176,11 @@ def test_explain_shows_the_programs_of_a_script(tmp_path):
     output = script_process("explain", str(tmp_path / "script.py"), "--hardware", "h100", "--", "--size", "4")
     assert re.search(r"total on mesh data=4: \d collectives?, ", output)
     assert "per call on h100" in output and "result 256.0" in output
+
+
+def test_a_script_that_compiles_nothing(model):
+    printed = script_process("explain", str(model))
+    assert re.search(r"a_model.py has run, and compiled no jitted function\. .*a_model.py:FUNCTION", printed)
 
 
 def test_texts_of_meshes_and_variables():

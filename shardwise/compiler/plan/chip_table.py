@@ -9,6 +9,7 @@ The fields are those of `Chip`. An entry without `extends` needs all fields that
 """
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -72,6 +73,23 @@ def format_chip(chip: Chip, comment: str = "") -> str:
         if field.default is MISSING or value != field.default:
             lines.append(f"{name} = {_value(value)}")
     return "\n".join(lines) + "\n"
+
+
+def check_table(path: str | Path, known: Mapping[str, Chip]) -> None:
+    """Raise an error if a chip could not be written to a table. Measuring one takes minutes, so this comes first.
+
+    Raises:
+        HardwareError: if the file holds something else than a table of chips.
+        OSError: if the file or its folder cannot be written.
+    """
+    path = Path(path)
+    if path.exists():
+        parse_chips(path.read_text(encoding="utf-8"), str(path), known)
+    existing = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if existing != path and not existing.is_dir():
+        raise NotADirectoryError(f"the table {str(path)!r} cannot be created: {str(existing)!r} is not a folder")
+    if not os.access(existing, os.W_OK):
+        raise PermissionError(f"the table {str(path)!r} cannot be written: no permission for {str(existing)!r}")
 
 
 def write_chip(path: str | Path, chip: Chip, known: Mapping[str, Chip], comment: str = "") -> None:
