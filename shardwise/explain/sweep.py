@@ -157,6 +157,7 @@ def sweep(
     Raises:
         HardwareError: if hardware is not known.
         TypeError: if `arguments` does not have a variable as its parameter.
+        ValueError: if a variable has no values.
 
     Example:
         >>> def arguments(mesh, batch):
@@ -177,6 +178,8 @@ def sweep(
         )
     axes: dict[str, list[Any]] = {HARDWARE: list(chips), **({MESH: meshes} if mesh is not None else {})}
     axes.update({name: list(values) for name, values in variables.items()})
+    if empty := [name for name, values in axes.items() if not values]:
+        raise ValueError(f"sweep: there are no values of {empty[0]!r}, so there is nothing to simulate")
     rows = []
     for values in product(*axes.values()):
         choice = dict(zip(axes, values, strict=True))

@@ -81,5 +81,7 @@ def test_plots_are_written(tmp_path):
 def test_bad_input():
     with pytest.raises(TypeError, match=r"'width' is not a parameter of .* Its parameters: batch, mesh"):
         sw.sweep(product, arguments, hardware="h100", mesh=MESHES, width=[1])
+    with pytest.raises(ValueError, match="there are no values of 'batch', so there is nothing to simulate"):
+        sw.sweep(product, arguments, hardware="h100", mesh=MESHES, batch=[])
     with pytest.raises(HardwareError, match="unknown hardware 'h10'"):
         sw.sweep(product, arguments, hardware=["h100", "h10"], mesh=MESHES)
