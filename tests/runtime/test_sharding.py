@@ -1,5 +1,7 @@
 """Shardings: properties, equivalence, PositionalSharding, and errors."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -117,6 +119,13 @@ def test_invalid_shardings_raise_errors(mesh, make, message):
     with pytest.raises(ShardingError) as caught:
         make(mesh)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("spec", "advice"), [((None, "x"), "PartitionSpec(None, 'x')"), ("x", "PartitionSpec('x')")])
+def test_a_spec_that_is_no_partition_spec(spec, advice):
+    mesh = sw.make_mesh((2,), ("x",), devices=sw.devices()[:2])
+    with pytest.raises(TypeError, match=re.escape(f"not {spec!r}: write {advice}")):
+        NamedSharding(mesh, spec)
 
 
 def test_axis_types_are_kept():
