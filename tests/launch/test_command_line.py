@@ -36,4 +36,5 @@ def test_the_checkpoint_command_runs(tmp_path):
     command = [sys.executable, "-m", "shardwise", "checkpoint", "ls", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
-    assert run.returncode == 1 and run.stdout == f"there is no checkpoint in {tmp_path}\n"
+    assert run.returncode == 1 and run.stdout == ""
+    assert run.stderr == f"shardwise checkpoint ls: there is no checkpoint in {tmp_path}\n"
