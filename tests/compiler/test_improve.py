@@ -18,7 +18,11 @@ def lowered(model, optimizer, improve):
 
 @pytest.mark.parametrize(
     ("model", "most"),
-    [(models.long_attention(length=512), 0.5), (models.mlp(scanned=True), 0.9), (models.vocabulary(), 1.0)],
+    [
+        (models.long_attention(length=512), 0.5),
+        pytest.param(models.mlp(scanned=True), 0.9, marks=pytest.mark.slow),
+        pytest.param(models.vocabulary(), 1.0, marks=pytest.mark.slow),
+    ],
     ids=["attention", "mlp", "vocabulary"],
 )
 def test_training_steps_send_no_more_and_compute_the_same(model, most):
