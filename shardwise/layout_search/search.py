@@ -66,6 +66,9 @@ class Search:
             return self.ranked()
         for mesh in self._best_meshes(2):
             self._try(self._families(mesh), _FAMILIES)
+        for mesh in self.meshes:  # data parallelism may be best where fully sharded state is not
+            if len(self.axes(mesh)) == 1 and self._has_effort(_FAMILIES):
+                self._try(self._families(mesh), _FAMILIES)
         for mesh in self._best_meshes(0 if self.stage_axes else 2):  # a pipeline determines most layouts
             self._try(self._chosen(mesh), _CHOSEN)
         self._descend()

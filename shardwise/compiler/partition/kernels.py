@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.collective.collectives import Collective, LocalSlice
+from shardwise.compiler.ops.collective.collectives import Collective, LocalSlice, PPermute
 from shardwise.compiler.ops.control.callback import CallOnce
 from shardwise.compiler.ops.control.remat import Barrier, CheckpointName
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg, StopGradient, Sub
@@ -170,7 +170,7 @@ class _Grouping:
     def _is_removed(self, equation: Equation) -> bool:
         """Return whether an equation is a collective along axes of size one, which XLA removes."""
         op = equation.op
-        if not isinstance(op, Collective) or isinstance(op, CallOnce) or len(equation.inputs) != 1:
+        if not isinstance(op, Collective) or isinstance(op, (CallOnce, PPermute)) or len(equation.inputs) != 1:
             return False
         (operand,), (result,) = equation.inputs, equation.outputs
         return operand.type == result.type and self.mesh.extent(collective_axes(op)) == 1

@@ -110,7 +110,7 @@ def step_cost(op: Collective, shard: ArrayType, costs: Costs) -> float:
 
 def collective_axes(op: Collective) -> tuple[str, ...]:
     """Return the mesh axes along which a collective communicates."""
-    return tuple(getattr(op, "axes", ()) or op.after)  # type: ignore[attr-defined]
+    return tuple(op.axes if hasattr(op, "axes") else op.after)  # type: ignore[attr-defined]
 
 
 def _moves(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:

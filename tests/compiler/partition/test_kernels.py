@@ -6,6 +6,8 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.compiler.ops.collective.collectives import PPermute
+from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -160,3 +162,7 @@ def test_callbacks_are_never_removed(count, devices):
     assert "call_once" in [kernel.root.op.name for kernel in kernels]
     for out in sw.jit(program)(x):
         np.testing.assert_array_equal(out, np.arange(N, dtype=np.float32) + 1)
+
+
+def test_a_permute_along_no_axes_has_no_mesh_axes():
+    assert collective_axes(PPermute((), ())) == ()
