@@ -88,7 +88,7 @@ def autoshard(
         >>> w, x = (jax.ShapeDtypeStruct((rows, 4096), jnp.float32) for rows in (4096, 1 << 18))
         >>> result = jax.autoshard(step, hardware="h100", count=8)(w, x)
         >>> result.in_shardings[0].spec, result.wire_bytes
-        (P(None, ('data', 'model')), 0)
+        (P(None, 'data'), 0)
     """
     if sum(option is not None for option in (devices, mesh, count)) > 1:
         raise ValueError("autoshard: pass only one of `devices`, `mesh` and `count`")
