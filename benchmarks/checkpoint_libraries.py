@@ -7,6 +7,7 @@ import importlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -14,23 +15,40 @@ from typing import Any, final
 import numpy as np
 
 Arrays = dict[str, Any]
-Spec = tuple[str | None, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Tree:
+    """Arrays of float32 numbers: how many, their shape, and their spec on a mesh with the axis `data` of 8 devices."""
+
+    count: int
+    shape: tuple[int, ...]
+    spec: tuple[str | None, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [f"array{number}" for number in range(self.count)]
+
+    def elements(self) -> np.ndarray[Any, Any]:
+        """Return the elements of each array: random numbers, always the same."""
+        return np.random.default_rng(0).random(self.shape, np.float32)
 
 
 class Library(ABC):
     """A library that saves and restores arrays by name."""
 
     @abstractmethod
-    def arrays(self, count: int, shape: tuple[int, ...], spec: Spec) -> Arrays:
-        """Return arrays of random float32 numbers."""
+    def arrays(self, tree: Tree) -> Arrays:
+        """Create the arrays."""
 
     @abstractmethod
     def save(self, path: Path, arrays: Arrays) -> Callable[[], object]:
         """Start to save; return a function that waits until everything is on the disk."""
 
     @abstractmethod
-    def restore(self, path: Path, like: Arrays) -> Arrays:
-        """Restore arrays of the same types and shardings, and wait until they are there."""
+    def restore(self, path: Path, tree: Tree) -> Arrays:
+        """Restore the arrays, and wait until they are there."""
 
     @abstractmethod
     def nbytes(self, array: Any) -> int:
@@ -43,14 +61,17 @@ class _Sharded(Library):
     def __init__(self, module: str = "jax"):
         self.jax = importlib.import_module(module)
 
-    def arrays(self, count: int, shape: tuple[int, ...], spec: Spec) -> Arrays:
-        sharding = self.jax.NamedSharding(self.jax.make_mesh((8,), ("data",)), self.jax.P(*spec))
-        host = _random(shape)
-        arrays = {f"array{number}": self.jax.device_put(host, sharding) for number in range(count)}
+    def sharding(self, tree: Tree) -> Any:
+        return self.jax.NamedSharding(self.jax.make_mesh((8,), ("data",)), self.jax.P(*tree.spec))
+
+    def arrays(self, tree: Tree) -> Arrays:
+        host, sharding = tree.elements(), self.sharding(tree)
+        arrays = {name: self.jax.device_put(host, sharding) for name in tree.names}
         return self.jax.block_until_ready(arrays)  # type: ignore[no-any-return]
 
-    def types(self, arrays: Arrays) -> Arrays:
-        return {name: self.jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for name, x in arrays.items()}
+    def types(self, tree: Tree) -> Arrays:
+        type = self.jax.ShapeDtypeStruct(tree.shape, np.float32, sharding=self.sharding(tree))
+        return dict.fromkeys(tree.names, type)
 
     def nbytes(self, array: Any) -> int:
         return sum(shard.data.nbytes for shard in array.addressable_shards)
@@ -65,9 +86,9 @@ class Shardwise(_Sharded):
     def save(self, path: Path, arrays: Arrays) -> Callable[[], object]:
         return self._checkpoints.save(path, arrays).wait  # type: ignore[no-any-return]
 
-    def restore(self, path: Path, like: Arrays) -> Arrays:
+    def restore(self, path: Path, tree: Tree) -> Arrays:
         return self.jax.block_until_ready(  # type: ignore[no-any-return]
-            self._checkpoints.restore(path, self.types(like))
+            self._checkpoints.restore(path, self.types(tree))
         )
 
 
@@ -82,8 +103,8 @@ class Orbax(_Sharded):
         checkpointer.save(path, arrays)
         return checkpointer.wait_until_finished  # type: ignore[no-any-return]
 
-    def restore(self, path: Path, like: Arrays) -> Arrays:
-        restored = self._orbax.StandardCheckpointer().restore(path, self.types(like))
+    def restore(self, path: Path, tree: Tree) -> Arrays:
+        restored = self._orbax.StandardCheckpointer().restore(path, self.types(tree))
         return self.jax.block_until_ready(restored)  # type: ignore[no-any-return]
 
 
@@ -100,8 +121,9 @@ class Numpy(_Sharded):
                 os.fsync(file.fileno())
         return lambda: None
 
-    def restore(self, path: Path, like: Arrays) -> Arrays:
-        arrays = {name: self.jax.device_put(np.load(path / f"{name}.npy"), x.sharding) for name, x in like.items()}
+    def restore(self, path: Path, tree: Tree) -> Arrays:
+        sharding = self.sharding(tree)
+        arrays = {name: self.jax.device_put(np.load(path / f"{name}.npy"), sharding) for name in tree.names}
         return self.jax.block_until_ready(arrays)  # type: ignore[no-any-return]
 
 
@@ -118,16 +140,16 @@ class TorchDcp(Library):
         self._torch = importlib.import_module("torch")
         self._dcp = importlib.import_module("torch.distributed.checkpoint")
 
-    def arrays(self, count: int, shape: tuple[int, ...], spec: Spec) -> Arrays:
-        host = self._torch.from_numpy(_random(shape))
-        return {f"array{number}": host.clone() for number in range(count)}
+    def arrays(self, tree: Tree) -> Arrays:
+        host = self._torch.from_numpy(tree.elements())
+        return {name: host.clone() for name in tree.names}
 
     def save(self, path: Path, arrays: Arrays) -> Callable[[], object]:
         writer = self._dcp.FileSystemWriter(path, thread_count=os.cpu_count() or 1)
         return self._dcp.async_save(arrays, storage_writer=writer).result  # type: ignore[no-any-return]
 
-    def restore(self, path: Path, like: Arrays) -> Arrays:
-        arrays = {name: self._torch.empty_like(x) for name, x in like.items()}
+    def restore(self, path: Path, tree: Tree) -> Arrays:
+        arrays = {name: self._torch.empty(tree.shape) for name in tree.names}
         self._dcp.load(arrays, storage_reader=self._dcp.FileSystemReader(path))
         replicas = {
             f"{name}, replica {number}": x.clone() for name, x in arrays.items() for number in range(1, self._replicas)
@@ -145,7 +167,3 @@ LIBRARIES: dict[str, Callable[[], Library]] = {
     "torch-replicas": partial(TorchDcp, 8),
     "numpy": Numpy,
 }
-
-
-def _random(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(0).random(shape, np.float32)

@@ -2,16 +2,16 @@
 
     python benchmarks/checkpoint_worker.py shardwise | orbax | torch | torch-replicas | numpy
 
-{"case": CASE, "folder": FOLDER} saves the arrays of a case and restores them; it returns the seconds until the arrays
-may be changed, until everything is on the disk, and of the restore, and the most host memory that both used beside the
-arrays themselves. Before each, freed memory is returned to the operating system: both begin as in a new process.
+{"call": "save", "case": CASE, "folder": FOLDER} saves the arrays of a case; it returns the seconds until the arrays may
+be changed and until everything is on the disk, the host memory of the arrays (`array_bytes`), and the most memory that
+the save used beside them. {"call": "restore", …, "array_bytes": BYTES} restores what another process of the library has
+saved, and returns the seconds and the most host memory beside the arrays.
 """
 
 import ctypes
 import gc
 import json
 import os
-import shutil
 import sys
 import threading
 import time
@@ -19,15 +19,15 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.checkpoint_libraries import LIBRARIES, Library
+from benchmarks.checkpoint_libraries import LIBRARIES, Library, Tree
 
-# The number of arrays, their shapes, and their specs.
-CASES: dict[str, tuple[int, tuple[int, ...], tuple[str | None, ...]]] = {
-    "32 × 16 MiB, 8 shards": (32, (2048, 2048), ("data", None)),
-    "4 × 16 MiB, replicated": (4, (2048, 2048), (None, None)),
-    "10,000 × 1 KiB": (10_000, (256,), (None,)),
-    "one of 4 GiB, 8 shards": (1, (32_768, 32_768), ("data", None)),
-    "smoke": (3, (64, 64), ("data", None)),
+CASES = {
+    "32 × 16 MiB, 8 shards": Tree(32, (2048, 2048), ("data", None)),
+    "4 × 16 MiB, replicated": Tree(4, (2048, 2048), (None, None)),
+    "10,000 × 1 KiB": Tree(10_000, (256,), (None,)),
+    "one of 4 GiB, 8 shards": Tree(1, (32_768, 32_768), ("data", None)),
+    "smoke": Tree(3, (64, 64), ("data", None)),
+    "warm-up": Tree(1, (8, 8), ("data", None)),
 }
 
 
@@ -65,33 +65,36 @@ def _trimmed() -> int:
     return _resident()
 
 
-def answer(library: Library, path: Path, case: str) -> dict[str, float]:
+def save(library: Library, path: Path, tree: Tree) -> dict[str, float]:
     before = _trimmed()
-    tree = library.arrays(*CASES[case])
+    arrays = library.arrays(tree)
     # Small arrays need more memory than their elements; arrays that share memory need less.
-    size = max(_trimmed() - before, sum(map(library.nbytes, tree.values())))
-    with PeakMemory() as saving:
+    array_bytes = max(_trimmed() - before, sum(map(library.nbytes, arrays.values())))
+    with PeakMemory() as memory:
         start = time.perf_counter()
-        wait = library.save(path, tree)
+        wait = library.save(path, arrays)
         blocked = time.perf_counter() - start
         wait()
         saved = time.perf_counter() - start
-    with PeakMemory() as restoring:
-        start = time.perf_counter()
-        restored = library.restore(path, tree)
-        read = time.perf_counter() - start
-    first = next(iter(tree))
-    # numpy's assert_array_equal would need three times the memory of the arrays beside them.
-    if not np.array_equal(np.asarray(restored[first]), np.asarray(tree[first])):
-        raise ValueError(f"{path}: the restored {first} differs from the saved one")
-    shutil.rmtree(path)
     return {
         "time until arrays may change": blocked,
         "save time": saved,
-        "restore time": read,
-        "host memory of save": saving.used,
-        "host memory of restore": max(restoring.used - size, 0),
+        "host memory of save": memory.used,
+        "array_bytes": array_bytes,
     }
+
+
+def restore(library: Library, path: Path, tree: Tree, array_bytes: int) -> dict[str, float]:
+    with PeakMemory() as memory:
+        start = time.perf_counter()
+        restored = library.restore(path, tree)
+        seconds = time.perf_counter() - start
+    used = max(memory.used - array_bytes, 0)
+    first, elements = tree.names[0], tree.elements()
+    # numpy's assert_array_equal would need three times the memory of the arrays beside them.
+    if not np.array_equal(np.asarray(restored[first]), elements):
+        raise ValueError(f"{path}: the restored {first} differs from the saved one")
+    return {"restore time": seconds, "host memory of restore": used}
 
 
 def main() -> None:
@@ -99,7 +102,13 @@ def main() -> None:
     library = LIBRARIES[name]()
     for line in sys.stdin:
         request = json.loads(line)
-        print(json.dumps(answer(library, Path(request["folder"]) / name, request["case"])), flush=True)
+        path, tree = Path(request["folder"]) / name / request["case"], CASES[request["case"]]
+        if request["call"] == "save":
+            path.parent.mkdir(exist_ok=True)
+            answer = save(library, path, tree)
+        else:
+            answer = restore(library, path, tree, request["array_bytes"])
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Checkpoints of Shardwise, of Orbax on JAX, of PyTorch, and the same bytes written by numpy.
 
-The processes of the libraries take turns. PyTorch is measured where it is installed: with one tensor for each array,
+The libraries take turns. Each save and each restore has a new process, as in training: memory that a process has freed
+and kept would make its next restore faster. PyTorch is measured where it is installed: with one tensor for each array,
 and with eight where arrays have eight replicas.
 """
 
@@ -18,6 +19,7 @@ WORKER = "benchmarks/checkpoint_worker.py"
 TORCH = {"torch": "PyTorch DCP", "torch-replicas": "PyTorch DCP, 8 replicas"}
 PEERS = {"orbax": "Orbax", **(TORCH if find_spec("torch") else {})}
 SIZES = ("32 × 16 MiB, 8 shards", "4 × 16 MiB, replicated", "10,000 × 1 KiB", "one of 4 GiB, 8 shards")
+WARM_UP = "warm-up"
 ROUNDS = {"10,000 × 1 KiB": 2, "one of 4 GiB, 8 shards": 1}  # 5 of the others
 UNITS: dict[str, Unit] = {
     "time until arrays may change": "seconds",
@@ -38,18 +40,26 @@ def rows(case: str, rounds: int) -> list[Row]:
     """Return the figures of ours and of each peer, and of numpy in the column of experts."""
     peers = [peer for peer in PEERS if peer != "torch-replicas" or _is_replicated(case)]
     libraries = ["shardwise", *peers, "numpy"]
-    with TemporaryDirectory() as folder, workers(*((WORKER, library) for library in libraries)) as processes:
-        for process in processes:
-            process.ask(case="smoke", folder=folder)
-        measured = [[process.ask(case=case, folder=folder) for process in processes] for _ in range(rounds)]
+    measured = [[_save_and_restore(library, case) for library in libraries] for _ in range(rounds)]
     by_library = dict(zip(libraries, zip(*measured, strict=True), strict=True))
     return [_row(case, name, unit, peer, by_library) for name, unit in UNITS.items() for peer in peers]
 
 
+def _save_and_restore(library: str, case: str) -> dict[str, float]:
+    """Return the figures of a save and of a restore. A small one before each is not counted: it imports modules."""
+    with TemporaryDirectory() as folder:
+        with workers((WORKER, library)) as (process,):
+            process.ask(call="save", case=WARM_UP, folder=folder)
+            saved = process.ask(call="save", case=case, folder=folder)
+        with workers((WORKER, library)) as (process,):
+            process.ask(call="restore", case=WARM_UP, folder=folder, array_bytes=0)
+            restored = process.ask(call="restore", case=case, folder=folder, array_bytes=saved["array_bytes"])
+    return {**saved, **restored}
+
+
 def _is_replicated(case: str) -> bool:
     """Return whether each device has all elements of the arrays of a case."""
-    _, _, spec = CASES[case]
-    return all(axis is None for axis in spec)
+    return all(axis is None for axis in CASES[case].spec)
 
 
 def _row(case: str, name: str, unit: Unit, peer: str, measured: Mapping[str, Sequence[Mapping[str, float]]]) -> Row:

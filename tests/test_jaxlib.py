@@ -5,6 +5,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -80,6 +81,35 @@ def test_buffers_do_not_share_memory_that_is_not_aligned(client):
     start = -memory.ctypes.data % _jaxlib.ALIAS_ALIGNMENT
     with pytest.raises(RuntimeError, match="XLA has copied an array of 100 bytes"):
         _jaxlib.put_aliased(memory[start + 1 : start + 101], client.devices()[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4])
+def test_addresses_are_those_of_jaxlib(client, dtype):
+    devices = client.devices()
+    buffers = _jaxlib.put([np.zeros((2, 3), dtype)] * 8, devices, devices)
+    for shard in _jaxlib.split(buffers):
+        assert _jaxlib.address_of(shard) == shard.unsafe_buffer_pointer()
+
+
+def test_jaxlib_does_not_search_for_jax(client):
+    """It does so when it makes arrays of one device."""
+    assert sys.meta_path.count(_jaxlib.JaxBlocker) == 1
+    assert _jaxlib.JaxBlocker.find_spec("jax") is None  # others find it
+    names = []
+    finder = SimpleNamespace(find_spec=lambda name, path=None, target=None: names.append(name))
+    sys.meta_path.insert(sys.meta_path.index(_jaxlib.JaxBlocker) + 1, finder)
+    try:
+        _jaxlib.split(_jaxlib.put([np.zeros(3, np.float32)] * 8, client.devices(), client.devices()))
+    finally:
+        sys.meta_path.remove(finder)
+    assert not [name for name in names if name.partition(".")[0] == "jax"]
+
+
+def test_an_array_that_was_read_cannot_be_written_to(client):
+    """XLA may still use the memory, and other arrays may share it."""
+    shard = _jaxlib.put([np.zeros(3, np.float32)], client.devices()[:1], client.devices()[:1])
+    with pytest.raises(ValueError, match="read-only"):
+        _jaxlib.to_numpy(shard)[0] = 1.0
 
 
 @pytest.mark.parametrize("count", [1, 8])

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +20,33 @@ def test_importing_does_not_import_jax():
     code = "import sys, shardwise; print('jax' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout.strip() == "False"
+
+
+_READS_ARRAYS = """
+import sys
+import numpy as np
+import shardwise as sw
+
+sw.config.update("num_cpu_devices", 8)
+mesh = sw.make_mesh((8,), ("x",))
+sharded = sw.device_put(np.arange(16.0, dtype=np.float32), sw.NamedSharding(mesh, sw.P("x")))
+for x in (sharded, sharded.astype("bfloat16"), sw.device_put(sharded, sw.NamedSharding(mesh, sw.P()))):
+    np.asarray(x), float(x[3]), x.addressable_shards[0].data.unsafe_buffer_pointer()
+    repr(x), sw.device_put(x, sw.devices()[1]).copy(), x.tolist(), np.from_dlpack(sw.numpy.ones(3))
+print("jax" in sys.modules)
+
+import jax
+
+print(jax.__version__, float(jax.numpy.arange(3.0).sum()), np.asarray(sharded).sum())
+"""
+
+
+@pytest.mark.jax
+def test_arrays_are_read_without_importing_jax():
+    """jaxlib looks for jax where it makes arrays of one device; a user can still import it."""
+    run = subprocess.run([sys.executable, "-c", _READS_ARRAYS], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == ["False", version("jax"), "3.0", "120.0"]
 
 
 def test_import_loads_the_compiler_but_no_rarely_used_modules():

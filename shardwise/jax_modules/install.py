@@ -4,7 +4,7 @@
     import jax.extend.core      the modules of this folder, which have the private names that libraries use
     import jax.anything_else    ModuleNotFoundError, also where the real jax is installed: it is never imported
 
-jaxlib's own code looks for `jax._src.sharding_impls` when it creates arrays, and works without it.
+jaxlib's own code looks for `jax._src.sharding_impls` when it creates arrays, and works without it (`JaxBlocker`).
 """
 
 import sys
@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, final
 
 import shardwise
+from shardwise._jaxlib import JaxBlocker
 from shardwise.call_site import calling_package
 from shardwise.jax_modules.version import JAX_VERSION
 
@@ -58,7 +59,7 @@ def as_jax() -> ModuleType:
             "Call `shardwise.as_jax()` before the first import of jax or of a library that imports it, or run the "
             "script with `python -m shardwise run`."
         )
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(sys.meta_path.index(JaxBlocker) + 1, _Finder())
     jax = import_module("jax")
     for name in _IMPORTED:
         import_module(f"jax.{name}")

@@ -10,6 +10,7 @@ import numpy as np
 from shardwise._jaxlib import (
     Device,
     RuntimeFailure,
+    address_of,
     block_until_ready,
     clone,
     first_shard,
@@ -33,7 +34,7 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.config import config
 from shardwise.errors import ShardingTypeError
 from shardwise.runtime.array_repr import array_html, array_repr, array_str, local_part_str
-from shardwise.runtime.box import Box, box_of, box_size
+from shardwise.runtime.box import Box, box_index, box_of, box_shape, box_size, whole
 from shardwise.runtime.client import local_devices, process_index
 from shardwise.runtime.memory_layout import Format, row_major
 from shardwise.runtime.out_of_memory import array_needs, check_memory
@@ -49,6 +50,8 @@ from shardwise.runtime.transfer_guard import check_transfer
 
 if TYPE_CHECKING:
     from shardwise.runtime.process_set import ProcessSet
+
+_Index = tuple[slice, ...]
 
 DLPACK_DEVICES = {"cpu": 1, "gpu": 2, "cuda": 2, "rocm": 10}  # DLPack's device types
 
@@ -342,8 +345,8 @@ class ArrayImpl(Array):
         self._check_reduced()
         if process_sets.member is not None:
             self.block_until_ready()  # it raises an error if another process fails
-        if self.is_fully_replicated and (shards := split(self._alive().buffers)):
-            return to_numpy(shards[0])
+        if self.is_fully_replicated and self.sharding.has_addressable_devices:
+            return to_numpy(first_shard(self._alive().buffers))
         if not self.sharding.has_all_shards_here(self.type.shape):
             raise RuntimeError(
                 f"this {self.type} in {self.sharding} {self._elsewhere()}, so process {process_index()} cannot read "
@@ -351,8 +354,9 @@ class ArrayImpl(Array):
                 "tiled=True)`, which all processes must call; `x.addressable_shards` are the local shards."
             )
         result = np.empty(self.type.shape, self.type.dtype)
-        for shard in self.distinct_shards():
-            result[shard.index] = shard.numpy()
+        shards = split(self._alive().buffers)
+        for number, index, without_padding in _distinct_parts(self.sharding, self.type.shape):
+            result[index] = to_numpy(shards[number])[without_padding]
         return result
 
     def _elsewhere(self) -> str:
@@ -481,7 +485,7 @@ class ArrayImpl(Array):
         self._only_device()
         if process_sets.member is not None:
             self.block_until_ready()  # XLA waits here
-        return int(split(self._alive().buffers)[0].unsafe_buffer_pointer())
+        return address_of(split(self._alive().buffers)[0])
 
     def item(self, *args: int) -> Any:
         """Return the only element, or the one at this index, as a Python scalar."""
@@ -735,6 +739,23 @@ def _first_replicas(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[i
             first.append((here[device], spans))
         seen.add(spans)
     return tuple(first)
+
+
+@registered_cache(maxsize=4096)
+def _distinct_parts(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, _Index, _Index], ...]:
+    """Return where the local shards are, one replica of each, without those that are all padding.
+
+    Each is its position among the devices of this process, its index in the array, and that of its elements in the
+    shard.
+    """
+    numbers: dict[Box, int] = {}
+    for number, index in enumerate(sharding.local_shard_indices(shape).values()):
+        numbers.setdefault(box_of(index), number)
+    return tuple(
+        (number, box_index(spans), box_index(whole(box_shape(spans))))
+        for spans, number in numbers.items()
+        if box_size(spans)
+    )
 
 
 def padded(shard: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

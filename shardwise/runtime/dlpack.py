@@ -1,12 +1,12 @@
-"""Read the shape and the dtype of a DLPack capsule, which jaxlib does not expose."""
+"""The shape and the dtype of the array in a DLPack capsule, which jaxlib does not expose."""
 
-import ctypes
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.dlpack_capsule import tensor_in
 
 _DTYPES: dict[tuple[int, int], Any] = {
     **{(0, bits): np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
@@ -26,35 +26,13 @@ _DTYPES: dict[tuple[int, int], Any] = {
 }
 
 
-class _Tensor(ctypes.Structure):
-    """DLPack's DLTensor, at the start of a capsule's memory."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_kind", ctypes.c_int32),
-        ("device_number", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
-
-
 def type_in(capsule: Any) -> ArrayType:
     """Return the type of the array in an unused capsule.
 
     Raises:
         BufferError: if the element type is not supported.
     """
-    tensor = _Tensor.from_address(_pointer_of(capsule, b"dltensor"))
+    tensor = tensor_in(capsule)
     dtype = _DTYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         element = f"type code {tensor.code} with {tensor.bits} bits and {tensor.lanes} lanes"
