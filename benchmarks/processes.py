@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from statistics import median
 
 from benchmarks.measure import Timing
 from benchmarks.row import Case, Row
@@ -26,11 +27,11 @@ CALLS = {  # of each round
 
 
 def cases(quick: bool) -> list[Case]:
-    return [Case("2 × 4 devices / 1 × 8 devices", partial(rows, 1 if quick else 9, quick))]
+    return [Case("2 × 4 devices / 1 × 8 devices", partial(rows, 1 if quick else 21, quick))]
 
 
 def rows(rounds: int, quick: bool) -> list[Row]:
-    """Return for each call the time on two processes relative to one, best rounds of each."""
+    """Return for each call the median of the times on two processes relative to one in the same round."""
     with _groups() as groups:
         result = []
         for name, calls in CALLS.items():
@@ -38,7 +39,10 @@ def rows(rounds: int, quick: bool) -> list[Row]:
                 _seconds(group, name, 2)  # compiles
             measured = [[_seconds(group, name, 1 if quick else calls) for group in groups] for _ in range(rounds)]
             ours_one, ours_two, peer_one, peer_two = zip(*measured, strict=True)
-            growth = [min(two) / min(one) for one, two in ((ours_one, ours_two), (peer_one, peer_two))]
+            growth = [
+                median(two / one for one, two in zip(*rounds, strict=True))
+                for rounds in ((ours_one, ours_two), (peer_one, peer_two))
+            ]
             result += [
                 Row(f"{name}: 2 × 4 / 1 × 8", "growth", *growth, 1.0),
                 Row.timed(f"{name}: 1 × 8", Timing(ours_one, peer_one)),

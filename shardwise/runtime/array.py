@@ -408,7 +408,7 @@ class ArrayImpl(Array):
         """Wait until the elements are computed, and return the array."""
         buffers = self._alive().buffers
         try:
-            if process_sets.member is not None:
+            if process_sets.member is not None and process_sets.may_wait():
                 self._wait_for_processes()
             buffers.block_until_ready()
         except RuntimeFailure as error:

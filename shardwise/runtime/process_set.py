@@ -29,9 +29,10 @@ _MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash: odd, so that no launch 
 _MASK = (1 << 64) - 1
 _DRAIN_TIME = 10.0  # seconds that XLA may take to end a run after the timeout
 _GRACE = 0.1  # seconds after a failure in which a value may become ready
-# Polls of a value before another thread waits for it. More of them, or sleeps between them, take longer than that
-# thread for programs with a collective, since XLA's threads need the processor.
-_POLLS = 16
+# Seconds between two polls of a value: the shortest, the longest, and the part of the time that the wait has taken. A
+# thread that waits in C++ cannot be interrupted, and to let another thread wait takes longer than polls: XLA's threads
+# need the processor.
+_SHORTEST_SLEEP, _LONGEST_SLEEP, _SLEEP_PART = 5e-5, 2e-3, 1 / 32
 # Words of XLA's errors when a collective fails: those of a lost connection, and those of a timeout.
 _LOST = (
     "Connection closed",
@@ -77,10 +78,8 @@ class ProcessSet:
     ):
         self.name = ",".join(map(str, ranks))
         self.ranks = frozenset(ranks)
-        self.count = 0  # launches
-        self.hash = 0
-        self.history: deque[int] = deque(maxlen=_HISTORY)  # fingerprints
         self.comparisons = 0
+        self._launches = _Launches()
         self.programs: dict[int, _Program] = {}  # by fingerprint, those that all processes agreed on
         self._candidate: _Program | None = None  # the one that is compared
         self._member = member
@@ -107,18 +106,18 @@ class ProcessSet:
             callback_error: returns the exception of a callback of the run in this process; None without callbacks.
         """
         program = _Program(name, without_locations(text))
-        fingerprint, programs, history = program.fingerprint, self.programs, self.history
+        fingerprint, programs, member = program.fingerprint, self.programs, self._member
+        launches, recent = self._launches, self._launches.recent
 
         def run(buffers: list[Any]) -> Any:
             if fingerprint not in programs or config.debug_launch_order:
                 self._compare(program)
-            elif self._member.failures or self._member.mismatches:
+            elif member.failures or member.mismatches:
                 self.check()
-            count = self.count = self.count + 1
-            self.hash = (self.hash * _MULTIPLIER + fingerprint) & _MASK
-            history.append(fingerprint)
-            if not count % REPORT_INTERVAL:
-                self._member.send_progress()
+            recent.append(fingerprint)
+            if len(recent) >= REPORT_INTERVAL:
+                launches.fold()
+                member.send_progress()
             try:
                 results = launch(buffers)
             except RuntimeFailure as error:
@@ -129,7 +128,7 @@ class ProcessSet:
             if has_collectives:
                 self._collective_runs.add(self.name, results)
             if callback_error is not None:
-                self._check_callbacks(name, count, callback_error())
+                self._check_callbacks(name, launches.count, callback_error())
             return results
 
         return run
@@ -161,7 +160,7 @@ class ProcessSet:
             raise RuntimeError(f"`{program.name}` runs on several processes, but distributed.shutdown was called")
         self.comparisons += 1
         self._candidate = program
-        comparison = Comparison(self.name, self.comparisons, self.count, program.fingerprint, program.name)
+        comparison = Comparison(self.name, self.comparisons, self._launches.count, program.fingerprint, program.name)
         if not self._member.compare(comparison, self.ranks, self._timeout):
             self.check()
             raise self._find_failure(f"waited {self._timeout:.0f} s for the others to launch `{program.name}`")
@@ -199,17 +198,35 @@ class ProcessSet:
         """
         if self._collective_runs.have_ended():
             return  # no run waits for another process
-        is_ready = getattr(awaited, "is_ready", None)  # a token has none
-        if is_ready is not None:
-            for _ in range(_POLLS):
-                if is_ready():
-                    return
-        ended = self._waiters.wait(
-            awaited, lambda: self._member.error(self.name, self.ranks) is not None, self._timeout
-        )
+        is_ready = getattr(awaited, "is_ready", None)
+        if is_ready is None:  # a token
+            ended = self._waiters.wait(awaited, self._has_failed, self._timeout)
+        else:
+            ended = self._poll(is_ready)
+            if not ended:
+                self._waiters.watch(awaited)
         if not ended:
             self.check()
             raise self._find_failure(f"waited {self._timeout:.0f} s for {describe()}")
+
+    def _poll(self, is_ready: Callable[[], bool]) -> bool:
+        """Wait until a value is ready. Return False on a failure or timeout before."""
+        if is_ready():
+            return True
+        start, limit = time.monotonic(), self._timeout
+        elapsed = 0.0
+        while elapsed < limit:
+            time.sleep(min(max(elapsed * _SLEEP_PART, _SHORTEST_SLEEP), _LONGEST_SLEEP))
+            if is_ready():
+                return True
+            elapsed = time.monotonic() - start
+            if (self._member.failures or self._member.mismatches) and limit == self._timeout and self._has_failed():
+                limit = elapsed + _GRACE
+        return False
+
+    def _has_failed(self) -> bool:
+        """Return whether a process of the set has failed, or has launched another program."""
+        return self._member.error(self.name, self.ranks) is not None
 
     def wait_for_token(self, token: Any) -> None:
         """Wait until a run on this set is complete, as `wait` does."""
@@ -222,10 +239,59 @@ class ProcessSet:
             program = self._candidate
         return None if program is None else f"{program.name}\n{program.text}"
 
+    def progress(self) -> list[int]:
+        """Return the number of launches, their rolling hash, and the number of comparisons."""
+        return [*self._launches.count_and_hash(), self.comparisons]
+
     def launched(self) -> dict[int, int]:
         """Return the fingerprints of the last launches, by number from 1."""
-        history = list(self.history)
-        return dict(enumerate(history, self.count - len(history) + 1))
+        return self._launches.by_number()
+
+
+@final
+class _Launches:
+    """The fingerprints of the programs that were launched, in order.
+
+    A launch only appends to `recent`, since it should take little time. `fold` adds these to the rolling hash.
+    """
+
+    def __init__(self) -> None:
+        self.recent: list[int] = []
+        self._count = 0  # those before `recent`
+        self._hash = 0
+        self._history: deque[int] = deque(maxlen=_HISTORY)
+        self._lock = threading.Lock()
+
+    @property
+    def count(self) -> int:
+        """The number of launches."""
+        return self.count_and_hash()[0]
+
+    def count_and_hash(self) -> tuple[int, int]:
+        """Return the number of launches and their rolling hash."""
+        with self._lock:
+            return self._folded(list(self.recent))
+
+    def fold(self) -> None:
+        """Add the launches of `recent` to the hash, and remember the last of all."""
+        with self._lock:
+            first = self.recent[:REPORT_INTERVAL]
+            self._count, self._hash = self._folded(first)
+            self._history.extend(first)
+            del self.recent[: len(first)]
+
+    def by_number(self) -> dict[int, int]:
+        """Return the last fingerprints, by number from 1."""
+        with self._lock:
+            known = [*self._history, *self.recent]
+            return dict(enumerate(known, self._count - len(self._history) + 1))
+
+    def _folded(self, fingerprints: list[int]) -> tuple[int, int]:
+        """Return the number and the hash of all launches to the end of these."""
+        rolling = self._hash
+        for fingerprint in fingerprints:
+            rolling = (rolling * _MULTIPLIER + fingerprint) & _MASK
+        return self._count + len(fingerprints), rolling
 
 
 @final
@@ -293,15 +359,9 @@ class Waiters:
 
         After a failure, values that are ready can still be read, so a short time is left for them.
         """
-        wait = _Wait(awaited)
+        wait = self.watch(awaited)
         with self._lock:
             self._waits.add(wait)
-            self._busy += 1
-            if self._idle:
-                self._idle -= 1
-            else:
-                threading.Thread(target=self._serve, name="shardwise wait", daemon=True).start()
-        self._queue.put(wait)
         end = time.monotonic() + (_GRACE if has_failed() else timeout)
         try:
             while not wait.is_over and wait.wakeup.acquire(timeout=max(0.0, end - time.monotonic())):
@@ -311,6 +371,18 @@ class Waiters:
         finally:
             with self._lock:
                 self._waits.discard(wait)
+
+    def watch(self, awaited: Any) -> "_Wait":
+        """Let a thread wait until `awaited.block_until_ready()` returns or raises; `drain` waits for that thread."""
+        wait = _Wait(awaited)
+        with self._lock:
+            self._busy += 1
+            if self._idle:
+                self._idle -= 1
+            else:
+                threading.Thread(target=self._serve, name="shardwise wait", daemon=True).start()
+        self._queue.put(wait)
+        return wait
 
     def drain(self, timeout: float) -> bool:
         """Wait until no thread waits for XLA any more. Return False if `timeout` seconds pass before.

@@ -41,6 +41,10 @@ class _ProcessSets:
         member.on_failure = self._waiters.wake_all
         member.answers.update(program=self._program, launch=self._launch, history=self._history)
 
+    def may_wait(self) -> bool:
+        """Return whether a run of this process may wait for another process."""
+        return self._collective_runs is not None and not self._collective_runs.have_ended()
+
     def drain(self, timeout: float) -> bool:
         """Wait until XLA's runs have ended that other processes do not complete. Return False at the timeout."""
         return self._waiters is None or self._waiters.drain(timeout)
@@ -63,7 +67,7 @@ class _ProcessSets:
 
     def _progress(self) -> dict[str, list[int]]:
         sets = list(self._sets.values())
-        return {processes.name: [processes.count, processes.hash, processes.comparisons] for processes in sets}
+        return {processes.name: processes.progress() for processes in sets}
 
     def _program(self, fingerprint: str) -> str:
         texts = (processes.program_text(int(fingerprint)) for processes in list(self._sets.values()))

@@ -48,6 +48,13 @@ class Value:
         assert self.set.wait(WAIT)
 
 
+class Token:
+    """A token of a run: it cannot be polled."""
+
+    def __init__(self, value):
+        self.block_until_ready = value.block_until_ready
+
+
 class CountingWaiters(Waiters):
     """Waiters that count the waits that another thread does, and may let something happen then."""
 
@@ -71,32 +78,29 @@ def processes(member=None, waiters=None, timeout=WAIT, results=(RUNNING,), runs=
     return ProcessSet((0, 1), member or Member(), waiters or CountingWaiters(), runs, timeout)
 
 
-def test_a_value_that_is_ready_soon_is_awaited_without_another_thread():
-    waiters = CountingWaiters()
-    for polls in (0, 1, process_set._POLLS - 1):
-        processes(waiters=waiters).wait(Value(polls), str)
-    assert waiters.waits == 0
-
-
-def test_another_value_is_awaited_by_another_thread():
-    value = Value()
-    waiters = CountingWaiters(value.set.set)
+@pytest.mark.parametrize("polls", [0, 1, 40])
+def test_a_value_is_polled_until_it_is_ready(polls):
+    waiters, value = CountingWaiters(), Value(polls)
     processes(waiters=waiters).wait(value, str)
-    assert (waiters.waits, value.asked) == (1, process_set._POLLS)
+    assert (waiters.waits, value.asked) == (0, polls + 1)
+
+
+def test_a_value_that_takes_long_is_polled_seldom():
+    value = Value()
+    threading.Timer(0.5, value.set.set).start()
+    processes().wait(value, str)
+    assert value.asked < 400  # 2 ms are between two polls at the end
 
 
 def test_a_token_is_awaited_by_another_thread():
     token = Value()
     waiters = CountingWaiters(token.set.set)
-
-    class Token:
-        block_until_ready = token.block_until_ready
-
-    processes(waiters=waiters).wait_for_token(Token())
+    processes(waiters=waiters).wait_for_token(Token(token))
     assert (waiters.waits, token.asked) == (1, 0)
 
 
-def test_a_failure_ends_the_wait():
+@pytest.mark.parametrize("has_polls", [True, False])
+def test_a_failure_ends_the_wait(has_polls):
     member, value = Member(), Value()
 
     def fail():
@@ -104,36 +108,80 @@ def test_a_failure_ends_the_wait():
         waiters.wake_all()
 
     waiters = CountingWaiters(fail)
+    threading.Timer(0.05, fail).start()
     with pytest.raises(PeerFailure, match="it was killed"):
-        processes(member, waiters).wait(value, str)
+        processes(member, waiters).wait(value if has_polls else Token(value), str)
+    assert not waiters.drain(0.05)  # the run has not ended
     value.set.set()
+    assert waiters.drain(WAIT)
+
+
+def test_a_different_program_ends_the_wait():
+    member, value = Member(), Value()
+    threading.Timer(0.05, lambda: member.mismatches.update({"0,1": "launch 3 differs"})).start()
+    with pytest.raises(ProgramMismatch, match="launch 3 differs"):
+        processes(member).wait(value, str)
+    value.set.set()
+
+
+def test_a_value_may_become_ready_shortly_after_a_failure():
+    member, value = Member(), Value(polls=5)
+    member.failures[1] = "it was killed"
+    processes(member).wait(value, str)
 
 
 def test_a_failure_of_another_set_ends_no_wait():
     member, value = Member(), Value()
     member.failures[5] = "it was killed"
-    waiters = CountingWaiters(value.set.set)
-    processes(member, waiters).wait(value, str)
-    assert waiters.waits == 1
+    threading.Timer(0.3, value.set.set).start()
+    processes(member).wait(value, str)
 
 
-def test_a_wait_that_takes_too_long_asks_for_the_culprit():
+@pytest.mark.parametrize("has_polls", [True, False])
+def test_a_wait_that_takes_too_long_asks_for_the_culprit(has_polls):
     value = Value()
     with pytest.raises(PeerFailure, match=r"waited 0 s for this f32\[8\]") as caught:
-        processes(timeout=0.1).wait(value, lambda: "this f32[8]")
+        processes(timeout=0.1).wait(value if has_polls else Token(value), lambda: "this f32[8]")
     assert (caught.value.rank, caught.value.step) == (1, 7)
     value.set.set()
 
 
-def test_no_thread_waits_when_the_runs_with_collectives_have_ended():
-    waiters, value, run = CountingWaiters(), Value(), Value(polls=1)
-    one = processes(waiters=waiters, results=[run])
-    waiters.then = value.set.set
+def test_nothing_is_awaited_when_the_runs_with_collectives_have_ended():
+    value, run = Value(polls=1), Value(polls=1)
+    one = processes(results=[run])
     one.wait(value, str)  # the run is active
-    assert (waiters.waits, run.asked) == (1, 1)
+    assert (value.asked, run.asked) == (2, 1)
+    other = Value()
     for _ in range(3):
-        one.wait(Value(), str)
-    assert (waiters.waits, run.asked) == (1, 2)
+        one.wait(other, str)
+    assert (other.asked, run.asked) == (0, 2)
+
+
+@pytest.mark.parametrize("count", [1, process_set.REPORT_INTERVAL, 5 * process_set.REPORT_INTERVAL + 7])
+def test_launches_are_counted_and_hashed_in_order(count):
+    member = Member()
+    member.sent = 0
+    one = processes(member)
+
+    def send_progress():
+        member.sent += 1
+        assert one.progress()[0] % process_set.REPORT_INTERVAL == 0
+
+    member.send_progress = send_progress
+    launch = {name: one.guard(lambda buffers: buffers, name, f"text of {name}", False) for name in "fg"}
+    programs = {name: process_set._Program(name, f"text of {name}") for name in "fg"}
+    one.programs.update({program.fingerprint: program for program in programs.values()})
+    names = ["g" if number % 3 else "f" for number in range(count)]
+    rolling = 0
+    for name in names:
+        assert launch[name]([name]) == [name]
+        rolling = (rolling * 0x9E3779B97F4A7C15 + programs[name].fingerprint) % 2**64
+    assert one.progress() == [count, rolling, 0]
+    assert member.sent == count // process_set.REPORT_INTERVAL
+    expected = {number: programs[name].fingerprint for number, name in enumerate(names, 1)}
+    launched = one.launched()
+    assert launched == {number: expected[number] for number in launched}
+    assert set(range(max(1, count - 255), count + 1)) <= launched.keys()
 
 
 class Donated(Value):
