@@ -61,27 +61,41 @@ gc.callbacks.append(lambda phase, info: _jax.collect_garbage())
 _HANDLER_KEYWORDS = {"_skip_checks": True} if "_skip_checks" in (_jax.array_result_handler.__doc__ or "") else {}
 
 
+# jaxlib imports this whenever it makes an array of one device, and does without it if that fails.
+_SOUGHT = "jax._src.sharding_impls"
+
+
 @final
 class JaxBlocker:
     """A finder that keeps jaxlib from importing jax.
 
-    jaxlib looks for modules of jax whenever it makes an array of one device, and does without them if there are none.
-    If jax is installed, it would be imported, which takes longer than to import this package; if it is not, each search
-    through the folders of packages takes longer than reading an array.
+    If jax is installed, jaxlib would import it, which takes longer than to import this package; if it is not, each
+    search through the folders of packages takes longer than reading an array. So `sys.modules` says that the module
+    does not exist, until somebody else imports jax.
     """
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        if name not in ("jax", "jax._src.sharding_impls"):  # the second one is asked for if `as_jax` serves the first
+        if name not in ("jax", _SOUGHT):
             return
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
             frame = frame.f_back
         if frame is not None and frame.f_globals is globals():  # jaxlib was called here; its C++ code has no frames
+            _hide_jax()  # somebody tried to import jax, and failed
             raise ModuleNotFoundError("jax is not imported on behalf of jaxlib", name=name)
+        if name == "jax" and sys.modules.get(_SOUGHT, ...) is None:
+            del sys.modules[_SOUGHT]
+
+
+def _hide_jax() -> None:
+    """Let imports of the module that jaxlib looks for fail at once, unless jax is imported."""
+    if "jax" not in sys.modules:
+        sys.modules[_SOUGHT] = None  # type: ignore[assignment]
 
 
 sys.meta_path.insert(0, JaxBlocker)
+_hide_jax()
 
 
 @final
