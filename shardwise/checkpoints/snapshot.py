@@ -22,8 +22,9 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import CheckpointError
 from shardwise.random.keys import key_impl
 from shardwise.runtime.array import ArrayImpl, wait
-from shardwise.runtime.box import Box, block_shape, box_index, box_shape, whole
+from shardwise.runtime.box import Box, block_shape, box_shape, whole
 from shardwise.runtime.client import process_count
+from shardwise.runtime.sharding import Sharding
 
 LARGEST_PACKED = 1 << 20  # bytes; larger arrays are stored in folders of their own
 
@@ -80,7 +81,8 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
     for name, array in arrays.items():
         _check_array(name, array)
     wait(list(arrays.values()))
-    replicas = {name: array.first_replicas() for name, array in arrays.items() if not _is_in_host_memory(array)}
+    in_host_memory = {sharding: _is_in_host_memory(sharding) for sharding in {x.sharding for x in arrays.values()}}
+    replicas = {name: array.first_replicas() for name, array in arrays.items() if not in_host_memory[array.sharding]}
     for shards_of_array in replicas.values():  # copies from devices run at the same time
         for _, buffers in shards_of_array:
             start_copy_to_host(buffers)
@@ -143,9 +145,9 @@ def _check_array(name: str, array: ArrayImpl) -> None:
         )
 
 
-def _is_in_host_memory(array: ArrayImpl) -> bool:
+def _is_in_host_memory(sharding: Sharding) -> bool:
     """Return whether the shards of an array can be read without a copy from a device."""
-    return all(device.platform == "cpu" for device in array.sharding.local_devices)
+    return all(device.platform == "cpu" for device in sharding.local_devices)
 
 
 def _shard_shape(words: Any) -> Shape:
@@ -162,7 +164,12 @@ def _host_shard(name: str, leaf: Any) -> list[tuple[Box, np.ndarray[Any, Any]]]:
 
 def _without_padding(replicas: list[tuple[Box, Any]]) -> list[tuple[Box, np.ndarray[Any, Any]]]:
     """Return buffers of one device each as shards in host memory."""
-    return [(spans, _stored(to_numpy(buffers)[box_index(whole(box_shape(spans)))])) for spans, buffers in replicas]
+    return [(spans, _stored(_block(to_numpy(buffers), box_shape(spans)))) for spans, buffers in replicas]
+
+
+def _block(padded: np.ndarray[Any, Any], shape: Shape) -> np.ndarray[Any, Any]:
+    """Return the first elements of a padded shard along each dim."""
+    return padded if padded.shape == shape else padded[tuple(map(slice, shape))]
 
 
 def _is_of_each_process(leaf: Any) -> bool:
@@ -179,7 +186,8 @@ def _checksum(shards: list[tuple[Box, np.ndarray[Any, Any]]]) -> int:
 
 def _stored(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return contiguous elements in the dtype in which they are stored."""
-    return np.ascontiguousarray(data).reshape(data.shape).view(stored_dtype(data.dtype))
+    contiguous = data if data.flags.c_contiguous else np.ascontiguousarray(data).reshape(data.shape)
+    return contiguous.view(stored_dtype(data.dtype))
 
 
 def add_part(pack: bytearray, process: int, box: Box, data: np.ndarray[Any, Any]) -> Part:
