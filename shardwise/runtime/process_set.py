@@ -93,6 +93,7 @@ class ProcessSet:
         name: str,
         text: str,
         has_collectives: bool,
+        small_result: int | None = None,
         callback_error: Callable[[], BaseException | None] | None = None,
     ) -> Callable[[list[Any]], Any]:
         """Return a function that checks and counts a launch, and makes it.
@@ -103,6 +104,7 @@ class ProcessSet:
             text: everything that must be equal on all processes: the program, its devices and options. Source locations
             may differ.
             has_collectives: whether the program waits for other processes.
+            small_result: the position of a result that needs little memory; None if there is none.
             callback_error: returns the exception of a callback of the run in this process; None without callbacks.
         """
         program = _Program(name, without_locations(text))
@@ -126,7 +128,7 @@ class ProcessSet:
                 self.explain(error, f"`{name}`")
                 raise
             if has_collectives:
-                self._collective_runs.add(self.name, results)
+                self._collective_runs.add(self.name, results, small_result)
             if callback_error is not None:
                 self._check_callbacks(name, launches.count, callback_error())
             return results
@@ -303,18 +305,25 @@ class CollectiveRuns:
     """
 
     def __init__(self) -> None:
-        self._last: dict[str, ref[Any] | None] = {}  # to a result; None if the run has none
-        self._ended: dict[str, ref[Any]] = {}  # the last ones that are known to have ended
+        self._last: dict[str, Callable[[], Any] | None] = {}  # returns a result; None if the run has none
+        self._ended: dict[str, Callable[[], Any]] = {}  # the last ones that are known to have ended
 
-    def add(self, processes: str, results: Sequence[Any]) -> None:
-        """Note a run on a set of processes, and its results."""
-        self._last[processes] = ref(results[0]) if results else None
+    def add(self, processes: str, results: Sequence[Any], small: int | None = None) -> None:
+        """Note a run on a set of processes, and its results.
+
+        The buffers of a small result are kept, because the end of a run whose result was dropped is unknown.
+        """
+        if small is not None:
+            buffers = results[small].buffers
+            self._last[processes] = lambda: buffers
+        else:
+            self._last[processes] = ref(results[0]) if results else None
 
     def have_ended(self) -> bool:
         """Return whether the runs are known to have ended on all sets."""
         return all(self._has_ended(*each) for each in tuple(self._last.items()))
 
-    def _has_ended(self, processes: str, last: "ref[Any] | None") -> bool:
+    def _has_ended(self, processes: str, last: Callable[[], Any] | None) -> bool:
         if last is None:
             return False
         if self._ended.get(processes) is last:

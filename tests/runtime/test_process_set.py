@@ -200,6 +200,19 @@ def test_a_run_whose_end_is_unknown_counts_as_active(kind):
     assert not runs.have_ended()
 
 
+def test_the_end_of_a_run_with_a_small_result_is_known():
+    """Although the program has dropped it."""
+
+    class Result:
+        buffers = Value(polls=1)
+
+    runs = CollectiveRuns()
+    runs.add("0,1", [Value(), Result()], small=1)
+    gc.collect()
+    assert [runs.have_ended() for _ in range(3)] == [False, True, True]
+    assert Result.buffers.asked == 2
+
+
 def test_any_set_may_have_an_active_run():
     """A value of one set may depend on a run of another one."""
     runs, ended, active = CollectiveRuns(), Value(polls=0), Value()
