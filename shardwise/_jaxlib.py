@@ -82,7 +82,7 @@ class JaxBlocker:
         while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
             frame = frame.f_back
         if frame is not None and frame.f_globals is globals():  # jaxlib was called here; its C++ code has no frames
-            _hide_jax()  # somebody tried to import jax, and failed
+            _hide_jax()  # again, if somebody has tried to import jax in vain
             raise ModuleNotFoundError("jax is not imported on behalf of jaxlib", name=name)
         if name == "jax" and sys.modules.get(_SOUGHT, ...) is None:
             del sys.modules[_SOUGHT]

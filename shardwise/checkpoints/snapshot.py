@@ -21,7 +21,7 @@ from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import CheckpointError
 from shardwise.random.keys import key_impl
-from shardwise.runtime.array import ArrayImpl, wait
+from shardwise.runtime.array import ArrayImpl, wait, without_padding
 from shardwise.runtime.box import Box, block_shape, box_shape, whole
 from shardwise.runtime.client import process_count
 from shardwise.runtime.sharding import Sharding
@@ -97,7 +97,7 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
             leaves[name] = ValueLeaf(check_value(name, _checked(name, leaf)), positions)
             continue
         if isinstance(leaf, ArrayImpl):
-            own = _without_padding(replicas.pop(name) if name in replicas else arrays[name].first_replicas())
+            own = _host_shards(replicas.pop(name) if name in replicas else arrays[name].first_replicas())
             if (text := sharding_texts.get(id(leaf.sharding), "")) == "":
                 text = sharding_texts[id(leaf.sharding)] = str(leaf.sharding)
         else:
@@ -162,14 +162,9 @@ def _host_shard(name: str, leaf: Any) -> list[tuple[Box, np.ndarray[Any, Any]]]:
     return [(whole(host.shape), _stored(np.array(host)))]
 
 
-def _without_padding(replicas: list[tuple[Box, Any]]) -> list[tuple[Box, np.ndarray[Any, Any]]]:
+def _host_shards(replicas: list[tuple[Box, Any]]) -> list[tuple[Box, np.ndarray[Any, Any]]]:
     """Return buffers of one device each as shards in host memory."""
-    return [(spans, _stored(_block(to_numpy(buffers), box_shape(spans)))) for spans, buffers in replicas]
-
-
-def _block(padded: np.ndarray[Any, Any], shape: Shape) -> np.ndarray[Any, Any]:
-    """Return the first elements of a padded shard along each dim."""
-    return padded if padded.shape == shape else padded[tuple(map(slice, shape))]
+    return [(spans, _stored(without_padding(to_numpy(buffers), box_shape(spans)))) for spans, buffers in replicas]
 
 
 def _is_of_each_process(leaf: Any) -> bool:

@@ -34,7 +34,7 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.config import config
 from shardwise.errors import ShardingTypeError
 from shardwise.runtime.array_repr import array_html, array_repr, array_str, local_part_str
-from shardwise.runtime.box import Box, box_index, box_of, box_shape, box_size, whole
+from shardwise.runtime.box import Box, box_index, box_of, box_shape, box_size
 from shardwise.runtime.client import local_devices, process_index
 from shardwise.runtime.memory_layout import Format, row_major
 from shardwise.runtime.out_of_memory import array_needs, check_memory
@@ -50,8 +50,6 @@ from shardwise.runtime.transfer_guard import check_transfer
 
 if TYPE_CHECKING:
     from shardwise.runtime.process_set import ProcessSet
-
-_Index = tuple[slice, ...]
 
 DLPACK_DEVICES = {"cpu": 1, "gpu": 2, "cuda": 2, "rocm": 10}  # DLPack's device types
 
@@ -150,7 +148,7 @@ class Shard:
         """Read the shard on the host, without padding."""
         if self._origin is not None:
             self._padded().block_until_ready()  # it raises an error if another process fails
-        return to_numpy(self._buffers)[tuple(slice(0, stop - start) for start, stop in self.spans)]
+        return without_padding(to_numpy(self._buffers), box_shape(self.spans))
 
     def start_copy_to_host(self) -> None:
         start_copy_to_host(self._buffers)
@@ -355,8 +353,8 @@ class ArrayImpl(Array):
             )
         result = np.empty(self.type.shape, self.type.dtype)
         shards = split(self._alive().buffers)
-        for number, index, without_padding in _distinct_parts(self.sharding, self.type.shape):
-            result[index] = to_numpy(shards[number])[without_padding]
+        for number, spans in _distinct_parts(self.sharding, self.type.shape):
+            result[box_index(spans)] = without_padding(to_numpy(shards[number]), box_shape(spans))
         return result
 
     def _elsewhere(self) -> str:
@@ -742,20 +740,20 @@ def _first_replicas(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[i
 
 
 @registered_cache(maxsize=4096)
-def _distinct_parts(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, _Index, _Index], ...]:
-    """Return where the local shards are, one replica of each, without those that are all padding.
+def _distinct_parts(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, Box], ...]:
+    """Return the local shards, one replica of each, without those that are all padding.
 
-    Each is its position among the devices of this process, its index in the array, and that of its elements in the
-    shard.
+    Each is its position among the devices of this process, and its spans.
     """
     numbers: dict[Box, int] = {}
     for number, index in enumerate(sharding.local_shard_indices(shape).values()):
         numbers.setdefault(box_of(index), number)
-    return tuple(
-        (number, box_index(spans), box_index(whole(box_shape(spans))))
-        for spans, number in numbers.items()
-        if box_size(spans)
-    )
+    return tuple((number, spans) for spans, number in numbers.items() if box_size(spans))
+
+
+def without_padding(shard: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Return the elements of a shard that is padded at the end of each dim; `shape` is theirs."""
+    return shard if shard.shape == shape else shard[tuple(map(slice, shape))]
 
 
 def padded(shard: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -21,7 +21,7 @@ else:  # its imports take a fiftieth of the time to import the package, and few 
     compilation_cache = lazy_module("shardwise.runtime.compilation_cache")
 
 
-_SMALL = 1 << 12  # bytes of a result that may be kept until the next run
+_LARGEST_KEPT = 1 << 12  # bytes of a result that several processes keep until their next run with collectives
 
 # Called with the client before a program is compiled; they may raise an error.
 compile_checks: list[Callable[[Any], None]] = []
@@ -71,7 +71,7 @@ class Executable:
             text = f"devices: {[device.id for device in devices]}\noptions: {options}\n{module.text}"
             callback_error = callbacks.error if has_callbacks else None
             sizes = [placement.type.nbytes for placement in local.outputs]
-            small = sizes.index(min(sizes)) if sizes and min(sizes) <= _SMALL else None
+            small = sizes.index(min(sizes)) if sizes and min(sizes) <= _LARGEST_KEPT else None
             launch = processes.guard(launch, local.program.name, text, has_collectives, small, callback_error)
         run = callbacks.run()(launch) if has_callbacks else launch
         self.run: Callable[[list[Any]], list[ArrayImpl]] = guard.guarded(run, devices)

@@ -29,9 +29,9 @@ _MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash: odd, so that no launch 
 _MASK = (1 << 64) - 1
 _DRAIN_TIME = 10.0  # seconds that XLA may take to end a run after the timeout
 _GRACE = 0.1  # seconds after a failure in which a value may become ready
-# Seconds between two polls of a value: the shortest, the longest, and the part of the time that the wait has taken. A
-# thread that waits in C++ cannot be interrupted, and to let another thread wait takes longer than polls: XLA's threads
-# need the processor.
+# The sleep between two polls of a value, in seconds: a 32nd of the time since the wait began, within these bounds. This
+# thread does not wait in C++, because it could not be interrupted there. To be woken by a second thread that waits in
+# C++ takes longer than polling, because XLA's threads keep all processors busy.
 _SHORTEST_SLEEP, _LONGEST_SLEEP, _SLEEP_PART = 5e-5, 2e-3, 1 / 32
 # Words of XLA's errors when a collective fails: those of a lost connection, and those of a timeout.
 _LOST = (
@@ -117,6 +117,7 @@ class ProcessSet:
             elif member.failures or member.mismatches:
                 self.check()
             recent.append(fingerprint)
+            number = launches.count if callback_error is not None else 0
             if len(recent) >= REPORT_INTERVAL:
                 launches.fold()
                 member.send_progress()
@@ -130,7 +131,7 @@ class ProcessSet:
             if has_collectives:
                 self._collective_runs.add(self.name, results, small_result)
             if callback_error is not None:
-                self._check_callbacks(name, launches.count, callback_error())
+                self._check_callbacks(name, number, callback_error())
             return results
 
         return run
@@ -222,7 +223,7 @@ class ProcessSet:
             if is_ready():
                 return True
             elapsed = time.monotonic() - start
-            if (self._member.failures or self._member.mismatches) and limit == self._timeout and self._has_failed():
+            if limit == self._timeout and self._has_failed():
                 limit = elapsed + _GRACE
         return False
 
