@@ -28,6 +28,7 @@ from shardwise.processes.protocol import (
     Answer,
     CallbacksEnded,
     Comparison,
+    Confirm,
     Connected,
     Failed,
     Failure,
@@ -358,11 +359,14 @@ class Coordinator:
                 self._check_early_exits()
             case Comparison():
                 self._comparison.receive_comparison(connection.rank, message)
+            case Confirm():
+                self._comparison.receive_confirm(connection.rank, message)
             case CallbacksEnded():
                 self._comparison.receive_callbacks(connection.rank, message)
             case Leave():
                 connection.leaving = True
                 connection.launches.update(message.launches)
+                self._comparison.receive_end(connection.rank, message.launches)
                 self._check_early_exits()
                 self._release_leaving()
             case Failed():
@@ -458,6 +462,7 @@ class Coordinator:
             if now > question.deadline:
                 del self._questions[number]
                 question.then("")
+                self._release_leaving()
 
     def _give_up(self) -> None:
         """End the rendezvous: a process did not come in time."""
@@ -485,6 +490,8 @@ class Coordinator:
 
     def _release_leaving(self) -> None:
         """Let members disconnect if every other one has left, or if one failed."""
+        if self._comparison.is_searching:
+            return  # members that wait are asked for their launches, and told that these differ
         if self.failures or all(m.leaving or rank in self._gone for rank, m in self._members.items()):
             for member in self._members.values():
                 if member.leaving and member in self._connections:
@@ -524,6 +531,7 @@ class Coordinator:
         if question is not None and question.rank == connection.rank:
             del self._questions[answer.number]
             question.then(answer.text)
+            self._release_leaving()
 
     def _inquire(self, asker: _Connection, suspicion: Suspicion) -> None:
         """Search the process that a member waits for: one that does not answer, or has made fewer launches.

@@ -11,7 +11,7 @@ import socket
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, final, get_origin, get_type_hints
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 HELLO_LIMIT = 1 << 16  # bytes of the first line, before the token is known to be right
 LINE_LIMIT = 1 << 26  # bytes of later lines, which may hold the text of a program
 TEXT_LIMIT = 1 << 24  # characters of a text in a message
@@ -89,14 +89,30 @@ class Leave(Message):
 class Comparison(Message):
     """The member is about to launch a program on a set of processes, and waits until the others launch the same.
 
-    `number` counts the comparisons on this set, and `launch` its launches before this one.
+    `number` counts the comparisons on this set. `launch` counts its launches before this one, and `rolling_hash` is
+    their hash.
     """
 
     processes: str
     number: int
     launch: int
+    rolling_hash: int
     fingerprint: int
     name: str
+
+
+@final
+@dataclass(frozen=True)
+class Confirm(Message):
+    """The member is about to read a value, and waits until its launches are known to be those of the others.
+
+    `number` counts these messages, `launch` the launches on the set, and `rolling_hash` is their hash.
+    """
+
+    processes: str
+    number: int
+    launch: int
+    rolling_hash: int
 
 
 @final
@@ -178,6 +194,15 @@ class Failure(Message):
 @dataclass(frozen=True)
 class Equal(Message):
     """All processes of a set launch the same program in comparison `number`."""
+
+    processes: str
+    number: int
+
+
+@final
+@dataclass(frozen=True)
+class Confirmed(Message):
+    """No process of a set has launched anything else than the member that sent `Confirm` with this number."""
 
     processes: str
     number: int

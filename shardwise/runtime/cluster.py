@@ -24,7 +24,7 @@ from shardwise._jaxlib import (
     jaxlib_version,
 )
 from shardwise.config import config
-from shardwise.errors import PeerFailure
+from shardwise.errors import PeerFailure, ProgramMismatch
 from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.member import Member, report_uncaught_exceptions
 from shardwise.processes.protocol import join_address, resolve, split_address
@@ -157,8 +157,10 @@ class _Cluster:
         member = self.member
         if member is None:
             raise RuntimeError("distributed.shutdown needs distributed.initialize first")
-        everyone_left = member.leave(self.timeouts.shutdown)
-        self._disconnect()
+        try:
+            everyone_left = member.leave(self.timeouts.shutdown)
+        finally:
+            self._disconnect()
         if not everyone_left:
             raise PeerFailure(
                 -1, None, f"not all processes reached distributed.shutdown within {self.timeouts.shutdown:.0f} s"
@@ -167,14 +169,17 @@ class _Cluster:
     def _leave_at_exit(self) -> None:
         """Leave at the end of a program that did not call `shutdown`."""
         member = self.member
+        is_mismatch = False
         if member is not None:
             try:
                 self.leave()
             except (PeerFailure, RuntimeFailure) as error:
                 _log.warning("%s", error)
+                is_mismatch = isinstance(error, ProgramMismatch)
         # XLA's runs end at its timeout if a process is lost: a run, and another one that waits for it.
         ends_by_exception = member is not None and member.has_uncaught_exception
-        if not process_sets.drain(_END_TIME if ends_by_exception else 2 * self.timeouts.peer + _END_TIME):
+        has_ended = process_sets.drain(_END_TIME if ends_by_exception else 2 * self.timeouts.peer + _END_TIME)
+        if not has_ended or is_mismatch:  # Python would exit with 0
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()
