@@ -199,7 +199,9 @@ def random_case(seed: int) -> Case:
         or (kind in ("grad", "jvp") and not floats)
     ):
         kind = "plain"
-    specials = rng.random() < 0.15
+    # XLA may skip the products of a convolution's padding, so that a NaN in the kernel does not propagate there.
+    has_convolution = any(step.kind == "conv" for step in recipe.all_steps)
+    specials = rng.random() < 0.15 and not has_convolution
     if kind != "vmap":
         return Case(seed, mesh, recipe, kind, specials=specials)
     batch = [rng.choice((None, rng.randint(0, type.ndim))) for type in recipe.inputs]
@@ -252,6 +254,7 @@ def _check(case: Case, on_devices: bool, compile_twice: bool) -> None:
     if on_devices:
         judge("jit", run_jit(case), stages.local)
     if compile_twice:
+        judge.tolerance *= 4  # sums are sequential then, and their rounding errors are larger
         judge("jit, compiled without optimizations", run_jit(case, UNOPTIMIZED), stages.local)
 
 

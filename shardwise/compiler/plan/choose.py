@@ -25,7 +25,7 @@ from shardwise.compiler.plan.eliminate import IdentityCache, Table, eliminate
 from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.plan.output_layout import output_layout
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
-from shardwise.compiler.propagate.candidates import REPLICATED, Candidate, State, state_along
+from shardwise.compiler.propagate.candidates import REPLICATED, Candidate, State, replicated_candidate, state_along
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.layout import Layout, Pin
@@ -362,9 +362,15 @@ def _consistency_costs(produced: tuple[Produced, ...], pairs: tuple[tuple[State,
 def compatible_candidates(
     sharded: ShardedProgram, axis: str, equation: Equation, options: tuple[Candidate, ...], others: Picks
 ) -> tuple[Candidate, ...]:
-    """Return the candidates that are compatible with the picks on other axes; `options` itself if all are."""
+    """Return the candidates that are compatible with the picks on other axes; `options` itself if all are.
+
+    There is always one. Along an Explicit axis, types decide, and the picks that make a candidate compatible may follow
+    on another axis. Otherwise the op is replicated: a product whose dims the other axes use up has no other candidate.
+    """
     compatible = tuple([c for c in options if is_compatible(sharded, axis, equation, c, others)])
-    return options if len(compatible) == len(options) else compatible
+    if len(compatible) == len(options) or (not compatible and axis in sharded.mesh.explicit_axes):
+        return options
+    return compatible or (replicated_candidate(len(equation.inputs), len(equation.outputs)),)
 
 
 def is_compatible(sharded: ShardedProgram, axis: str, equation: Equation, candidate: Candidate, others: Picks) -> bool:

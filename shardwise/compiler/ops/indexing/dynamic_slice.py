@@ -26,6 +26,7 @@ from shardwise.compiler.ops.indexing.index_vectors import (
 )
 from shardwise.compiler.ops.indexing.lower_slices import lower_clamped_starts, lower_slice_at
 from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.placement.reshard import reshard_to, shard_batch_dim
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
@@ -190,13 +191,23 @@ class DynamicUpdateSlice(Op):
         x, update = (batch_dim_at(operands[i], dims[i], 0, axis.size) for i in (0, 1))
         shape, sizes = x.type.shape[1:], update.type.shape[1:]
         dims_of_gather = _gather_dims(sizes, shape)
-        if not dims_of_gather[-1]:
-            return update, 0
+        if not dims_of_gather[-1]:  # the update covers the array, whose sharding the result has
+            return self(x, update, *[_zero_start(starts)] * x.type.ndim), 0
         starts = [clamp_index(start, n - size) for start, n, size in zip(starts, shape, sizes, strict=True)]
         kept = tuple(size for dim, size in enumerate(sizes) if dim not in dims_of_gather[1])
         update = Reshape((axis.size, *kept))(update)
         op = Scatter(*dims_of_gather, None, unique=True)
-        return op.vmap(axis, (x, _index_vectors(starts, dims[2:], dims_of_gather[-1], axis), update), (0, 0, 0))
+        indices = _index_vectors(starts, dims[2:], dims_of_gather[-1], axis)
+        partly_covered = [dim for dim, size in enumerate(sizes) if 1 < size < shape[dim]]
+        if x.type.explicit is None or not partly_covered:
+            return op.vmap(axis, (x, indices, update), (0, 0, 0))
+        # Unlike this op, a scatter cannot write windows across the shards of a dim.
+        x = shard_batch_dim(x, 0, axis)
+        sharding = x.type.explicit
+        for dim in partly_covered:
+            x = reshard_to(x, x.type.explicit and x.type.explicit.replicating(dim + 1))
+        result, _ = op.vmap(axis, (x, indices, update), (0, 0, 0))
+        return reshard_to(result, sharding), 0
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         out = self.out_type(*(x.type for x in operands))
