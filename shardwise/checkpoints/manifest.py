@@ -5,10 +5,11 @@ before and after the content must be those that `encode_file` writes, so that no
 """
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -27,6 +28,8 @@ DTYPES = {str(dtype): dtype for dtype in SHORT_NAMES.values()}
 _KEY_IMPLS = ("threefry2x32", "rbg", "unsafe_rbg")
 _SCALARS = (bool, int, float, complex, str, type(None))
 
+CHECKSUM_BYTES = 4  # of the crc32c at the end of a chunk
+
 Shape = tuple[int, ...]
 
 
@@ -39,11 +42,14 @@ class Chunked:
         folder: the folder, relative to the checkpoint.
         file_shape: the shape of the block that one file holds.
         chunk_shape: the shape of the blocks with checksums inside a file.
+        checksums: for each file, in row-major order, the crc32c of each of its chunks, one after the other. None if
+            they are not recorded: in packs, whose parts have checksums of their own, and in older checkpoints.
     """
 
     folder: str
     file_shape: Shape
     chunk_shape: Shape
+    checksums: tuple[bytes, ...] | None = None
 
 
 @final
@@ -195,6 +201,22 @@ class Manifest:
             raise CorruptCheckpoint(f"{where}: two arrays have the same folder")
 
 
+def file_grid(shape: Shape, file_shape: Shape) -> Shape:
+    """Return the number of files along each dim of an array."""
+    return tuple(-(-size // block) for size, block in zip(shape, file_shape, strict=True))
+
+
+def chunk_grid(shape: Shape, file_shape: Shape, chunk_shape: Shape, position: Shape) -> Shape:
+    """Return the number of chunks along each dim of the file at `position` in the grid of files.
+
+    Chunks outside of the array are not stored.
+    """
+    return tuple(
+        -(-min(block, size - index * block) // chunk)
+        for size, block, chunk, index in zip(shape, file_shape, chunk_shape, position, strict=True)
+    )
+
+
 def check_value(name: str, value: Any) -> Any:
     """Return a leaf that the manifest can hold.
 
@@ -254,6 +276,8 @@ def _encode_leaf(leaf: Leaf) -> dict[str, Any]:
             "file_shape": list(leaf.storage.file_shape),
             "chunk_shape": list(leaf.storage.chunk_shape),
         }
+        if leaf.storage.checksums is not None:
+            storage["checksums"] = [checksums.hex() for checksums in leaf.storage.checksums]
     else:
         storage = {
             "parts": [[part.process, part.offset, list(map(list, part.box)), part.crc32] for part in leaf.storage]
@@ -338,7 +362,28 @@ def _decode_leaf(name: str, fields: Fields, packs: tuple[int, ...]) -> Leaf:
             raise fields.error("file_shape", "and chunk_shape do not fit the shape")
         if any(file % chunk for file, chunk in zip(storage.file_shape, storage.chunk_shape, strict=True)):
             raise fields.error("file_shape", "is not a multiple of chunk_shape")
+        if "checksums" in fields:
+            storage = replace(storage, checksums=_decode_checksums(fields, shape, storage))
     return ArrayLeaf(dtype, shape, key_impl, fields.flag("is_host"), fields.text("sharding"), storage, tuple(positions))
+
+
+def _decode_checksums(fields: Fields, shape: Shape, blocks: Chunked) -> tuple[bytes, ...]:
+    grid = file_grid(shape, blocks.file_shape)
+    texts = fields.list("checksums")
+    if len(texts) != math.prod(grid):
+        raise fields.error("checksums", f"must have an entry for each of the {math.prod(grid):,} files")
+    positions = itertools.product(*map(range, grid))
+    checksums = []
+    for position, text in zip(positions, texts, strict=True):
+        count = math.prod(chunk_grid(shape, blocks.file_shape, blocks.chunk_shape, position))
+        try:
+            decoded = bytes.fromhex(text)
+        except (TypeError, ValueError):
+            raise fields.error("checksums", "has an entry that is not hexadecimal") from None
+        if len(decoded) != count * CHECKSUM_BYTES:
+            raise fields.error("checksums", "has an entry without a checksum for each chunk of its file")
+        checksums.append(decoded)
+    return tuple(checksums)
 
 
 def _decode_part(fields: Fields, part: Any, shape: Shape, itemsize: int, packs: tuple[int, ...]) -> Part:

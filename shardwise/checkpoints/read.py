@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwise.checkpoints.blocks import open_blocks, pack_blocks, read_shape, storage_error_text, stored_dtype
 from shardwise.checkpoints.context import read_context
+from shardwise.checkpoints.file_checksums import chunk_range
 from shardwise.checkpoints.location import MANIFEST, Folder, Location, location_of, ts
 from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part, Shape
 from shardwise.errors import CheckpointError, CorruptCheckpoint
@@ -108,6 +109,7 @@ class Reader:
             while started and started[0][0] <= count - len(reads):
                 _, nbytes, name, box, data = started.popleft()
                 in_arrays -= nbytes
+                self._check_files(name, box)
                 yield name, box, data
 
         for name, box in boxes:
@@ -154,6 +156,25 @@ class Reader:
         except Exception as error:
             raise self._corrupt(f"{name!r}, {box_text(part)}", error) from error
         return nbytes
+
+    def _check_files(self, name: str, box: Box) -> None:
+        """Check that the files that hold a box of a large array belong to it, after its elements were read.
+
+        Raises:
+            CorruptCheckpoint: if the manifest has other checksums for their chunks.
+        """
+        leaf = self.manifest.arrays[name]
+        assert isinstance(leaf.storage, Chunked)
+        if leaf.storage.checksums is None:
+            return
+        for part in cut(box, leaf.storage.file_shape):
+            chunks = chunk_range(leaf.shape, leaf.storage, part)
+            content = chunks.read(self.location, leaf.storage, leaf.dtype.itemsize)
+            if content != chunks.recorded(leaf.storage):
+                raise CorruptCheckpoint(
+                    f"{self.path}: {name!r}, {box_text(part)}: the file {chunks.file} does not belong there. Its "
+                    "checksums are not those in the manifest: it is the file of another shard, array or checkpoint"
+                )
 
     def read_small(self, names: Iterable[str]) -> Iterator[tuple[str, HostArray]]:
         """Read small arrays, in the order in which they become complete.
