@@ -12,7 +12,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 from urllib.parse import unquote
 
 from shardwise.errors import CheckpointError, CheckpointExists, CorruptCheckpoint
@@ -64,6 +64,13 @@ def check_tensorstore() -> None:
         ) from None
 
 
+class FolderSize(NamedTuple):
+    """The number of files in a folder, and their bytes."""
+
+    files: int
+    nbytes: int
+
+
 class Location(ABC):
     """Where a checkpoint, or a folder of checkpoints, is.
 
@@ -112,8 +119,8 @@ class Location(ABC):
         """Return where the files of the committed checkpoint here are; None if there is no checkpoint."""
 
     @abstractmethod
-    def size(self) -> int | None:
-        """Return the bytes of all files in it; None if that is not known.
+    def size(self) -> "FolderSize | None":
+        """Return the number and the bytes of all files in it; None if that is not known.
 
         Raises:
             CorruptCheckpoint: if it holds something else than files and folders, such as a FIFO, which would block.
@@ -214,7 +221,7 @@ class Folder(Location):
     def data(self) -> Location | None:
         return self if (self.path / MANIFEST).is_file() else None
 
-    def size(self) -> int | None:
+    def size(self) -> FolderSize | None:
         return folder_size(self.path)
 
     def _files(self) -> Iterator[Path]:
@@ -358,7 +365,7 @@ class ObjectPrefix(Location):
     def children(self) -> list[str]:
         return sorted(key.removesuffix(f"/{MARKER}") for key in self._keys() if _is_marker_of_child(key))
 
-    def size(self) -> int | None:
+    def size(self) -> FolderSize | None:
         return None
 
     def check_free(self) -> None:
@@ -400,14 +407,14 @@ class ObjectPrefix(Location):
         return left
 
 
-def folder_size(folder: Path) -> int:
-    """Return the bytes of all files in a folder.
+def folder_size(folder: Path) -> FolderSize:
+    """Return the number and the bytes of all files in a folder.
 
     Raises:
         CorruptCheckpoint: if something in it is neither a folder nor a regular file. TensorStore would wait for a FIFO,
             and read a device without an end.
     """
-    total = 0
+    files = nbytes = 0
     for path in folder.rglob("*"):
         try:
             status = path.stat()
@@ -420,8 +427,9 @@ def folder_size(folder: Path) -> int:
                 check_regular_mode(status.st_mode, path)
             except NotRegularFileError as error:
                 raise CorruptCheckpoint(str(error)) from None
-            total += status.st_size
-    return total
+            files += 1
+            nbytes += status.st_size
+    return FolderSize(files, nbytes)
 
 
 def _is_marker_of_child(key: str) -> bool:

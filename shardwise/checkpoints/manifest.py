@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwise.checkpoints.fields import Fields
 from shardwise.checkpoints.names import split_name
+from shardwise.checkpoints.untrusted_json import parse_json
 from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.errors import CheckpointError, CorruptCheckpoint
 from shardwise.runtime.box import Box, Span, box_size
@@ -25,6 +26,8 @@ FORMAT = "shardwise checkpoint"
 FORMAT_VERSION = 1
 LARGEST_MANIFEST = 1 << 30  # bytes
 DTYPES = {str(dtype): dtype for dtype in SHORT_NAMES.values()}
+_LARGEST_RANK = 64  # that numpy has
+_MOST_CHUNKS = 1 << 26  # in a file; their index has 1 GiB
 _KEY_IMPLS = ("threefry2x32", "rbg", "unsafe_rbg")
 _SCALARS = (bool, int, float, complex, str, type(None))
 
@@ -309,11 +312,7 @@ def _decode_file(data: bytes, where: str) -> dict[str, Any]:
     """Return the content of a manifest's file, after its checksum was compared."""
     if len(data) > LARGEST_MANIFEST:
         raise CorruptCheckpoint(f"{where} has {len(data):,} bytes, more than {LARGEST_MANIFEST:,}")
-    try:
-        parsed = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CorruptCheckpoint(f"{where} is not JSON: {error}") from None
-    file = Fields(parsed, where)
+    file = Fields(parse_json(data, where), where)
     if file.text("format") != FORMAT:
         raise CorruptCheckpoint(f"{where} is not the manifest of a {FORMAT}")
     if (version := file.size("format_version")) > FORMAT_VERSION:
@@ -348,6 +347,8 @@ def _decode_leaf(name: str, fields: Fields, packs: tuple[int, ...]) -> Leaf:
     if key_impl is not None and key_impl not in _KEY_IMPLS:
         raise fields.error("key_impl", f"is none of {', '.join(_KEY_IMPLS)}")
     shape = tuple(fields.sizes("shape"))
+    if len(shape) > _LARGEST_RANK:
+        raise fields.error("shape", f"has more than {_LARGEST_RANK} dims")
     storage: Chunked | tuple[Part, ...]
     if "parts" in fields:
         storage = tuple(_decode_part(fields, part, shape, dtype.itemsize, packs) for part in fields.list("parts"))
@@ -362,6 +363,8 @@ def _decode_leaf(name: str, fields: Fields, packs: tuple[int, ...]) -> Leaf:
             raise fields.error("file_shape", "and chunk_shape do not fit the shape")
         if any(file % chunk for file, chunk in zip(storage.file_shape, storage.chunk_shape, strict=True)):
             raise fields.error("file_shape", "is not a multiple of chunk_shape")
+        if math.prod(storage.file_shape) // math.prod(storage.chunk_shape) > _MOST_CHUNKS:
+            raise fields.error("chunk_shape", f"is that of more than {_MOST_CHUNKS:,} chunks in a file")
         if "checksums" in fields:
             storage = replace(storage, checksums=_decode_checksums(fields, shape, storage))
     return ArrayLeaf(dtype, shape, key_impl, fields.flag("is_host"), fields.text("sharding"), storage, tuple(positions))

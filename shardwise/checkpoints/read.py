@@ -1,5 +1,6 @@
 """Read arrays of a checkpoint, with a bound on the host memory that is in use."""
 
+import math
 import os
 import zlib
 from collections import deque
@@ -11,8 +12,9 @@ import numpy as np
 from shardwise.checkpoints.blocks import open_blocks, pack_blocks, read_shape, storage_error_text, stored_dtype
 from shardwise.checkpoints.context import read_context
 from shardwise.checkpoints.file_checksums import chunk_range
+from shardwise.checkpoints.host_memory import empty_host_array
 from shardwise.checkpoints.location import MANIFEST, Folder, Location, location_of, ts
-from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part, Shape
+from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part, Shape, file_grid
 from shardwise.errors import CheckpointError, CorruptCheckpoint
 from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text, cut, relative, whole
 
@@ -46,17 +48,31 @@ class Reader:
         location = location_of(path)
         self.path = str(location)
         self.location, self.manifest = open_manifest(location)
-        size = self.location.size()
-        if size is not None and size < self.manifest.nbytes:
-            raise CorruptCheckpoint(
-                f"{location}: the arrays have {self.manifest.nbytes:,} bytes, but the files have only {size:,}: files "
-                "are missing or truncated"
-            )
+        self._check_size()
         self._context = read_context()
         self._folder, self._store = "", None  # the zarr3 array that was opened last
         arrays = self.manifest.arrays.items()
         self.large = [name for name, leaf in arrays if isinstance(leaf.storage, Chunked)]
         self.small = [name for name, leaf in arrays if not isinstance(leaf.storage, Chunked)]
+
+    def _check_size(self) -> None:
+        """Raise CorruptCheckpoint if there are fewer files than arrays need, or fewer bytes."""
+        if (size := self.location.size()) is None:
+            return
+        if size.nbytes < self.manifest.nbytes:
+            raise CorruptCheckpoint(
+                f"{self.path}: the arrays have {self.manifest.nbytes:,} bytes, but the files have only "
+                f"{size.nbytes:,}: files are missing or truncated"
+            )
+        storages = [(leaf.shape, leaf.storage) for leaf in self.manifest.arrays.values()]
+        files = sum(
+            math.prod(file_grid(shape, each.file_shape)) for shape, each in storages if isinstance(each, Chunked)
+        )
+        if size.files < files:
+            raise CorruptCheckpoint(
+                f"{self.path}: the large arrays have {files:,} files, but there are only {size.files:,}: files are "
+                "missing"
+            )
 
     def boxes(self, name: str) -> list[Box]:
         """Return the boxes to read an array in: those of the files of a large array, and all of a small one."""
@@ -119,7 +135,7 @@ class Reader:
             while started and in_arrays + nbytes > memory_limit:
                 yield from finish_read()
             in_arrays += nbytes
-            data = allocate(name, box) if allocate else np.empty(box_shape(box), leaf.dtype)
+            data = allocate(name, box) if allocate else self.empty(name, box)
             store = self._open(leaf.shape, leaf.dtype, leaf.storage)
             for part in cut(box, read_shape(leaf.dtype.itemsize, leaf.storage, min(limit, self.location.read_bytes))):
                 part_bytes = box_size(part) * leaf.dtype.itemsize
@@ -133,6 +149,15 @@ class Reader:
             started.append((count, nbytes, name, box, data))
         while started:
             yield from finish_read()
+
+    def empty(self, name: str, box: Box) -> HostArray:
+        """Return host memory for a box of an array.
+
+        Raises:
+            CheckpointError: if it does not fit in memory.
+        """
+        what = f"{self.path}: {name!r}, {box_text(box)},"
+        return empty_host_array(box_shape(box), self.manifest.arrays[name].dtype, what)
 
     def read_box(self, name: str, box: Box) -> HostArray:
         """Read one box of a large or small array."""
@@ -187,13 +212,13 @@ class Reader:
         arrays: dict[str, HostArray] = {}
         for name, count in missing.items():
             if not count:
-                yield name, np.empty(wanted[name].shape, wanted[name].dtype)
+                yield name, self.empty(name, whole(wanted[name].shape))
         for name, part, content in self._parts(wanted):
             leaf = wanted[name]
             if zlib.crc32(content) != part.crc32:
                 raise CorruptCheckpoint(f"{self.path}: {name!r}, {box_text(part.box)}, does not match its checksum")
             if name not in arrays:
-                arrays[name] = np.empty(leaf.shape, leaf.dtype)
+                arrays[name] = self.empty(name, whole(leaf.shape))
             elements = np.frombuffer(content, stored_dtype(leaf.dtype)).view(leaf.dtype)
             arrays[name][box_index(part.box)] = elements.reshape(box_shape(part.box))
             missing[name] -= 1

@@ -20,6 +20,9 @@ from typing import Any
 
 from shardwise.compiler.plan.chip import Chip, Link
 from shardwise.errors import HardwareError
+from shardwise.regular_file import read_regular_file
+
+_LARGEST_TABLE = 1 << 24  # bytes
 
 PLATFORMS = ("cpu", "gpu", "tpu")
 _FIELDS = {field.name: field for field in fields(Chip) if field.name != "name"}
@@ -40,8 +43,8 @@ def read_chips(path: str | Path, known: Mapping[str, Chip]) -> dict[str, Chip]:
         HardwareError: if the file cannot be read or is no TOML, or if a field is unknown, missing or not valid.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_regular_file(path, _LARGEST_TABLE).decode()
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise HardwareError(f"the table of chips {str(path)!r} cannot be read: {reason}") from error
     return parse_chips(text, str(path), known)
@@ -51,7 +54,7 @@ def parse_chips(text: str, path: str, known: Mapping[str, Chip]) -> dict[str, Ch
     """Return the chips of the text of a table. `path` is for messages."""
     try:
         entries = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise HardwareError(f"the table of chips {path!r} is not valid TOML: {error}") from error
     chips: dict[str, Chip] = {}
     for name, entry in entries.items():
