@@ -16,6 +16,8 @@ from shardwise.checkpoints.location import Location
 from shardwise.checkpoints.manifest import CHECKSUM_BYTES, Chunked, Shape, chunk_grid, file_grid
 from shardwise.runtime.box import Box
 
+_INDEX_ENTRY_BYTES = 16  # of the offset and the size of a chunk
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -65,3 +67,10 @@ def chunk_range(shape: Shape, blocks: Chunked, box: Box) -> ChunkRange:
     for place, count in zip(position, file_grid(shape, blocks.file_shape), strict=True):
         index = index * count + place
     return ChunkRange("/".join([blocks.folder, "c", *map(str, position)]), index, tuple(chunks.reshape(-1).tolist()))
+
+
+def largest_file(blocks: Chunked, itemsize: int) -> int:
+    """Return the bytes of a file with all its chunks, their checksums and the index."""
+    chunks = math.prod(blocks.file_shape) // math.prod(blocks.chunk_shape)
+    entries = chunks * (CHECKSUM_BYTES + _INDEX_ENTRY_BYTES)
+    return math.prod(blocks.file_shape) * itemsize + entries + CHECKSUM_BYTES

@@ -70,13 +70,12 @@ class ForeignZarr:
         nbytes = math.prod(self.chunk_shape) * itemsize
         for position in itertools.product(*spans):
             key = self._key(position)
-            result = store.read(key).result()
-            if result.state == "missing":
-                raise CorruptCheckpoint(f"{self.where}: the chunk {key} is missing")
+            entries = 0 if self.inner_shape is None else math.prod(self.chunk_shape) // math.prod(self.inner_shape)
+            data = _read_value(store, key, nbytes + nbytes // 8 + entries * _INDEX_ENTRY + _SLACK, self.where)
             if self.inner_shape is None:
-                self._check_block(result.value, nbytes, key)
+                self._check_block(data, nbytes, key)
             else:
-                self._check_shard(result.value, itemsize, key)
+                self._check_shard(data, itemsize, key)
 
     def _key(self, position: Shape) -> str:
         """Return the key of a chunk. A scalar has one chunk: `c` in zarr3 and `0` in zarr2."""
@@ -85,10 +84,6 @@ class ForeignZarr:
         return self.first_key + self.separator.join(map(str, position))
 
     def _check_block(self, data: bytes, nbytes: int, key: str) -> None:
-        if len(data) > nbytes + nbytes // 8 + _SLACK:
-            raise CorruptCheckpoint(
-                f"{self.where}: the chunk {key} has {len(data):,} bytes, but its elements have {nbytes:,}"
-            )
         if not self.is_compressed:
             return
         try:
@@ -117,6 +112,26 @@ class ForeignZarr:
             self._check_block(data[offset : offset + size], nbytes, key)
 
 
+def _read_value(store: Any, key: str, limit: int, where: str) -> bytes:
+    """Return the value of a key.
+
+    Raises:
+        CorruptCheckpoint: if it is missing, or has more than `limit` bytes. Nothing is allocated then.
+    """
+    try:
+        is_larger = store.read(key, byte_range=slice(limit, limit + 1)).result().state == "value"
+    except ValueError as error:
+        if not str(error).startswith("OUT_OF_RANGE"):  # which means that the value is smaller
+            raise
+        is_larger = False
+    if is_larger:
+        raise CorruptCheckpoint(f"{where}: {key} has more than {limit:,} bytes")
+    result = store.read(key).result()
+    if result.state == "missing":
+        raise CorruptCheckpoint(f"{where}: {key} is missing")
+    return bytes(result.value)
+
+
 def check_zarr(store: Any, is_zarr3: bool, where: str) -> ForeignZarr:
     """Read and check the metadata of a zarr array.
 
@@ -130,12 +145,8 @@ def check_zarr(store: Any, is_zarr3: bool, where: str) -> ForeignZarr:
         CheckpointError: if a chunk does not fit in memory.
     """
     name = "zarr.json" if is_zarr3 else ".zarray"
-    content = store.read(name).result()
-    if content.state == "missing":
-        raise CorruptCheckpoint(f"{where}: {name} is missing")
-    if len(content.value) > _LARGEST_METADATA:
-        raise CorruptCheckpoint(f"{where}: {name} has more than {_LARGEST_METADATA:,} bytes")
-    fields = Fields(parse_json(content.value, f"{where}: {name}"), f"{where}: {name}")
+    content = _read_value(store, name, _LARGEST_METADATA, where)
+    fields = Fields(parse_json(content, f"{where}: {name}"), f"{where}: {name}")
     zarr = _decode_zarr3(fields, where) if is_zarr3 else _decode_zarr2(fields, where)
     chunks = math.prod(-(-size // chunk) for size, chunk in zip(zarr.shape, zarr.chunk_shape, strict=True))
     if chunks and chunks > (keys := len(store.list().result())):

@@ -65,10 +65,11 @@ def check_tensorstore() -> None:
 
 
 class FolderSize(NamedTuple):
-    """The number of files in a folder, and their bytes."""
+    """The number of files in a folder, their bytes, and the bytes of the largest one besides a manifest."""
 
     files: int
     nbytes: int
+    largest: int
 
 
 class Location(ABC):
@@ -414,7 +415,7 @@ def folder_size(folder: Path) -> FolderSize:
         CorruptCheckpoint: if something in it is neither a folder nor a regular file. TensorStore would wait for a FIFO,
             and read a device without an end.
     """
-    files = nbytes = 0
+    files = nbytes = largest = 0
     for path in folder.rglob("*"):
         try:
             status = path.stat()
@@ -429,7 +430,8 @@ def folder_size(folder: Path) -> FolderSize:
                 raise CorruptCheckpoint(str(error)) from None
             files += 1
             nbytes += status.st_size
-    return FolderSize(files, nbytes)
+            largest = max(largest, 0 if path.name == MANIFEST else status.st_size)
+    return FolderSize(files, nbytes, largest)
 
 
 def _is_marker_of_child(key: str) -> bool:

@@ -21,7 +21,9 @@ from shardwise.runtime.box import box_index, box_of, box_shape, box_text, whole
 
 _METADATA = "_METADATA"
 _STRINGS = "_strings.json"
+_DATABASE = "manifest.ocdbt"
 _LARGEST_METADATA = 1 << 28  # bytes
+_LARGEST_DATABASE_MANIFEST = 1 << 26  # bytes
 _POSITION = 1  # Orbax's type of keys that are positions in a sequence
 
 
@@ -97,9 +99,9 @@ def _leaves(path: str | os.PathLike[str]) -> dict[str, tuple[tuple[bool, ...], A
     """Return the leaves by name, each with whether the keys of its path are positions."""
     check_tensorstore()
     folder = _item_folder(Path(path).absolute())
-    folder_size(folder)  # which refuses FIFOs and devices
+    _check_files(folder)
     metadata = Fields(_read_json(folder / _METADATA), str(folder / _METADATA))
-    strings = _read_json(folder / _STRINGS) if (folder / _STRINGS).exists() else {}
+    strings = Fields(_read_json(folder / _STRINGS) if (folder / _STRINGS).exists() else {}, str(folder / _STRINGS))
     context = read_context()
     leaves: dict[str, tuple[tuple[bool, ...], Any]] = {}
     for text, entry in metadata.mapping("tree_metadata").items():
@@ -110,10 +112,12 @@ def _leaves(path: str | os.PathLike[str]) -> dict[str, tuple[tuple[bool, ...], A
         positions = tuple(key["key_type"] == _POSITION for key in keys)
         kind = Fields(fields["value_metadata"], fields.where).text("value_type")
         stored = ".".join(names)
+        if not {"", ".", ".."}.isdisjoint(stored.split("/")):
+            raise CorruptCheckpoint(f"{fields.where}: the path {stored!r} leaves the checkpoint's folder")
         if kind == "None":
             leaves[name] = positions, None
         elif kind == "string":
-            leaves[name] = positions, strings.get(stored)
+            leaves[name] = positions, strings.text(stored)
         else:
             array = _open(folder, stored, metadata, context, f"{folder}: {name!r}")
             leaves[name] = positions, array[()].item() if kind == "scalar" else array
@@ -134,6 +138,19 @@ def _item_folder(folder: Path) -> Path:
     return items[0]
 
 
+def _check_files(folder: Path) -> None:
+    """Check the files that TensorStore opens.
+
+    Raises:
+        CorruptCheckpoint: if there is a FIFO or a device, or if the manifest of a database is too large: TensorStore
+            reads it at once.
+    """
+    folder_size(folder)
+    for file in folder.rglob(_DATABASE):
+        if file.is_file() and file.stat().st_size > _LARGEST_DATABASE_MANIFEST:
+            raise CorruptCheckpoint(f"{file} has more than {_LARGEST_DATABASE_MANIFEST:,} bytes")
+
+
 def _read_json(file: Path) -> Any:
     content = Folder(file.parent).read(file.name, _LARGEST_METADATA)
     if content is None:
@@ -142,7 +159,7 @@ def _read_json(file: Path) -> Any:
 
 
 def _open(folder: Path, name: str, metadata: Fields, context: Any, where: str) -> OrbaxArray:
-    if metadata.flag("use_ocdbt") if "use_ocdbt" in metadata else (folder / "manifest.ocdbt").exists():
+    if metadata.flag("use_ocdbt") if "use_ocdbt" in metadata else (folder / _DATABASE).exists():
         kvstore = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}, "path": f"{name}/"}
     else:
         kvstore = {"driver": "file", "path": f"{folder}/{name}/"}

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwise.checkpoints.blocks import open_blocks, pack_blocks, read_shape, storage_error_text, stored_dtype
 from shardwise.checkpoints.context import read_context
-from shardwise.checkpoints.file_checksums import chunk_range
+from shardwise.checkpoints.file_checksums import chunk_range, largest_file
 from shardwise.checkpoints.host_memory import empty_host_array
 from shardwise.checkpoints.location import MANIFEST, Folder, Location, location_of, ts
 from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part, Shape, file_grid
@@ -20,6 +20,7 @@ from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text,
 
 _PACK_WINDOW = 1 << 24  # bytes of a pack that are read at a time
 _READS_IN_FLIGHT = 8
+_LARGEST_ZARR_FILE = 1 << 16  # bytes, of zarr's metadata
 _ORBAX_FILES = ("_METADATA", "_CHECKPOINT_METADATA")
 
 HostArray = np.ndarray[Any, Any]
@@ -72,6 +73,15 @@ class Reader:
             raise CorruptCheckpoint(
                 f"{self.path}: the large arrays have {files:,} files, but there are only {size.files:,}: files are "
                 "missing"
+            )
+        # TensorStore reads a file at once, and ends the process if it is larger than the memory.
+        packs = [(pack_blocks(number, nbytes), 1) for number, nbytes in enumerate(self.manifest.packs)]
+        arrays = [(leaf.storage, leaf.dtype.itemsize) for leaf in self.manifest.arrays.values()]
+        sizes = [largest_file(each, itemsize) for each, itemsize in [*packs, *arrays] if isinstance(each, Chunked)]
+        if size.largest > (limit := max([*sizes, _LARGEST_ZARR_FILE])):
+            raise CorruptCheckpoint(
+                f"{self.path}: a file has {size.largest:,} bytes, more than the {limit:,} that a file of this "
+                "checkpoint may have"
             )
 
     def boxes(self, name: str) -> list[Box]:

@@ -51,7 +51,8 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, 
         The arrays by name, read-only.
 
     Raises:
-        CorruptCheckpoint: if the file is truncated, or if its header is not valid.
+        CheckpointError: if the file cannot be read.
+        CorruptCheckpoint: if the file is truncated, if its header is not valid, or if arrays overlap or leave holes.
 
     Example:
         >>> jax.checkpoints.save(folder / "a", {"w": jnp.arange(3)}).wait()
@@ -101,10 +102,13 @@ class _Entry:
         row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
         content = memoryview(elements.reshape(-1).view(np.uint8))
         position = 0
-        with open_regular_file(self.file) as opened:
-            opened.seek(self.start + (box[0][0] * row_bytes if box else 0))
-            while position < len(content) and (count := opened.readinto(content[position:])):
-                position += count
+        try:
+            with open_regular_file(self.file) as opened:
+                opened.seek(self.start + (box[0][0] * row_bytes if box else 0))
+                while position < len(content) and (count := opened.readinto(content[position:])):
+                    position += count
+        except OSError as error:
+            raise CheckpointError(f"{self.file} cannot be read: {error.strerror or error}") from error
         if position < len(content):
             raise CorruptCheckpoint(f"{self.file}: {self.name!r} is truncated: the file shrank while it was read")
         return elements[(slice(None), *box_index(box[1:]))] if box else elements
@@ -125,6 +129,8 @@ def _read_header(file: Path) -> list[_Entry]:
             text = opened.read(length)
     except NotRegularFileError as error:
         raise CorruptCheckpoint(str(error)) from None
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
     if len(text) < length:
         raise CorruptCheckpoint(f"{file} is truncated: the header ends after {len(text):,} of {length:,} bytes")
     parsed = parse_json(text, f"{file}: the header")
