@@ -100,7 +100,7 @@ class _Entry:
         rows = (*box[:1], *whole(self.shape[1:]))  # contiguous
         elements = empty_host_array(box_shape(rows), self.dtype, f"{self.file}: {self.name!r}")
         row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
-        content = memoryview(elements.reshape(-1).view(np.uint8))
+        content = elements.reshape(-1).view(np.uint8).data
         position = 0
         try:
             with open_regular_file(self.file) as opened:

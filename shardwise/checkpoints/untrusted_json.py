@@ -1,6 +1,7 @@
 """Parse JSON that another party may have forged, with bounds on its size and without duplicate keys."""
 
 import json
+from collections import Counter
 from typing import Any
 
 from shardwise.errors import CorruptCheckpoint
@@ -29,7 +30,6 @@ def parse_json(data: bytes, where: str) -> Any:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        seen: set[str] = set()
-        name = next(name for name, _ in pairs if name in seen or seen.add(name))
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"an object has the key {name!r} twice")
     return fields

@@ -36,4 +36,6 @@ def largest_decoded_size(data: bytes) -> int:
             size += _LARGEST_BLOCK if kind == _COMPRESSED else block
             position += 3 + (1 if kind == _REPEATED else block)
         position += 4 * (descriptor >> 2 & 1)  # a checksum
+        if position > len(data):
+            raise ValueError("a zstd frame is truncated")
     return size
