@@ -9,6 +9,7 @@ import pytest
 
 from shardwise import checkpoints
 from shardwise.checkpoints import host_memory, snapshot
+from shardwise.checkpoints.names import nested
 from shardwise.checkpoints.untrusted_json import parse_json
 from shardwise.checkpoints.zstd_frames import largest_decoded_size
 from shardwise.compiler.plan.chip_table import read_chips
@@ -91,6 +92,20 @@ def test_strings_and_paths_of_orbax_are_checked(orbax):
     (orbax / "_METADATA").write_text(metadata.replace('"key": "w"', '"key": "/../../other"'))
     with pytest.raises(CorruptCheckpoint, match="leaves the checkpoint's folder"):
         checkpoints.read_orbax(orbax)
+
+
+def test_a_key_of_orbax_that_is_not_a_position_is_an_error(orbax):
+    metadata = json.loads((orbax / "_METADATA").read_text())
+    for key in ("params", "9" * 5000):
+        for entry in metadata["tree_metadata"].values():
+            entry["key_metadata"][0].update(key=key, key_type=1)
+        (orbax / "_METADATA").write_text(json.dumps(metadata))
+        with pytest.raises(CheckpointError):
+            checkpoints.read_orbax(orbax)
+    with pytest.raises(CorruptCheckpoint, match="is not a position in a sequence"):
+        nested({"a/b": ([False, True], 1)})
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        nested({"/".join("a" * 2000): ([False] * 2000, 1)})
 
 
 @pytest.fixture
