@@ -17,7 +17,7 @@ import numpy as np
 
 from shardwise.checkpoints.fields import Fields
 from shardwise.checkpoints.names import split_name
-from shardwise.checkpoints.untrusted_json import parse_json
+from shardwise.checkpoints.untrusted_json import has_too_many_values, parse_json
 from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.errors import CheckpointError, CorruptCheckpoint
 from shardwise.runtime.box import Box, Span, box_size
@@ -149,7 +149,11 @@ class Manifest:
         return sum(leaf.nbytes for leaf in self.arrays.values())
 
     def encode(self) -> bytes:
-        """Return the bytes of the manifest's file."""
+        """Return the bytes of the manifest's file.
+
+        Raises:
+            CheckpointError: if it would be too large to be read.
+        """
         # Leaf by leaf: JSON of all leaves as one object would take ten times the memory.
         leaves = b",".join(_dump(name) + b":" + _dump(_encode_leaf(leaf)) for name, leaf in self.leaves.items())
         others = {
@@ -159,7 +163,13 @@ class Manifest:
             "versions": dict(self.versions),
             "created": self.created,
         }
-        return encode_file(b'{"leaves":{' + leaves + b"}," + _dump(others)[1:])
+        encoded = encode_file(b'{"leaves":{' + leaves + b"}," + _dump(others)[1:])
+        if len(encoded) > LARGEST_MANIFEST or has_too_many_values(encoded):
+            raise CheckpointError(
+                f"the manifest of {len(self.leaves):,} leaves would have {len(encoded):,} bytes, too many to be read "
+                "again: join small arrays, or shard them over fewer devices"
+            )
+        return encoded
 
     @staticmethod
     def decode(data: bytes, where: str) -> "Manifest":

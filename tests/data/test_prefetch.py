@@ -176,6 +176,7 @@ print(next(batches))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("close", ["batches.close()", ""], ids=["closed", "open"])
 def test_a_program_ends_while_the_source_blocks(close):
     command = [sys.executable, "-c", BLOCKED_PROGRAM + close]
