@@ -55,17 +55,10 @@ def read_regular_file(path: str | os.PathLike[str], limit: int) -> bytes:
     """
     with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size <= limit:
-            content = file.read(limit + 1) if size == 0 else _read_all(file, size)
-            if len(content) <= limit:
-                return content
-    raise ValueError(f"{os.fspath(path)} has more than {limit:,} bytes")
-
-
-def _read_all(file: FileIO, size: int) -> bytes:
-    """Return `size` bytes, or fewer if the file shrinks meanwhile."""
-    parts = []
-    while size > 0 and (part := file.read(size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+        if size > limit:
+            raise ValueError(f"{os.fspath(path)} has more than {limit:,} bytes")
+        parts = []
+        while size > 0 and (part := file.read(size)):  # a file that shrinks meanwhile has fewer bytes
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)

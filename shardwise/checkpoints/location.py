@@ -192,8 +192,10 @@ class Folder(Location):
                 for offset in offsets:
                     file.seek(offset)
                     parts.append(file.read(size))
+        except NotRegularFileError as error:
+            raise CorruptCheckpoint(str(error)) from None
         except OSError as error:
-            raise CorruptCheckpoint(f"{self.path / name} cannot be read: {error.strerror or error}") from error
+            raise CorruptCheckpoint(f"{self.path / name} cannot be read: {error.strerror}") from error
         if any(len(part) < size for part in parts):
             raise CorruptCheckpoint(f"{self.path / name} is too short: it was truncated")
         return b"".join(parts)
