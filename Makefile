@@ -19,7 +19,7 @@ MAKEFLAGS += --jobs=2
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
-.PHONY: venv demo demo-processes docs test style types test-users test-all test-versions test-ecosystem faults soak slow coverage fuzz bench format clean
+.PHONY: venv demo demo-processes docs test style types test-users test-all test-versions test-ecosystem faults soak slow coverage fuzz forgeries bench format clean
 
 venv: .venv/.checks-installed
 
@@ -89,6 +89,10 @@ fuzz: .venv/.checks-installed
 	$(BIN)/python -m tests.fuzz.run --cases $(CASES) --seed $(SEED) --compile-twice
 	$(BIN)/python -m tests.fuzz.explicit --cases $(CASES) --seed $(SEED)
 	$(BIN)/python -m tests.fuzz.indices --cases $(CASES) --seed $(SEED)
+
+# Damaged and forged files in all formats that are read: each is a typed error, or changes nothing.
+forgeries: .venv/.checks-installed
+	$(BIN)/python -m tests.checkpoints.forgeries --cases $(CASES) --seed $(SEED)
 
 bench: .venv/.checks-installed
 	$(BIN)/python -m benchmarks.run

@@ -15,7 +15,6 @@ from shardwise.checkpoints.manifest import Chunked, Shape
 from shardwise.compiler.dtypes import SMALL_FLOATS, SMALL_INTEGERS
 
 LARGEST_FILE = 1 << 28  # bytes; a file that is written exists once more in memory
-LARGEST_CHUNK = 1 << 19  # bytes; a chunk that is read is in a processor's cache when its checksum is computed
 PACK_CHUNK = 1 << 20  # bytes
 _BIT_PATTERNS = {*SMALL_FLOATS.values(), *SMALL_INTEGERS.values()} - {
     SMALL_FLOATS["bf16"]

@@ -1,10 +1,14 @@
 """Fields: typed access to the fields of a JSON object that may have been forged."""
 
+from reprlib import Repr
 from typing import Any, final
 
 from shardwise.errors import CorruptCheckpoint
 
 _LARGEST = 1 << 62
+_REPR = Repr()
+_REPR.maxlist = _REPR.maxdict = 40
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 80
 
 
 @final
@@ -82,5 +86,5 @@ class Fields:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = _REPR.repr(value)  # which does not print a forged value of many megabytes first
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -8,14 +8,16 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 from urllib.parse import unquote
 
 from shardwise.errors import CheckpointError, CheckpointExists, CorruptCheckpoint
 from shardwise.lazy import lazy_module
+from shardwise.regular_file import NotRegularFileError, check_regular_mode, open_regular_file, read_regular_file
 
 ts: Any = lazy_module("tensorstore")
 
@@ -62,14 +64,24 @@ def check_tensorstore() -> None:
         ) from None
 
 
+class FolderSize(NamedTuple):
+    """The number of files in a folder, their bytes, and the bytes of the largest one besides a manifest."""
+
+    files: int
+    nbytes: int
+    largest: int
+
+
 class Location(ABC):
     """Where a checkpoint, or a folder of checkpoints, is.
 
     Attributes:
         read_bytes: the bytes that one read of an array requests. More hide the latency of a store, and use more memory.
+        chunk_bytes: the largest chunk, in bytes. Each chunk has a checksum, which is read again after it is written.
     """
 
     read_bytes: int
+    chunk_bytes: int
 
     @abstractmethod
     def __str__(self) -> str:
@@ -88,6 +100,14 @@ class Location(ABC):
         """Return a file's content; None if there is no such file. Raises CorruptCheckpoint above `limit` bytes."""
 
     @abstractmethod
+    def read_at(self, name: str, offsets: Sequence[int], size: int) -> bytes:
+        """Return `size` bytes of a file from each of the offsets on, one after the other.
+
+        Raises:
+            CorruptCheckpoint: if there is no such file, or if it is too short.
+        """
+
+    @abstractmethod
     def write(self, name: str, data: bytes) -> None:
         """Write a file, and wait until it is on the disk or in the store."""
 
@@ -100,8 +120,12 @@ class Location(ABC):
         """Return where the files of the committed checkpoint here are; None if there is no checkpoint."""
 
     @abstractmethod
-    def size(self) -> int | None:
-        """Return the bytes of all files in it; None if that is not known."""
+    def size(self) -> "FolderSize | None":
+        """Return the number and the bytes of all files in it; None if that is not known.
+
+        Raises:
+            CorruptCheckpoint: if it holds something else than files and folders, such as a FIFO, which would block.
+        """
 
     @abstractmethod
     def check_free(self) -> None:
@@ -137,6 +161,7 @@ class Folder(Location):
     """A folder of a file system."""
 
     read_bytes = 1 << 21
+    chunk_bytes = 1 << 19  # a chunk that is read is in a processor's cache when its checksum is computed
 
     def __init__(self, path: Path):
         self.path = path
@@ -152,15 +177,28 @@ class Folder(Location):
 
     def read(self, name: str, limit: int = 1 << 30) -> bytes | None:
         try:
-            with open(self.path / name, "rb") as file:
-                content = file.read(limit + 1)
+            return read_regular_file(self.path / name, limit)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except (NotRegularFileError, ValueError) as error:
+            raise CorruptCheckpoint(str(error)) from None
         except OSError as error:
             raise CheckpointError(f"{self.path / name} cannot be read: {error.strerror}") from error
-        if len(content) > limit:
-            raise CorruptCheckpoint(f"{self.path / name} has more than {limit:,} bytes")
-        return content
+
+    def read_at(self, name: str, offsets: Sequence[int], size: int) -> bytes:
+        parts = []
+        try:
+            with open_regular_file(self.path / name) as file:
+                for offset in offsets:
+                    file.seek(offset)
+                    parts.append(file.read(size))
+        except NotRegularFileError as error:
+            raise CorruptCheckpoint(str(error)) from None
+        except OSError as error:
+            raise CorruptCheckpoint(f"{self.path / name} cannot be read: {error.strerror}") from error
+        if any(len(part) < size for part in parts):
+            raise CorruptCheckpoint(f"{self.path / name} is too short: it was truncated")
+        return b"".join(parts)
 
     def write(self, name: str, data: bytes) -> None:
         try:
@@ -186,8 +224,8 @@ class Folder(Location):
     def data(self) -> Location | None:
         return self if (self.path / MANIFEST).is_file() else None
 
-    def size(self) -> int | None:
-        return sum(path.stat().st_size for path in self._files())
+    def size(self) -> FolderSize | None:
+        return folder_size(self.path)
 
     def _files(self) -> Iterator[Path]:
         return (path for path in self.path.rglob("*") if path.is_file())
@@ -259,6 +297,7 @@ class ObjectPrefix(Location):
     """
 
     read_bytes = 1 << 25
+    chunk_bytes = 1 << 23  # each checksum that is read is a request
 
     def __init__(self, scheme: str, bucket: str, path: str):
         self.scheme = scheme
@@ -287,11 +326,15 @@ class ObjectPrefix(Location):
             store["endpoint"] = endpoint
         return store
 
+    def _open(self) -> Any:
+        """Return TensorStore's store."""
+        retries = {f"{driver}_request_retries": _RETRIES for driver in _DRIVERS.values()}
+        return ts.KvStore.open(self.kvstore(), context=ts.Context(retries)).result()
+
     def _request(self, request: Callable[[Any], Any], purpose: str) -> Any:
         """Return the result of a request to the store. `purpose` completes "cannot be", for the error."""
-        retries = {f"{driver}_request_retries": _RETRIES for driver in _DRIVERS.values()}
         try:
-            return request(ts.KvStore.open(self.kvstore(), context=ts.Context(retries)).result()).result()
+            return request(self._open()).result()
         except Exception as error:
             raise CheckpointError(f"{self} cannot be {purpose}: {error}") from error
 
@@ -306,13 +349,26 @@ class ObjectPrefix(Location):
             raise CorruptCheckpoint(f"{self}/{name} has more than {limit:,} bytes")
         return bytes(result.value)
 
+    def read_at(self, name: str, offsets: Sequence[int], size: int) -> bytes:
+        def read(store: Any) -> list[Any]:
+            reads = [store.read(name, byte_range=slice(offset, offset + size)) for offset in offsets]
+            return [read.result() for read in reads]
+
+        try:
+            results = read(self._open())
+        except Exception as error:
+            raise CorruptCheckpoint(f"{self}/{name} cannot be read: {error}") from error
+        if any(result.state == "missing" for result in results):
+            raise CorruptCheckpoint(f"{self}/{name} is missing")
+        return b"".join(result.value for result in results)
+
     def write(self, name: str, data: bytes) -> None:
         self._request(lambda store: store.write(name, data), "written")
 
     def children(self) -> list[str]:
         return sorted(key.removesuffix(f"/{MARKER}") for key in self._keys() if _is_marker_of_child(key))
 
-    def size(self) -> int | None:
+    def size(self) -> FolderSize | None:
         return None
 
     def check_free(self) -> None:
@@ -352,6 +408,32 @@ class ObjectPrefix(Location):
         for name in left:
             self.child(name).delete()
         return left
+
+
+def folder_size(folder: Path) -> FolderSize:
+    """Return the number and the bytes of all files in a folder.
+
+    Raises:
+        CorruptCheckpoint: if something in it is neither a folder nor a regular file. TensorStore would wait for a FIFO,
+            and read a device without an end.
+    """
+    files = nbytes = largest = 0
+    for path in folder.rglob("*"):
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # a symbolic link without a target: a missing file, which is an error when it is read
+            continue
+        except OSError as error:  # such as a loop of symbolic links
+            raise CorruptCheckpoint(f"{path} cannot be read: {error.strerror}") from error
+        if not stat.S_ISDIR(status.st_mode):
+            try:
+                check_regular_mode(status.st_mode, path)
+            except NotRegularFileError as error:
+                raise CorruptCheckpoint(str(error)) from None
+            files += 1
+            nbytes += status.st_size
+            largest = max(largest, 0 if path.name == MANIFEST else status.st_size)
+    return FolderSize(files, nbytes, largest)
 
 
 def _is_marker_of_child(key: str) -> bool:

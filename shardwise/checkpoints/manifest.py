@@ -5,10 +5,11 @@ before and after the content must be those that `encode_file` writes, so that no
 """
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from shardwise.checkpoints.fields import Fields
 from shardwise.checkpoints.names import split_name
+from shardwise.checkpoints.untrusted_json import has_too_many_values, parse_json
 from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.errors import CheckpointError, CorruptCheckpoint
 from shardwise.runtime.box import Box, Span, box_size
@@ -24,8 +26,12 @@ FORMAT = "shardwise checkpoint"
 FORMAT_VERSION = 1
 LARGEST_MANIFEST = 1 << 30  # bytes
 DTYPES = {str(dtype): dtype for dtype in SHORT_NAMES.values()}
+_LARGEST_RANK = 64  # that numpy has
+_MOST_CHUNKS = 1 << 26  # in a file; their index has 1 GiB
 _KEY_IMPLS = ("threefry2x32", "rbg", "unsafe_rbg")
 _SCALARS = (bool, int, float, complex, str, type(None))
+
+CHECKSUM_BYTES = 4  # of the crc32c at the end of a chunk
 
 Shape = tuple[int, ...]
 
@@ -39,11 +45,14 @@ class Chunked:
         folder: the folder, relative to the checkpoint.
         file_shape: the shape of the block that one file holds.
         chunk_shape: the shape of the blocks with checksums inside a file.
+        checksums: for each file, in row-major order, the crc32c of each of its chunks, one after the other. None if
+            they are not recorded: in packs, whose parts have checksums of their own, and in older checkpoints.
     """
 
     folder: str
     file_shape: Shape
     chunk_shape: Shape
+    checksums: tuple[bytes, ...] | None = None
 
 
 @final
@@ -140,7 +149,11 @@ class Manifest:
         return sum(leaf.nbytes for leaf in self.arrays.values())
 
     def encode(self) -> bytes:
-        """Return the bytes of the manifest's file."""
+        """Return the bytes of the manifest's file.
+
+        Raises:
+            CheckpointError: if it would be too large to be read.
+        """
         # Leaf by leaf: JSON of all leaves as one object would take ten times the memory.
         leaves = b",".join(_dump(name) + b":" + _dump(_encode_leaf(leaf)) for name, leaf in self.leaves.items())
         others = {
@@ -150,7 +163,13 @@ class Manifest:
             "versions": dict(self.versions),
             "created": self.created,
         }
-        return encode_file(b'{"leaves":{' + leaves + b"}," + _dump(others)[1:])
+        encoded = encode_file(b'{"leaves":{' + leaves + b"}," + _dump(others)[1:])
+        if len(encoded) > LARGEST_MANIFEST or has_too_many_values(encoded):
+            raise CheckpointError(
+                f"the manifest of {len(self.leaves):,} leaves would have {len(encoded):,} bytes, too many to be read "
+                "again: join small arrays, or shard them over fewer devices"
+            )
+        return encoded
 
     @staticmethod
     def decode(data: bytes, where: str) -> "Manifest":
@@ -193,6 +212,22 @@ class Manifest:
         folders = [leaf.storage.folder for leaf in self.arrays.values() if isinstance(leaf.storage, Chunked)]
         if len(set(folders)) < len(folders):
             raise CorruptCheckpoint(f"{where}: two arrays have the same folder")
+
+
+def file_grid(shape: Shape, file_shape: Shape) -> Shape:
+    """Return the number of files along each dim of an array."""
+    return tuple(-(-size // block) for size, block in zip(shape, file_shape, strict=True))
+
+
+def chunk_grid(shape: Shape, file_shape: Shape, chunk_shape: Shape, position: Shape) -> Shape:
+    """Return the number of chunks along each dim of the file at `position` in the grid of files.
+
+    Chunks outside of the array are not stored.
+    """
+    return tuple(
+        -(-min(block, size - index * block) // chunk)
+        for size, block, chunk, index in zip(shape, file_shape, chunk_shape, position, strict=True)
+    )
 
 
 def check_value(name: str, value: Any) -> Any:
@@ -254,6 +289,8 @@ def _encode_leaf(leaf: Leaf) -> dict[str, Any]:
             "file_shape": list(leaf.storage.file_shape),
             "chunk_shape": list(leaf.storage.chunk_shape),
         }
+        if leaf.storage.checksums is not None:
+            storage["checksums"] = [checksums.hex() for checksums in leaf.storage.checksums]
     else:
         storage = {
             "parts": [[part.process, part.offset, list(map(list, part.box)), part.crc32] for part in leaf.storage]
@@ -285,11 +322,7 @@ def _decode_file(data: bytes, where: str) -> dict[str, Any]:
     """Return the content of a manifest's file, after its checksum was compared."""
     if len(data) > LARGEST_MANIFEST:
         raise CorruptCheckpoint(f"{where} has {len(data):,} bytes, more than {LARGEST_MANIFEST:,}")
-    try:
-        parsed = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CorruptCheckpoint(f"{where} is not JSON: {error}") from None
-    file = Fields(parsed, where)
+    file = Fields(parse_json(data, where), where)
     if file.text("format") != FORMAT:
         raise CorruptCheckpoint(f"{where} is not the manifest of a {FORMAT}")
     if (version := file.size("format_version")) > FORMAT_VERSION:
@@ -324,6 +357,8 @@ def _decode_leaf(name: str, fields: Fields, packs: tuple[int, ...]) -> Leaf:
     if key_impl is not None and key_impl not in _KEY_IMPLS:
         raise fields.error("key_impl", f"is none of {', '.join(_KEY_IMPLS)}")
     shape = tuple(fields.sizes("shape"))
+    if len(shape) > _LARGEST_RANK:
+        raise fields.error("shape", f"has more than {_LARGEST_RANK} dims")
     storage: Chunked | tuple[Part, ...]
     if "parts" in fields:
         storage = tuple(_decode_part(fields, part, shape, dtype.itemsize, packs) for part in fields.list("parts"))
@@ -338,7 +373,30 @@ def _decode_leaf(name: str, fields: Fields, packs: tuple[int, ...]) -> Leaf:
             raise fields.error("file_shape", "and chunk_shape do not fit the shape")
         if any(file % chunk for file, chunk in zip(storage.file_shape, storage.chunk_shape, strict=True)):
             raise fields.error("file_shape", "is not a multiple of chunk_shape")
+        if math.prod(storage.file_shape) // math.prod(storage.chunk_shape) > _MOST_CHUNKS:
+            raise fields.error("chunk_shape", f"is that of more than {_MOST_CHUNKS:,} chunks in a file")
+        if "checksums" in fields:
+            storage = replace(storage, checksums=_decode_checksums(fields, shape, storage))
     return ArrayLeaf(dtype, shape, key_impl, fields.flag("is_host"), fields.text("sharding"), storage, tuple(positions))
+
+
+def _decode_checksums(fields: Fields, shape: Shape, blocks: Chunked) -> tuple[bytes, ...]:
+    grid = file_grid(shape, blocks.file_shape)
+    texts = fields.list("checksums")
+    if len(texts) != math.prod(grid):
+        raise fields.error("checksums", f"must have an entry for each of the {math.prod(grid):,} files")
+    positions = itertools.product(*map(range, grid))
+    checksums = []
+    for position, text in zip(positions, texts, strict=True):
+        count = math.prod(chunk_grid(shape, blocks.file_shape, blocks.chunk_shape, position))
+        try:
+            decoded = bytes.fromhex(text)
+        except (TypeError, ValueError):
+            raise fields.error("checksums", "has an entry that is not hexadecimal") from None
+        if len(decoded) != count * CHECKSUM_BYTES:
+            raise fields.error("checksums", "has an entry without a checksum for each chunk of its file")
+        checksums.append(decoded)
+    return tuple(checksums)
 
 
 def _decode_part(fields: Fields, part: Any, shape: Shape, itemsize: int, packs: tuple[int, ...]) -> Part:

@@ -10,6 +10,7 @@ from typing import Any, final
 from shardwise import tree_util
 from shardwise.errors import CheckpointError, CorruptCheckpoint
 
+_LONGEST_POSITION = 18  # digits
 _LONGEST = 4096  # characters
 
 
@@ -72,13 +73,15 @@ def nested(leaves: dict[str, tuple[list[bool], Any]]) -> Any:
     """Return nested dicts and lists with these leaves; each has, by its name, `position_keys` and a value.
 
     Raises:
-        CorruptCheckpoint: if a leaf is inside another leaf.
+        CorruptCheckpoint: if a leaf is inside another leaf, or if a position is not a number.
+        CheckpointError: if leaves are nested too deeply.
     """
     if "" in leaves and not leaves[""][0]:  # the root is a leaf
         return leaves[""][1]
     root = _Branch()
     for name, (positions, leaf) in leaves.items():
-        typed = [int(key) if is_position else key for key, is_position in zip(split_name(name), positions, strict=True)]
+        keys = zip(split_name(name), positions, strict=True)
+        typed = [_position(name, key) if is_position else key for key, is_position in keys]
         branch = root
         for key in typed[:-1]:
             branch = branch.children.setdefault(key, _Branch())
@@ -87,4 +90,13 @@ def nested(leaves: dict[str, tuple[list[bool], Any]]) -> Any:
         if typed[-1] in branch.children:
             raise CorruptCheckpoint(f"other leaves are inside the leaf {name!r}")
         branch.children[typed[-1]] = leaf
-    return root.build()
+    try:
+        return root.build()
+    except RecursionError:
+        raise CheckpointError("the tree is nested too deeply to be built from names: restore it into `like`") from None
+
+
+def _position(name: str, key: str) -> int:
+    if not key.isdecimal() or len(key) > _LONGEST_POSITION:
+        raise CorruptCheckpoint(f"the key {key[:80]!r} of the leaf {name[:200]!r} is not a position in a sequence")
+    return int(key)

@@ -1,4 +1,4 @@
-"""Parts of packed arrays, as processes tell each other which ones they have written."""
+"""Messages by which processes tell each other what they have written: parts of packed arrays, and files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,15 +7,23 @@ from typing import Any
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Leaf, Part
 from shardwise.checkpoints.snapshot import Snapshot
 
+# For each large array, by name, the checksums of the files that this process has written, by the index of the file.
+FileChecksums = Mapping[str, Mapping[int, bytes]]
 
-def parts_of(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the bytes of this process's pack, and the parts in it by the number of their leaf, as JSON."""
+
+def parts_of(snapshot: Snapshot, checksums: FileChecksums) -> dict[str, Any]:
+    """Return, as JSON, the bytes of this process's pack, the parts in it and its files, by the number of their leaf."""
+    numbers = {name: number for number, name in enumerate(snapshot.leaves)}
     parts = {
         str(number): [(part.process, part.offset, part.box, part.crc32) for part in leaf.storage]
         for number, leaf in enumerate(snapshot.leaves.values())
         if isinstance(leaf, ArrayLeaf) and not isinstance(leaf.storage, Chunked) and leaf.storage
     }
-    return {"pack_bytes": len(snapshot.pack), "parts": parts}
+    files = {
+        str(numbers[name]): {str(index): content.hex() for index, content in written.items()}
+        for name, written in checksums.items()
+    }
+    return {"pack_bytes": len(snapshot.pack), "parts": parts, "files": files}
 
 
 def merge_parts(leaves: Mapping[str, Leaf], messages: Sequence[Mapping[str, Any]]) -> dict[str, Leaf]:
@@ -31,4 +39,21 @@ def merge_parts(leaves: Mapping[str, Leaf], messages: Sequence[Mapping[str, Any]
                 for process, offset, box, crc32 in parts
             )
             merged[names[int(number)]] = replace(leaf, storage=(*leaf.storage, *received))
+    return merged
+
+
+def merge_files(leaves: Mapping[str, Leaf], messages: Sequence[Mapping[str, Any]]) -> dict[str, Leaf]:
+    """Return the leaves with the checksums of the files that all processes have written."""
+    merged = dict(leaves)
+    names = list(leaves)
+    written: dict[str, dict[int, bytes]] = {}
+    for message in messages:
+        for number, files in message["files"].items():
+            checksums = {int(index): bytes.fromhex(text) for index, text in files.items()}
+            written.setdefault(names[int(number)], {}).update(checksums)
+    for name, files in written.items():
+        leaf = merged[name]
+        assert isinstance(leaf, ArrayLeaf) and isinstance(leaf.storage, Chunked)
+        ordered = tuple(content for _, content in sorted(files.items()))
+        merged[name] = replace(leaf, storage=replace(leaf.storage, checksums=ordered))
     return merged

@@ -1,5 +1,6 @@
 """Read arrays of a checkpoint, with a bound on the host memory that is in use."""
 
+import math
 import os
 import zlib
 from collections import deque
@@ -10,13 +11,16 @@ import numpy as np
 
 from shardwise.checkpoints.blocks import open_blocks, pack_blocks, read_shape, storage_error_text, stored_dtype
 from shardwise.checkpoints.context import read_context
+from shardwise.checkpoints.file_checksums import chunk_range, largest_file
+from shardwise.checkpoints.host_memory import empty_host_array
 from shardwise.checkpoints.location import MANIFEST, Folder, Location, location_of, ts
-from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part, Shape
+from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part, Shape, file_grid
 from shardwise.errors import CheckpointError, CorruptCheckpoint
 from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text, cut, relative, whole
 
 _PACK_WINDOW = 1 << 24  # bytes of a pack that are read at a time
 _READS_IN_FLIGHT = 8
+_LARGEST_ZARR_FILE = 1 << 16  # bytes, of zarr's metadata
 _ORBAX_FILES = ("_METADATA", "_CHECKPOINT_METADATA")
 
 HostArray = np.ndarray[Any, Any]
@@ -45,17 +49,40 @@ class Reader:
         location = location_of(path)
         self.path = str(location)
         self.location, self.manifest = open_manifest(location)
-        size = self.location.size()
-        if size is not None and size < self.manifest.nbytes:
-            raise CorruptCheckpoint(
-                f"{location}: the arrays have {self.manifest.nbytes:,} bytes, but the files have only {size:,}: files "
-                "are missing or truncated"
-            )
+        self._check_size()
         self._context = read_context()
         self._folder, self._store = "", None  # the zarr3 array that was opened last
         arrays = self.manifest.arrays.items()
         self.large = [name for name, leaf in arrays if isinstance(leaf.storage, Chunked)]
         self.small = [name for name, leaf in arrays if not isinstance(leaf.storage, Chunked)]
+
+    def _check_size(self) -> None:
+        """Raise CorruptCheckpoint if there are fewer files than arrays need, or fewer bytes."""
+        if (size := self.location.size()) is None:
+            return
+        if size.nbytes < self.manifest.nbytes:
+            raise CorruptCheckpoint(
+                f"{self.path}: the arrays have {self.manifest.nbytes:,} bytes, but the files have only "
+                f"{size.nbytes:,}: files are missing or truncated"
+            )
+        storages = [(leaf.shape, leaf.storage) for leaf in self.manifest.arrays.values()]
+        files = sum(
+            math.prod(file_grid(shape, each.file_shape)) for shape, each in storages if isinstance(each, Chunked)
+        )
+        if size.files < files:
+            raise CorruptCheckpoint(
+                f"{self.path}: the large arrays have {files:,} files, but there are only {size.files:,}: files are "
+                "missing"
+            )
+        # TensorStore reads a file at once, and ends the process if it is larger than the memory.
+        packs = [(pack_blocks(number, nbytes), 1) for number, nbytes in enumerate(self.manifest.packs)]
+        arrays = [(leaf.storage, leaf.dtype.itemsize) for leaf in self.manifest.arrays.values()]
+        sizes = [largest_file(each, itemsize) for each, itemsize in [*packs, *arrays] if isinstance(each, Chunked)]
+        if size.largest > (limit := max([*sizes, _LARGEST_ZARR_FILE])):
+            raise CorruptCheckpoint(
+                f"{self.path}: a file has {size.largest:,} bytes, more than the {limit:,} that a file of this "
+                "checkpoint may have"
+            )
 
     def boxes(self, name: str) -> list[Box]:
         """Return the boxes to read an array in: those of the files of a large array, and all of a small one."""
@@ -108,6 +135,7 @@ class Reader:
             while started and started[0][0] <= count - len(reads):
                 _, nbytes, name, box, data = started.popleft()
                 in_arrays -= nbytes
+                self._check_files(name, box)
                 yield name, box, data
 
         for name, box in boxes:
@@ -117,7 +145,7 @@ class Reader:
             while started and in_arrays + nbytes > memory_limit:
                 yield from finish_read()
             in_arrays += nbytes
-            data = allocate(name, box) if allocate else np.empty(box_shape(box), leaf.dtype)
+            data = allocate(name, box) if allocate else self.empty(name, box)
             store = self._open(leaf.shape, leaf.dtype, leaf.storage)
             for part in cut(box, read_shape(leaf.dtype.itemsize, leaf.storage, min(limit, self.location.read_bytes))):
                 part_bytes = box_size(part) * leaf.dtype.itemsize
@@ -131,6 +159,15 @@ class Reader:
             started.append((count, nbytes, name, box, data))
         while started:
             yield from finish_read()
+
+    def empty(self, name: str, box: Box) -> HostArray:
+        """Return host memory for a box of an array.
+
+        Raises:
+            CheckpointError: if it does not fit in memory.
+        """
+        what = f"{self.path}: {name!r}, {box_text(box)},"
+        return empty_host_array(box_shape(box), self.manifest.arrays[name].dtype, what)
 
     def read_box(self, name: str, box: Box) -> HostArray:
         """Read one box of a large or small array."""
@@ -155,6 +192,25 @@ class Reader:
             raise self._corrupt(f"{name!r}, {box_text(part)}", error) from error
         return nbytes
 
+    def _check_files(self, name: str, box: Box) -> None:
+        """Check that the files that hold a box of a large array belong to it, after its elements were read.
+
+        Raises:
+            CorruptCheckpoint: if the manifest has other checksums for their chunks.
+        """
+        leaf = self.manifest.arrays[name]
+        assert isinstance(leaf.storage, Chunked)
+        if leaf.storage.checksums is None:
+            return
+        for part in cut(box, leaf.storage.file_shape):
+            chunks = chunk_range(leaf.shape, leaf.storage, part)
+            content = chunks.read(self.location, leaf.storage, leaf.dtype.itemsize)
+            if content != chunks.recorded(leaf.storage):
+                raise CorruptCheckpoint(
+                    f"{self.path}: {name!r}, {box_text(part)}: the file {chunks.file} does not belong there. Its "
+                    "checksums are not those in the manifest: it is the file of another shard, array or checkpoint"
+                )
+
     def read_small(self, names: Iterable[str]) -> Iterator[tuple[str, HostArray]]:
         """Read small arrays, in the order in which they become complete.
 
@@ -166,13 +222,13 @@ class Reader:
         arrays: dict[str, HostArray] = {}
         for name, count in missing.items():
             if not count:
-                yield name, np.empty(wanted[name].shape, wanted[name].dtype)
+                yield name, self.empty(name, whole(wanted[name].shape))
         for name, part, content in self._parts(wanted):
             leaf = wanted[name]
             if zlib.crc32(content) != part.crc32:
                 raise CorruptCheckpoint(f"{self.path}: {name!r}, {box_text(part.box)}, does not match its checksum")
             if name not in arrays:
-                arrays[name] = np.empty(leaf.shape, leaf.dtype)
+                arrays[name] = self.empty(name, whole(leaf.shape))
             elements = np.frombuffer(content, stored_dtype(leaf.dtype)).view(leaf.dtype)
             arrays[name][box_index(part.box)] = elements.reshape(box_shape(part.box))
             missing[name] -= 1

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from shardwise import tree_util
 from shardwise.api.creation import devices_by_box, put_box, writable_shards
 from shardwise.api.placement import broadcast_shardings, device_put
@@ -21,7 +19,7 @@ from shardwise.checkpoints.target import Target, default_target, target_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.runtime.array import ArrayImpl, array_signature, join_shards, key_data_sharding
-from shardwise.runtime.box import Box, box_shape, whole
+from shardwise.runtime.box import Box, whole
 from shardwise.runtime.sharding import Sharding
 
 
@@ -172,7 +170,7 @@ def _restore_large(reader: Reader, targets: Mapping[str, Target], memory_limit: 
             if shards is not None:
                 written[name, box], memory = shards
                 return memory
-        return np.empty(box_shape(box), stored.dtype)
+        return reader.empty(name, box)
 
     with run_ahead(partial(allocate, name, box) for name, box in boxes) as memories:
         for name, box, data in reader.read_boxes(boxes, memory_limit, lambda name, box: next(memories)):

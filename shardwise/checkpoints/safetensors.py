@@ -7,21 +7,25 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import ml_dtypes
 import numpy as np
 
 from shardwise.checkpoints.blocks import stored_dtype
 from shardwise.checkpoints.fields import Fields
+from shardwise.checkpoints.host_memory import empty_host_array
 from shardwise.checkpoints.manifest import Shape
 from shardwise.checkpoints.names import check_name, join_keys, split_name
 from shardwise.checkpoints.read import Reader
 from shardwise.checkpoints.save import Save
 from shardwise.checkpoints.sources import save_sources
+from shardwise.checkpoints.untrusted_json import parse_json
 from shardwise.errors import CheckpointError, CorruptCheckpoint
-from shardwise.runtime.box import box_index
+from shardwise.regular_file import NotRegularFileError, open_regular_file
+from shardwise.runtime.box import box_index, box_of, box_shape, whole
 
 _LARGEST_HEADER = 100_000_000  # bytes, as the format says
 _DTYPES = {
@@ -33,6 +37,7 @@ _DTYPES = {
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "C64": np.dtype(np.complex64),
 }
+_LARGEST_RANK = 64  # that numpy has
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
@@ -46,7 +51,8 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, 
         The arrays by name, read-only.
 
     Raises:
-        CorruptCheckpoint: if the file is truncated, or if its header is not valid.
+        CheckpointError: if the file cannot be read.
+        CorruptCheckpoint: if the file is truncated, if its header is not valid, or if arrays overlap or leave holes.
 
     Example:
         >>> jax.checkpoints.save(folder / "a", {"w": jnp.arange(3)}).wait()
@@ -54,33 +60,116 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, 
         >>> list(jax.checkpoints.read_safetensors(folder / "a.safetensors"))
         ['w']
     """
-    file = Path(path)
-    size = file.stat().st_size
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        if size < 8 or length > min(size - 8, _LARGEST_HEADER):
-            raise CorruptCheckpoint(f"{file} is not a safetensors file: its header does not fit")
-        text = opened.read(length)
+    return {
+        entry.name: np.memmap(entry.file, np.uint8, "r", entry.start, (entry.nbytes,))
+        .view(entry.dtype)
+        .reshape(entry.shape)
+        if entry.nbytes
+        else np.empty(entry.shape, entry.dtype)
+        for entry in _read_header(Path(path))
+    }
+
+
+@final
+@dataclass(frozen=True)
+class _Entry:
+    """An array of a safetensors file, whose elements are read when it is indexed.
+
+    Reads are not mapped: a file that shrinks is an error, where a mapping would end the process.
+
+    Attributes:
+        file: the file.
+        name: its name.
+        dtype: its dtype.
+        shape: its shape.
+        start: its first byte in the file.
+    """
+
+    file: Path
+    name: str
+    dtype: np.dtype[Any]
+    shape: Shape
+    start: int
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        box = box_of(index) if index else whole(self.shape)
+        rows = (*box[:1], *whole(self.shape[1:]))  # contiguous
+        elements = empty_host_array(box_shape(rows), self.dtype, f"{self.file}: {self.name!r}")
+        row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
+        content = elements.reshape(-1).view(np.uint8).data
+        position = 0
+        try:
+            with open_regular_file(self.file) as opened:
+                opened.seek(self.start + (box[0][0] * row_bytes if box else 0))
+                while position < len(content) and (count := opened.readinto(content[position:])):
+                    position += count
+        except OSError as error:
+            raise CheckpointError(f"{self.file} cannot be read: {error.strerror or error}") from error
+        if position < len(content):
+            raise CorruptCheckpoint(f"{self.file}: {self.name!r} is truncated: the file shrank while it was read")
+        return elements[(slice(None), *box_index(box[1:]))] if box else elements
+
+
+def _read_header(file: Path) -> list[_Entry]:
+    """Return the arrays of a safetensors file, in the order of its header.
+
+    Raises:
+        CorruptCheckpoint: if the file is not a regular file, is truncated, or if its header is not valid.
+    """
     try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CorruptCheckpoint(f"{file}: the header is not JSON: {error}") from None
+        with open_regular_file(file) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            length = int.from_bytes(opened.read(8), "little")
+            if size < 8 or length > min(size - 8, _LARGEST_HEADER):
+                raise CorruptCheckpoint(f"{file} is not a safetensors file: its header does not fit")
+            text = opened.read(length)
+    except NotRegularFileError as error:
+        raise CorruptCheckpoint(str(error)) from None
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
+    if len(text) < length:
+        raise CorruptCheckpoint(f"{file} is truncated: the header ends after {len(text):,} of {length:,} bytes")
+    parsed = parse_json(text, f"{file}: the header")
     header = Fields(parsed, f"{file}: header")
-    arrays = {}
+    entries = []
     for name in parsed:
         if name == "__metadata__":
+            header.texts(name)
             continue
         fields = Fields(header[name], f"{file}: {name!r}")
         dtype = _DTYPES.get(fields.text("dtype"))
         if dtype is None:
             raise fields.error("dtype", f"is none of {', '.join(_DTYPES)}")
         shape, offsets = tuple(fields.sizes("shape")), fields.sizes("data_offsets")
-        nbytes = math.prod(shape) * dtype.itemsize
-        if len(offsets) != 2 or offsets[1] - offsets[0] != nbytes or offsets[1] > size - 8 - length:
-            raise fields.error("data_offsets", f"do not fit an array of {nbytes:,} bytes in the file")
-        mapped = np.memmap(file, np.uint8, "r", 8 + length + offsets[0], (nbytes,)) if nbytes else np.empty(0, np.uint8)
-        arrays[name] = mapped.view(dtype).reshape(shape)
-    return arrays
+        if len(shape) > _LARGEST_RANK or math.prod(max(1, dim) for dim in shape) * dtype.itemsize >= 1 << 63:
+            raise fields.error("shape", "has too many dims or elements")
+        entry = _Entry(file, name, dtype, shape, 8 + length + offsets[0] if offsets else 0)
+        if len(offsets) != 2 or offsets[1] - offsets[0] != entry.nbytes or offsets[1] > size - 8 - length:
+            raise fields.error("data_offsets", f"do not fit an array of {entry.nbytes:,} bytes in the file")
+        entries.append(entry)
+    _check_layout(file, entries, 8 + length, size)
+    return entries
+
+
+def _check_layout(file: Path, entries: list[_Entry], start: int, size: int) -> None:
+    """Check that the arrays cover all bytes after the header once, as the format requires.
+
+    Raises:
+        CorruptCheckpoint: if two arrays overlap, or if bytes belong to none.
+    """
+    end, before = start, ""
+    for entry in sorted(entries, key=lambda entry: (entry.start, entry.nbytes)):
+        if entry.start < end:
+            raise CorruptCheckpoint(f"{file}: the arrays {before!r} and {entry.name!r} overlap")
+        if entry.start > end:
+            raise CorruptCheckpoint(f"{file}: {entry.start - end:,} bytes before {entry.name!r} belong to no array")
+        end, before = entry.start + entry.nbytes, entry.name
+    if end != size:
+        raise CorruptCheckpoint(f"{file}: {size - end:,} bytes at the end belong to no array")
 
 
 def import_safetensors(
@@ -110,11 +199,11 @@ def import_safetensors(
     """
     leaves: dict[str, tuple[tuple[bool, ...], Any]] = {}
     for file in files:
-        for key, array in read_safetensors(file).items():
-            name = check_name(join_keys([key]))
+        for entry in _read_header(Path(file)):
+            name = check_name(join_keys([entry.name]))
             if name in leaves:
-                raise CheckpointError(f"{file}: the array {key!r} is in another of the files too")
-            leaves[name] = (False,), array
+                raise CheckpointError(f"{file}: the array {entry.name!r} is in another of the files too")
+            leaves[name] = (False,), entry
     return save_sources(path, leaves, metadata or {})
 
 

@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, final
@@ -20,9 +21,10 @@ import numpy as np
 from shardwise.checkpoints.agreement import check_agreement
 from shardwise.checkpoints.blocks import open_blocks, pack_blocks, storage_error_text, zarr_file
 from shardwise.checkpoints.context import write_context
+from shardwise.checkpoints.file_checksums import chunk_range
 from shardwise.checkpoints.location import MANIFEST, Location, location_of
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Leaf, Manifest, check_metadata
-from shardwise.checkpoints.parts import merge_parts, parts_of
+from shardwise.checkpoints.parts import FileChecksums, merge_files, merge_parts, parts_of
 from shardwise.checkpoints.snapshot import Snapshot, take_snapshot
 from shardwise.errors import CheckpointError, PeerFailure
 from shardwise.runtime.box import Box, box_index, cut, relative, whole
@@ -119,15 +121,16 @@ class Save:
         error: Exception | None = None
         try:
             partial.prepare()
-            self._write_arrays(partial, snapshot, group)
+            checksums = self._write_arrays(partial, snapshot, group)
         except Exception as failure:
             error = failure
         try:
-            parts = group.exchange(parts_of(snapshot) if error is None else None)
+            parts = group.exchange(parts_of(snapshot, checksums) if error is None else None)
             group.agree(error)
             if group.index == 0:
                 try:
-                    self._commit(location, partial, merge_parts(snapshot.leaves, parts[1:]), parts, metadata)
+                    leaves = merge_files(merge_parts(snapshot.leaves, parts[1:]), parts)
+                    self._commit(location, partial, leaves, parts, metadata)
                 except Exception as failure:
                     error = failure
             group.agree(error)
@@ -139,31 +142,49 @@ class Save:
             self._after_commit()
         _log.info("saved %s: %s bytes", self.path, f"{self.total_bytes:,}")
 
-    def _write_arrays(self, partial: Location, snapshot: Snapshot, group: Group) -> None:
-        """Write the shards and the pack of this process; process 0 writes the metadata of arrays too."""
-        context = write_context()
-        in_flight: deque[tuple[int, str, Any]] = deque()
-        flying = 0
-        for name, blocks, store, box, data in _writes(partial, snapshot, group, context):
-            while in_flight and flying + data.nbytes > BYTES_IN_FLIGHT:
-                flying -= self._finish(*in_flight.popleft())
-            future = store[box_index(box)].write(data, can_reference_source_data_indefinitely=True)
-            in_flight.append((data.nbytes, f"{name} in {blocks.folder}", future))
-            flying += data.nbytes
-        while in_flight:
-            self._finish(*in_flight.popleft())
+    def _write_arrays(self, partial: Location, snapshot: Snapshot, group: Group) -> FileChecksums:
+        """Write the shards and the pack of this process; process 0 writes the metadata of arrays too.
 
-    def _finish(self, nbytes: int, what: str, future: Any) -> int:
-        """Wait until a block is written, and return its bytes."""
+        Returns:
+            The checksums of the files of large arrays.
+        """
+        context = write_context()
+        in_flight: deque[tuple[_Write, Any]] = deque()
+        flying = 0
+        checksums: dict[str, dict[int, bytes]] = {}
+
+        def finish() -> int:
+            """Wait until the first block in flight is written, and return its bytes."""
+            write, future = in_flight.popleft()
+            self._finish(write, future)
+            if write.leaf is not None:
+                assert isinstance(write.leaf.storage, Chunked)
+                chunks = chunk_range(write.leaf.shape, write.leaf.storage, write.box)
+                written = chunks.read(partial, write.leaf.storage, write.data.itemsize)
+                checksums.setdefault(write.name, {})[chunks.file_index] = written
+            return write.data.nbytes
+
+        for write in _writes(partial, snapshot, group, context):
+            while in_flight and flying + write.data.nbytes > BYTES_IN_FLIGHT:
+                flying -= finish()
+            future = write.store[box_index(write.box)].write(write.data, can_reference_source_data_indefinitely=True)
+            in_flight.append((write, future))
+            flying += write.data.nbytes
+        while in_flight:
+            finish()
+        return checksums
+
+    def _finish(self, write: "_Write", future: Any) -> None:
+        """Wait until a block is written."""
+        nbytes = write.data.nbytes
         try:
             future.result()
         except Exception as error:
             raise CheckpointError(
-                f"{self.path}: {nbytes:,} bytes of {what} could not be written: {storage_error_text(error)}. "
-                "Earlier checkpoints are unchanged."
+                f"{self.path}: {nbytes:,} bytes of {write.name} in {write.folder} could not be written: "
+                f"{storage_error_text(error)}. Earlier checkpoints are unchanged."
             ) from error
         self.written_bytes += nbytes
-        return nbytes
 
     def _commit(
         self,
@@ -181,10 +202,30 @@ class Save:
         location.commit(partial)
 
 
-def _writes(
-    partial: Location, snapshot: Snapshot, group: Group, context: Any
-) -> Iterator[tuple[str, Chunked, Any, Box, np.ndarray[Any, Any]]]:
-    """Return the writes of this process: the name and the blocks of an array, its store, and an index with its data."""
+@final
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """One file to write.
+
+    Attributes:
+        name: the name of the array.
+        folder: its folder.
+        leaf: the array; None if the file is one of a pack.
+        store: the zarr3 array.
+        box: the elements of the array that the file holds.
+        data: these elements.
+    """
+
+    name: str
+    folder: str
+    leaf: ArrayLeaf | None
+    store: Any
+    box: Box
+    data: np.ndarray[Any, Any]
+
+
+def _writes(partial: Location, snapshot: Snapshot, group: Group, context: Any) -> Iterator[_Write]:
+    """Return the files that this process writes."""
     for name, leaf in snapshot.leaves.items():
         if not isinstance(leaf, ArrayLeaf) or not isinstance(leaf.storage, Chunked):
             continue
@@ -194,14 +235,15 @@ def _writes(
             store = open_blocks(partial, leaf.shape, leaf.dtype, leaf.storage, context).result()
             for box, data in shards:
                 for part in cut(box, leaf.storage.file_shape):
-                    yield name, leaf.storage, store, part, data[box_index(relative(part, box))]
+                    block = data[box_index(relative(part, box))]
+                    yield _Write(name, leaf.storage.folder, leaf, store, part, block)
     if snapshot.pack:
         data = np.frombuffer(snapshot.pack, np.uint8)
         blocks = pack_blocks(group.index, len(data))
         partial.write(f"{blocks.folder}/zarr.json", zarr_file(data.shape, data.dtype, blocks))
         store = open_blocks(partial, data.shape, data.dtype, blocks, context).result()
         for part in cut(whole(data.shape), blocks.file_shape):
-            yield "small arrays", blocks, store, part, data[box_index(part)]
+            yield _Write("small arrays", blocks.folder, None, store, part, data[box_index(part)])
 
 
 @final
@@ -240,7 +282,7 @@ _pending = _Pending()
 
 def start_save(
     path: str | os.PathLike[str],
-    take: Callable[[int], Snapshot],
+    take: Callable[[int, int], Snapshot],
     metadata: Mapping[str, Any] | None,
     *,
     processes: Sequence[int] | None = None,
@@ -251,7 +293,8 @@ def start_save(
 
     Args:
         path: where it will be.
-        take: a function from the position of this process in the group to what this process writes.
+        take: a function from the position of this process in the group, and from the largest chunk in bytes, to what
+            this process writes.
         metadata: a JSON object to save beside it.
         processes: the numbers of the processes that save it; by default, all.
         timeout: how many seconds to wait for other processes.
@@ -268,7 +311,7 @@ def start_save(
         try:
             checked_metadata = check_metadata(metadata or {})
             location.check_free()
-            snapshot = take(group.index)
+            snapshot = take(group.index, location.chunk_bytes)
         except Exception as failure:
             error = failure
         group.agree(error)
@@ -319,7 +362,7 @@ def save(
     """
     return start_save(
         path,
-        lambda process: take_snapshot(tree, process),
+        lambda process, chunk_bytes: take_snapshot(tree, process, chunk_bytes),
         metadata,
         processes=processes,
         timeout=timeout,

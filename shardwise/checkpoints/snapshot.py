@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise import tree_util
 from shardwise._jaxlib import start_copy_to_host, to_numpy
-from shardwise.checkpoints.blocks import LARGEST_CHUNK, LARGEST_FILE, stored_dtype
+from shardwise.checkpoints.blocks import LARGEST_FILE, stored_dtype
 from shardwise.checkpoints.manifest import DTYPES, ArrayLeaf, Chunked, Leaf, Part, Shape, ValueLeaf, check_value
 from shardwise.checkpoints.names import leaf_name, position_keys
 from shardwise.compiler.dtypes import is_key
@@ -70,8 +70,8 @@ def named_leaves(tree: Any) -> dict[str, tuple[tuple[bool, ...], Any]]:
     return named
 
 
-def take_snapshot(tree: Any, process: int) -> Snapshot:
-    """Return what process number `process` writes of a pytree.
+def take_snapshot(tree: Any, process: int, chunk_bytes: int) -> Snapshot:
+    """Return what process number `process` writes of a pytree, in chunks of at most `chunk_bytes`.
 
     Raises:
         CheckpointError: if a leaf cannot be saved.
@@ -112,7 +112,7 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
         if is_packed(shape, dtype):
             storage = tuple(add_part(pack, process, box, data) for box, data in own)
         else:
-            storage = blocks_of(number, _shard_shape(words), dtype)
+            storage = blocks_of(number, _shard_shape(words), dtype, chunk_bytes)
             shards[name] = own
         leaves[name] = ArrayLeaf(dtype, shape, impl, not isinstance(leaf, ArrayImpl), text, storage, positions)
     return Snapshot(leaves, shards, pack, checksums)
@@ -123,10 +123,17 @@ def is_packed(shape: Shape, dtype: np.dtype[Any]) -> bool:
     return math.prod(shape) * dtype.itemsize <= LARGEST_PACKED
 
 
-def blocks_of(number: int, shard_shape: Shape, dtype: np.dtype[Any]) -> Chunked:
-    """Return the blocks of an array with shards of this shape. `number` is that of its folder."""
+def blocks_of(number: int, shard_shape: Shape, dtype: np.dtype[Any], chunk_bytes: int) -> Chunked:
+    """Return the blocks of an array with shards of this shape.
+
+    Args:
+        number: the number of its folder.
+        shard_shape: the shape of a shard.
+        dtype: its dtype.
+        chunk_bytes: the largest chunk, in bytes.
+    """
     file_shape = block_shape(shard_shape, dtype.itemsize, LARGEST_FILE)
-    return Chunked(f"arrays/{number}", file_shape, block_shape(file_shape, dtype.itemsize, LARGEST_CHUNK))
+    return Chunked(f"arrays/{number}", file_shape, block_shape(file_shape, dtype.itemsize, chunk_bytes))
 
 
 def _checked(name: str, leaf: Any) -> Any:

@@ -65,10 +65,10 @@ def save_sources(
     """
     if process_count() > 1:
         raise CheckpointError("files are imported by one process")
-    return start_save(path, lambda process: _snapshot(leaves), metadata)
+    return start_save(path, lambda process, chunk_bytes: _snapshot(leaves, chunk_bytes), metadata)
 
 
-def _snapshot(leaves: Mapping[str, tuple[tuple[bool, ...], Any]]) -> Snapshot:
+def _snapshot(leaves: Mapping[str, tuple[tuple[bool, ...], Any]], chunk_bytes: int) -> Snapshot:
     """Return the leaves to write. Arrays in folders of their own stay in their sources; small ones are read."""
     saved: dict[str, Leaf] = {}
     shards: dict[str, Any] = {}
@@ -85,7 +85,7 @@ def _snapshot(leaves: Mapping[str, tuple[tuple[bool, ...], Any]]) -> Snapshot:
         if is_packed(shape, dtype):
             storage = (add_part(pack, 0, box, stored[()]),)
         else:
-            storage = blocks_of(number, shape, dtype)
+            storage = blocks_of(number, shape, dtype, chunk_bytes)
             shards[name] = [(box, stored)]
         saved[name] = ArrayLeaf(dtype, shape, None, True, "host", storage, positions)
     return Snapshot(saved, shards, pack)

@@ -1,5 +1,6 @@
 """Verify a checkpoint: read every byte of it, and compare it with its checksum."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -8,14 +9,19 @@ import numpy as np
 
 from shardwise.checkpoints.blocks import pack_blocks, zarr_file
 from shardwise.checkpoints.compare import listed
-from shardwise.checkpoints.manifest import Chunked
+from shardwise.checkpoints.manifest import ArrayLeaf, Chunked
 from shardwise.checkpoints.read import Reader
 from shardwise.errors import CorruptCheckpoint
 from shardwise.runtime.box import box_size
 
+_log = logging.getLogger("shardwise")
+
 
 def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> int:
     """Read every block of a checkpoint, and compare it with its checksum.
+
+    Older checkpoints do not record which files belong to their large arrays. A warning in the log of `shardwise` says
+    that this is not checked.
 
     Args:
         path: the folder or URL of the checkpoint.
@@ -44,7 +50,19 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
     if problems:
         places = [problem.removeprefix(f"{reader.path}: ") for problem in problems]
         raise CorruptCheckpoint(f"{reader.path} is corrupt in {len(places)} places:{listed(places)}")
+    if unbound := [name for name in reader.large if _is_unbound(reader.manifest.arrays[name])]:
+        _log.warning(
+            "%s: an older version saved it, without the checksums that tell the files of a large array from those of "
+            "other steps and shards. Whether files were swapped is not checked for %s",
+            reader.path,
+            ", ".join(map(repr, unbound[:3])) + (f" and {len(unbound) - 3} more" if len(unbound) > 3 else ""),
+        )
     return total
+
+
+def _is_unbound(leaf: ArrayLeaf) -> bool:
+    """Return whether the manifest does not record which files belong to an array."""
+    return isinstance(leaf.storage, Chunked) and leaf.storage.checksums is None
 
 
 def _small_problems(reader: Reader) -> Iterator[tuple[int, list[str]]]:
@@ -92,5 +110,9 @@ def _metadata_problems(reader: Reader) -> Iterator[str]:
             blocks = pack_blocks(process, nbytes)
             expected[blocks.folder] = zarr_file((nbytes,), np.dtype(np.uint8), blocks)
     for folder, content in expected.items():
-        if reader.location.read(f"{folder}/zarr.json") != content:
+        try:
+            is_same = reader.location.read(f"{folder}/zarr.json", len(content)) == content
+        except CorruptCheckpoint:  # it is larger, or no file
+            is_same = False
+        if not is_same:
             yield f"{folder}/zarr.json is missing, or was changed"

@@ -97,7 +97,7 @@ class BatchIterator:
             )
         else:
             self._reader = StreamReader(source, placement, batch_size, epochs, per_process)
-        self._steps, self._prefetch = steps, prefetch
+        self._steps, self._prefetch, self._source_name = steps, prefetch, type(source).__qualname__
         self._delivered, self._source_state = 0, None
         self._batches: Batches | Prefetcher | None = None
         self._error: Exception | None = None  # of the last batch: it is raised again
@@ -129,7 +129,7 @@ class BatchIterator:
             raise StopIteration
         if self._batches is None:
             generator = self._reader.batches(self._delivered, self._source_state)
-            self._batches = Prefetcher(generator, self._prefetch) if self._prefetch else generator
+            self._batches = Prefetcher(generator, self._prefetch, self._source_name) if self._prefetch else generator
         try:
             batch, self._source_state = next(self._batches)
             self._compare_processes(self._source_state)
@@ -227,7 +227,11 @@ class BatchIterator:
         self._is_ended = False
 
     def close(self) -> None:
-        """End the background thread. Iteration starts it again."""
+        """End the background thread. Iteration starts it again.
+
+        It returns in a few seconds even if the source blocks. A RuntimeWarning then names the source and the line that
+        it executes; the thread ends when the source returns, and does not keep the program from ending.
+        """
         batches, self._batches = self._batches, None
         if batches is not None:
             batches.close()

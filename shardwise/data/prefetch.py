@@ -1,12 +1,14 @@
 """Prefetcher: an iterator that a background thread reads ahead, a bounded number of items."""
 
+import sys
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Generator
 from typing import Any, final
 
-_SECONDS_AT_EXIT = 5.0  # how long the end of the program waits for a source that does not return
+_SECONDS_TO_CLOSE = 5.0  # how long to wait for a source that does not return
 
 
 @final
@@ -74,11 +76,29 @@ def _fill(items: Generator[Any, None, None], buffer: _Buffer) -> None:
         buffer.complete(None)
 
 
-def _stop(buffer: _Buffer, thread: threading.Thread) -> None:
-    """End the thread: when its owner is collected, and when the program ends."""
+def _stop(buffer: _Buffer, thread: threading.Thread, source: str) -> None:
+    """End the thread, and wait for it a bounded time. It is a daemon, so it does not keep the interpreter from exiting.
+
+    This is called by `close`, when the owner of the thread is collected, and when the program ends.
+    """
     buffer.close()
-    if thread is not threading.current_thread():
-        thread.join(_SECONDS_AT_EXIT)
+    if thread is threading.current_thread():
+        return
+    thread.join(_SECONDS_TO_CLOSE)
+    if thread.is_alive():
+        warnings.warn(
+            f"the source {source} does not return: its thread still runs {_position(thread)}, {_SECONDS_TO_CLOSE:g} "
+            "seconds after the iterator was closed. The thread is abandoned, and ends when the source returns; the "
+            "source may not be usable before. Give its reads a timeout",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _position(thread: threading.Thread) -> str:
+    """Return the line of Python that a thread executes."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "" if frame is None else f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})"
 
 
 @final
@@ -86,21 +106,26 @@ class Prefetcher:
     """Read a generator in a background thread, at most `size` items ahead of the consumer.
 
     An exception of the generator is raised by `__next__`, after the items before it, with the traceback of the thread.
+
+    Args:
+        items: the generator.
+        size: how many items to read ahead.
+        source: the name of what the generator reads, for warnings.
     """
 
-    def __init__(self, items: Generator[Any, None, None], size: int):
+    def __init__(self, items: Generator[Any, None, None], size: int, source: str):
         self._buffer = _Buffer(size)
-        self._thread = threading.Thread(
-            target=_fill, args=(items, self._buffer), name="shardwise-prefetch", daemon=True
-        )
+        thread = threading.Thread(target=_fill, args=(items, self._buffer), name="shardwise-prefetch", daemon=True)
         # The thread does not refer to this object, which can therefore be collected, and ends the thread then.
-        weakref.finalize(self, _stop, self._buffer, self._thread)
-        self._thread.start()
+        self._finalizer = weakref.finalize(self, _stop, self._buffer, thread, source)
+        thread.start()
 
     def __next__(self) -> Any:
         return self._buffer.get()
 
     def close(self) -> None:
-        """End the thread, and wait for it: the source is not used any more when this returns."""
-        self._buffer.close()
-        self._thread.join()
+        """End the thread, and wait for it: the source is not used any more when this returns.
+
+        If the source does not return in a few seconds, a RuntimeWarning names it and the line that it executes.
+        """
+        self._finalizer()  # once: the end of the program does not wait again

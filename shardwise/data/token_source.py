@@ -1,4 +1,4 @@
-"""TokenSource: sequences of tokens in memory-mapped files.
+"""TokenSource: sequences of tokens in files.
 
 The format is one file, or several, of tokens without a header in a given integer dtype and little-endian order, as
 `array.tofile` writes them; or files `.npy` of one-dimensional integer arrays, as `numpy.save` writes them.
@@ -13,6 +13,7 @@ import numpy as np
 
 from shardwise.data.array_source import fingerprint, probe_indices
 from shardwise.data.packing import check_length, segments_of
+from shardwise.data.token_file import TokenFile
 from shardwise.errors import DataError
 
 NumpyArray = np.ndarray[Any, Any]
@@ -20,7 +21,7 @@ NumpyArray = np.ndarray[Any, Any]
 
 @final
 class TokenSource:
-    """Samples by index that are consecutive sequences of tokens in memory-mapped files.
+    """Samples by index that are consecutive sequences of tokens in files.
 
     Sample `i` of a file has the tokens from `i * length` on as `tokens`, and the tokens that follow each of them as
     `targets`, both int32 arrays of size `length`. The tokens at the end of a file that do not fill a sequence are left
@@ -43,7 +44,7 @@ class TokenSource:
 
     Raises:
         DataError: if a file does not exist, does not hold tokens of `dtype`, or is too short for one sequence. Also
-            when a sample is read that has a token outside of the vocabulary.
+            when a sample is read that has a token outside of the vocabulary, or if a file has shrunk.
 
     Example:
         >>> np.arange(100, 110, dtype=np.uint16).tofile(folder / "tokens.bin")
@@ -66,7 +67,7 @@ class TokenSource:
         if not listed:
             raise DataError("TokenSource: there is no file")
         self._paths = [Path(path) for path in listed]
-        self._files = [_open(path, None if dtype is None else np.dtype(dtype)) for path in self._paths]
+        self._files = [TokenFile(path, None if dtype is None else np.dtype(dtype)) for path in self._paths]
         self._length, self._separator, self._vocabulary = length, separator, vocabulary
         counts = [max(0, len(file) - 1) // length for file in self._files]
         for path, file, rows in zip(self._paths, self._files, counts, strict=True):
@@ -102,7 +103,7 @@ class TokenSource:
             raise IndexError(f"sample {index} of {len(self)}")
         number = int(np.searchsorted(self._starts, index, side="right")) - 1
         start = (index - int(self._starts[number])) * self._length
-        row = np.asarray(self._files[number][start : start + self._length + 1])
+        row = self._files[number].read(start, self._length + 1)
         low, high = int(row.min()), int(row.max())
         limit = np.iinfo(np.int32).max + 1 if self._vocabulary is None else self._vocabulary
         if low < 0 or high >= limit:
@@ -111,35 +112,3 @@ class TokenSource:
                 f"{start + self._length}, outside of the vocabulary of {limit}: is {row.dtype} the dtype of the file?"
             )
         return row.astype(np.int32)
-
-
-def _open(path: Path, dtype: np.dtype[Any] | None) -> NumpyArray:
-    """Return the tokens of a file as a memory-mapped array."""
-    if not path.is_file():
-        raise DataError(f"TokenSource: there is no file {path}")
-    if path.suffix == ".npy":
-        try:
-            tokens: NumpyArray = np.load(path, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
-            raise DataError(f"{path} is not a .npy file of tokens: {error}") from error
-        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-            raise DataError(
-                f"{path} is an array of shape {tokens.shape} and dtype {tokens.dtype}; tokens are a one-dimensional "
-                "array of integers"
-            )
-        if dtype is not None and dtype != tokens.dtype:
-            raise DataError(f"{path} has tokens of dtype {tokens.dtype}, not {dtype}: pass that dtype, or none")
-        return tokens
-    if dtype is None:
-        raise DataError(f"TokenSource: {path} has no header: pass the dtype of its tokens, such as np.uint16")
-    if dtype.kind not in "iu":
-        raise DataError(f"TokenSource: tokens are integers, not {dtype}")
-    size = path.stat().st_size
-    if size % dtype.itemsize:
-        raise DataError(
-            f"{path} has {size} bytes, which is not a multiple of the {dtype.itemsize} bytes of a token of dtype "
-            f"{dtype}: it has another dtype, or it is truncated"
-        )
-    if not size:
-        raise DataError(f"{path} is empty")
-    return np.memmap(path, dtype.newbyteorder("<"), "r")

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 
+_SMALLEST_SHARE = 64  # of its limit, a block has at least the 64th part
+
 Span = tuple[int, int]
 Box = tuple[Span, ...]
 
@@ -56,7 +58,8 @@ def cut(box: Box, sizes: Sequence[int]) -> Iterator[Box]:
 def block_shape(shape: Sequence[int], itemsize: int, limit: int) -> tuple[int, ...]:
     """Return the shape of equal blocks of an array, of at most `limit` bytes each where its sizes have divisors.
 
-    The leading dims are cut first, so that a block is contiguous.
+    The leading dims are cut first, so that a block is contiguous. A size without a divisor near the limit, such as a
+    prime, is not cut: its blocks would be tiny, and their number enormous.
     """
     block = [max(1, size) for size in shape]
     for dim in range(len(block)):
@@ -64,7 +67,9 @@ def block_shape(shape: Sequence[int], itemsize: int, limit: int) -> tuple[int, .
         if rest * block[dim] <= limit:
             break
         wanted = max(1, limit // rest)
-        block[dim] = max(divisor for divisor in _divisors(block[dim]) if divisor <= wanted)
+        divisor = max(divisor for divisor in _divisors(block[dim]) if divisor <= wanted)
+        if divisor * _SMALLEST_SHARE >= wanted:
+            block[dim] = divisor
     return tuple(block)
 
 

@@ -27,9 +27,11 @@ from shardwise._jaxlib import (
 )
 from shardwise.compiler.lower.hlo import without_locations
 from shardwise.config import config
+from shardwise.regular_file import read_regular_file
 
 _MAGIC = b"shardwise executable 1\n"
 _SUFFIX = ".executable"
+_LARGEST_ENTRY = 1 << 32  # bytes
 _log = logging.getLogger("shardwise")
 
 
@@ -99,8 +101,11 @@ def _folder(name: str) -> Path | None:
 def _read(path: Path, text: str, devices: Sequence[Any], options: CompilerOptions) -> Any:
     """Return the executable in a file, or None if the file is missing or cannot be used."""
     try:
-        contents = path.read_bytes()
-    except OSError:
+        contents = read_regular_file(path, _LARGEST_ENTRY)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        _log.warning("the compilation cache has an entry that cannot be read and is compiled again: %s", error)
         return None
     head, blob = contents[: len(_MAGIC) + 32], contents[len(_MAGIC) + 32 :]
     if head != _MAGIC + hashlib.sha256(blob).digest():

@@ -94,6 +94,16 @@ def test_a_changed_or_deleted_object_is_an_error(store, mesh):
 
 
 @pytest.mark.parametrize("store", ["s3", "gs"], indirect=True)
+def test_an_object_of_another_shard_is_an_error(store, mesh):
+    checkpoints.save(f"{store.url}/run/one", tree(mesh)).wait()
+    first, second = sorted(key for key in store if "/arrays/" in key and not key.endswith("zarr.json"))[:2]
+    store[first], store[second] = store[second], store[first]
+    for read in (checkpoints.restore, checkpoints.verify):
+        with pytest.raises(CorruptCheckpoint, match=r"'w', .*the file arrays/\d/c/0/0 does not belong there"):
+            read(f"{store.url}/run/one")
+
+
+@pytest.mark.parametrize("store", ["s3", "gs"], indirect=True)
 def test_a_manager_keeps_steps(store, mesh):
     with checkpoints.Manager(f"{store.url}/run", every_steps=1, keep_last=2, save_on_sigterm=False) as manager:
         for step in range(1, 5):

@@ -11,6 +11,7 @@ import pytest
 
 import shardwise as sw
 from shardwise import P, data
+from shardwise.data import prefetch as prefetch_module
 
 
 @pytest.fixture
@@ -107,6 +108,81 @@ def test_iterators_of_the_source_are_closed(rows):
     batches.close()
     gc.collect()
     assert events == ["closed"] and threads() == []
+
+
+class Blocked:
+    """Samples by index, of which one does not return before an event."""
+
+    def __init__(self, at):
+        self.at, self.entered, self.released = at, threading.Event(), threading.Event()
+
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        if index == self.at:
+            self.entered.set()
+            self.released.wait(120)
+        return np.int32(index)
+
+
+@pytest.mark.parametrize("call", ["close", "restore", "exit", "collect"])
+def test_a_source_that_blocks_does_not_block_the_end(rows, monkeypatch, call):
+    monkeypatch.setattr(prefetch_module, "_SECONDS_TO_CLOSE", 0.1)
+    source = Blocked(9)
+    batches = data.BatchIterator(source, rows, batch_size=4)
+    next(batches)
+    assert source.entered.wait(60)
+    (thread,) = threads()
+    with pytest.warns(
+        RuntimeWarning, match=r"the source Blocked does not return: .* runs \w+.* \(.*threading.py:\d+\)"
+    ):
+        if call == "close":
+            batches.close()
+        elif call == "restore":
+            batches.restore(batches.state())
+        elif call == "exit":
+            batches.__exit__(None, None, None)
+        else:
+            del batches
+            gc.collect()
+    source.released.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    if call in ("close", "restore"):  # which starts a new thread
+        assert np.asarray(next(batches)).tolist() == [4, 5, 6, 7]
+        batches.close()
+
+
+BLOCKED_PROGRAM = """
+import threading
+import numpy as np
+import shardwise as sw
+from shardwise import P, data
+from shardwise.data import prefetch
+prefetch._SECONDS_TO_CLOSE = 0.2
+
+class Source:
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        if index > 3:
+            threading.Event().wait()
+        return np.int32(index)
+
+rows = sw.NamedSharding(sw.make_mesh((4,), ("data",)), P("data"))
+batches = data.BatchIterator(Source(), rows, batch_size=4)
+print(next(batches))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("close", ["batches.close()", ""], ids=["closed", "open"])
+def test_a_program_ends_while_the_source_blocks(close):
+    command = [sys.executable, "-c", BLOCKED_PROGRAM + close]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (run.returncode, run.stdout) == (0, "[0 1 2 3]\n"), run.stderr
+    assert run.stderr.count("the source Source does not return") == 1
 
 
 PROGRAM = """

@@ -20,6 +20,9 @@ from typing import Any
 
 from shardwise.compiler.plan.chip import Chip, Link
 from shardwise.errors import HardwareError
+from shardwise.regular_file import read_regular_file
+
+_LARGEST_TABLE = 1 << 24  # bytes
 
 PLATFORMS = ("cpu", "gpu", "tpu")
 _FIELDS = {field.name: field for field in fields(Chip) if field.name != "name"}
@@ -39,19 +42,27 @@ def read_chips(path: str | Path, known: Mapping[str, Chip]) -> dict[str, Chip]:
     Raises:
         HardwareError: if the file cannot be read or is no TOML, or if a field is unknown, missing or not valid.
     """
+    return parse_chips(_read_table(path), str(path), known)
+
+
+def _read_table(path: str | Path) -> str:
+    """Return the text of a table.
+
+    Raises:
+        HardwareError: if it cannot be read.
+    """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_regular_file(path, _LARGEST_TABLE).decode()
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise HardwareError(f"the table of chips {str(path)!r} cannot be read: {reason}") from error
-    return parse_chips(text, str(path), known)
 
 
 def parse_chips(text: str, path: str, known: Mapping[str, Chip]) -> dict[str, Chip]:
     """Return the chips of the text of a table. `path` is for messages."""
     try:
         entries = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise HardwareError(f"the table of chips {path!r} is not valid TOML: {error}") from error
     chips: dict[str, Chip] = {}
     for name, entry in entries.items():
@@ -84,7 +95,7 @@ def check_table(path: str | Path, known: Mapping[str, Chip]) -> None:
     """
     path = Path(path)
     if path.exists():
-        parse_chips(path.read_text(encoding="utf-8"), str(path), known)
+        parse_chips(_read_table(path), str(path), known)
     existing = next(place for place in (path, *path.absolute().parents) if place.exists())
     if existing != path and not existing.is_dir():
         raise NotADirectoryError(f"the table {str(path)!r} cannot be created: {str(existing)!r} is not a folder")
@@ -106,7 +117,7 @@ def write_chip(path: str | Path, chip: Chip, known: Mapping[str, Chip], comment:
         OSError: if the file cannot be written.
     """
     path = Path(path)
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    before = _read_table(path) if path.exists() else ""
     parse_chips(before, str(path), known)
     text = _with_entry(before, chip.name, format_chip(chip, comment))
     parse_chips(text, str(path), known)

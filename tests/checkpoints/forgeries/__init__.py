@@ -1,0 +1,1 @@
+"""A campaign of damaged and forged files, over all formats that Shardwise reads."""
