@@ -65,7 +65,9 @@ class Manager:
         metric: the name of the metric that says which step is best.
         is_larger_better: whether larger values of the metric are better.
         save_on_sigterm: whether a SIGTERM to any process makes all of them save the step that they have reached;
-            afterwards `stopping` is true.
+            afterwards `stopping` is true. A handler of SIGTERM that the program installed before is called too, in a
+            program of one process; what it raises is raised by `close`. With several processes, XLA handles the signal
+            until all managers are closed.
         processes: the numbers of the processes that use this manager, if these are not all: for example those that
             survived the death of another. `save_on_sigterm` must then be False.
         timeout: how many seconds to wait for a process that neither answers nor reads nor writes; by default, the
@@ -198,7 +200,7 @@ class Manager:
         if self._read_only:
             raise CheckpointError(f"{self._location} is open with read_only=True: open a Manager without it to save")
         step = checked_step(step)
-        is_last = self._preemption is not None and self._preemption.reached(step)
+        is_last = self._preemption is not None and self._preemption.has_reached_last_step()
         if not (is_last or force or self._is_due(step)):
             return None
         self.wait()
@@ -331,14 +333,20 @@ class Manager:
             warnings.warn(failure, stacklevel=2)
 
     def close(self) -> None:
-        """Wait until the last save is committed, and handle SIGTERM as before.
+        """Wait until the last save is committed. After the last manager is closed, SIGTERM is handled as before.
+
+        A SIGTERM that came after the last call of `save` takes effect then: by default, it ends the process.
 
         Raises:
             CheckpointError: if it could not be written.
+            BaseException: what the program's own handler of SIGTERM raised while the manager was open.
         """
-        if self._preemption is not None:
-            self._preemption.uninstall()
-        self.wait()
+        try:
+            self.wait()
+        finally:
+            if self._preemption is not None:
+                notifier, self._preemption = self._preemption, None
+                notifier.uninstall()
 
     def _step_location(self, step: int) -> Location:
         return self._location.child(step_name(step))

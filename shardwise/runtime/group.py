@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, final
@@ -14,6 +15,7 @@ from shardwise.runtime.cluster import cluster
 
 _POLL_MILLISECONDS = 500
 _SIGNS = 4  # signs of work in the time that other processes wait without one
+_counts: Counter[tuple[str, str]] = Counter()  # how many groups of a name and of processes there were
 _LONGEST_WORK = 3600.0  # seconds without progress after which a process that works counts as stuck
 
 
@@ -22,7 +24,7 @@ class Group:
     """Processes of the program that make the same calls, in the same order.
 
     Args:
-        name: what the group does, the same in all processes: it is part of the keys under which messages are exchanged.
+        name: what the group does, the same in all processes. Groups of the same name are told apart by their order.
         timeout: how many seconds to wait for a process that gives no sign of work; by default, the peer timeout of
             `distributed.initialize`.
         processes: the numbers of the processes; by default, all.
@@ -44,6 +46,8 @@ class Group:
         self.count, self.index = len(self.processes), self.processes.index(process_index())
         self.name = name
         self._members = ",".join(map(str, self.processes))
+        _counts[name, self._members] += 1
+        self._keys = f"checkpoint/{name}/{self._members}/{_counts[name, self._members]}"
         self._timeout = cluster.timeouts.peer if timeout is None else timeout
         self._number = 0
         self._last_progress = 0.0
@@ -57,7 +61,7 @@ class Group:
         if self.count == 1:
             return [message]
         self._number += 1
-        prefix = f"checkpoint/{self.name}/{self._members}/{self._number}"
+        prefix = f"{self._keys}/{self._number}"
         cluster.store.key_value_set(f"{prefix}/{self.index}", json.dumps(message))
         return [json.loads(self._wait_for(f"{prefix}/{index}", self.processes[index])) for index in range(self.count)]
 

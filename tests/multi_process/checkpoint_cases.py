@@ -225,7 +225,15 @@ def case_arrays_are_serialized_together():
 
 
 def case_all_processes_save_the_same_step_on_sigterm():
-    manager = checkpoints.Manager(FOLDER / "run")
+    """Two managers with different steps, one of which saves every third time; others were closed before."""
+    received = []
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    for _ in range(2):
+        with checkpoints.Manager(FOLDER / "run"), checkpoints.Manager(FOLDER / "other"):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert received == [signal.SIGTERM]  # no manager is open
+    managers = [checkpoints.Manager(FOLDER / name) for name in ("run", "other")]
     mesh = sw.make_mesh((sw.device_count(),), ("x",))
     x = sw.make_array_from_callback((8,), NamedSharding(mesh, P("x")), lambda index: np.zeros(8, np.float32)[index])
     step_function = sw.jit(lambda x: x + x.sum() + 1)
@@ -234,8 +242,13 @@ def case_all_processes_save_the_same_step_on_sigterm():
             os.kill(os.getpid(), signal.SIGTERM)
         x = step_function(x)
         time.sleep(0.05)  # the notice needs some time to reach the others
-        manager.save(step, {"x": x})
-        if manager.stopping:
+        managers[0].save(step, {"x": x})
+        if step % 3 == 0:
+            managers[1].save(1000 + step, {"x": x})
+        if all(manager.stopping for manager in managers):
             break
-    manager.close()
-    return [step, manager.steps()]
+    for manager in managers:
+        manager.close()
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.signal(signal.SIGTERM, previous)
+    return [step, *(manager.steps() for manager in managers), len(received)]
