@@ -154,20 +154,25 @@ class Manager:
         self._group.gather(prepare)
 
     def steps(self) -> list[int]:
-        """Return the saved steps, in ascending order.
+        """Return the saved steps that this process sees, in ascending order.
 
         Returns:
-            The steps of the checkpoints that are committed.
+            The steps of the checkpoints that are committed, except those that were set aside.
         """
         return list_steps(self._location)
 
     def latest(self) -> int | None:
-        """Return the latest saved step.
+        """Return the latest saved step. Every process calls it, as it calls `save` and `restore`.
 
         Returns:
-            The step, or None if there is none.
+            The latest step that a process sees, the same in all processes; None if there is none.
+
+        Raises:
+            CheckpointError: if a process cannot list the folder.
+            PeerFailure: if another process fails, or does not call it within the timeout.
         """
-        return max(self.steps(), default=None)
+        listings = self._group.gather(self.steps)
+        return max((step for listing in listings for step in listing), default=None)
 
     def save(
         self,

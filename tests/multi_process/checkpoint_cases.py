@@ -164,10 +164,10 @@ def case_processes_with_different_listings_restore_the_same_step():
     for stale in (["step-1"], [], ["step-1", "step-2", "step-3", "step-9"]):
         listing = children if sw.process_index() == 0 else lambda self, stale=stale: stale
         with patched(Folder, "children", listing):
-            restored = manager.restore(step_tree(0))
+            latest, restored = manager.latest(), manager.restore(step_tree(0))
         shards = [np.asarray(shard.data) for shard in restored.tree["x"].addressable_shards]
         values = sorted({float(value) for shard in shards for value in np.unique(shard)})
-        results.append([restored.step, values, restored.tree["y"].tolist()])
+        results.append([latest, restored.step, values, restored.tree["y"].tolist()])
     return results
 
 

@@ -46,7 +46,7 @@ def test_checkpoints_of_several_processes(results, tmp_path):
     assert first[0] == "CheckpointMismatch" and "y: missing" in first[1]
     assert second[0] == "CheckpointError" and "process 0 failed: CheckpointMismatch" in second[1]
 
-    expected = [[3, [3.0], [3, 3, 3]]] * 3
+    expected = [[latest, 3, [3.0], [3, 3, 3]] for latest in (3, 3, 9)]
     assert all(each == expected for each in results["processes_with_different_listings_restore_the_same_step"])
 
     errors = results["processes_that_see_different_checkpoints_all_raise_the_same_error"]

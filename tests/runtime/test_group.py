@@ -65,7 +65,9 @@ def cluster(monkeypatch):
 
 def test_a_process_that_does_not_come_is_named_after_the_peer_timeout(cluster):
     group = Group("save of /run/step-3")
-    with pytest.raises(PeerFailure, match=r"process 1 failed: it did not reach save of /run/step-3 within 0.05 s") as error:
+    with pytest.raises(
+        PeerFailure, match=r"process 1 failed: it did not reach save of /run/step-3 within 0.05 s"
+    ) as error:
         group.exchange(1)
     assert error.value.rank == 1 and "all processes are alive" in error.value.reason
     assert cluster.member.reasons == [("0,1", "waited 0.05 s for process 1 in save of /run/step-3")]
