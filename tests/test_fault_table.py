@@ -147,7 +147,13 @@ TABLE = {
     25: ("wrong meshes and specs", ["multi_process/test_errors.py::test_every_process_raises_the_same_error"]),
     26: ("SIGKILL during a save", ["checkpoints/test_faults.py::test_a_killed_save_leaves_only_committed_steps"]),
     28: ("a full disk", ["checkpoints/test_faults.py::test_a_full_disk_is_an_error_that_names_path_and_bytes"]),
-    29: ("a read-only folder", ["checkpoints/test_faults.py::test_a_read_only_folder_is_an_error_before_training"]),
+    29: (
+        "a read-only folder",
+        [
+            "checkpoints/test_faults.py::test_a_read_only_folder_is_an_error_before_training",
+            "checkpoints/test_faults.py::test_a_read_only_manager_reads_a_read_only_folder",
+        ],
+    ),
     30: ("a flipped bit", [f"{CORRUPTION}::test_every_flipped_bit_is_an_error"]),
     31: ("a file that is cut or missing", [f"{CORRUPTION}::test_a_file_that_is_cut_or_missing_is_an_error"]),
     32: (

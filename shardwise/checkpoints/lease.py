@@ -25,6 +25,7 @@ _FILE_AGE = (
     600.0  # seconds without renewal after which the lease of a file system has ended, by the clock of its server
 )
 _OBJECT_AGE = 3600.0  # by the clocks of two machines, which differ by less than 15 minutes: S3 requires that
+_ATTEMPTS = 10  # to create a lease
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger("shardwise")
@@ -102,17 +103,35 @@ class FileLease(Lease):
         return str(self.path)
 
     def _take(self) -> None:
+        for _ in range(_ATTEMPTS):
+            try:
+                self._create()
+                return
+            except FileNotFoundError as error:  # another manager has just deleted the new file
+                failure: OSError = error
+            except OSError as error:
+                failure = error
+                break
+        raise CheckpointError(
+            f"{self.path} cannot be created: {failure.strerror}. Choose a folder that this user may write to."
+        ) from failure
+
+    def _create(self) -> None:
+        """Create the file, which appears with its lock and its content."""
+        new = self.path.with_name(f"{self.path.name}.new")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             with suppress(OSError):  # some file systems have no locks
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(self._descriptor, _machine())  # after the lock: a lease without content ends by its age only
-        except OSError as error:
-            self._release()
-            raise CheckpointError(
-                f"{self.path} cannot be created: {error.strerror}. Choose a folder that this user may write to."
-            ) from error
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(descriptor, _machine())
+            os.fsync(descriptor)
+            os.rename(new, self.path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
 
     def _renew(self) -> None:
         os.utime(self._descriptor)
@@ -121,11 +140,9 @@ class FileLease(Lease):
         return os.fstat(self._descriptor).st_nlink > 0 and self.path.exists()
 
     def _release(self) -> None:
-        if self._descriptor >= 0:
-            with suppress(OSError):
-                self.path.unlink()
-            os.close(self._descriptor)
-            self._descriptor = -1
+        with suppress(OSError):
+            self.path.unlink()
+        os.close(self._descriptor)
 
 
 def has_file_lease_ended(path: Path, now: float) -> bool:

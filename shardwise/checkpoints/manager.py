@@ -66,8 +66,8 @@ class Manager:
         is_larger_better: whether larger values of the metric are better.
         save_on_sigterm: whether a SIGTERM to any process makes all of them save the step that they have reached;
             afterwards `stopping` is true. A handler of SIGTERM that the program installed before is called too, in a
-            program of one process; what it raises is raised by `close`. With several processes, XLA handles the signal
-            until all managers are closed.
+            program of one process; `close` raises its exceptions. With several processes, XLA handles the signal until
+            all managers are closed.
         processes: the numbers of the processes that use this manager, if these are not all: for example those that
             survived the death of another. `save_on_sigterm` must then be False.
         timeout: how many seconds to wait for a process that neither answers nor reads nor writes; by default, the
@@ -344,7 +344,7 @@ class Manager:
 
         Raises:
             CheckpointError: if it could not be written.
-            BaseException: what the program's own handler of SIGTERM raised while the manager was open.
+            BaseException: the exception of the program's own handler of SIGTERM, if it raised one.
         """
         try:
             self.wait()

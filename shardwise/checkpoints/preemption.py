@@ -31,7 +31,7 @@ class Preemption:
         A SIGTERM that came too late for a step to be saved has its effect now: it ends the process by default.
 
         Raises:
-            BaseException: what the program's own handler raised meanwhile.
+            BaseException: the exception of the program's own handler, if it raised one.
         """
         if self._uses_xla:
             preemption.unwatch()
@@ -52,8 +52,8 @@ class Preemption:
 class _SharedHandler:
     """The handler of SIGTERM while objects notice it, in any number, which come and go in any order.
 
-    The program's handler is called too. What it raises waits until the last object is removed, so that the step is
-    saved before.
+    The program's handler is called too. Its exceptions are raised after the last object is removed, so that the step
+    is saved before.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class _SharedHandler:
         return bool(self._preemptions)
 
     def keep(self, raised: BaseException) -> None:
-        """Keep what the program's handler raised until the last object is removed."""
+        """Keep an exception of the program's handler until the last object is removed."""
         self._raised = raised
 
 

@@ -61,8 +61,8 @@ def restore(
         The restored pytree.
 
     Raises:
-        CheckpointError: if there is no checkpoint at `path`, or if it cannot be read.
-        CheckpointNotFound: if it was deleted or replaced while it was read.
+        CheckpointError: if it cannot be read.
+        CheckpointNotFound: if there is no checkpoint at `path`, or if it was deleted or replaced while it was read.
         CorruptCheckpoint: if it was changed after it was written; the message names the array.
         CheckpointMismatch: if it differs from `like`, or if arrays with 64-bit dtypes shall be on devices while these
             dtypes are disabled; the message lists all such leaves.
@@ -128,7 +128,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         The manifest: `leaves` by name, `metadata`, `versions` and `created`.
 
     Raises:
-        CheckpointError: if there is no checkpoint at `path`.
+        CheckpointNotFound: if there is no checkpoint at `path`.
         CorruptCheckpoint: if its manifest is not valid.
 
     Example:

@@ -14,9 +14,9 @@ from shardwise.runtime.client import process_count, process_index
 from shardwise.runtime.cluster import cluster
 
 _POLL_MILLISECONDS = 500
-_SIGNS = 4  # signs of work in the time that other processes wait without one
+_HEARTBEATS = 4  # in the time that other processes wait without one
 _counts: Counter[tuple[str, str]] = Counter()  # how many groups of a name and of processes there were
-_LONGEST_WORK = 3600.0  # seconds without progress after which a process that works counts as stuck
+_LONGEST_WORK = 3600.0  # seconds without progress after which a process that works sends no more heartbeats
 
 
 @final
@@ -25,8 +25,8 @@ class Group:
 
     Args:
         name: what the group does, the same in all processes. Groups of the same name are told apart by their order.
-        timeout: how many seconds to wait for a process that gives no sign of work; by default, the peer timeout of
-            `distributed.initialize`.
+        timeout: how many seconds to wait for a process that sends no heartbeat of `working`; by default, the peer
+            timeout of `distributed.initialize`.
         processes: the numbers of the processes; by default, all.
 
     Attributes:
@@ -67,7 +67,7 @@ class Group:
 
     def _wait_for(self, key: str, process: int) -> str:
         """Return the message of a process, or raise the failure of one of the group."""
-        work = _last_sign_of_work(process)
+        heartbeat = _last_heartbeat(process)
         deadline = time.monotonic() + self._timeout
         while True:
             if cluster.member is not None and (failure := cluster.member.error(self.name, self.processes)) is not None:
@@ -77,9 +77,9 @@ class Group:
             except RuntimeFailure as error:
                 if time.monotonic() <= deadline:
                     continue
-                if (sign := _last_sign_of_work(process)) == work:
+                if (latest := _last_heartbeat(process)) == heartbeat:
                     raise self._failure(process) from error
-                work, deadline = sign, time.monotonic() + self._timeout
+                heartbeat, deadline = latest, time.monotonic() + self._timeout
 
     def _failure(self, process: int) -> PeerFailure:
         """Return the failure that makes this process wait for another one in vain."""
@@ -97,16 +97,18 @@ class Group:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Return a context to read, write or delete files in: meanwhile, other processes wait beyond the timeout.
+        """Send heartbeats inside a `with` block that reads, writes or deletes files: others wait beyond the timeout.
 
-        A process that is stopped gives no signs of work; one whose storage hangs ends to give them.
+        A process that is stopped sends none, nor does one without progress for an hour, because its storage hangs.
         """
         if self.count == 1:
             yield
             return
         stop = threading.Event()
         self.report_progress()
-        thread = threading.Thread(target=self._give_signs, args=(stop,), name=f"signs of {self.name}", daemon=True)
+        thread = threading.Thread(
+            target=self._send_heartbeats, args=(stop,), name=f"heartbeat of {self.name}", daemon=True
+        )
         thread.start()
         try:
             yield
@@ -118,11 +120,11 @@ class Group:
         """Note that the work of this process advances."""
         self._last_progress = time.monotonic()
 
-    def _give_signs(self, stop: threading.Event) -> None:
+    def _send_heartbeats(self, stop: threading.Event) -> None:
         with suppress(RuntimeFailure):  # without the store, the processes fail anyway
-            while time.monotonic() - self._last_progress < _LONGEST_WORK:
-                cluster.store.key_value_set(_work_key(process_index()), str(time.monotonic_ns()), allow_overwrite=True)
-                if stop.wait(self._timeout / _SIGNS):
+            while (store := cluster.store) and time.monotonic() - self._last_progress < _LONGEST_WORK:
+                store.key_value_set(_heartbeat_key(process_index()), str(time.monotonic_ns()), allow_overwrite=True)
+                if stop.wait(self._timeout / _HEARTBEATS):
                     return
 
     def gather(self, function: Callable[[], Any]) -> list[Any]:
@@ -155,13 +157,13 @@ class Group:
         return [value for _, value in messages]
 
 
-def _work_key(process: int) -> str:
-    return f"checkpoint/work/{process}"
+def _heartbeat_key(process: int) -> str:
+    return f"checkpoint/heartbeat/{process}"
 
 
-def _last_sign_of_work(process: int) -> str:
-    """Return the last sign that a process reads or writes files; "" if it gave none."""
+def _last_heartbeat(process: int) -> str:
+    """Return the last heartbeat of a process that reads or writes files; "" if it sent none."""
     try:
-        return str(cluster.store.key_value_try_get(_work_key(process)))
+        return str(cluster.store.key_value_try_get(_heartbeat_key(process)))
     except RuntimeFailure:
         return ""

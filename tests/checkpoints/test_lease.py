@@ -109,9 +109,31 @@ def test_a_lease_ends_by_its_age_if_its_machine_is_another(tmp_path):
     assert not has_file_lease_ended(path, now)
     assert not has_file_lease_ended(path, now + 60)
     assert has_file_lease_ended(path, now + 3600)
-    path.write_bytes(b"")  # its process has not written it yet
-    assert not has_file_lease_ended(path, now)
     assert has_file_lease_ended(tmp_path / "missing", now)
+
+
+def test_a_lease_whose_new_file_is_deleted_is_created_again(tmp_path, monkeypatch):
+    rename, cleaned = os.rename, []
+
+    def clean_before(source, target):
+        if str(target).endswith(".lease") and len(cleaned) < 2:
+            cleaned.extend(location_of(tmp_path).clean())
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", clean_before)
+    checkpoints.save(tmp_path / "one", STATE).wait()
+    assert len(cleaned) == 2
+    assert [entry.name for entry in tmp_path.iterdir()] == ["one"]
+
+
+def test_a_lease_that_cannot_be_created_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"lease cannot be created: File exists"):
+        checkpoints.save(tmp_path / "file" / "one", STATE).wait()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(CheckpointError, match=r"lease cannot be created: No space left on device"):
+        checkpoints.save(tmp_path / "two", STATE).wait()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(("content", "ended"), [(b"0", True), (b"x", True), (None, False)])

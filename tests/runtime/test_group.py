@@ -90,7 +90,7 @@ def test_a_process_that_works_is_waited_for(cluster):
 
     def work():  # ten times as long as the timeout
         for count in range(50):
-            cluster.store.key_value_set("checkpoint/work/1", str(count), allow_overwrite=True)
+            cluster.store.key_value_set("checkpoint/heartbeat/1", str(count), allow_overwrite=True)
             if stop.wait(0.01):
                 return
         cluster.store.key_value_set(f"{group._keys}/1/1", "[null, 5]")
@@ -104,24 +104,24 @@ def test_a_process_that_works_is_waited_for(cluster):
         thread.join(TIME_LIMIT)
 
 
-def test_a_process_gives_signs_while_it_works(cluster):
-    signs = set()
+def test_a_process_sends_heartbeats_while_it_works(cluster):
+    heartbeats = set()
     deadline = time.monotonic() + TIME_LIMIT
     with Group("save").working():
-        while len(signs) < 3 and time.monotonic() < deadline:
-            signs.add(cluster.store.values.get("checkpoint/work/0"))
+        while len(heartbeats) < 3 and time.monotonic() < deadline:
+            heartbeats.add(cluster.store.values.get("checkpoint/heartbeat/0"))
             time.sleep(0.001)
-    last = cluster.store.values["checkpoint/work/0"]
-    assert len(signs) >= 3
+    last = cluster.store.values["checkpoint/heartbeat/0"]
+    assert len(heartbeats) >= 3
     time.sleep(0.1)
-    assert cluster.store.values["checkpoint/work/0"] == last
+    assert cluster.store.values["checkpoint/heartbeat/0"] == last
 
 
-def test_a_process_whose_work_does_not_advance_stops_to_give_signs(cluster, monkeypatch):
+def test_a_process_without_progress_sends_no_more_heartbeats(cluster, monkeypatch):
     monkeypatch.setattr(group_module, "_LONGEST_WORK", 0.05)
     deadline = time.monotonic() + TIME_LIMIT
     with Group("save").working():
-        while any("signs of save" in thread.name for thread in threading.enumerate()):
+        while any("heartbeat of save" in thread.name for thread in threading.enumerate()):
             assert time.monotonic() < deadline
             time.sleep(0.001)
 
