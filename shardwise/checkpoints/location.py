@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, final
 from urllib.parse import unquote
 
+from shardwise.checkpoints.delete_tree import delete_tree
 from shardwise.checkpoints.lease import (
     FileLease,
     Lease,
@@ -283,7 +284,7 @@ class Folder(Location):
             if not self.path.name.startswith(_PARTIAL):  # so that it disappears at once
                 doomed = self.path.with_name(f"{_PARTIAL}{self.path.name}-{secrets.token_hex(4)}")
                 os.rename(self.path, doomed)
-            _delete_tree(doomed)
+            delete_tree(doomed)
         except OSError as error:
             raise CheckpointError(f"{self.path} cannot be deleted: {error.strerror} ({error.filename})") from error
 
@@ -316,7 +317,7 @@ class Folder(Location):
             os.rename(self.path / name, doomed)
         except FileNotFoundError:
             return
-        _delete_tree(doomed)
+        delete_tree(doomed)
 
     def _clock(self) -> float:
         """Return the time of the clock that stamps files here, which may be a server's."""
@@ -473,26 +474,6 @@ def _is_marker_of_child(key: str) -> bool:
     """Return whether a key is the marker of a child that is committed or set aside."""
     _, _, name = key.partition("/")
     return name == MARKER or name.startswith(_SET_ASIDE)
-
-
-def _delete_tree(path: Path) -> None:
-    """Delete a file or a folder, as far as possible. Raises the first OSError."""
-    errors: list[OSError] = []
-
-    def attempt(delete: Callable[[str], None], name: str) -> None:
-        try:
-            delete(name)
-        except FileNotFoundError:  # another program deletes it, too
-            pass
-        except OSError as error:
-            errors.append(error)
-
-    for folder, folders, files in os.walk(path, topdown=False, onerror=errors.append):
-        for name in (os.path.join(folder, each) for each in (*files, *folders)):
-            attempt(os.rmdir if os.path.isdir(name) and not os.path.islink(name) else os.unlink, name)
-    attempt(os.rmdir if path.is_dir() and not path.is_symlink() else os.unlink, str(path))
-    if errors:
-        raise errors[0]
 
 
 def _is_empty_folder(path: Path) -> bool:
