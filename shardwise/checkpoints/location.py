@@ -121,6 +121,10 @@ class Location(ABC):
         """Raise CheckpointExists if no checkpoint can be committed here, because the path is occupied."""
 
     @abstractmethod
+    def has_remains(self) -> bool:
+        """Return whether files without a manifest are here, which remain of a checkpoint that was partly deleted."""
+
+    @abstractmethod
     def begin(self, token: str) -> "Location":
         """Return the location to write a new checkpoint to, which `commit` turns into this one."""
 
@@ -234,6 +238,10 @@ class Folder(Location):
             return
         kind = "" if self.data() is not None else ", and it is not an empty folder"
         raise CheckpointExists(f"{self} exists{kind}: choose another name, or delete it first")
+
+    def has_remains(self) -> bool:
+        is_folder = self.path.is_dir() and not self.path.is_symlink()
+        return is_folder and self.data() is None and not _is_empty_folder(self.path)
 
     def begin(self, token: str) -> "Folder":
         return Folder(self.path.parent / f"{_PARTIAL}{self.path.name}-{token}")
@@ -404,6 +412,9 @@ class ObjectPrefix(Location):
     def check_free(self) -> None:
         if self.data() is not None:
             raise CheckpointExists(f"{self} exists: choose another name, or delete it first")
+
+    def has_remains(self) -> bool:
+        return False  # the objects of the next checkpoint have another prefix
 
     def begin(self, token: str) -> "ObjectPrefix":
         return self.child(token)

@@ -218,7 +218,7 @@ class Manager:
             content,
             processes=self._processes,
             timeout=self._timeout,
-            replaces=superseded.includes(step),
+            replaces=superseded.includes(step) or self._step_location(step).has_remains(),
             before_commit=lambda: superseded.set_aside(self._location, step),
             after_commit=lambda: self._prune(step, values),
         )

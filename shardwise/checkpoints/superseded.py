@@ -39,6 +39,7 @@ class SupersededSteps:
 
         A step after all abandoned ones leaves them where they are: it does not go back behind them, and an earlier step
         may have been restored only to look at it. A step that another program has deleted or replaced is left alone.
+        Files of a partly deleted step of the same number, which has no manifest and is not listed, are set aside too.
 
         Args:
             location: the folder of the steps.
@@ -54,4 +55,10 @@ class SupersededSteps:
             checkpoint = location.child(step_name(each))
             identity = identity_of(checkpoint)
             if identity is not None and self.corrupt.get(each, identity) == identity:
-                _log.warning("%s is %s; it is kept as %s", checkpoint, reason, checkpoint.set_aside(reason))
+                _set_aside(checkpoint, reason)
+        if (target := location.child(step_name(step))).has_remains():
+            _set_aside(target, "corrupt")
+
+
+def _set_aside(checkpoint: Location, reason: str) -> None:
+    _log.warning("%s is %s; it is kept as %s", checkpoint, reason, checkpoint.set_aside(reason))

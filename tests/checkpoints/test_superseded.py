@@ -8,7 +8,7 @@ import pytest
 
 import shardwise.numpy as jnp
 from shardwise import checkpoints
-from shardwise.errors import CheckpointError, CheckpointExists, CorruptCheckpoint
+from shardwise.errors import CheckpointError, CheckpointExists, CheckpointNotFound, CorruptCheckpoint
 
 
 def state(value):
@@ -41,6 +41,10 @@ def break_manifest(folder):
     (folder / "manifest.json").write_text("{")
 
 
+def delete_manifest(folder):
+    (folder / "manifest.json").unlink()
+
+
 def train(folder, stop, **arguments):
     """Run the loop of docs/checkpoints.md until a step, and return the step that it began with."""
     with open_manager(folder, **arguments) as manager, warnings.catch_warnings():
@@ -55,7 +59,7 @@ def train(folder, stop, **arguments):
     return start
 
 
-@pytest.mark.parametrize("damage", [flip_bit, break_manifest])
+@pytest.mark.parametrize("damage", [flip_bit, break_manifest, delete_manifest])
 @pytest.mark.parametrize("keep", [{}, {"keep_last": 1}])
 def test_the_documented_loop_goes_on_after_a_corrupt_step(tmp_path, damage, keep):
     train(tmp_path, 31, **keep)
@@ -71,7 +75,7 @@ def test_the_documented_loop_goes_on_after_a_corrupt_step(tmp_path, damage, keep
         assert values(manager)[50] == 51
     (aside,) = tmp_path.glob("corrupt-*")
     assert aside.name.startswith(f"corrupt-step-{last}-")
-    with pytest.raises(CorruptCheckpoint):
+    with pytest.raises((CorruptCheckpoint, CheckpointNotFound)):
         checkpoints.restore(aside)
     assert train(tmp_path, 52, **keep) == 51
 
@@ -198,3 +202,16 @@ def test_steps_on_object_stores_are_set_aside(store):
     for key in (key for key in before if "/set-aside-" in key):
         folder, token = key.rpartition("/")[0], store[key].decode()
         assert any(each.startswith(f"{folder}/{token}/") for each in store)
+
+
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
+def test_a_corrupt_step_on_an_object_store_is_replaced(store):
+    url = f"{store.url}/run"
+    with open_manager(url) as manager:
+        run(manager, [10, 20])
+    store["run/step-20/committed"] = b"../step-10"
+    with open_manager(url) as manager:
+        with pytest.warns(UserWarning, match="step 20 is skipped"):
+            assert manager.restore(state(0)).step == 10
+        run(manager, [20], value=100)
+        assert values(manager) == {10: 10, 20: 120}
