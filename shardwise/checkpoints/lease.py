@@ -5,7 +5,6 @@ system releases the lock when the process dies, so that a program on the same ma
 ended. Locks do not reach other machines everywhere, and object stores have none; there, a lease ends by its age.
 """
 
-import fcntl
 import logging
 import os
 import socket
@@ -16,9 +15,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self, final
+from typing import Any, Self, final
 
 from shardwise.errors import CheckpointError
+from shardwise.lazy import lazy_module
+
+fcntl: Any = lazy_module("fcntl")  # Windows has none
 
 _RENEWAL = 10.0  # seconds between two renewals
 _FILE_AGE = (
@@ -96,7 +98,7 @@ class FileLease(Lease):
 
     def __init__(self, path: Path):
         self.path = path
-        self._descriptor = -1
+        self._descriptor: int | None = None  # of the locked file
         super().__init__()
 
     def __str__(self) -> str:
@@ -122,27 +124,39 @@ class FileLease(Lease):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            with suppress(OSError):  # some file systems have no locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = _try_lock(descriptor)
             os.write(descriptor, _machine())
             os.fsync(descriptor)
-            os.rename(new, self.path)
         except BaseException:
-            new.unlink(missing_ok=True)
             os.close(descriptor)
+            new.unlink(missing_ok=True)
             raise
-        self._descriptor = descriptor
+        if is_locked:
+            self._descriptor = descriptor
+        else:
+            os.close(descriptor)  # Windows cannot rename open files
+        try:
+            os.rename(new, self.path)
+        except OSError:
+            self._unlock()
+            new.unlink(missing_ok=True)
+            raise
 
     def _renew(self) -> None:
-        os.utime(self._descriptor)
+        os.utime(self.path)
 
     def _is_held(self) -> bool:
-        return os.fstat(self._descriptor).st_nlink > 0 and self.path.exists()
+        return self.path.exists()  # its name is unique
 
     def _release(self) -> None:
         with suppress(OSError):
             self.path.unlink()
-        os.close(self._descriptor)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def has_file_lease_ended(path: Path, now: float) -> bool:
@@ -156,14 +170,22 @@ def has_file_lease_ended(path: Path, now: float) -> bool:
     try:
         if now - os.fstat(descriptor).st_mtime > _FILE_AGE:
             return True
-        if os.read(descriptor, 1 << 10) != _machine():
-            return False
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except OSError:  # the lock is held, or the file system has no locks
+        return os.read(descriptor, 1 << 10) == _machine() and _try_lock(descriptor) is True
+    except OSError:
         return False
     finally:
         os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool | None:
+    """Lock a file unless another process has locked it, and return whether that succeeded; None without locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    except (OSError, ImportError):  # some file systems have none
+        return None
 
 
 @final
