@@ -143,7 +143,10 @@ print("alive", flush=True)
 """
 
 
-@pytest.mark.parametrize("case", ["late", "closed", "thread"])
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    "case", ["late", *(pytest.param(case, marks=pytest.mark.slow) for case in ("closed", "thread"))]
+)
 def test_sigterm_ends_the_process_when_no_manager_is_open(tmp_path, case):
     ended = subprocess.run(
         [sys.executable, "-c", END, str(tmp_path), case],
