@@ -32,7 +32,7 @@ def start(folder, mesh, steps, save_every):
 
 def read_losses(folder):
     """Return the losses of all steps up to the latest checkpoint."""
-    manager = checkpoints.Manager(folder / "checkpoints", save_on_sigterm=False)
+    manager = checkpoints.Manager(folder / "checkpoints", read_only=True)
     latest = folder / "checkpoints" / f"step-{manager.latest()}"
     return checkpoints.read_manifest(latest).metadata["metadata"]["losses"]
 

@@ -116,7 +116,7 @@ def generate_uncached(params, prompts):
 
 def load_params(run):
     """Return the parameters of the latest checkpoint in the folder, which `gpt.main` creates if there is none."""
-    manager = checkpoints.Manager(run.folder / "checkpoints", save_on_sigterm=False)
+    manager = checkpoints.Manager(run.folder / "checkpoints", read_only=True)
     like = {"params": gpt.init_state(run.mesh)["params"]}
     if manager.latest() is None:
         sizes = ",".join(f"{axis}={size}" for axis, size in run.mesh.shape.items())

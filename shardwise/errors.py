@@ -8,6 +8,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointExists",
     "CheckpointMismatch",
+    "CheckpointNotFound",
     "ConcretizationTypeError",
     "CorruptCheckpoint",
     "DataError",
@@ -227,6 +228,10 @@ class CheckpointError(RuntimeError):
 
 class CheckpointExists(CheckpointError, FileExistsError):
     """There is a checkpoint already where one is to be saved."""
+
+
+class CheckpointNotFound(CheckpointError, FileNotFoundError):
+    """There is no checkpoint where one is to be read: it was never saved, or it was deleted."""
 
 
 class CorruptCheckpoint(CheckpointError):

@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parent
 RENDEZVOUS, INITIALIZE = "processes/test_rendezvous.py", "processes/test_initialize.py"
 FAULTS, LAUNCHER = "processes/test_faults.py", "launch/test_launcher.py"
+SAVES, SELECTION = "multi_process/test_interrupted_save.py", "checkpoints/test_selection.py"
+CHECKPOINTS = "multi_process/test_checkpoints.py"
 CORRUPTION = "checkpoints/test_corruption.py"
 
 TABLE = {
@@ -24,12 +26,14 @@ TABLE = {
             f"{LAUNCHER}::test_a_stuck_process_is_reported",
             f"{LAUNCHER}::test_a_process_that_is_stopped_after_its_last_step_is_reported",
             f"{LAUNCHER}::test_a_process_that_is_stopped_when_all_others_have_ended_is_reported",
+            f"{SAVES}::test_a_process_that_is_stopped_or_sleeps_while_others_save_is_named",
         ],
     ),
     5: (
         "a process sleeps in Python for ever",
         [
             f"{FAULTS}::test_a_process_that_sleeps_is_named_with_its_python_stack",
+            f"{SAVES}::test_a_process_that_is_stopped_or_sleeps_while_others_save_is_named",
             f"{LAUNCHER}::test_a_stuck_process_is_reported",
         ],
     ),
@@ -47,7 +51,14 @@ TABLE = {
         [f"{FAULTS}::test_a_premature_exit_is_reported", f"{LAUNCHER}::test_failures_in_training"],
     ),
     8: ("SIGKILL with --max-restarts", ["launch/test_resuming.py::test_a_killed_run_resumes_with_equal_losses"]),
-    9: ("SIGTERM: preemption", ["multi_process/test_checkpoints.py::test_checkpoints_of_several_processes"]),
+    9: (
+        "SIGTERM: preemption, with several managers",
+        [
+            f"{CHECKPOINTS}::test_checkpoints_of_several_processes",
+            "checkpoints/test_preemption.py::test_managers_are_closed_in_any_order",
+            "checkpoints/test_preemption.py::test_sigterm_ends_the_process_when_no_manager_is_open",
+        ],
+    ),
     10: ("Ctrl-C on the launcher", [f"{LAUNCHER}::test_interrupt_ends_all_processes"]),
     11: (
         "the coordinator is unreachable",
@@ -103,7 +114,13 @@ TABLE = {
             "processes/test_launch_order.py::test_different_host_values_are_found_with_the_debug_setting",
         ],
     ),
-    19: ("a process skips a step", [f"{FAULTS}::test_different_programs_are_a_mismatch_in_every_process"]),
+    19: (
+        "a process skips a step or a save",
+        [
+            f"{FAULTS}::test_different_programs_are_a_mismatch_in_every_process",
+            f"{SAVES}::test_a_process_that_skips_a_save_is_named",
+        ],
+    ),
     20: (
         "proxy variables",
         [
@@ -132,7 +149,13 @@ TABLE = {
     25: ("wrong meshes and specs", ["multi_process/test_errors.py::test_every_process_raises_the_same_error"]),
     26: ("SIGKILL during a save", ["checkpoints/test_faults.py::test_a_killed_save_leaves_only_committed_steps"]),
     28: ("a full disk", ["checkpoints/test_faults.py::test_a_full_disk_is_an_error_that_names_path_and_bytes"]),
-    29: ("a read-only folder", ["checkpoints/test_faults.py::test_a_read_only_folder_is_an_error_before_training"]),
+    29: (
+        "a read-only folder",
+        [
+            "checkpoints/test_faults.py::test_a_read_only_folder_is_an_error_before_training",
+            "checkpoints/test_faults.py::test_a_read_only_manager_reads_a_read_only_folder",
+        ],
+    ),
     30: ("a flipped bit", [f"{CORRUPTION}::test_every_flipped_bit_is_an_error"]),
     31: ("a file that is cut or missing", [f"{CORRUPTION}::test_a_file_that_is_cut_or_missing_is_an_error"]),
     32: (
@@ -140,7 +163,15 @@ TABLE = {
         [f"{CORRUPTION}::test_a_forged_manifest_is_an_error", f"{CORRUPTION}::test_a_deep_manifest_is_an_error"],
     ),
     36: ("a pickle as a checkpoint", [f"{CORRUPTION}::test_a_pickle_is_refused"]),
-    37: ("two writers", ["checkpoints/test_faults.py::test_of_two_writers_of_one_step_one_is_refused"]),
+    37: (
+        "two writers, and a second manager",
+        [
+            "checkpoints/test_faults.py::test_of_two_writers_of_one_step_one_is_refused",
+            "checkpoints/test_lease.py::test_a_second_manager_leaves_a_save_in_flight_alone",
+            "checkpoints/test_lease.py::test_the_files_of_another_process_are_deleted_when_it_is_dead",
+            "checkpoints/test_lease.py::test_a_save_whose_files_another_program_deleted_is_not_committed",
+        ],
+    ),
     39: (
         "a damaged entry of the compilation cache",
         [
@@ -154,6 +185,23 @@ TABLE = {
             "processes/test_environment.py::test_values_are_found",
             "processes/test_environment.py::test_partial_and_contradictory_variables_raise_an_error_that_names_them",
         ],
+    ),
+    41: ("a stale listing in one process", [f"{CHECKPOINTS}::test_checkpoints_of_several_processes"]),
+    42: (
+        "a step is deleted while it is read",
+        [
+            f"{SELECTION}::test_a_latest_step_that_is_deleted_while_it_is_read_is_no_error",
+            f"{SELECTION}::test_a_step_that_is_deleted_while_it_is_read_is_not_found",
+            f"{SELECTION}::test_restores_beside_a_writer_that_prunes",
+        ],
+    ),
+    43: (
+        "a corrupt latest step, at every restart",
+        ["checkpoints/test_superseded.py::test_every_restart_replaces_the_step_that_is_corrupt_then"],
+    ),
+    44: (
+        "an old step that cannot be deleted",
+        ["checkpoints/test_manager.py::test_an_old_step_that_cannot_be_deleted_is_a_warning"],
     ),
 }
 PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40]  # those of programs with several processes

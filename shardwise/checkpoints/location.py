@@ -1,13 +1,14 @@
 """Location: a folder of a file system or a prefix of an object store, through TensorStore.
 
 A checkpoint is written to a location of its own and then committed: on a file system by one rename, on an object store
-by a marker that is written last. Before that, no reader sees it.
+by a marker that is written last. Before that, no reader sees it. A lease (`lease.py`) protects the files of a save
+that is not committed.
 """
 
+import logging
 import os
 import re
 import secrets
-import shutil
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 from urllib.parse import unquote
 
+from shardwise.checkpoints.delete_tree import delete_tree
+from shardwise.checkpoints.lease import (
+    FileLease,
+    Lease,
+    ObjectLease,
+    has_file_lease_ended,
+    has_object_lease_ended,
+)
 from shardwise.errors import CheckpointError, CheckpointExists, CorruptCheckpoint
 from shardwise.lazy import lazy_module
 from shardwise.regular_file import NotRegularFileError, check_regular_mode, open_regular_file, read_regular_file
@@ -29,6 +38,10 @@ _TOKEN = re.compile("[0-9a-f]{16}")  # the name of the prefix that holds the fil
 # an error soon. TensorStore repeats those for arrays for many minutes.
 _RETRIES = {"max_retries": 5}
 _PARTIAL = ".partial-"  # begins the names of folders of checkpoints that are not committed
+_LEASE = ".lease"  # ends the names of leases, which begin with the name of the partial folder or the token
+_SET_ASIDE = "set-aside-"  # begins the names of the markers of checkpoints on object stores that were set aside
+
+_log = logging.getLogger("shardwise")
 
 
 def location_of(path: str | os.PathLike[str]) -> "Location":
@@ -132,6 +145,10 @@ class Location(ABC):
         """Raise CheckpointExists if no checkpoint can be committed here, because the path is occupied."""
 
     @abstractmethod
+    def has_remains(self) -> bool:
+        """Return whether files without a manifest are here, which remain of a checkpoint that was partly deleted."""
+
+    @abstractmethod
     def begin(self, token: str) -> "Location":
         """Return the location to write a new checkpoint to, which `commit` turns into this one."""
 
@@ -148,12 +165,29 @@ class Location(ABC):
         """Make a completely written checkpoint visible here. Raises CheckpointExists if there is one already."""
 
     @abstractmethod
+    def lease(self, token: str) -> Lease:
+        """Return the lease of the save that writes to `begin(token)`. It is taken before anything is written."""
+
+    @abstractmethod
+    def set_aside(self, reason: str) -> str:
+        """Hide the checkpoint here without deleting its files, and return where they are.
+
+        `reason` is one word, which becomes a part of the new name. Raises CheckpointError if that fails.
+        """
+
+    @abstractmethod
     def delete(self) -> None:
-        """Delete everything in it. A reader never sees a checkpoint that is partly deleted."""
+        """Delete everything in it. A reader never sees a checkpoint that is partly deleted.
+
+        Raises CheckpointError if files cannot be deleted.
+        """
 
     @abstractmethod
     def clean(self) -> list[str]:
-        """Delete what interrupted saves left directly inside this location, and return its names."""
+        """Delete what interrupted saves left directly inside this location, and return its names.
+
+        The files of a save whose lease has not ended stay.
+        """
 
 
 @final
@@ -213,16 +247,23 @@ class Folder(Location):
             ) from error
 
     def children(self) -> list[str]:
-        if not self.path.is_dir():
+        try:
+            entries = sorted(entry.name for entry in self.path.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(
-            entry.name
-            for entry in self.path.iterdir()
-            if not entry.name.startswith(".") and (entry / MANIFEST).is_file()
-        )
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be listed: {error.strerror}") from error
+        return [name for name in entries if not name.startswith(".") and self._has_manifest(self.path / name)]
 
     def data(self) -> Location | None:
-        return self if (self.path / MANIFEST).is_file() else None
+        return self if self._has_manifest(self.path) else None
+
+    @staticmethod
+    def _has_manifest(path: Path) -> bool:
+        try:
+            return (path / MANIFEST).is_file()
+        except OSError as error:
+            raise CheckpointError(f"{path / MANIFEST} cannot be read: {error.strerror}") from error
 
     def size(self) -> FolderSize | None:
         return folder_size(self.path)
@@ -236,6 +277,10 @@ class Folder(Location):
         kind = "" if self.data() is not None else ", and it is not an empty folder"
         raise CheckpointExists(f"{self} exists{kind}: choose another name, or delete it first")
 
+    def has_remains(self) -> bool:
+        is_folder = self.path.is_dir() and not self.path.is_symlink()
+        return is_folder and self.data() is None and not _is_empty_folder(self.path)
+
     def begin(self, token: str) -> "Folder":
         return Folder(self.path.parent / f"{_PARTIAL}{self.path.name}-{token}")
 
@@ -248,9 +293,7 @@ class Folder(Location):
             ) from error
 
     def check_writable(self) -> None:
-        probe = f"{_PARTIAL}probe-{secrets.token_hex(4)}"
-        self.write(probe, b"")
-        (self.path / probe).unlink()
+        self._clock()
 
     def commit(self, partial: Location) -> None:
         assert isinstance(partial, Folder)
@@ -266,22 +309,72 @@ class Folder(Location):
             raise CheckpointError(f"{partial.path} cannot be renamed to {self.path}: {error.strerror}") from error
         _sync_folder(self.path.parent)
 
+    def lease(self, token: str) -> FileLease:
+        partial = self.begin(token).path
+        return FileLease(partial.with_name(f"{partial.name}{_LEASE}"))
+
+    def set_aside(self, reason: str) -> str:
+        aside = self.path.with_name(f"{reason}-{self.path.name}-{secrets.token_hex(4)}")
+        try:
+            os.rename(self.path, aside)
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be renamed to {aside}: {error.strerror}") from error
+        _sync_folder(self.path.parent)
+        return str(aside)
+
     def delete(self) -> None:
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             return
         doomed = self.path
-        if not self.path.name.startswith(_PARTIAL):  # so that it disappears at once
-            doomed = self.path.parent / f"{_PARTIAL}{self.path.name}-{secrets.token_hex(4)}"
-            os.rename(self.path, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        try:
+            if not self.path.name.startswith(_PARTIAL):  # so that it disappears at once
+                doomed = self.path.with_name(f"{_PARTIAL}{self.path.name}-{secrets.token_hex(4)}")
+                os.rename(self.path, doomed)
+            delete_tree(doomed)
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be deleted: {error.strerror} ({error.filename})") from error
 
     def clean(self) -> list[str]:
         if not self.path.is_dir():
             return []
-        left = sorted(entry for entry in self.path.iterdir() if entry.name.startswith(_PARTIAL))
-        for entry in left:
-            shutil.rmtree(entry, ignore_errors=True)
-        return [entry.name for entry in left]
+        now = self._clock()
+        names = {entry.name for entry in self.path.iterdir() if entry.name.startswith(_PARTIAL)}
+        left = []
+        for name in sorted(name.removesuffix(_LEASE) for name in names):
+            lease = self.path / f"{name}{_LEASE}"
+            if name in left or not has_file_lease_ended(lease, now):
+                continue
+            try:
+                self._delete_partial(name, lease)
+                left.append(name)
+            except OSError as error:
+                _log.warning("%s was left by an interrupted save and cannot be deleted: %s", self.path / name, error)
+        return left
+
+    def _delete_partial(self, name: str, lease: Path) -> None:
+        """Delete a partial folder whose lease has ended.
+
+        Its writer may only have slept. It checks the lease and renames the folder; so the lease is deleted first and
+        the folder is renamed before its files are deleted, and a folder with missing files is never committed.
+        """
+        lease.unlink(missing_ok=True)
+        doomed = self.path / f"{_PARTIAL}{secrets.token_hex(8)}"
+        try:
+            os.rename(self.path / name, doomed)
+        except FileNotFoundError:
+            return
+        delete_tree(doomed)
+
+    def _clock(self) -> float:
+        """Return the time of the clock that stamps files here, which may be a server's."""
+        probe = self.path / f"{_PARTIAL}probe-{secrets.token_hex(4)}"
+        try:
+            with open(probe, "wb") as file:
+                seconds = os.fstat(file.fileno()).st_mtime
+            probe.unlink(missing_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error
+        return seconds
 
 
 @final
@@ -366,7 +459,8 @@ class ObjectPrefix(Location):
         self._request(lambda store: store.write(name, data), "written")
 
     def children(self) -> list[str]:
-        return sorted(key.removesuffix(f"/{MARKER}") for key in self._keys() if _is_marker_of_child(key))
+        names = (key.partition("/") for key in self._keys())
+        return sorted(child for child, _, name in names if name == MARKER)
 
     def size(self) -> FolderSize | None:
         return None
@@ -374,6 +468,9 @@ class ObjectPrefix(Location):
     def check_free(self) -> None:
         if self.data() is not None:
             raise CheckpointExists(f"{self} exists: choose another name, or delete it first")
+
+    def has_remains(self) -> bool:
+        return False  # the objects of the next checkpoint have another prefix
 
     def begin(self, token: str) -> "ObjectPrefix":
         return self.child(token)
@@ -396,17 +493,47 @@ class ObjectPrefix(Location):
                 return
         raise CheckpointExists(f"{self} exists: another writer saved it. That checkpoint is unchanged.")
 
+    def lease(self, token: str) -> ObjectLease:
+        name = f"{token}{_LEASE}"
+        return ObjectLease(f"{self}/{name}", lambda: self.read(name), lambda content: self._put(name, content))
+
+    def _put(self, name: str, content: bytes | None) -> None:
+        """Write an object, or delete it for None."""
+        self._request(lambda store: store.write(name, content), "written")
+
+    def set_aside(self, reason: str) -> str:
+        # Objects cannot be renamed: they stay, and another marker names them.
+        marker = self.read(MARKER)
+        if marker is None:
+            raise CheckpointError(f"{self} cannot be set aside: there is no checkpoint")
+        name = f"{_SET_ASIDE}{reason}-{secrets.token_hex(4)}"
+        self.write(name, marker)
+        self._put(MARKER, None)
+        return f"{self}/{name}"
+
     def delete(self) -> None:
         # First the marker: without it, no reader sees the rest.
-        self._request(lambda store: store.write(MARKER, None), "deleted")
-        self._request(lambda store: store.delete_range(ts.KvStore.KeyRange()), "deleted")
+        marker = self.read(MARKER)
+        self._put(MARKER, None)
+        target = self
+        if any(key.startswith(_SET_ASIDE) for key in self._keys()):  # whose files stay
+            token = b"" if marker is None else marker
+            if not _TOKEN.fullmatch(token.decode(errors="replace")):
+                return
+            target = self.child(token.decode())
+        target._request(lambda store: store.delete_range(ts.KvStore.KeyRange()), "deleted")
 
     def clean(self) -> list[str]:
         keys = self._keys()
-        committed = {key.split("/", 1)[0] for key in keys if _is_marker_of_child(key)}
-        left = sorted({key.split("/", 1)[0] for key in keys if "/" in key} - committed)
-        for name in left:
-            self.child(name).delete()
+        kept = {key.split("/", 1)[0] for key in keys if _is_marker_of_child(key)}
+        leases = [key for key in keys if key.count("/") == 1 and key.endswith(_LEASE)]
+        kept |= {key.split("/", 1)[0] for key in leases if not has_object_lease_ended(self.read(key))}
+        left = []
+        for name in sorted({key.split("/", 1)[0] for key in keys if "/" in key} - kept):
+            child = self.child(name)
+            if child.read(MARKER) is None:  # it may have been committed since the keys were listed
+                child.delete()
+                left.append(name)
         return left
 
 
@@ -437,7 +564,9 @@ def folder_size(folder: Path) -> FolderSize:
 
 
 def _is_marker_of_child(key: str) -> bool:
-    return key.count("/") == 1 and key.endswith(f"/{MARKER}")
+    """Return whether a key is the marker of a child that is committed or set aside."""
+    _, _, name = key.partition("/")
+    return name == MARKER or name.startswith(_SET_ASIDE)
 
 
 def _is_empty_folder(path: Path) -> bool:

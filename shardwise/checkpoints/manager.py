@@ -1,9 +1,8 @@
 """Manager: the checkpoints of a training run: when to save, which to keep, and which to restore."""
 
+import logging
 import numbers
-import operator
 import os
-import re
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,17 +10,25 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, final
 
+from shardwise.checkpoints.identity import check_unchanged
 from shardwise.checkpoints.location import Location, location_of
-from shardwise.checkpoints.manifest import Manifest, check_metadata
+from shardwise.checkpoints.manifest import check_metadata
+from shardwise.checkpoints.metrics import checked_metrics, decode_metrics, encode_metrics
 from shardwise.checkpoints.preemption import Preemption
 from shardwise.checkpoints.read import Reader, open_manifest
 from shardwise.checkpoints.restore import restore
 from shardwise.checkpoints.retention import Retention, check_count
-from shardwise.checkpoints.save import Save, save
-from shardwise.errors import CheckpointError, CorruptCheckpoint
+from shardwise.checkpoints.save import Save, start_save
+from shardwise.checkpoints.selection import Selection, missing_step, select_step
+from shardwise.checkpoints.snapshot import take_snapshot
+from shardwise.checkpoints.steps import checked_step, list_steps, step_name
+from shardwise.checkpoints.superseded import SupersededSteps
+from shardwise.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
 from shardwise.runtime.group import Group
 
-_NAME = re.compile(r"step-(\d+)")
+_MOST_DELETIONS = 20  # latest steps that may be deleted while they are read, one after the other
+
+_log = logging.getLogger("shardwise")
 
 
 @final
@@ -48,6 +55,8 @@ class Manager:
 
     Args:
         folder: the folder or URL, which is created if it does not exist.
+        read_only: whether this manager only lists and restores steps, such as those of a run that another program
+            saves. It creates, writes and deletes nothing, so the folder may be read-only. It ignores SIGTERM.
         every_steps: save the steps that are multiples of it.
         every_minutes: save when the last save is this long ago.
         keep_last: keep this many of the latest steps. Without any of the `keep_` arguments, all steps are kept.
@@ -56,13 +65,17 @@ class Manager:
         metric: the name of the metric that says which step is best.
         is_larger_better: whether larger values of the metric are better.
         save_on_sigterm: whether a SIGTERM to any process makes all of them save the step that they have reached;
-            afterwards `stopping` is true.
+            afterwards `stopping` is true. A handler of SIGTERM that the program installed before is called too, in a
+            program of one process; `close` raises its exceptions. With several processes, XLA handles the signal until
+            all managers are closed.
         processes: the numbers of the processes that use this manager, if these are not all: for example those that
             survived the death of another. `save_on_sigterm` must then be False.
-        timeout: how many seconds to wait for other processes.
+        timeout: how many seconds to wait for a process that neither answers nor reads nor writes; by default, the
+            `peer_timeout` of `distributed.initialize`.
 
     Raises:
         CheckpointError: if the folder cannot be created or written.
+        PeerFailure: if another process fails, or does not open the manager within the timeout.
         ValueError: if an argument is not valid, or if arguments contradict each other.
 
     Example:
@@ -80,6 +93,7 @@ class Manager:
         self,
         folder: str | os.PathLike[str],
         *,
+        read_only: bool = False,
         every_steps: int | None = None,
         every_minutes: float | None = None,
         keep_last: int | None = None,
@@ -89,14 +103,19 @@ class Manager:
         is_larger_better: bool = False,
         save_on_sigterm: bool = True,
         processes: Sequence[int] | None = None,
-        timeout: float = 600,
+        timeout: float | None = None,
     ):
-        if processes is not None and save_on_sigterm:
+        saving = {"every_steps": every_steps, "every_minutes": every_minutes}
+        keeping = {"keep_last": keep_last, "keep_every": keep_every, "keep_best": keep_best, "metric": metric}
+        if read_only and (passed := [name for name, value in (saving | keeping).items() if value is not None]):
+            raise ValueError(f"read_only=True needs no {', '.join(passed)}: such a manager neither saves nor deletes")
+        if processes is not None and save_on_sigterm and not read_only:
             raise ValueError("processes needs save_on_sigterm=False: XLA agrees on a step with all processes")
         check_count("every_steps", every_steps)
         if every_minutes is not None and not (isinstance(every_minutes, numbers.Real) and every_minutes >= 0):
             raise ValueError(f"every_minutes must be a number that is at least 0, not {every_minutes!r}")
         self._location = location_of(folder)
+        self._read_only = read_only
         self._every_steps = every_steps
         self._every_seconds = None if every_minutes is None else 60 * every_minutes
         self._retention = Retention(keep_last, keep_every, keep_best, metric, is_larger_better)
@@ -105,10 +124,13 @@ class Manager:
         self._pending: Save | None = None
         self._processes = processes
         self._metrics: dict[int, Mapping[str, float] | None] = {}  # of each step; None if it cannot be read
+        self._superseded = self._pending_superseded = SupersededSteps()
+        self._prune_failures: list[str] = []  # those that no warning has reported
         self._group = Group(f"manager of {self._location}", timeout, processes)
-        self._check_folder()
+        if not read_only:
+            self._check_folder()
         self.stopping = False
-        self._preemption = Preemption() if save_on_sigterm else None
+        self._preemption = Preemption() if save_on_sigterm and not read_only else None
         if self._preemption is not None:
             self._preemption.install()
 
@@ -122,32 +144,35 @@ class Manager:
 
     def _check_folder(self) -> None:
         """Create the folder, write a file to it, and delete what interrupted saves left."""
-        error = None
-        if self._group.index == 0:
-            try:
+
+        def prepare() -> None:
+            if self._group.index == 0:
                 self._location.prepare()
                 self._location.check_writable()
                 self._location.clean()
-            except CheckpointError as failure:
-                error = failure
-        self._group.agree(error)
+
+        self._group.gather(prepare)
 
     def steps(self) -> list[int]:
-        """Return the saved steps, in ascending order.
+        """Return the saved steps that this process sees, in ascending order.
 
         Returns:
-            The steps of the checkpoints that are committed.
+            The steps of the checkpoints that are committed, except those that were set aside.
         """
-        matches = map(_NAME.fullmatch, self._location.children())
-        return sorted(int(match[1]) for match in matches if match)
+        return list_steps(self._location)
 
     def latest(self) -> int | None:
-        """Return the latest saved step.
+        """Return the latest saved step. Every process calls it, as it calls `save` and `restore`.
 
         Returns:
-            The step, or None if there is none.
+            The latest step that a process sees, the same in all processes; None if there is none.
+
+        Raises:
+            CheckpointError: if a process cannot list the folder.
+            PeerFailure: if another process fails, or does not call it within the timeout.
         """
-        return max(self.steps(), default=None)
+        listings = self._group.gather(self.steps)
+        return max((step for listing in listings for step in listing), default=None)
 
     def save(
         self,
@@ -171,27 +196,33 @@ class Manager:
             The save that is being written, or None if the step is not due.
 
         Raises:
-            CheckpointError: if it cannot be saved, or if an earlier save of this manager has failed.
+            CheckpointError: if it cannot be saved, if an earlier save of this manager has failed, or if the manager is
+                read-only.
+            PeerFailure: if another process fails, or does not save this step within the timeout; the error names it.
             TypeError: if the step is not an integer, or if a metric is not a number.
             ValueError: if the step is negative.
         """
-        step = _checked_step(step)
-        is_last = self._preemption is not None and self._preemption.reached(step)
+        if self._read_only:
+            raise CheckpointError(f"{self._location} is open with read_only=True: open a Manager without it to save")
+        step = checked_step(step)
+        is_last = self._preemption is not None and self._preemption.has_reached_last_step()
         if not (is_last or force or self._is_due(step)):
             return None
         self.wait()
-        values = _as_floats(metrics or {})
-        content = {"step": step, "metrics": {name: value.hex() for name, value in values.items()}}
-        content["metadata"] = check_metadata(metadata or {})
-        started = save(
+        values = checked_metrics(metrics or {})
+        content = {"step": step, "metrics": encode_metrics(values), "metadata": check_metadata(metadata or {})}
+        superseded = self._superseded
+        started = start_save(
             str(self._step_location(step)),
-            tree,
-            metadata=content,
+            lambda process, chunk_bytes: take_snapshot(tree, process, chunk_bytes),
+            content,
             processes=self._processes,
             timeout=self._timeout,
+            replaces=superseded.includes(step) or self._step_location(step).has_remains(),
+            before_commit=lambda: superseded.set_aside(self._location, step),
             after_commit=lambda: self._prune(step, values),
         )
-        self._pending = started
+        self._pending, self._pending_superseded = started, superseded
         self._last_time = time.monotonic()
         if is_last:
             self.wait()
@@ -212,46 +243,87 @@ class Manager:
         Args:
             like: the pytree whose structure, types and shardings the result has, as for `restore`.
             step: the step; by default the latest. If that is corrupt, a warning names it, and the one before is
-                restored.
+                restored; if another program deletes it meanwhile, the step that is the latest then. The next save sets
+                aside corrupt steps, and, if it goes back behind them, the steps after `step`.
             options: further arguments of `restore`.
 
         Returns:
-            The step, the pytree, and the metrics and metadata that were saved with it.
+            The step, the pytree, and the metrics and metadata that were saved with it. All processes restore the same
+            checkpoint.
 
         Raises:
-            CheckpointError: if there is no step, or if none can be read.
+            CheckpointError: if there is no step, if none can be read, or if the processes do not see the same
+                checkpoint.
+            CheckpointNotFound: if there is no such step, or if it was deleted while it was read.
+            CorruptCheckpoint: if the step that was asked for is corrupt.
             CheckpointMismatch: if the checkpoint differs from `like`.
+            PeerFailure: if another process fails, or does not restore within the timeout; the error names it.
         """
-        candidates = self.steps()[::-1] if step is None else [step]
-        for number in candidates:
-            restored: Restored | None = None
-            corruption: str | None = None
-            error: Exception | None = None
-            try:
-                restored = self._restore_step(number, like, options)
-            except CorruptCheckpoint as failure:
-                corruption = str(failure)
-                error = failure if step is not None else None
-            except Exception as failure:
-                error = failure
-            self._group.agree(error)
-            failures = [message for message in self._group.exchange(corruption) if message]
-            if restored is not None and not failures:
+        wanted = self._group.gather(lambda: self._wanted_step(step))[self._group.index]
+        corrupt: dict[int, str] = {}
+        deletions = 0
+        while (selected := select_step(self._group, self._location, wanted, corrupt)) is not None:
+            restored, outcomes = self._restore_selected(selected, like, options)
+            message = next((message for _, message in outcomes if message), "")
+            if any(is_deleted for is_deleted, _ in outcomes):
+                deletions += 1
+                if wanted is not None or deletions == _MOST_DELETIONS:
+                    raise CheckpointNotFound(message)
+            elif message and wanted is not None:
+                raise CorruptCheckpoint(message)
+            elif message:
+                corrupt[selected.step] = selected.identity
+                warnings.warn(
+                    f"step {selected.step} is skipped, and the one before is restored: {message}", stacklevel=2
+                )
+            else:
+                assert restored is not None
+                later = {each for each in selected.steps if each > selected.step} if wanted is not None else ()
+                self._superseded = SupersededSteps(frozenset(later), corrupt)
                 return restored
-            warnings.warn(f"step {number} is skipped, and the one before is restored: {failures[0]}", stacklevel=2)
-        found = "none can be read" if candidates else "there is none"
-        raise CheckpointError(f"{self._location} has no step to restore: {found}")
+        reason = "none can be read" if corrupt else "there is none"
+        raise CheckpointError(f"{self._location} has no step to restore: {reason}")
 
-    def _restore_step(self, step: int, like: Any, options: Mapping[str, Any]) -> Restored:
-        if step not in (steps := self.steps()):
-            saved = f"the last ones that it has are {', '.join(map(str, steps[-5:]))}" if steps else "it has none"
-            raise CheckpointError(f"{self._location} has no step {step!r}: {saved}")
-        reader = Reader(str(self._step_location(step)))
-        metadata = dict(reader.manifest.metadata.get("metadata", {}))
-        return Restored(step, restore(reader, like, **options), _metrics(reader.manifest, reader.path), metadata)
+    def _wanted_step(self, step: int | None) -> int | None:
+        """Return a step that was asked for as a Python integer."""
+        try:
+            return None if step is None else checked_step(step)
+        except (TypeError, ValueError):
+            raise missing_step(self._location, step, self.steps()) from None
+
+    def _restore_selected(
+        self, selected: Selection, like: Any, options: Mapping[str, Any]
+    ) -> tuple[Restored | None, list[tuple[bool, str]]]:
+        """Restore the step that all processes have selected.
+
+        Returns:
+            What this process has restored; and for each process, whether the step was deleted meanwhile, and why it
+            could not be restored, or "".
+        """
+        restored: Restored | None = None
+        location = self._step_location(selected.step)
+
+        def attempt() -> tuple[bool, str]:
+            nonlocal restored
+            try:
+                with check_unchanged(location, selected.identity):
+                    reader = Reader(str(location))
+                    metrics = decode_metrics(reader.manifest, reader.path)
+                    metadata = dict(reader.manifest.metadata.get("metadata", {}))
+                    restored = Restored(selected.step, restore(reader, like, **options), metrics, metadata)
+            except CheckpointNotFound as failure:
+                return True, str(failure)
+            except CorruptCheckpoint as failure:
+                return False, str(failure)
+            return False, ""
+
+        outcomes = self._group.gather(attempt)
+        return restored, outcomes
 
     def wait(self) -> None:
         """Wait until the last save is committed.
+
+        A warning names the old steps that could not be deleted afterwards.
 
         Raises:
             CheckpointError: if it could not be written.
@@ -259,68 +331,65 @@ class Manager:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.wait()
+            if self._superseded is self._pending_superseded:
+                self._superseded = SupersededSteps()
+        failures, self._prune_failures = self._prune_failures, []
+        for failure in failures:
+            warnings.warn(failure, stacklevel=2)
 
     def close(self) -> None:
-        """Wait until the last save is committed, and handle SIGTERM as before.
+        """Wait until the last save is committed. After the last manager is closed, SIGTERM is handled as before.
+
+        A SIGTERM that came after the last call of `save` takes effect then: by default, it ends the process.
 
         Raises:
             CheckpointError: if it could not be written.
+            BaseException: the exception of the program's own handler of SIGTERM, if it raised one.
         """
-        if self._preemption is not None:
-            self._preemption.uninstall()
-        self.wait()
+        try:
+            self.wait()
+        finally:
+            if self._preemption is not None:
+                notifier, self._preemption = self._preemption, None
+                notifier.uninstall()
 
     def _step_location(self, step: int) -> Location:
-        return self._location.child(f"step-{step}")
+        return self._location.child(step_name(step))
 
     def _prune(self, committed: int, metrics: Mapping[str, float]) -> None:
-        """Delete the steps that are not kept. Process 0 calls it after each commit, with the metrics of that step."""
+        """Delete the steps that are not kept. Process 0 calls it after each commit, with the metrics of that step.
+
+        The step is saved, whatever happens here; so failures are warnings.
+        """
         if self._retention == Retention():
             return
         self._metrics[committed] = metrics
-        known = {step: self._metrics_of(step) for step in self.steps()}
-        for step in self._retention.obsolete({step: each for step, each in known.items() if each is not None}):
-            self._step_location(step).delete()
-            del self._metrics[step]
+        try:
+            known = {step: self._metrics_of(step) for step in self.steps()}
+        except CheckpointError as error:
+            self._report_prune_failure(f"step {committed} is saved, but no old steps can be deleted: {error}")
+            return
+        readable = {step: each for step, each in known.items() if each is not None}
+        for step in self._retention.obsolete(readable, committed):
+            try:
+                self._step_location(step).delete()
+                del self._metrics[step]
+            except CheckpointError as error:
+                self._report_prune_failure(
+                    f"step {committed} is saved, but the old step {step} cannot be deleted: {error}"
+                )
+
+    def _report_prune_failure(self, text: str) -> None:
+        """Log a failure now, in the background, and let the next call of `wait` warn of it."""
+        _log.warning("%s", text)
+        self._prune_failures.append(text)
 
     def _metrics_of(self, step: int) -> Mapping[str, float] | None:
         """Return the metrics of a step, which are read once; None if it cannot be read: the user decides what to do."""
         if step not in self._metrics:
             location = self._step_location(step)
             try:
-                self._metrics[step] = _metrics(open_manifest(location)[1], str(location))
+                self._metrics[step] = decode_metrics(open_manifest(location)[1], str(location))
             except CheckpointError:
                 self._metrics[step] = None
         return self._metrics[step]
-
-
-def _checked_step(step: int) -> int:
-    """Return the number of a step as a Python integer."""
-    try:
-        number = operator.index(step)
-    except TypeError:
-        raise TypeError(f"a step is an integer, not {step!r}") from None
-    if number < 0:
-        raise ValueError(f"steps are numbered from 0 on, not {number}")
-    return number
-
-
-def _as_floats(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return metrics as Python floats."""
-    if not isinstance(metrics, Mapping):
-        raise TypeError(f"metrics are a dict of numbers by name, not {metrics!r}")
-    values = {}
-    for name, value in metrics.items():
-        try:
-            values[str(name)] = float(value)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"the metric {name!r} is not a number: {error}") from None
-    return values
-
-
-def _metrics(manifest: Manifest, path: str) -> dict[str, float]:
-    """Return the metrics that were saved with the step at `path`."""
-    try:
-        return {name: float.fromhex(value) for name, value in manifest.metadata.get("metrics", {}).items()}
-    except (AttributeError, TypeError, ValueError):
-        raise CheckpointError(f"{path} was not saved by a Manager: its metadata has other metrics") from None

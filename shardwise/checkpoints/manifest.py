@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.checkpoints.fields import Fields
-from shardwise.checkpoints.names import split_name
+from shardwise.checkpoints.names import is_position, split_name
 from shardwise.checkpoints.untrusted_json import has_too_many_values, parse_json
 from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.errors import CheckpointError, CorruptCheckpoint
@@ -345,7 +345,7 @@ def _decode_leaf(name: str, fields: Fields, packs: tuple[int, ...]) -> Leaf:
         raise fields.error("keys", f"is not the number of keys in {name!r}")
     positions = [False] * len(keys)
     for number in fields.sizes("positions"):
-        if number >= len(positions) or not keys[number].isdecimal():
+        if number >= len(positions) or not is_position(keys[number]):
             raise fields.error("positions", "has a number that is not that of a position")
         positions[number] = True
     if "value" in fields:
@@ -366,8 +366,8 @@ def _decode_leaf(name: str, fields: Fields, packs: tuple[int, ...]) -> Leaf:
             raise fields.error("parts", "do not hold every element once")
     else:
         storage = Chunked(fields.text("folder"), tuple(fields.sizes("file_shape")), tuple(fields.sizes("chunk_shape")))
-        if not (storage.folder.startswith("arrays/") and storage.folder.removeprefix("arrays/").isdecimal()):
-            raise fields.error("folder", "is not arrays/ and a number")
+        if not (storage.folder.startswith("arrays/") and is_position(storage.folder.removeprefix("arrays/"))):
+            raise fields.error("folder", "must be `arrays/<number>`")
         ranks = {len(shape), len(storage.file_shape), len(storage.chunk_shape)}
         if len(ranks) > 1 or 0 in storage.chunk_shape + storage.file_shape:
             raise fields.error("file_shape", "and chunk_shape do not fit the shape")

@@ -96,7 +96,12 @@ def nested(leaves: dict[str, tuple[list[bool], Any]]) -> Any:
         raise CheckpointError("the tree is nested too deeply to be built from names: restore it into `like`") from None
 
 
+def is_position(key: str) -> bool:
+    """Return whether a key is the decimal form of a number, in ASCII digits: `str.isdecimal` accepts others."""
+    return key.isascii() and key.isdecimal()
+
+
 def _position(name: str, key: str) -> int:
-    if not key.isdecimal() or len(key) > _LONGEST_POSITION:
+    if not is_position(key) or len(key) > _LONGEST_POSITION:
         raise CorruptCheckpoint(f"the key {key[:80]!r} of the leaf {name[:200]!r} is not a position in a sequence")
     return int(key)

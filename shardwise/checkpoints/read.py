@@ -15,7 +15,7 @@ from shardwise.checkpoints.file_checksums import chunk_range, largest_file
 from shardwise.checkpoints.host_memory import empty_host_array
 from shardwise.checkpoints.location import MANIFEST, Folder, Location, location_of, ts
 from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part, Shape, file_grid
-from shardwise.errors import CheckpointError, CorruptCheckpoint
+from shardwise.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
 from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text, cut, relative, whole
 
 _PACK_WINDOW = 1 << 24  # bytes of a pack that are read at a time
@@ -41,7 +41,7 @@ class Reader:
         small: the names of arrays in packs.
 
     Raises:
-        CheckpointError: if there is no checkpoint at `path`.
+        CheckpointNotFound: if there is no checkpoint at `path`.
         CorruptCheckpoint: if its manifest is not valid, or if files are missing.
     """
 
@@ -281,7 +281,7 @@ def open_manifest(location: Location) -> tuple[Location, Manifest]:
     """Return where the files of a committed checkpoint are, and its manifest.
 
     Raises:
-        CheckpointError: if there is no checkpoint.
+        CheckpointNotFound: if there is no checkpoint.
         CorruptCheckpoint: if the manifest is not valid.
     """
     data = location.data()
@@ -291,5 +291,5 @@ def open_manifest(location: Location) -> tuple[Location, Manifest]:
         hint = f" It has the checkpoints {', '.join(near[-5:])}." if near else ""
         if isinstance(location, Folder) and any((location.path / name).is_file() for name in _ORBAX_FILES):
             hint = " There is an Orbax checkpoint: import it with `shardwise checkpoint import` or `import_orbax`."
-        raise CheckpointError(f"there is no checkpoint at {location}.{hint}")
+        raise CheckpointNotFound(f"there is no checkpoint at {location}.{hint}")
     return data, Manifest.decode(content, f"{location}/{MANIFEST}")

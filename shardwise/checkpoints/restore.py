@@ -10,6 +10,8 @@ from shardwise import tree_util
 from shardwise.api.creation import devices_by_box, put_box, writable_shards
 from shardwise.api.placement import broadcast_shardings, device_put
 from shardwise.checkpoints.compare import check_targets
+from shardwise.checkpoints.identity import check_unchanged, identity_of
+from shardwise.checkpoints.location import location_of
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Manifest, ValueLeaf
 from shardwise.checkpoints.names import nested
 from shardwise.checkpoints.read import HostArray, Reader
@@ -57,7 +59,8 @@ def restore(
         The restored pytree.
 
     Raises:
-        CheckpointError: if there is no checkpoint at `path`, or if it cannot be read.
+        CheckpointError: if it cannot be read.
+        CheckpointNotFound: if there is no checkpoint at `path`, or if it was deleted or replaced while it was read.
         CorruptCheckpoint: if it was changed after it was written; the message names the array.
         CheckpointMismatch: if it differs from `like`, or if arrays with 64-bit dtypes shall be on devices while these
             dtypes are disabled; the message lists all such leaves.
@@ -71,7 +74,25 @@ def restore(
         >>> jax.checkpoints.restore(folder / "step-7", like)["w"].sharding.spec
         P('rows')
     """
-    reader = path if isinstance(path, Reader) else Reader(path)
+    if isinstance(path, Reader):
+        return _restore(path, like, shardings, only, cast, allow_missing, allow_extra, memory_limit)
+    location = location_of(path)
+    with check_unchanged(location, identity_of(location)):
+        reader = Reader(path)
+        return _restore(reader, like, shardings, only, cast, allow_missing, allow_extra, memory_limit)
+
+
+def _restore(
+    reader: Reader,
+    like: Any,
+    shardings: Any,
+    only: str | None,
+    cast: bool,
+    allow_missing: bool,
+    allow_extra: bool,
+    memory_limit: int,
+) -> Any:
+    """Restore the checkpoint that a reader has opened."""
     pattern = _compiled(only) if only is not None else None
     leaves = {name: leaf for name, leaf in reader.manifest.leaves.items() if not pattern or pattern.search(name)}
     if like is None:
@@ -105,7 +126,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         The manifest: `leaves` by name, `metadata`, `versions` and `created`.
 
     Raises:
-        CheckpointError: if there is no checkpoint at `path`.
+        CheckpointNotFound: if there is no checkpoint at `path`.
         CorruptCheckpoint: if its manifest is not valid.
 
     Example:

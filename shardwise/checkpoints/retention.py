@@ -42,12 +42,17 @@ class Retention:
         if (self.best is None) != (self.metric is None):
             raise ValueError("keep_best needs a metric, and a metric needs keep_best")
 
-    def obsolete(self, steps: Mapping[int, Mapping[str, float]]) -> list[int]:
-        """Return the steps that are not kept. `steps` has the metrics of each. The latest step is always kept."""
+    def obsolete(self, steps: Mapping[int, Mapping[str, float]], committed: int | None = None) -> list[int]:
+        """Return the steps that are not kept.
+
+        Args:
+            steps: the metrics of each step.
+            committed: the step that was just saved. It is always kept, as is the latest step.
+        """
         if self.last is self.every is self.best is None or not steps:
             return []
         ordered = sorted(steps)
-        kept = {*ordered[-(self.last or 1) :]}
+        kept = {committed, *ordered[-(self.last or 1) :]}
         if self.every is not None:
             kept |= {step for step in ordered if step % self.every == 0}
         if self.best is not None and self.metric is not None:

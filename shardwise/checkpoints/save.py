@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -22,6 +23,7 @@ from shardwise.checkpoints.agreement import check_agreement
 from shardwise.checkpoints.blocks import open_blocks, pack_blocks, storage_error_text, zarr_file
 from shardwise.checkpoints.context import write_context
 from shardwise.checkpoints.file_checksums import chunk_range
+from shardwise.checkpoints.lease import Lease
 from shardwise.checkpoints.location import MANIFEST, Location, location_of
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Leaf, Manifest, check_metadata
 from shardwise.checkpoints.parts import FileChecksums, merge_files, merge_parts, parts_of
@@ -44,6 +46,7 @@ class Save:
         snapshot: the leaves, shards and pack that this process writes.
         metadata: a JSON object to save beside it.
         group: the processes that write it.
+        before_commit: a function that process 0 calls when everything is written, directly before the commit.
         after_commit: a function that process 0 calls after the checkpoint is committed.
 
     Attributes:
@@ -58,6 +61,7 @@ class Save:
         snapshot: Snapshot,
         metadata: Mapping[str, Any],
         group: Group,
+        before_commit: Callable[[], None] | None,
         after_commit: Callable[[], None] | None,
     ):
         self.path = str(location)
@@ -65,6 +69,7 @@ class Save:
         self.written_bytes = 0
         self._error: BaseException | None = None
         self._is_reported = False
+        self._before_commit = before_commit
         self._after_commit = after_commit
         self._thread = threading.Thread(
             target=self._run, args=(location, snapshot, metadata, group), name=f"save {self.path}", daemon=True
@@ -117,30 +122,51 @@ class Save:
             self._error.__cause__ = error
 
     def _write(self, location: Location, snapshot: Snapshot, metadata: Mapping[str, Any], group: Group) -> None:
-        partial = location.begin(group.exchange(secrets.token_hex(8))[0])
-        error: Exception | None = None
-        try:
-            partial.prepare()
-            checksums = self._write_arrays(partial, snapshot, group)
-        except Exception as failure:
-            error = failure
-        try:
-            parts = group.exchange(parts_of(snapshot, checksums) if error is None else None)
-            group.agree(error)
-            if group.index == 0:
-                try:
+        with ExitStack() as stack:
+            leases: list[Lease] = []
+
+            def take_lease() -> str:
+                """Return the token of this save; in process 0, protect its files from other programs."""
+                token = secrets.token_hex(8)
+                if group.index == 0:
+                    leases.append(stack.enter_context(location.lease(token)))
+                return token
+
+            partial = location.begin(group.gather(take_lease)[0])
+
+            def write_arrays() -> dict[str, Any]:
+                partial.prepare()
+                return parts_of(snapshot, self._write_arrays(partial, snapshot, group))
+
+            def commit() -> None:
+                if group.index == 0:
                     leaves = merge_files(merge_parts(snapshot.leaves, parts[1:]), parts)
-                    self._commit(location, partial, leaves, parts, metadata)
-                except Exception as failure:
-                    error = failure
-            group.agree(error)
-        except BaseException:
-            if group.index == 0:
-                partial.delete()
-            raise
-        if group.index == 0 and self._after_commit is not None:
-            self._after_commit()
+                    self._write_manifest(location, partial, leaves, parts, metadata)
+                    leases[0].check()
+                    if self._before_commit is not None:
+                        self._before_commit()
+                    location.commit(partial)
+
+            try:
+                parts = group.gather(write_arrays)
+                group.gather(commit)
+            except BaseException:
+                if group.index == 0:
+                    with suppress(CheckpointError):  # the next Manager of this folder deletes it
+                        partial.delete()
+                raise
         _log.info("saved %s: %s bytes", self.path, f"{self.total_bytes:,}")
+        if group.index == 0 and self._after_commit is not None:
+            with group.working():
+                self._call_after_commit(self._after_commit)
+
+    def _call_after_commit(self, function: Callable[[], None]) -> None:
+        try:
+            function()
+        except Exception as error:
+            raise CheckpointError(
+                f"{self.path} is saved, but the function `after_commit` raised {type(error).__name__}: {error}"
+            ) from error
 
     def _write_arrays(self, partial: Location, snapshot: Snapshot, group: Group) -> FileChecksums:
         """Write the shards and the pack of this process; process 0 writes the metadata of arrays too.
@@ -162,6 +188,7 @@ class Save:
                 chunks = chunk_range(write.leaf.shape, write.leaf.storage, write.box)
                 written = chunks.read(partial, write.leaf.storage, write.data.itemsize)
                 checksums.setdefault(write.name, {})[chunks.file_index] = written
+            group.report_progress()
             return write.data.nbytes
 
         for write in _writes(partial, snapshot, group, context):
@@ -186,7 +213,7 @@ class Save:
             ) from error
         self.written_bytes += nbytes
 
-    def _commit(
+    def _write_manifest(
         self,
         location: Location,
         partial: Location,
@@ -199,7 +226,6 @@ class Save:
         manifest = Manifest(leaves, packs, metadata, versions, datetime.now(UTC).isoformat(timespec="seconds"))
         manifest.check(f"{location}/{MANIFEST}")  # what cannot be read back is not committed
         partial.write(MANIFEST, manifest.encode())
-        location.commit(partial)
 
 
 @final
@@ -286,7 +312,9 @@ def start_save(
     metadata: Mapping[str, Any] | None,
     *,
     processes: Sequence[int] | None = None,
-    timeout: float = 600,
+    timeout: float | None = None,
+    replaces: bool = False,
+    before_commit: Callable[[], None] | None = None,
     after_commit: Callable[[], None] | None = None,
 ) -> Save:
     """Start to write a checkpoint in the background, after the save before it has ended.
@@ -297,7 +325,9 @@ def start_save(
             this process writes.
         metadata: a JSON object to save beside it.
         processes: the numbers of the processes that save it; by default, all.
-        timeout: how many seconds to wait for other processes.
+        timeout: how many seconds to wait for other processes; by default, the peer timeout.
+        replaces: whether there may be a checkpoint at `path`, which `before_commit` moves away.
+        before_commit: a function that the first process calls when everything is written, directly before the commit.
         after_commit: a function that the first process calls after the checkpoint is committed.
 
     Raises:
@@ -310,13 +340,15 @@ def start_save(
         error: Exception | None = None
         try:
             checked_metadata = check_metadata(metadata or {})
-            location.check_free()
-            snapshot = take(group.index, location.chunk_bytes)
+            if not replaces:
+                location.check_free()
+            with group.working():
+                snapshot = take(group.index, location.chunk_bytes)
         except Exception as failure:
             error = failure
         group.agree(error)
         check_agreement(group, snapshot)
-        _pending.save = Save(location, snapshot, checked_metadata, group, after_commit)
+        _pending.save = Save(location, snapshot, checked_metadata, group, before_commit, after_commit)
         return _pending.save
 
 
@@ -326,7 +358,7 @@ def save(
     *,
     metadata: Mapping[str, Any] | None = None,
     processes: Sequence[int] | None = None,
-    timeout: float = 600,
+    timeout: float | None = None,
     after_commit: Callable[[], None] | None = None,
 ) -> Save:
     """Save a pytree of arrays as a checkpoint, in the background.
@@ -343,8 +375,10 @@ def save(
         tree: a pytree of arrays, PRNG keys, numpy arrays, numbers, strings and None.
         metadata: a JSON object to save beside it, such as the configuration of the run or the state of a data iterator.
         processes: the numbers of the processes that save it, if these are not all, such as those that survived.
-        timeout: how many seconds to wait for other processes.
-        after_commit: a function that the first process calls in the background, after the checkpoint is committed.
+        timeout: how many seconds to wait for a process that neither answers nor writes; by default, the `peer_timeout`
+            of `distributed.initialize`.
+        after_commit: a function that the first process calls in the background, after the checkpoint is committed. If
+            it fails, `wait()` raises an error that says that the checkpoint is saved.
 
     Returns:
         The save that is being written: `wait()` waits for it and raises its errors.
@@ -353,6 +387,7 @@ def save(
         CheckpointExists: if there is a checkpoint, a file or a folder that is not empty at `path`.
         CheckpointError: if a leaf cannot be saved, if the trees of processes differ, if the folder cannot be written,
             or if the save before has failed and no call has raised its error.
+        PeerFailure: if another process fails, or does not save within the timeout; the error names it.
 
     Example:
         >>> state = {"w": jnp.ones((4, 4)), "step": 3}

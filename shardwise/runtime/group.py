@@ -1,8 +1,11 @@
 """Group: processes that exchange messages, such as those that save and restore one checkpoint together."""
 
 import json
+import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 from shardwise._jaxlib import RuntimeFailure
@@ -11,6 +14,9 @@ from shardwise.runtime.client import process_count, process_index
 from shardwise.runtime.cluster import cluster
 
 _POLL_MILLISECONDS = 500
+_HEARTBEATS = 4  # in the time that other processes wait without one
+_counts: Counter[tuple[str, str]] = Counter()  # how many groups of a name and of processes there were
+_LONGEST_WORK = 3600.0  # seconds without progress after which a process that works sends no more heartbeats
 
 
 @final
@@ -18,8 +24,9 @@ class Group:
     """Processes of the program that make the same calls, in the same order.
 
     Args:
-        name: what the group does, the same in all processes: it is part of the keys under which messages are exchanged.
-        timeout: how many seconds to wait for the others.
+        name: what the group does, the same in all processes. Groups of the same name are told apart by their order.
+        timeout: how many seconds to wait for a process that sends no heartbeat of `working`; by default, the peer
+            timeout of `distributed.initialize`.
         processes: the numbers of the processes; by default, all.
 
     Attributes:
@@ -32,32 +39,35 @@ class Group:
         ValueError: if this process is not in the group.
     """
 
-    def __init__(self, name: str, timeout: float, processes: Sequence[int] | None = None):
+    def __init__(self, name: str, timeout: float | None = None, processes: Sequence[int] | None = None):
         self.processes = sorted(processes) if processes is not None else list(range(process_count()))
         if process_index() not in self.processes:
             raise ValueError(f"{name}: this is process {process_index()}, which is not one of {self.processes}")
         self.count, self.index = len(self.processes), self.processes.index(process_index())
         self.name = name
-        self._timeout = timeout
+        self._members = ",".join(map(str, self.processes))
+        _counts[name, self._members] += 1
+        self._keys = f"checkpoint/{name}/{self._members}/{_counts[name, self._members]}"
+        self._timeout = cluster.timeouts.peer if timeout is None else timeout
         self._number = 0
+        self._last_progress = 0.0
 
     def exchange(self, message: Any) -> list[Any]:
         """Return the messages of all processes of the group, in their order. A message is JSON.
 
         Raises:
-            CheckpointError: if a process does not answer in time.
-            PeerFailure: if a process fails.
+            PeerFailure: if a process fails, or does not answer in time.
         """
         if self.count == 1:
             return [message]
         self._number += 1
-        members = ",".join(map(str, self.processes))
-        prefix = f"checkpoint/{self.name}/{members}/{self._number}"
+        prefix = f"{self._keys}/{self._number}"
         cluster.store.key_value_set(f"{prefix}/{self.index}", json.dumps(message))
         return [json.loads(self._wait_for(f"{prefix}/{index}", self.processes[index])) for index in range(self.count)]
 
     def _wait_for(self, key: str, process: int) -> str:
         """Return the message of a process, or raise the failure of one of the group."""
+        heartbeat = _last_heartbeat(process)
         deadline = time.monotonic() + self._timeout
         while True:
             if cluster.member is not None and (failure := cluster.member.error(self.name, self.processes)) is not None:
@@ -65,22 +75,95 @@ class Group:
             try:
                 return str(cluster.store.blocking_key_value_get(key, _POLL_MILLISECONDS))
             except RuntimeFailure as error:
-                if time.monotonic() > deadline:
-                    raise CheckpointError(
-                        f"{self.name}: process {process} did not answer within {self._timeout:g} s"
-                    ) from error
+                if time.monotonic() <= deadline:
+                    continue
+                if (latest := _last_heartbeat(process)) == heartbeat:
+                    raise self._failure(process) from error
+                heartbeat, deadline = latest, time.monotonic() + self._timeout
+
+    def _failure(self, process: int) -> PeerFailure:
+        """Return the failure that makes this process wait for another one in vain."""
+        reason = f"waited {self._timeout:g} s for process {process} in {self.name}"
+        verdict = None if cluster.member is None else cluster.member.ask_for_failure(self._members, reason)
+        if verdict is not None and verdict.rank >= 0:
+            return verdict
+        explanation = "" if verdict is None else f" ({verdict.reason})"
+        return PeerFailure(
+            process,
+            None,
+            f"it did not reach {self.name} within {self._timeout:g} s. Every process must save and restore the same "
+            f"steps, in the same order{explanation}",
+        )
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Send heartbeats inside a `with` block that reads, writes or deletes files: others wait beyond the timeout.
+
+        A process that is stopped sends none, nor does one without progress for an hour, because its storage hangs.
+        """
+        if self.count == 1:
+            yield
+            return
+        stop = threading.Event()
+        self.report_progress()
+        thread = threading.Thread(
+            target=self._send_heartbeats, args=(stop,), name=f"heartbeat of {self.name}", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def report_progress(self) -> None:
+        """Note that the work of this process advances."""
+        self._last_progress = time.monotonic()
+
+    def _send_heartbeats(self, stop: threading.Event) -> None:
+        with suppress(RuntimeFailure):  # without the store, the processes fail anyway
+            while (store := cluster.store) and time.monotonic() - self._last_progress < _LONGEST_WORK:
+                store.key_value_set(_heartbeat_key(process_index()), str(time.monotonic_ns()), allow_overwrite=True)
+                if stop.wait(self._timeout / _HEARTBEATS):
+                    return
+
+    def gather(self, function: Callable[[], Any]) -> list[Any]:
+        """Return the results of a function in all processes, in their order; JSON.
+
+        Raises:
+            Exception: if the function fails in a process: its own error there, a CheckpointError in the others.
+        """
+        result, error = None, None
+        try:
+            with self.working():
+                result = function()
+        except Exception as failure:
+            error = failure
+        return self._exchange_results(result, error)
 
     def agree(self, error: Exception | None) -> None:
-        """Raise an error in every process if one of them failed: its own there, a CheckpointError in the others.
+        """Raise an error in every process if one of them failed: its own there, a CheckpointError in the others."""
+        self._exchange_results(None, error)
 
-        The failure of a process is raised at once: the others find it themselves.
-        """
+    def _exchange_results(self, result: Any, error: Exception | None) -> list[Any]:
         if isinstance(error, PeerFailure):
-            raise error
-        messages = self.exchange(None if error is None else f"{type(error).__name__}: {error}")
+            raise error  # at once: the others find it themselves
+        messages = self.exchange([None if error is None else f"{type(error).__name__}: {error}", result])
         if error is not None:
             raise error
-        failed = [(index, message) for index, message in enumerate(messages) if message is not None]
-        if failed:
-            index, message = failed[0]
-            raise CheckpointError(f"{self.name}: process {self.processes[index]} failed: {message}")
+        for process, (failure, _) in zip(self.processes, messages, strict=True):
+            if failure is not None:
+                raise CheckpointError(f"{self.name}: process {process} failed: {failure}")
+        return [value for _, value in messages]
+
+
+def _heartbeat_key(process: int) -> str:
+    return f"checkpoint/heartbeat/{process}"
+
+
+def _last_heartbeat(process: int) -> str:
+    """Return the last heartbeat of a process that reads or writes files; "" if it sent none."""
+    try:
+        return str(cluster.store.key_value_try_get(_heartbeat_key(process)))
+    except RuntimeFailure:
+        return ""

@@ -94,6 +94,18 @@ except CheckpointError as error:
 """
 
 
+READER = """
+import subprocess, sys
+from shardwise import checkpoints
+folder = sys.argv[1]
+with checkpoints.Manager(folder, save_on_sigterm=False) as manager:
+    manager.save(1, {"x": 3}, force=True)
+subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+with checkpoints.Manager(folder, read_only=True) as manager:
+    print(manager.latest(), manager.restore().tree)
+"""
+
+
 def run_in_namespace(code, folder, mount):
     """Run code in a mount namespace of its own, after the command `mount`; return the lines that it prints."""
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
@@ -111,6 +123,11 @@ def test_a_full_disk_is_an_error_that_names_path_and_bytes(tmp_path):
 def test_a_read_only_folder_is_an_error_before_training(tmp_path):
     (error,) = run_in_namespace(READ_ONLY, tmp_path, f"mount -t tmpfs -o ro tmpfs {tmp_path}")
     assert error.startswith("ERROR") and f"{tmp_path}/run cannot be created: Read-only file system" in error
+
+
+def test_a_read_only_manager_reads_a_read_only_folder(tmp_path):
+    (line,) = run_in_namespace(READER, tmp_path, f"mount -t tmpfs tmpfs {tmp_path}")
+    assert line == "1 {'x': 3}"
 
 
 def test_of_two_writers_of_one_step_one_is_refused(tmp_path):

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from shardwise.checkpoints import location
+from shardwise.checkpoints.delete_tree import delete_tree
 from shardwise.checkpoints.location import Folder, location_of
 from shardwise.errors import CheckpointError, CorruptCheckpoint
 
@@ -49,6 +50,32 @@ def test_errors_of_the_file_system_name_the_file(tmp_path):
         folder.read("folder")
     with pytest.raises(CheckpointError, match=r"folder \(3 bytes\) cannot be written: Is a directory"):
         folder.write("folder", b"123")
+
+
+def test_everything_that_can_be_deleted_is_deleted(tmp_path, monkeypatch):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("")
+    tree = tmp_path / "tree"
+    for name in ("a", "b", "c"):
+        (tree / name).mkdir(parents=True)
+        (tree / name / "file").write_text("")
+    (tree / "link").symlink_to(tmp_path / "kept")
+    (tree / "broken").symlink_to(tmp_path / "absent")
+    unlink = os.unlink
+
+    def denied(path, **options):
+        if "b/file" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        unlink(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", denied)
+        with pytest.raises(PermissionError, match="b/file"):
+            delete_tree(tree)
+    assert sorted(path.name for path in tree.rglob("*")) == ["b", "file"]
+    for _ in range(2):
+        delete_tree(tree)
+    assert [path.name for path in tmp_path.rglob("*")] == ["kept", "file"]
 
 
 def test_without_tensorstore_the_error_says_how_to_install_it(monkeypatch):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import shardwise.numpy as jnp
 from shardwise import checkpoints
+from shardwise.checkpoints.location import Folder
 from shardwise.checkpoints.manifest import Manifest
 from shardwise.checkpoints.retention import Retention
 from shardwise.errors import CheckpointError, CorruptCheckpoint
@@ -93,6 +94,57 @@ def test_a_corrupt_step_is_not_deleted_and_read_once(tmp_path, decoded):
         run(manager, [3, 4, 5])
         assert manager.steps() == [1, 5]
     assert decoded.count(f"{tmp_path}/step-1/manifest.json") == 1
+
+
+def refuse(monkeypatch, module, function, name):
+    """Let a function of a module fail for paths that contain a name."""
+    original = getattr(module, function)
+
+    def refused(path, *arguments, **options):
+        if name in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path, *arguments, **options)
+
+    monkeypatch.setattr(module, function, refused)
+
+
+@pytest.mark.parametrize("function", ["rename", "unlink", "rmdir"])
+def test_an_old_step_that_cannot_be_deleted_is_a_warning(tmp_path, monkeypatch, function):
+    with checkpoints.Manager(tmp_path, every_steps=1, keep_last=1, save_on_sigterm=False) as manager:
+        run(manager, [1])
+        refuse(monkeypatch, os, function, "step-1")
+        started = manager.save(2, state(2))
+        started.wait()  # the step is saved
+        with pytest.warns(UserWarning, match=r"step 2 is saved, but the old step 1 cannot be .*Permission denied"):
+            manager.save(3, state(3))
+        monkeypatch.undo()
+        run(manager, [4])
+        assert manager.restore(state(0)).step == 4
+        assert manager.steps() == [4]
+
+
+def test_a_folder_that_cannot_be_listed_after_a_commit_is_a_warning(tmp_path, monkeypatch):
+    def denied(self):
+        raise CheckpointError("cannot be listed")
+
+    with checkpoints.Manager(tmp_path, every_steps=1, keep_last=1, save_on_sigterm=False) as manager:
+        with monkeypatch.context() as patch:
+            patch.setattr(Folder, "children", denied)
+            started = manager.save(1, state(1))
+            started.wait()
+        with pytest.warns(UserWarning, match="step 1 is saved, but no old steps can be deleted: cannot be listed"):
+            manager.wait()
+        assert manager.steps() == [1]
+
+
+def test_an_error_of_after_commit_says_that_the_checkpoint_is_saved(tmp_path):
+    def fail():
+        raise KeyError("name")
+
+    started = checkpoints.save(tmp_path / "one", state(1), after_commit=fail)
+    with pytest.raises(CheckpointError, match=r"one is saved, but the function `after_commit` raised KeyError: 'name'"):
+        started.wait()
+    assert checkpoints.verify(tmp_path / "one") == 12
 
 
 def test_a_step_with_other_metadata_is_an_error(tmp_path):

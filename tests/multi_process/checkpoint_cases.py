@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,10 @@ import numpy as np
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import checkpoints
-from shardwise.checkpoints import snapshot
-from shardwise.errors import CheckpointError
+from shardwise.checkpoints import selection, snapshot
+from shardwise.checkpoints.location import Folder
+from shardwise.checkpoints.read import Reader
+from shardwise.errors import CheckpointError, CorruptCheckpoint
 from shardwise.experimental.array_serialization import serialization
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -128,6 +132,83 @@ def case_an_error_of_one_process_in_a_restore_is_an_error_in_all():
         return [type(error).__name__, str(error)]
 
 
+def save_steps(name, steps):
+    """Save steps in which every element is the step, each larger than a pack."""
+    manager = checkpoints.Manager(FOLDER / name, every_steps=1, save_on_sigterm=False)
+    for step in steps:
+        manager.save(step, step_tree(step))
+    manager.wait()
+    return manager
+
+
+def step_tree(step):
+    sharding = layouts((sw.device_count(),))["large"]
+    x = sw.make_array_from_callback((37, 30), sharding, lambda index: np.full((37, 30), step, np.float32)[index])
+    return {"x": x, "y": np.full(3, step)}
+
+
+@contextmanager
+def patched(owner, name, value):
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def case_processes_with_different_listings_restore_the_same_step():
+    """Return the step that each process restores, and the elements, for stale listings in one process."""
+    manager = save_steps("stale", [1, 2, 3])
+    children, results = Folder.children, []
+    for stale in (["step-1"], [], ["step-1", "step-2", "step-3", "step-9"]):
+        listing = children if sw.process_index() == 0 else lambda self, stale=stale: stale
+        with patched(Folder, "children", listing):
+            latest, restored = manager.latest(), manager.restore(step_tree(0))
+        shards = [np.asarray(shard.data) for shard in restored.tree["x"].addressable_shards]
+        values = sorted({float(value) for shard in shards for value in np.unique(shard)})
+        results.append([latest, restored.step, values, restored.tree["y"].tolist()])
+    return results
+
+
+def case_processes_that_see_different_checkpoints_all_raise_the_same_error():
+    """Return the errors: a process does not see a step, sees another checkpoint, or asks for another step."""
+    manager = save_steps("different", [1, 2])
+    data, errors = Folder.data, []
+
+    def hide(self):
+        return None if self.path.name == "step-2" else data(self)
+
+    def replace(self):
+        return data(Folder(self.path.with_name("step-1"))) if self.path.name == "step-2" else data(self)
+
+    selection._ATTEMPTS, selection._PAUSE = 2, 0.01
+    for step, view in ((None, hide), (2, hide), (None, replace), (2, replace), (1 + sw.process_index() % 2, data)):
+        with patched(Folder, "data", view if sw.process_index() == 1 else data):
+            try:
+                manager.restore(step_tree(0), step=step)
+            except CheckpointError as error:
+                errors.append([type(error).__name__, str(error)])
+    return errors
+
+
+def case_a_corrupt_step_is_skipped_and_replaced_by_all_processes():
+    manager = save_steps("corrupt", [1, 2])
+    read_small = Reader.read_small
+
+    def fail(self, names):
+        if self.path.endswith("step-2") and sw.process_index() == sw.process_count() - 1:
+            raise CorruptCheckpoint(f"{self.path} is corrupt")
+        return read_small(self, names)
+
+    with patched(Reader, "read_small", fail), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        first = manager.restore(step_tree(0)).step
+    manager.save(2, step_tree(5))
+    manager.wait()
+    return [first, manager.restore(step_tree(0)).tree["y"].tolist(), manager.steps()]
+
+
 def case_arrays_are_serialized_together():
     manager = serialization.GlobalAsyncCheckpointManager(timeout_secs=60)
     tree, count, called = global_tree(layouts((sw.device_count(),))), sw.device_count(), []
@@ -144,7 +225,15 @@ def case_arrays_are_serialized_together():
 
 
 def case_all_processes_save_the_same_step_on_sigterm():
-    manager = checkpoints.Manager(FOLDER / "run")
+    """Two managers with different steps, one of which saves every third time; others were closed before."""
+    received = []
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    for _ in range(2):
+        with checkpoints.Manager(FOLDER / "run"), checkpoints.Manager(FOLDER / "other"):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert received == [signal.SIGTERM]  # no manager is open
+    managers = [checkpoints.Manager(FOLDER / name) for name in ("run", "other")]
     mesh = sw.make_mesh((sw.device_count(),), ("x",))
     x = sw.make_array_from_callback((8,), NamedSharding(mesh, P("x")), lambda index: np.zeros(8, np.float32)[index])
     step_function = sw.jit(lambda x: x + x.sum() + 1)
@@ -153,8 +242,13 @@ def case_all_processes_save_the_same_step_on_sigterm():
             os.kill(os.getpid(), signal.SIGTERM)
         x = step_function(x)
         time.sleep(0.05)  # the notice needs some time to reach the others
-        manager.save(step, {"x": x})
-        if manager.stopping:
+        managers[0].save(step, {"x": x})
+        if step % 3 == 0:
+            managers[1].save(1000 + step, {"x": x})
+        if all(manager.stopping for manager in managers):
             break
-    manager.close()
-    return [step, manager.steps()]
+    for manager in managers:
+        manager.close()
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.signal(signal.SIGTERM, previous)
+    return [step, *(manager.steps() for manager in managers), len(received)]

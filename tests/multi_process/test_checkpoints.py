@@ -46,8 +46,24 @@ def test_checkpoints_of_several_processes(results, tmp_path):
     assert first[0] == "CheckpointMismatch" and "y: missing" in first[1]
     assert second[0] == "CheckpointError" and "process 0 failed: CheckpointMismatch" in second[1]
 
+    expected = [[latest, 3, [3.0], [3, 3, 3]] for latest in (3, 3, 9)]
+    assert all(each == expected for each in results["processes_with_different_listings_restore_the_same_step"])
+
+    errors = results["processes_that_see_different_checkpoints_all_raise_the_same_error"]
+    assert all(each == errors[0] for each in errors)
+    unseen = "process 0 sees this checkpoint, and process 1 does not. All processes must reach the same folder"
+    other = "process 0 and process 1 see different checkpoints. All processes must reach the same folder"
+    wanted = "the processes restore different steps (process 0: 1, process 1: 2"
+    for (kind, message), text in zip(errors[0], (unseen, unseen, other, other, wanted), strict=True):
+        assert kind == "CheckpointError" and text in message
+
+    replaced = results["a_corrupt_step_is_skipped_and_replaced_by_all_processes"]
+    assert all(each == [1, [5, 5, 5], [1, 2]] for each in replaced)
+
     assert all("Put it on a mesh of all" in text for text in results["arrays_are_serialized_together"])
 
     stops = results["all_processes_save_the_same_step_on_sigterm"]
-    (last, steps) = stops[0]
-    assert all(stop == stops[0] for stop in stops) and steps == [last] and 5 <= last < 199
+    last, steps, others, received = stops[0]
+    assert all(stop == stops[0] for stop in stops) and 5 <= last < 199
+    assert steps == list(range(steps[0], last + 1)) and 5 <= steps[0] <= last
+    assert others == [1000 + last] and received == 2

@@ -44,3 +44,22 @@ def test_a_process_that_is_killed_during_a_save_is_an_error_in_the_others(tmp_pa
     checkpoints.verify(tmp_path / "step-1")
     manager = checkpoints.Manager(tmp_path, save_on_sigterm=False)  # deletes what the killed process left
     assert manager.steps() == [1] and [entry.name for entry in tmp_path.iterdir()] == ["step-1"]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("fault", ["stop", "stop writing", "sleep"])
+def test_a_process_that_is_stopped_or_sleeps_while_others_save_is_named(tmp_path, fault, victim):
+    results, outputs = run(tmp_path, fault, victim)
+    assert results[victim] is None and results[1 - victim] is not None, outputs
+    kind, message, steps = results[1 - victim]
+    assert kind == "PeerFailure" and f"process {victim} failed" in message and steps == [1]
+    assert "step-2" in message and " 10 s" in message, message
+    checkpoints.verify(tmp_path / "step-1")
+
+
+def test_a_process_that_skips_a_save_is_named(tmp_path):
+    results, outputs = run(tmp_path, "skip", 1)
+    assert None not in results, outputs
+    for rank, (kind, message, steps) in enumerate(results):
+        assert kind == "PeerFailure" and f"process {1 - rank} failed" in message and steps == [1]
+        assert "Every process must save and restore the same steps" in message

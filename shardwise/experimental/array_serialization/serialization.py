@@ -190,8 +190,8 @@ class GlobalAsyncCheckpointManager(GlobalAsyncCheckpointManagerBase):
         """Wait until all processes have written their arrays, and the callback has run.
 
         Raises:
-            CheckpointError: if another process could not write, or did not answer in time.
-            PeerFailure: if another process ended.
+            CheckpointError: if another process could not write.
+            PeerFailure: if another process ended, or neither wrote nor answered in time; the error names it.
             Exception: the error of this process, if it could not write.
         """
         if self._thread is not None:
@@ -237,19 +237,21 @@ class GlobalAsyncCheckpointManager(GlobalAsyncCheckpointManagerBase):
         self, group: Group, futures: list[Any], error: Exception | None, callback: Callable[[], None] | None
     ) -> None:
         """Wait for the writes of all processes, and run the callback in process 0."""
-        try:
+
+        def finish_writes() -> None:
+            if error is not None:
+                raise error
             for future in futures:
                 future.result()
-        except Exception as failure:
-            error = error or failure
-        try:
-            group.agree(error)
+                group.report_progress()
+
+        def commit() -> None:
             if group.index == 0 and callback is not None:
-                try:
-                    callback()
-                except Exception as failure:
-                    error = failure
-            group.agree(error)
+                callback()
+
+        try:
+            group.gather(finish_writes)
+            group.gather(commit)
         except Exception as failure:
             self._error = failure
 

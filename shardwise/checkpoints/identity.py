@@ -1,0 +1,66 @@
+"""Identity of a checkpoint: tells whether two reads of one path are reads of the same checkpoint.
+
+A writer may delete a step, or replace it, while another process reads it.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shardwise.checkpoints.location import MANIFEST, Location
+from shardwise.checkpoints.manifest import LARGEST_MANIFEST
+from shardwise.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
+
+
+def identity_of(location: Location) -> str | None:
+    """Return a digest of where the files of the checkpoint are and of its manifest; None if there is no checkpoint.
+
+    A manifest that is not valid has an identity, too.
+
+    Raises:
+        CheckpointError: if it cannot be read.
+    """
+    try:
+        data = location.data()
+        content = None if data is None else data.read(MANIFEST, LARGEST_MANIFEST)
+        if content is None and (data is None or location.data() is None):
+            return None
+    except CorruptCheckpoint as error:
+        return hashlib.sha256(str(error).encode()).hexdigest()
+    return hashlib.sha256(f"{data}\n".encode() + (content or b"")).hexdigest()
+
+
+@contextmanager
+def check_unchanged(location: Location, identity: str | None) -> Iterator[None]:
+    """Return a context to read a checkpoint in, which finds out whether it is deleted or replaced meanwhile.
+
+    Args:
+        location: the checkpoint.
+        identity: its identity; None if there was no checkpoint, so that nothing is checked.
+
+    Raises:
+        CheckpointNotFound: if the context fails because the checkpoint was deleted, or if it was replaced.
+    """
+    try:
+        yield
+    except Exception as error:
+        if identity is not None and _current_identity(location, identity) != identity:
+            raise _deleted(location) from error
+        raise
+    if identity is not None and _current_identity(location, identity) not in (identity, None):
+        raise _deleted(location)  # if it was deleted after all blocks were read, they are complete
+
+
+def _current_identity(location: Location, before: str) -> str | None:
+    """Return the identity of a checkpoint; the one from before if it cannot be read now."""
+    try:
+        return identity_of(location)
+    except CheckpointError:
+        return before
+
+
+def _deleted(location: Location) -> CheckpointNotFound:
+    return CheckpointNotFound(
+        f"{location} was deleted or replaced while it was read: another program writes to this folder. Read a later "
+        "step, or let that program keep more steps."
+    )
