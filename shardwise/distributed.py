@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from shardwise.lazy import set_public_names
 from shardwise.processes.environment import find_processes
 from shardwise.runtime.cluster import Timeouts, cluster
+from shardwise.runtime.launched_process import join_processes
 
 __all__ = ["initialize", "is_initialized", "report_step", "shutdown"]
 
@@ -30,6 +31,8 @@ def initialize(
     Afterwards `devices()` returns the devices of all processes, and `local_devices()` those of this one. The processes
     meet at a coordinator, which process 0 starts as a child process, or `shardwise launch`. It listens on the address
     that you pass and nowhere else: XLA's coordination service, which it hosts, has no authentication.
+
+    Under `shardwise launch`, a process that uses a device without this call joins the others at that first use.
 
     The first three arguments are found if they are omitted: from `shardwise launch`, from the variables
     JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or under Slurm, Open MPI, PMI, Kubernetes indexed
@@ -56,7 +59,7 @@ def initialize(
         ValueError: if an argument is missing or not valid, variables contradict each other, or processes pass
             different numbers.
         RendezvousError: if the coordinator cannot be reached, a process is missing or came twice, or versions differ.
-        RuntimeError: if a device was used before, or `initialize` was called before.
+        RuntimeError: if a device was used before, which joins under `shardwise launch`, or `initialize` was called.
         OSError: if process 0 cannot listen on the port.
     """
     processes = find_processes(
@@ -68,17 +71,8 @@ def initialize(
         cluster_detection_method=cluster_detection_method,
     )
     peer_timeout = peer_timeout or processes.peer_timeout or Timeouts.peer
-    cluster.join(
-        processes.coordinator_address,
-        processes.num_processes,
-        processes.process_id,
-        timeouts=Timeouts(initialization_timeout, heartbeat_timeout_seconds, shutdown_timeout_seconds, peer_timeout),
-        bind_address=processes.coordinator_bind_address,
-        token=processes.token,
-        hosts_coordinator=not processes.has_launcher,
-        local_device_ids=processes.local_device_ids,
-        partition_index=slice_index if partition_index is None else partition_index,
-    )
+    timeouts = Timeouts(initialization_timeout, heartbeat_timeout_seconds, shutdown_timeout_seconds, peer_timeout)
+    join_processes(processes, timeouts, slice_index if partition_index is None else partition_index)
 
 
 def shutdown() -> None:
@@ -92,10 +86,10 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Return whether this process has called `initialize`.
+    """Return whether this process has joined others, by `initialize` or by `shardwise launch`.
 
     Returns:
-        True between `initialize` and `shutdown`.
+        True between `initialize`, or the first use of a device under `shardwise launch`, and `shutdown`.
 
     Example:
         >>> jax.distributed.is_initialized()

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parent
 RENDEZVOUS, INITIALIZE = "processes/test_rendezvous.py", "processes/test_initialize.py"
 FAULTS, LAUNCHER = "processes/test_faults.py", "launch/test_launcher.py"
+FIRST_USE = "launch/test_first_use.py"
 CORRUPTION = "checkpoints/test_corruption.py"
 
 TABLE = {
@@ -153,8 +154,16 @@ TABLE = {
             "processes/test_environment.py::test_partial_and_contradictory_variables_raise_an_error_that_names_them",
         ],
     ),
+    41: (
+        "a launched program without distributed.initialize, and children of launched processes",
+        [
+            f"{FIRST_USE}::test_the_first_use_of_a_device_joins_the_processes",
+            f"{FIRST_USE}::test_processes_that_a_launched_process_starts_have_devices_of_their_own",
+            f"{FIRST_USE}::test_forked_children_do_not_speak_for_their_process",
+        ],
+    ),
 }
-PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40]  # those of programs with several processes
+PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, 41]  # those of programs with several processes
 
 
 def marks_and_tests(path):

@@ -16,6 +16,7 @@ from shardwise.launch.workers import Exit, Workers
 from shardwise.processes import environment
 from shardwise.processes.coordinator import Coordinator, Event
 from shardwise.processes.protocol import Failure, split_address
+from shardwise.processes.variables import LAUNCHER_PID
 
 # Seconds until all processes must have called `distributed.initialize`: by default, and at least. Before, they import.
 INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT = 300.0, 60.0
@@ -155,6 +156,7 @@ class Attempt:
         variables = {name: value for name, value in os.environ.items() if name not in _OUTER_VARIABLES}
         variables |= {
             environment.LAUNCHER: "1",
+            LAUNCHER_PID: str(os.getpid()),
             environment.ADDRESS: options.coordinator if coordinator is None else coordinator.address,
             environment.NUM_PROCESSES: str(options.nodes * options.processes),
             RESTART_COUNT: str(self._restart),

@@ -4,6 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import final
 
+# The process id of the launcher, in the processes that it starts and in their descendants.
+LAUNCHER_PID = "SHARDWISE_LAUNCHER_PID"
+
 
 @final
 class Variables:

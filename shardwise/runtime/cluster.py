@@ -67,7 +67,9 @@ class _Cluster:
         self.member: Member | None = None
         self.store: Any = None
         self.timeouts = Timeouts()
+        self.joined_at_first_use = False
         self._coordinator: CoordinatorProcess | None = None
+        self._pid = 0  # the process that has joined; not a child that it forks
 
     def join(
         self,
@@ -95,6 +97,11 @@ class _Cluster:
             local_device_ids: the GPUs of this process; None for all GPUs of its machine.
             partition_index: the index of the group of GPUs with a fast network that this process belongs to.
         """
+        if self.joined_at_first_use:
+            raise RuntimeError(
+                "distributed.initialize must come before the first use of a device, at which this process has joined "
+                "the others of `shardwise launch`: call it at the start of the program, or leave it out"
+            )
         if self.member is not None:
             raise RuntimeError("distributed.initialize was called before: call it once, at the start of the program")
         if clients.exist:
@@ -119,6 +126,7 @@ class _Cluster:
             self._stop_coordinator()
             raise
         self.member = member
+        self._pid = os.getpid()
         process_sets.connect(member, timeouts.peer)
         report_uncaught_exceptions(member)
         atexit.register(self._leave_at_exit)
@@ -166,6 +174,8 @@ class _Cluster:
 
     def _leave_at_exit(self) -> None:
         """Leave at the end of a program that did not call `shutdown`."""
+        if os.getpid() != self._pid:
+            return
         member = self.member
         if member is not None:
             try:
