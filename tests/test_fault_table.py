@@ -162,8 +162,29 @@ TABLE = {
             f"{FIRST_USE}::test_forked_children_do_not_speak_for_their_process",
         ],
     ),
+    42: ("nobody reads the launcher's output", [f"{LAUNCHER}::test_signals_end_a_launch_whose_output_nobody_reads"]),
+    43: (
+        "a full disk of log files or standard output",
+        [
+            f"{LAUNCHER}::test_a_full_disk_of_the_log_files_is_a_warning",
+            f"{LAUNCHER}::test_logs_end_at_the_limit_of_file_sizes",
+            f"{LAUNCHER}::test_a_full_standard_output_is_a_warning",
+        ],
+    ),
+    44: (
+        "daemons of launched processes",
+        [
+            f"{LAUNCHER}::test_daemons_are_ended_with_the_job",
+            f"{LAUNCHER}::test_daemons_are_gone_after_sigkill_of_the_launcher",
+            f"{LAUNCHER}::test_processes_of_a_nested_launch_are_gone_after_sigkill_of_the_outer_launcher",
+        ],
+    ),
+    45: (
+        "a process ends while its state is asked for",
+        ["launch/test_workers.py::test_a_process_that_ends_between_two_polls_is_not_an_error"],
+    ),
 }
-PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, 41]  # those of programs with several processes
+PROCESS_FAULTS = [*range(1, 8), *range(10, 26), *range(39, 45)]  # those of programs with several processes
 
 
 def marks_and_tests(path):

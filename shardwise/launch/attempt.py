@@ -8,11 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO, final
+from typing import final
 
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.output import Output, last_traceback
 from shardwise.launch.workers import Exit, Workers
+from shardwise.launch.writer import Writer
 from shardwise.processes import environment
 from shardwise.processes.coordinator import Coordinator, Event
 from shardwise.processes.protocol import Failure, split_address
@@ -79,7 +80,7 @@ class Attempt:
     Args:
         options: the options of the launch.
         restart: the number of attempts before.
-        log_folder: the folder of the log files.
+        log_folder: the folder of the log files, or None for none.
         signals: the signals that the launcher has received; the launcher appends to the list.
         stdout: the target of the processes' standard output.
         stderr: the target of the processes' standard error.
@@ -89,10 +90,10 @@ class Attempt:
         self,
         options: LaunchOptions,
         restart: int,
-        log_folder: Path,
+        log_folder: Path | None,
         signals: list[signal.Signals],
-        stdout: TextIO,
-        stderr: TextIO,
+        stdout: Writer,
+        stderr: Writer,
     ):
         self.failure: LaunchFailure | None = None
         self._options = options
@@ -114,7 +115,8 @@ class Attempt:
         """Start the processes and wait for their end. Return the exit code of the launcher.
 
         Raises:
-            OSError: if the command cannot be executed, or the launcher's output is closed.
+            OSError: if the command cannot be executed.
+            BrokenPipeError: if the reader of the launcher's output has ended.
         """
         try:
             variables = self._variables()
@@ -196,6 +198,7 @@ class Attempt:
                 stop.send_due(workers)
                 if stop.sent and self._first_signal is None:
                     self._first_signal = time.monotonic() - workers.start_time
+        workers.kill_descendants()  # they may hold the pipes open
         self._output.close()  # standard error up to the end, for the report
         if not handled and self.failure is None and self._has_failed():
             self.failure = self._first_failure()

@@ -5,7 +5,6 @@ import signal
 import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Sequence
-from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -189,15 +188,21 @@ def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
         )
     except ValueError as error:
         parser.error(str(error))
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # processes may print what this terminal cannot show
+    _open_standard_streams()
     try:
         code = launcher.Launcher(options).run()
-    except BrokenPipeError:  # nobody reads the output any more
+    except BrokenPipeError:  # the reader of the output has ended
         os._exit(128 + signal.SIGPIPE)
     except (OSError, ValueError) as error:  # the coordinator's address
         print(f"shardwise launch: {error}", file=sys.stderr)
         code = 1
-    sys.stdout.flush()
     os._exit(code)  # XLA's coordination service would wait for processes that were killed
+
+
+def _open_standard_streams() -> None:
+    """Open those of the descriptors 0, 1 and 2 that are closed: sockets that get these numbers would be written to."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free

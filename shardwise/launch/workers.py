@@ -1,6 +1,7 @@
 """Processes that the launcher starts, each with a process group of its own."""
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -47,10 +48,12 @@ class Workers:
     def __init__(self, output: Output):
         self._output = output
         self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._stopped: set[int] = set()  # ranks
         self._killed: set[int] = set()  # ranks
+        self._job = secrets.token_hex(16)
         self.start_time = time.monotonic()
         self._guardian = subprocess.Popen(
-            [sys.executable, "-I", "-S", guardian.__file__],
+            [sys.executable, "-I", "-S", guardian.__file__, self._job],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
@@ -65,9 +68,8 @@ class Workers:
 
     @property
     def stopped(self) -> list[int]:
-        """The ranks of the processes that a signal has stopped, as SIGSTOP does."""
-        options = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-        return [rank for rank, process in self._running.items() if os.waitid(os.P_PID, process.pid, options)]
+        """The ranks of the processes that a signal such as SIGSTOP had stopped at the last `poll`."""
+        return sorted(self._stopped)
 
     def start(self, rank: int, command: Sequence[str], variables: Mapping[str, str], restart: int) -> None:
         """Start a process.
@@ -80,7 +82,7 @@ class Workers:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=variables,
+            env={**variables, guardian.JOB_ID: ",".join(filter(None, (variables.get(guardian.JOB_ID), self._job)))},
             start_new_session=True,  # Ctrl-C in the terminal reaches the launcher only, which then stops all processes
         )
         self._tell_guardian("+", process.pid)
@@ -89,11 +91,20 @@ class Workers:
         self._output.add(rank, restart, process.stdout, process.stderr)
 
     def poll(self) -> list[Exit]:
-        """Return the processes that have ended since the last call, and end the children that they left behind."""
+        """Return the processes that have ended since the last call, and end the children that they left behind.
+
+        Nothing else waits for the processes. Their states are asked for once: `waitid` for a stop alone would raise
+        an error for a process that has ended.
+        """
         exits = []
         for rank, process in list(self._running.items()):
             # The process stays a zombie until its group is killed, so that the number of the group is not reused.
-            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            state = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            self._stopped.discard(rank)
+            if state is not None and state.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED):
+                self._stopped.add(rank)
+                continue
+            if state is None:
                 continue
             _kill_group(process.pid, signal.SIGKILL)
             self._tell_guardian("-", process.pid)
@@ -112,6 +123,10 @@ class Workers:
             else:
                 os.kill(process.pid, number)  # `send_signal` would reap a process that has just ended
 
+    def kill_descendants(self) -> None:
+        """Kill the processes that the processes of this job have started and that have left their groups."""
+        guardian.kill_job(self._job)
+
     def check_guardian(self) -> None:
         """Raise an error if the guardian is gone: without it, processes could outlive the launcher.
 
@@ -127,6 +142,7 @@ class Workers:
         while self._running:
             self.poll()
             time.sleep(0.01)
+        self.kill_descendants()
         assert self._guardian.stdin is not None
         with suppress(BrokenPipeError):
             self._guardian.stdin.close()

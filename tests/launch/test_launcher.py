@@ -48,9 +48,9 @@ def run(*arguments, script=PROGRAMS):
 class Running:
     """A launcher in the background, which is killed at the end of the test."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, line=None):
         self.process = subprocess.Popen(
-            command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables()
+            line or command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables()
         )
 
     def __enter__(self):
@@ -299,6 +299,130 @@ def test_children_of_finished_processes_are_ended(tmp_path):
     launch = run("-n", 2, ["leave_child", str(tmp_path)])
     assert launch.returncode == 0
     wait_for_end([int((tmp_path / f"child{rank}").read_text()) for rank in range(2)])
+
+
+def test_daemons_are_ended_with_the_job(tmp_path):
+    """A child that leaves the group of its process by `setsid`."""
+    launch = run("-n", 2, ["leave_daemon", str(tmp_path)])
+    assert launch.returncode == 0, launch.stderr
+    wait_for_end([int((tmp_path / f"daemon{rank}").read_text()) for rank in range(2)])
+
+
+def test_daemons_are_gone_after_sigkill_of_the_launcher(tmp_path):
+    with Running("-n", 2, ["leave_daemon", str(tmp_path), "sleep"]) as launch:
+        pids = launch.wait_for(tmp_path, ["pid0", "pid1", "daemon0", "daemon1"])
+        launch.process.kill()
+        wait_for_end(pids)
+
+
+@pytest.mark.slow
+def test_processes_of_a_nested_launch_are_gone_after_sigkill_of_the_outer_launcher(tmp_path):
+    inner = command("-n", 2, ["leave_daemon", str(tmp_path), "sleep"])
+    (tmp_path / "outer.py").write_text(f"import subprocess; subprocess.run({inner!r}, start_new_session=True)")
+    outer = [sys.executable, "-m", "shardwise", "launch", "-n", "1", str(tmp_path / "outer.py")]
+    with Running(line=outer) as launch:
+        pids = launch.wait_for(tmp_path, ["pid0", "pid1", "daemon0", "daemon1"])
+        launch.process.kill()
+        wait_for_end(pids)
+
+
+@pytest.mark.parametrize(
+    ("number", "stream"),
+    [
+        (signal.SIGINT, "stdout"),
+        pytest.param(signal.SIGTERM, "stdout", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, "stderr", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "stderr", marks=pytest.mark.slow),
+    ],
+)
+def test_signals_end_a_launch_whose_output_nobody_reads(number, stream, tmp_path):
+    with Running("-n", 2, "--grace-period", 1, ["fill_pipe", str(tmp_path), stream]) as launch:
+        pids = launch.wait_for(tmp_path, ["pid0", "pid1", "full0", "full1"])
+        launch.process.send_signal(number)
+        wait_for_end(pids)
+        assert launch.process.wait(timeout=LIMIT) == 128 + number
+
+
+def test_a_full_disk_of_the_log_files_is_a_warning(tmp_path):
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.log").symlink_to("/dev/full")
+    launch = run("-n", 2, "--log-dir", tmp_path, ["print_lines", "3"])
+    assert launch.returncode == 0, launch.stderr
+    assert sorted(launch.stdout.splitlines()) == [f"[{rank}] line {line}" for rank in range(2) for line in range(3)]
+    (warning,) = launch.stderr.splitlines()
+    assert re.fullmatch(r"shardwise launch: the log file .*rank[01]\.log cannot be written \(No space .*", warning)
+
+
+@pytest.mark.slow
+def test_logs_end_at_the_limit_of_file_sizes(tmp_path):
+    limited = [sys.executable, "-c", LIMITED, "launch", "-n", "1", "--log-dir", str(tmp_path), str(PROGRAMS)]
+    launch = subprocess.run(
+        [*limited, "print_lines", "3000"], capture_output=True, text=True, timeout=LIMIT, check=False, env=variables()
+    )
+    assert launch.returncode == 0 and "[0] line 2999" in launch.stdout
+    assert launch.stderr.count("cannot be written (File too large)") == 1
+    assert (tmp_path / "rank0.log").stat().st_size == 5000
+
+
+LIMITED = """
+import resource, sys
+from shardwise.launch import command_line
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+sys.exit(command_line.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_log_folder_that_cannot_be_created_is_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    launch = run("-n", 1, "--log-dir", tmp_path / "file/logs", ["show"])
+    assert launch.returncode == 1
+    assert "logs cannot be created (Not a directory)" in launch.stderr and "Traceback" not in launch.stderr
+
+
+@pytest.mark.slow
+def test_a_full_standard_output_is_a_warning(tmp_path):
+    with open("/dev/full", "w") as full:
+        launch = subprocess.run(
+            command("-n", 2, "--log-dir", tmp_path, ["print_lines", "3"]),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+            env=variables(),
+        )
+    assert launch.returncode == 0
+    assert launch.stderr.count("shardwise launch: standard output cannot be written (No space left on device)") == 1
+    assert (tmp_path / "rank1.log").read_text().splitlines() == ["line 0", "line 1", "line 2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_a_launcher_that_is_started_without_standard_streams(closed, tmp_path):
+    code = f"import os, sys; [os.close(number) for number in {closed}]; os.execv(sys.argv[1], sys.argv[1:])"
+    line = [sys.executable, "-c", code, *command("-n", 2, "--log-dir", tmp_path, ["show"])]
+    launch = subprocess.run(line, capture_output=True, text=True, timeout=LIMIT, check=False, env=variables())
+    assert launch.returncode == 0
+    assert launch.stdout.count("rank") == (0 if 1 in closed else 2)
+    assert "rank 1" in (tmp_path / "rank1.log").read_text()
+
+
+@pytest.mark.slow
+def test_exit_codes_are_seen_if_the_parent_of_the_launcher_ignores_its_children(tmp_path):
+    code = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    line = [sys.executable, "-c", code, *command("-n", 2, "--max-restarts", 1, ["fail_once", str(tmp_path)])]
+    launch = subprocess.run(line, capture_output=True, text=True, timeout=LIMIT, check=False, env=variables())
+    assert launch.returncode == 0 and "restart 1 of 1" in launch.stderr
+
+
+@pytest.mark.slow
+def test_nohup_is_respected(tmp_path):
+    with Running(line=["nohup", *command("-n", 1, ["sleep", str(tmp_path)])]) as launch:
+        (pid,) = launch.wait_for(tmp_path, ["pid0"])
+        launch.process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert launch.process.poll() is None and is_alive(pid)
 
 
 def test_restarts(tmp_path):

@@ -1,7 +1,9 @@
 """Workers: how the ends of processes are described."""
 
+import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +35,33 @@ def test_a_process_that_the_launcher_kills_is_not_said_to_have_run_out_of_memory
     workers.start(0, [sys.executable, "-c", "import time; time.sleep(600)"], {}, 0)
     workers.close()
     assert [(exit.rank, exit.code, exit.by_launcher) for exit in workers.exits] == [(0, -signal.SIGKILL, True)]
+
+
+def sleeping(workers):
+    workers.start(0, [sys.executable, "-c", "import time; time.sleep(600)"], {}, 0)
+    (pid,) = [process.pid for process in workers._running.values()]
+    return pid
+
+
+def test_a_process_that_ends_between_two_polls_is_not_an_error():
+    """The state of a process that has just ended is not asked for twice: that raised `ChildProcessError`."""
+    workers = Workers(NoOutput())
+    pid = sleeping(workers)
+    assert workers.poll() == [] and workers.stopped == []
+    os.kill(pid, signal.SIGTERM)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert workers.running == [0] and workers.stopped == []
+    assert [exit.code for exit in workers.poll()] == [-signal.SIGTERM]
+    workers.close()
+
+
+def test_stopped_processes_are_those_of_the_last_poll():
+    workers = Workers(NoOutput())
+    pid = sleeping(workers)
+    for number, state in [(signal.SIGSTOP, "T"), (signal.SIGCONT, "S"), (signal.SIGSTOP, "T")]:
+        os.kill(pid, number)
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in state + "R" * (state == "S"):
+            pass
+        assert workers.poll() == [] and workers.stopped == [0] * (state == "T")
+    workers.close()
+    assert workers.stopped == []
