@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from shardwise.lazy import set_public_names
 from shardwise.processes.environment import find_processes
+from shardwise.processes.number_checks import MAX_PROCESSES, check_integer, check_seconds
 from shardwise.runtime.cluster import Timeouts, cluster
 from shardwise.runtime.launched_process import join_processes
 
@@ -56,12 +57,24 @@ def initialize(
             `PeerFailure`; by default the launcher's `--timeout`, or 300. A process that dies is noticed at once.
 
     Raises:
-        ValueError: if an argument is missing or not valid, variables contradict each other, or processes pass
+        TypeError: if an argument has a wrong type.
+        ValueError: if an argument is missing or out of range, variables contradict each other, or processes pass
             different numbers.
         RendezvousError: if the coordinator cannot be reached, a process is missing or came twice, or versions differ.
         RuntimeError: if a device was used before, which joins under `shardwise launch`, or `initialize` was called.
         OSError: if process 0 cannot listen on the port.
     """
+    for name, seconds in {
+        "initialization_timeout": initialization_timeout,
+        "heartbeat_timeout_seconds": heartbeat_timeout_seconds,
+        "shutdown_timeout_seconds": shutdown_timeout_seconds,
+    }.items():
+        check_seconds(name, seconds, minimum=1)  # XLA's are integers
+    if peer_timeout is not None:
+        check_seconds("peer_timeout", peer_timeout)
+    for name, index in {"slice_index": slice_index, "partition_index": partition_index}.items():
+        if index is not None:
+            check_integer(name, index, 0, MAX_PROCESSES - 1)
     processes = find_processes(
         coordinator_address=coordinator_address,
         num_processes=num_processes,

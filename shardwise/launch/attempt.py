@@ -168,7 +168,7 @@ class Attempt:
         if coordinator is not None:
             variables[environment.TOKEN] = coordinator.token
         if options.timeout is not None:
-            variables[environment.PEER_TIMEOUT] = str(options.timeout)
+            variables[environment.PEER_TIMEOUT] = f"{options.timeout:f}"
         if options.devices_per_process is not None:
             variables["SHARDWISE_NUM_CPU_DEVICES"] = str(options.devices_per_process)
         return variables

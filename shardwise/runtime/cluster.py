@@ -27,6 +27,7 @@ from shardwise.config import config
 from shardwise.errors import PeerFailure
 from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.member import Member, report_uncaught_exceptions
+from shardwise.processes.number_checks import MAX_PROCESSES, check_integer
 from shardwise.processes.protocol import join_address, resolve, split_address
 from shardwise.runtime.client import clients
 from shardwise.runtime.process_sets import process_sets
@@ -109,8 +110,7 @@ class _Cluster:
                 "distributed.initialize must come before the first use of a device: call it at the start of the program"
             )
         host, port = split_address(address)
-        if processes < 1:
-            raise ValueError(f"num_processes must be at least 1, not {processes}")
+        check_integer("num_processes", processes, 1, MAX_PROCESSES)
         if not 0 <= rank < processes:
             raise ValueError(f"process_id must be from 0 to {processes - 1} (num_processes={processes}), not {rank}")
         resolve(host, port)

@@ -130,15 +130,26 @@ def test_modules_and_scripts_that_import_jax(tmp_path):
         assert launch.stdout == "[0] jax ['x']\n", launch.stderr
 
 
+BAD = ("nan", "inf", -1, 1e9, 1e300)  # numbers of seconds
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-n", 0), "must be at least 1"),
+        *((("-n", value), "-n must be from 1 to 1024, not") for value in (0, -1, 1025, 10**30)),
+        *((("-n", value), "-n/--processes: invalid int value") for value in ("1.5", "nan", "", "two")),
+        *((("-n", 2, "--nodes", value), "--nodes must be from 1 to 32768, not") for value in (0, -1, 32769)),
+        *((("-n", 1, "--max-restarts", value), "--max-restarts must be from 0 to 1000000") for value in (-1, 10**7)),
+        *((("-n", 1, "--grace-period", value), "--grace-period must be from 0 to 100000000 seconds") for value in BAD),
+        *((("-n", 1, "--timeout", value), "--timeout must be from 0.001 to 100000000 seconds") for value in (0, *BAD)),
         (("-n", 2, "--nodes", 2), "--nodes needs --coordinator"),
-        (("-n", 2, "--node-rank", 1), "--node-rank must be from 0 to 0"),
+        (("-n", 2, "--node-rank", 1), "--node-rank (with --nodes 1) must be from 0 to 0, not 1"),
         (("-n", 2, "--coordinator", "nowhere"), "--coordinator must be host:port"),
-        (("-n", 2, "--devices-per-process", 0), "--devices-per-process must be at least 1"),
-        (("-n", 2, "--timeout", 0), "--timeout must be more than 0"),
+        (("-n", 2, "--coordinator", f"localhost:{10**6}"), "--coordinator must be host:port"),
+        *(
+            (("-n", 2, "--devices-per-process", value), "--devices-per-process must be from 1 to 2048, not")
+            for value in (0, -1, 2049)
+        ),
         (("-n", 2, "--nodes", 2, "--coordinator", "a:1", "--max-restarts", 1), "--max-restarts needs one node"),
     ],
 )
