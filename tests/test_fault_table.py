@@ -24,6 +24,8 @@ TABLE = {
             f"{FAULTS}::test_a_stopped_process_is_named_with_its_last_step",
             f"{LAUNCHER}::test_a_stuck_process_is_reported",
             f"{LAUNCHER}::test_a_process_that_is_stopped_after_its_last_step_is_reported",
+            f"{LAUNCHER}::test_a_process_that_is_stopped_for_the_timeout_is_reported",
+            f"{LAUNCHER}::test_a_process_that_is_stopped_during_a_save_is_reported",
             f"{LAUNCHER}::test_a_process_that_is_stopped_when_all_others_have_ended_is_reported",
         ],
     ),

@@ -1,5 +1,6 @@
 """Attempt: one start of all processes of a program, until all of them have ended."""
 
+import operator
 import os
 import secrets
 import signal
@@ -21,6 +22,7 @@ from shardwise.processes.variables import LAUNCHER_PID
 
 # Seconds until all processes must have called `distributed.initialize`: by default, and at least. Before, they import.
 INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT = 300.0, 60.0
+STOPPED_TIMEOUT = 300.0  # seconds for which a process may be stopped while others run, before the grace period
 POLL_INTERVAL = 0.05  # seconds between two looks at the processes
 # Seconds that the other processes have after a failure, to report it themselves; and for a process that ends early
 # with exit code 0, in which the others may end too.
@@ -213,7 +215,19 @@ class Attempt:
         return _Stop(AFTER_SECOND_INTERRUPT if again else AFTER_INTERRUPT)
 
     def _has_failed(self) -> bool:
-        return self._failed_exit() is not None or self._only_lost_processes_run()
+        return self._failed_exit() is not None or self._only_lost_processes_run() or bool(self._stopped_too_long())
+
+    def _stopped_too_long(self) -> list[int]:
+        """Return the ranks of processes that were stopped for longer than timeout and grace period.
+
+        Others that wait for them in a collective notice it at the timeout, and know more; but they may wait where no
+        timeout applies. If all processes are stopped, the job is suspended.
+        """
+        stopped = self._workers.stopped
+        if len(stopped) == len(self._workers.running):
+            return []
+        limit = (self._options.timeout or STOPPED_TIMEOUT) + self._options.grace_period
+        return [rank for rank, seconds in stopped.items() if seconds > limit]
 
     def _only_lost_processes_run(self) -> bool:
         """Return whether all processes that run have been lost or stopped for the grace period.
@@ -253,9 +267,11 @@ class Attempt:
         first = next(iter(self._coordinator.failures.values()), None) if self._coordinator is not None else None
         if first is None:
             exit = self._failed_exit()
-            if exit is None and self._workers.stopped:
-                reason = "a signal such as SIGSTOP has stopped it, and all others have ended"
-                return LaunchFailure(self._workers.stopped[0], reason, "", 1)
+            if exit is None and (stopped := self._workers.stopped):
+                rank, seconds = max(stopped.items(), key=operator.itemgetter(1))
+                others = ", and all others have ended" if len(stopped) == len(self._workers.running) else ""
+                reason = f"a signal such as SIGSTOP stopped it {seconds:.0f} s ago{others}"
+                return LaunchFailure(rank, reason, "", 1)
             return None if exit is None else self._describe(exit, None)
         exit = next((exit for exit in self.exits if exit.rank == first.rank), None)
         if exit is not None and (self._first_signal is None or exit.seconds < self._first_signal):

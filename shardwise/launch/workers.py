@@ -48,7 +48,7 @@ class Workers:
     def __init__(self, output: Output):
         self._output = output
         self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self._stopped: set[int] = set()  # ranks
+        self._stopped: dict[int, float] = {}  # the times of the polls that found them stopped, by rank
         self._killed: set[int] = set()  # ranks
         self._job = secrets.token_hex(16)
         self.start_time = time.monotonic()
@@ -67,9 +67,10 @@ class Workers:
         return list(self._running)
 
     @property
-    def stopped(self) -> list[int]:
-        """The ranks of the processes that a signal such as SIGSTOP had stopped at the last `poll`."""
-        return sorted(self._stopped)
+    def stopped(self) -> dict[int, float]:
+        """For how many seconds a signal such as SIGSTOP has stopped processes, by rank, as of the last `poll`."""
+        now = time.monotonic()
+        return {rank: now - since for rank, since in self._stopped.items()}
 
     def start(self, rank: int, command: Sequence[str], variables: Mapping[str, str], restart: int) -> None:
         """Start a process.
@@ -100,10 +101,10 @@ class Workers:
         for rank, process in list(self._running.items()):
             # The process stays a zombie until its group is killed, so that the number of the group is not reused.
             state = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
-            self._stopped.discard(rank)
             if state is not None and state.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED):
-                self._stopped.add(rank)
+                self._stopped.setdefault(rank, time.monotonic())
                 continue
+            self._stopped.pop(rank, None)
             if state is None:
                 continue
             _kill_group(process.pid, signal.SIGKILL)

@@ -147,6 +147,11 @@ def stop_self(folder):
         print("continued")
 
 
+def one_stops(folder):
+    """Process 1 stops itself; the others sleep."""
+    (stop if RANK == 1 else sleep)(folder)
+
+
 def fail_once(folder):
     """Fail on process 1 at the first start only."""
     with open(Path(folder, f"starts{RANK}"), "a") as file:

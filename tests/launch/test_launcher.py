@@ -278,8 +278,27 @@ def test_a_process_that_is_stopped_when_all_others_have_ended_is_reported(tmp_pa
     """Fault 4 after the process has left the coordinator, which then does not miss it."""
     launch = run("-n", 3, "--grace-period", 1, ["stop_self", str(tmp_path)])
     assert launch.returncode == 1
-    assert "process 1 failed first: a signal such as SIGSTOP has stopped it, and all others have ended" in launch.stderr
+    report = r"process 1 failed first: a signal such as SIGSTOP stopped it \d+ s ago, and all others have ended"
+    assert re.search(report, launch.stderr)
     wait_for_end([int((tmp_path / "pid1").read_text())])
+
+
+def test_a_process_that_is_stopped_for_the_timeout_is_reported(tmp_path):
+    """Fault 4 while the others do something for which there is no timeout."""
+    launch = run("-n", 3, "--timeout", 0.3, "--grace-period", 0.2, ["one_stops", str(tmp_path)])
+    assert launch.returncode == 1
+    assert re.search(r"process 1 failed first: a signal such as SIGSTOP stopped it \d+ s ago\n", launch.stderr)
+    wait_for_end([int((tmp_path / f"pid{rank}").read_text()) for rank in range(3)])
+
+
+@pytest.mark.slow
+def test_a_process_that_is_stopped_during_a_save_is_reported(tmp_path):
+    """Fault 4 while the others wait for it in a save, for which their timeout may be longer."""
+    options = ("-n", 2, "--devices-per-process", 2, "--timeout", STUCK_TIME, "--grace-period", 5, "--log-dir", tmp_path)
+    launch = run(*options, ["stop", str(tmp_path / "run")], script=ROOT / "tests/launch/saving.py")
+    assert launch.returncode != 0
+    assert re.search("shardwise launch: process 1 failed first: .*stopped", launch.stderr), launch.stderr
+    assert "saved 1" in launch.stdout and "saved 2" not in launch.stdout
 
 
 @pytest.mark.slow

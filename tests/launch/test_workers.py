@@ -47,10 +47,10 @@ def test_a_process_that_ends_between_two_polls_is_not_an_error():
     """The state of a process that has just ended is not asked for twice: that raised `ChildProcessError`."""
     workers = Workers(NoOutput())
     pid = sleeping(workers)
-    assert workers.poll() == [] and workers.stopped == []
+    assert workers.poll() == [] and not workers.stopped
     os.kill(pid, signal.SIGTERM)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert workers.running == [0] and workers.stopped == []
+    assert workers.running == [0] and not workers.stopped
     assert [exit.code for exit in workers.poll()] == [-signal.SIGTERM]
     workers.close()
 
@@ -62,6 +62,6 @@ def test_stopped_processes_are_those_of_the_last_poll():
         os.kill(pid, number)
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in state + "R" * (state == "S"):
             pass
-        assert workers.poll() == [] and workers.stopped == [0] * (state == "T")
+        assert workers.poll() == [] and [*workers.stopped] == [0] * (state == "T")
     workers.close()
-    assert workers.stopped == []
+    assert not workers.stopped
