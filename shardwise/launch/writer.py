@@ -17,11 +17,11 @@ class Writer:
     """Writes text to a stream, in order and in a thread.
 
     Args:
-        stream: the stream; None for a standard stream of a process that was started without it.
+        stream: the stream.
     """
 
-    def __init__(self, stream: TextIO | None):
-        self.stream = stream or open(os.devnull, "w")  # noqa: SIM115
+    def __init__(self, stream: TextIO):
+        self.stream = stream
         self.error: OSError | None = None  # why the stream cannot be written any more
         self._pending: list[str] = []
         self._size = 0  # of the pending text and of the text that the thread writes now

@@ -162,7 +162,7 @@ def test_wrong_options_are_errors(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["launch", "-n", "1", "absent.py"], "there is no file absent.py"),
+        (["launch", "-n", "1", "absent.py"], "the script 'absent.py' does not exist"),
         (["launch", "script.py"], "-n"),
         (["--help"], "doctor"),
         (["launch", "--help"], "--max-restarts"),
