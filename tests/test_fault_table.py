@@ -185,6 +185,10 @@ TABLE = {
         "a process ends while its state is asked for",
         ["launch/test_workers.py::test_a_process_that_ends_between_two_polls_is_not_an_error"],
     ),
+    46: (
+        "SIGKILL of the guardian",
+        ["launch/test_workers.py::test_a_guardian_that_is_killed_is_started_again"],
+    ),
 }
 PROCESS_FAULTS = [*range(1, 8), *range(10, 26), *range(39, 45)]  # those of programs with several processes
 

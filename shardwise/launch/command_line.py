@@ -210,7 +210,8 @@ def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
     except BrokenPipeError:  # the reader of the output has ended
         code = 128 + signal.SIGPIPE
     except (OSError, ValueError) as error:  # the log folder, or the coordinator's address
-        has_number = isinstance(error, OSError) and error.strerror and not error.filename
-        print(f"shardwise launch: {error.strerror if has_number else error}", file=sys.stderr)
+        # Without the number of the error, if it is one of ours.
+        text = error.strerror if isinstance(error, OSError) and not error.filename else None
+        print(f"shardwise launch: {text or error}", file=sys.stderr)
         code = 1
     os._exit(code)  # XLA's coordination service would wait for processes that were killed

@@ -53,22 +53,15 @@ def kill_job(job: str) -> None:
 
 def _kill_processes(job: bytes) -> bool:
     """Kill the processes of a job that run now. Return whether there were any."""
-    if not hasattr(os, "pidfd_open"):  # not Linux
-        return False
     has_killed = False
-    for name in os.listdir("/proc"):
-        if not name.isdecimal():
-            continue
-        # With a descriptor, so that the signal cannot reach another process that has got the number meanwhile.
+    names = os.listdir("/proc") if os.path.isdir("/proc") else []
+    for name in filter(str.isdecimal, names):
         with suppress(OSError):  # the process has ended, or is another user's
-            process = os.pidfd_open(int(name))
-            try:
-                with open(f"/proc/{name}/environ", "rb") as file:
-                    if job in file.read():
-                        signal.pidfd_send_signal(process, signal.SIGKILL)
-                        has_killed = True
-            finally:
-                os.close(process)
+            with open(f"/proc/{name}/environ", "rb") as file:
+                is_of_job = job in file.read()
+            if is_of_job:
+                os.kill(int(name), signal.SIGKILL)
+                has_killed = True
     return has_killed
 
 

@@ -1,5 +1,6 @@
 """Processes that the launcher starts, each with a process group of its own."""
 
+import errno
 import os
 import secrets
 import signal
@@ -13,6 +14,14 @@ from typing import final
 
 from shardwise.launch import guardian
 from shardwise.launch.output import Output
+
+MAX_GUARDIANS = 10  # guardians that are started one after the other, if something kills them
+# What to do if the system refuses to start a process, by the number of the error.
+LIMITS = {
+    errno.EMFILE: ". Raise the limit of open files (`ulimit -n`), or start fewer processes",
+    errno.EAGAIN: ". Raise the limit of processes (`ulimit -u`), or start fewer",
+    errno.ENOMEM: ". Start fewer processes, or end other programs",
+}
 
 
 @final
@@ -52,13 +61,8 @@ class Workers:
         self._killed: set[int] = set()  # ranks
         self._job = secrets.token_hex(16)
         self.start_time = time.monotonic()
-        self._guardian = subprocess.Popen(
-            [sys.executable, "-I", "-S", guardian.__file__, self._job],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-            text=True,
-        )
+        self._guardian = self._start_guardian()
+        self._guardians = 1
         self.exits: list[Exit] = []
 
     @property
@@ -76,16 +80,20 @@ class Workers:
         """Start a process.
 
         Raises:
-            OSError: if the command cannot be executed.
+            OSError: if the command cannot be executed, or a limit of the system is reached.
         """
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**variables, guardian.JOB_ID: ",".join(filter(None, (variables.get(guardian.JOB_ID), self._job)))},
-            start_new_session=True,  # Ctrl-C in the terminal reaches the launcher only, which then stops all processes
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**variables, guardian.JOB_ID: ",".join(filter(None, (variables.get(guardian.JOB_ID), self._job)))},
+                start_new_session=True,  # Ctrl-C in the terminal reaches the launcher only, which then stops all
+            )
+        except OSError as error:
+            fix = LIMITS.get(error.errno or 0, "")
+            raise OSError(error.errno, f"process {rank} cannot be started: {error.strerror}{fix}") from error
         self._tell_guardian("+", process.pid)
         self._running[rank] = process
         assert process.stdout is not None and process.stderr is not None
@@ -129,13 +137,29 @@ class Workers:
         guardian.kill_job(self._job)
 
     def check_guardian(self) -> None:
-        """Raise an error if the guardian is gone: without it, processes could outlive the launcher.
+        """Start the guardian again if it is gone: without it, processes could outlive the launcher.
 
         Raises:
-            RuntimeError: if it is gone.
+            ChildProcessError: if it has ended too often.
         """
-        if self._guardian.poll() is not None:
-            raise RuntimeError("the guardian process of the launcher was killed")
+        if self._guardian.poll() is None:
+            return
+        if self._guardians == MAX_GUARDIANS:
+            raise ChildProcessError(errno.ECHILD, f"the guardian of the launcher ended {MAX_GUARDIANS} times")
+        self._close_guardian()
+        self._guardian = self._start_guardian()
+        self._guardians += 1
+        for process in self._running.values():
+            self._tell_guardian("+", process.pid)
+
+    def _start_guardian(self) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", guardian.__file__, self._job],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+        )
 
     def close(self) -> None:
         """Kill all processes that still run, and wait for their end."""
@@ -144,6 +168,9 @@ class Workers:
             self.poll()
             time.sleep(0.01)
         self.kill_descendants()
+        self._close_guardian()
+
+    def _close_guardian(self) -> None:
         assert self._guardian.stdin is not None
         with suppress(BrokenPipeError):
             self._guardian.stdin.close()

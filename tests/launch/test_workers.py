@@ -1,7 +1,9 @@
 """Workers: how the ends of processes are described."""
 
+import errno
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -65,3 +67,46 @@ def test_stopped_processes_are_those_of_the_last_poll():
         assert workers.poll() == [] and [*workers.stopped] == [0] * (state == "T")
     workers.close()
     assert not workers.stopped
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [(errno.EMFILE, "ulimit -n"), (errno.EAGAIN, "ulimit -u"), (errno.ENOMEM, "fewer"), (errno.ENOENT, "No such file")],
+)
+def test_a_process_that_cannot_be_started_is_an_error_that_names_it(number, fix, monkeypatch):
+    def refuse(*arguments, **options):
+        raise OSError(number, os.strerror(number))
+
+    workers = Workers(NoOutput())
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(OSError, match=f"process 3 cannot be started: .*{fix}"):
+        workers.start(3, ["program"], {}, 0)
+    workers.close()
+
+
+def kill_guardian(workers):
+    workers._guardian.kill()
+    workers._guardian.wait()
+    workers.check_guardian()
+
+
+def test_a_guardian_that_is_killed_is_started_again():
+    """A new guardian knows the processes that run: it kills them when its input ends."""
+    workers = Workers(NoOutput())
+    sleeping(workers)
+    kill_guardian(workers)
+    workers._close_guardian()
+    workers._guardian = workers._start_guardian()
+    while workers.running:
+        workers.poll()
+    assert [(exit.code, exit.by_launcher) for exit in workers.exits] == [(-signal.SIGKILL, False)]
+    workers.close()
+
+
+def test_guardians_are_not_started_for_ever(monkeypatch):
+    monkeypatch.setattr("shardwise.launch.workers.MAX_GUARDIANS", 2)
+    workers = Workers(NoOutput())
+    kill_guardian(workers)
+    with pytest.raises(ChildProcessError, match="the guardian of the launcher ended 2 times"):
+        kill_guardian(workers)
+    workers.close()
