@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from shardwise.lazy import set_public_names
 from shardwise.processes.environment import find_processes
 from shardwise.processes.number_checks import MAX_PROCESSES, check_integer, check_seconds
-from shardwise.runtime.cluster import Timeouts, cluster
+from shardwise.runtime.cluster import cluster
 from shardwise.runtime.launched_process import join_processes
 
 __all__ = ["initialize", "is_initialized", "report_step", "shutdown"]
@@ -49,7 +49,7 @@ def initialize(
             by default the first that is present. With deactivate, arguments and plain variables only.
         initialization_timeout: the seconds to wait for the other processes.
         heartbeat_timeout_seconds: the seconds of silence after which a process counts as lost.
-        shutdown_timeout_seconds: the seconds to wait for the other processes at the end.
+        shutdown_timeout_seconds: the seconds to wait for the other processes at the end, if `peer_timeout` is not less.
         coordinator_bind_address: the `host:port` that the coordinator listens on, if it is not `coordinator_address`.
         slice_index: another name for `partition_index`.
         partition_index: the index of the group of GPUs with a fast network that this process belongs to.
@@ -83,9 +83,14 @@ def initialize(
         coordinator_bind_address=coordinator_bind_address,
         cluster_detection_method=cluster_detection_method,
     )
-    peer_timeout = peer_timeout or processes.peer_timeout or Timeouts.peer
-    timeouts = Timeouts(initialization_timeout, heartbeat_timeout_seconds, shutdown_timeout_seconds, peer_timeout)
-    join_processes(processes, timeouts, slice_index if partition_index is None else partition_index)
+    join_processes(
+        processes,
+        initialization_timeout=initialization_timeout,
+        heartbeat_timeout=heartbeat_timeout_seconds,
+        shutdown_timeout=shutdown_timeout_seconds,
+        peer_timeout=peer_timeout,
+        partition_index=slice_index if partition_index is None else partition_index,
+    )
 
 
 def shutdown() -> None:

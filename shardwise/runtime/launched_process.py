@@ -42,20 +42,33 @@ def is_launched() -> bool:
 
 
 def join_processes(
-    processes: ProcessEnvironment, timeouts: Timeouts | None = None, partition_index: int | None = None
+    processes: ProcessEnvironment,
+    *,
+    initialization_timeout: float = Timeouts.initialization,
+    heartbeat_timeout: float = Timeouts.heartbeat,
+    shutdown_timeout: float = Timeouts.shutdown,
+    peer_timeout: float | None = None,
+    partition_index: int | None = None,
 ) -> None:
     """Join a cluster that arguments and environment variables describe.
 
     Args:
         processes: the description.
-        timeouts: the timeouts; by default those of `Timeouts`, with the peer timeout of the launcher.
+        initialization_timeout: the time until all processes must be present.
+        heartbeat_timeout: the silence after which a process counts as lost.
+        shutdown_timeout: the time that this process waits for the others at its end, if `peer_timeout` is not less.
+        peer_timeout: the time that a program waits for another process in a collective; by default the launcher's.
         partition_index: the index of the group of GPUs with a fast network that this process belongs to.
     """
+    chosen_timeout = peer_timeout or processes.peer_timeout
+    if chosen_timeout is not None:  # at its end, too, a process waits for the others
+        shutdown_timeout = min(shutdown_timeout, chosen_timeout)
+    peer = chosen_timeout or Timeouts.peer
     cluster.join(
         processes.coordinator_address,
         processes.num_processes,
         processes.process_id,
-        timeouts=timeouts or Timeouts(peer=processes.peer_timeout or Timeouts.peer),
+        timeouts=Timeouts(initialization_timeout, heartbeat_timeout, shutdown_timeout, peer),
         bind_address=processes.coordinator_bind_address,
         token=processes.token,
         hosts_coordinator=not processes.has_launcher,
