@@ -33,6 +33,7 @@ TABLE = {
         "a process sleeps in Python for ever",
         [
             f"{FAULTS}::test_a_process_that_sleeps_is_named_with_its_python_stack",
+            f"{LAUNCHER}::test_a_process_that_others_waited_for_is_reported",
             f"{LAUNCHER}::test_a_stuck_process_is_reported",
         ],
     ),

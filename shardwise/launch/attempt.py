@@ -2,6 +2,7 @@
 
 import operator
 import os
+import re
 import secrets
 import signal
 import threading
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
+from shardwise.errors import PeerFailure
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.output import Output, last_traceback
 from shardwise.launch.workers import Exit, Workers
@@ -33,6 +35,12 @@ AFTER_INTERRUPT = ((0.0, signal.SIGINT), (2.0, signal.SIGTERM), (3.0, signal.SIG
 AFTER_SECOND_INTERRUPT = ((0.0, signal.SIGKILL),)
 # The lines of standard error that a report shows where there is no traceback.
 SHOWN_LINES = 15
+
+# The reason of a process that ends with an uncaught `PeerFailure`. It is the only one to know of the other's failure
+# if the coordinator sees that process alive, as one that sleeps in Python or skips a save.
+_PEER_FAILURE = re.compile(
+    rf"it raised {PeerFailure.__module__}\.PeerFailure: process (\d+) failed(?: after step (\d+))?: ([^\n]*)"
+)
 
 RESTART_COUNT = "SHARDWISE_RESTART_COUNT"
 # Variables of an outer launcher or user, which the processes must not see beside the launcher's own.
@@ -265,6 +273,7 @@ class Attempt:
         The coordinator knows the order.
         """
         first = next(iter(self._coordinator.failures.values()), None) if self._coordinator is not None else None
+        first = None if first is None else _cause(first)
         if first is None:
             exit = self._failed_exit()
             if exit is None and (stopped := self._workers.stopped):
@@ -296,6 +305,15 @@ class Attempt:
         step = "" if failure is None else _after(failure.step)
         code = 128 - exit.code if exit.code < 0 else exit.code or 1
         return LaunchFailure(exit.rank, f"{reason}{step} (pid {exit.pid})", detail.rstrip(), code)
+
+
+def _cause(failure: Failure) -> Failure:
+    """Return the failure that an uncaught PeerFailure describes: of the process that it names, not of its own."""
+    peer = _PEER_FAILURE.match(failure.reason)
+    if peer is None:
+        return failure
+    step = None if peer[2] is None else int(peer[2])
+    return Failure(int(peer[1]), step, f"{peer[3].strip()} (process {failure.rank} waited for it)", failure.detail)
 
 
 def _after(step: int | None) -> str:

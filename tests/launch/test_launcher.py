@@ -575,6 +575,16 @@ def test_two_launchers_run_one_program(tmp_path):
         assert f"[{node}] step 5: 4.0" in out
 
 
+def test_a_process_that_others_waited_for_is_reported():
+    """Fault 5 where only an exception of the process that waited names the other, which sleeps or skips a save."""
+    launch = run("-n", 3, [], script=ROOT / "tests/launch/peer_failure.py")
+    assert launch.returncode == 1
+    report = launch.stderr[launch.stderr.index("shardwise launch: ") :]
+    reason = "it did not reach save 3 within 10 s (process 0 waited for it), after step 7"
+    assert report.startswith(f"shardwise launch: process 1 failed first: {reason}\nTraceback")
+    assert "shardwise launch: process 0: exit code 1; process 2: killed by SIGTERM" in report
+
+
 SHORT_HEARTBEAT = """
 import sys
 from functools import partial
