@@ -42,4 +42,4 @@ class LogFile:
 
     def _stop(self, error: OSError) -> None:
         self.close()
-        self._warn(f"the log file {self._path} cannot be written ({error.strerror}): the job goes on without it")
+        self._warn(f"the log file {self._path} cannot be written ({error.strerror}): the job continues without it")

@@ -97,7 +97,7 @@ class Output:
                 raise target.error
         if (error := self._targets[0].error) is not None and not self._has_output_error:
             self._has_output_error = True
-            self._warn(f"standard output cannot be written ({error.strerror}): the job goes on without it")
+            self._warn(f"standard output cannot be written ({error.strerror}): the job continues without it")
 
     def close(self) -> None:
         """Copy what the pipes still hold, and close pipes and log files."""
