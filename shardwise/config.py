@@ -23,6 +23,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _ABSENT: Any = object()  # the thread does not override the setting
 
 FIRST_USE = "the first use of a device"
+MAX_CPU_DEVICES = 2048  # XLA's device ids have 11 bits for the device of a process
 PRECISIONS = {  # the names of matmul precisions that users write, and of the `Precision` that each selects
     "default": "DEFAULT",
     "high": "HIGH",
@@ -179,8 +180,8 @@ SETTINGS = {
     "num_cpu_devices": Setting(
         8,
         "the number of virtual devices of the CPU client",
-        is_valid=lambda value: type(value) is int and value >= 1,
-        expected="an int of at least 1",
+        is_valid=lambda value: type(value) is int and 1 <= value <= MAX_CPU_DEVICES,
+        expected=f"an int from 1 to {MAX_CPU_DEVICES}",
         frozen_by=FIRST_USE,
     ),
     "disable_jit": Setting(False, "whether jitted functions run uncompiled, op by op"),

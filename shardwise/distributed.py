@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 from shardwise.lazy import set_public_names
 from shardwise.processes.environment import find_processes
-from shardwise.runtime.cluster import Timeouts, cluster
+from shardwise.processes.number_checks import MAX_PROCESSES, check_integer, check_seconds
+from shardwise.runtime.cluster import cluster
+from shardwise.runtime.launched_process import join_processes
 
 __all__ = ["initialize", "is_initialized", "report_step", "shutdown"]
 
@@ -31,6 +33,8 @@ def initialize(
     meet at a coordinator, which process 0 starts as a child process, or `shardwise launch`. It listens on the address
     that you pass and nowhere else: XLA's coordination service, which it hosts, has no authentication.
 
+    Under `shardwise launch`, a process that uses a device without this call joins the others at that first use.
+
     The first three arguments are found if they are omitted: from `shardwise launch`, from the variables
     JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or under Slurm, Open MPI, PMI, Kubernetes indexed
     jobs and TPU pods.
@@ -45,7 +49,7 @@ def initialize(
             by default the first that is present. With deactivate, arguments and plain variables only.
         initialization_timeout: the seconds to wait for the other processes.
         heartbeat_timeout_seconds: the seconds of silence after which a process counts as lost.
-        shutdown_timeout_seconds: the seconds to wait for the other processes at the end.
+        shutdown_timeout_seconds: the seconds to wait for the other processes at the end, if `peer_timeout` is not less.
         coordinator_bind_address: the `host:port` that the coordinator listens on, if it is not `coordinator_address`.
         slice_index: another name for `partition_index`.
         partition_index: the index of the group of GPUs with a fast network that this process belongs to.
@@ -53,12 +57,24 @@ def initialize(
             `PeerFailure`; by default the launcher's `--timeout`, or 300. A process that dies is noticed at once.
 
     Raises:
-        ValueError: if an argument is missing or not valid, variables contradict each other, or processes pass
+        TypeError: if an argument has a wrong type.
+        ValueError: if an argument is missing or out of range, variables contradict each other, or processes pass
             different numbers.
         RendezvousError: if the coordinator cannot be reached, a process is missing or came twice, or versions differ.
-        RuntimeError: if a device was used before, or `initialize` was called before.
+        RuntimeError: if a device was used before, which joins under `shardwise launch`, or `initialize` was called.
         OSError: if process 0 cannot listen on the port.
     """
+    for name, seconds in {
+        "initialization_timeout": initialization_timeout,
+        "heartbeat_timeout_seconds": heartbeat_timeout_seconds,
+        "shutdown_timeout_seconds": shutdown_timeout_seconds,
+    }.items():
+        check_seconds(name, seconds, minimum=1)  # XLA's are integers
+    if peer_timeout is not None:
+        check_seconds("peer_timeout", peer_timeout)
+    for name, index in {"slice_index": slice_index, "partition_index": partition_index}.items():
+        if index is not None:
+            check_integer(name, index, 0, MAX_PROCESSES - 1)
     processes = find_processes(
         coordinator_address=coordinator_address,
         num_processes=num_processes,
@@ -67,16 +83,12 @@ def initialize(
         coordinator_bind_address=coordinator_bind_address,
         cluster_detection_method=cluster_detection_method,
     )
-    peer_timeout = peer_timeout or processes.peer_timeout or Timeouts.peer
-    cluster.join(
-        processes.coordinator_address,
-        processes.num_processes,
-        processes.process_id,
-        timeouts=Timeouts(initialization_timeout, heartbeat_timeout_seconds, shutdown_timeout_seconds, peer_timeout),
-        bind_address=processes.coordinator_bind_address,
-        token=processes.token,
-        hosts_coordinator=not processes.has_launcher,
-        local_device_ids=processes.local_device_ids,
+    join_processes(
+        processes,
+        initialization_timeout=initialization_timeout,
+        heartbeat_timeout=heartbeat_timeout_seconds,
+        shutdown_timeout=shutdown_timeout_seconds,
+        peer_timeout=peer_timeout,
         partition_index=slice_index if partition_index is None else partition_index,
     )
 
@@ -92,10 +104,10 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Return whether this process has called `initialize`.
+    """Return whether this process has joined others, by `initialize` or by `shardwise launch`.
 
     Returns:
-        True between `initialize` and `shutdown`.
+        True between `initialize`, or the first use of a device under `shardwise launch`, and `shutdown`.
 
     Example:
         >>> jax.distributed.is_initialized()

@@ -13,6 +13,7 @@ RENDEZVOUS, INITIALIZE = "processes/test_rendezvous.py", "processes/test_initial
 FAULTS, LAUNCHER = "processes/test_faults.py", "launch/test_launcher.py"
 SAVES, SELECTION = "multi_process/test_interrupted_save.py", "checkpoints/test_selection.py"
 CHECKPOINTS = "multi_process/test_checkpoints.py"
+FIRST_USE = "launch/test_first_use.py"
 CORRUPTION = "checkpoints/test_corruption.py"
 
 TABLE = {
@@ -25,6 +26,8 @@ TABLE = {
             f"{FAULTS}::test_a_stopped_process_is_named_with_its_last_step",
             f"{LAUNCHER}::test_a_stuck_process_is_reported",
             f"{LAUNCHER}::test_a_process_that_is_stopped_after_its_last_step_is_reported",
+            f"{LAUNCHER}::test_a_process_that_is_stopped_for_the_timeout_is_reported",
+            f"{LAUNCHER}::test_a_process_that_is_stopped_during_a_save_is_reported",
             f"{LAUNCHER}::test_a_process_that_is_stopped_when_all_others_have_ended_is_reported",
             f"{SAVES}::test_a_process_that_is_stopped_or_sleeps_while_others_save_is_named",
         ],
@@ -34,6 +37,7 @@ TABLE = {
         [
             f"{FAULTS}::test_a_process_that_sleeps_is_named_with_its_python_stack",
             f"{SAVES}::test_a_process_that_is_stopped_or_sleeps_while_others_save_is_named",
+            f"{LAUNCHER}::test_a_process_that_others_waited_for_is_reported",
             f"{LAUNCHER}::test_a_stuck_process_is_reported",
         ],
     ),
@@ -203,8 +207,41 @@ TABLE = {
         "an old step that cannot be deleted",
         ["checkpoints/test_manager.py::test_an_old_step_that_cannot_be_deleted_is_a_warning"],
     ),
+    51: (
+        "a launched program without distributed.initialize, and children of launched processes",
+        [
+            f"{FIRST_USE}::test_the_first_use_of_a_device_joins_the_processes",
+            f"{FIRST_USE}::test_processes_that_a_launched_process_starts_have_devices_of_their_own",
+            f"{FIRST_USE}::test_forked_children_do_not_speak_for_their_process",
+        ],
+    ),
+    52: ("nobody reads the launcher's output", [f"{LAUNCHER}::test_signals_end_a_launch_whose_output_nobody_reads"]),
+    53: (
+        "a full disk of log files or standard output",
+        [
+            f"{LAUNCHER}::test_a_full_disk_of_the_log_files_is_a_warning",
+            f"{LAUNCHER}::test_logs_end_at_the_limit_of_file_sizes",
+            f"{LAUNCHER}::test_a_full_standard_output_is_a_warning",
+        ],
+    ),
+    54: (
+        "daemons of launched processes",
+        [
+            f"{LAUNCHER}::test_daemons_are_ended_with_the_job",
+            f"{LAUNCHER}::test_daemons_are_gone_after_sigkill_of_the_launcher",
+            f"{LAUNCHER}::test_processes_of_a_nested_launch_are_gone_after_sigkill_of_the_outer_launcher",
+        ],
+    ),
+    55: (
+        "a process ends while its state is asked for",
+        ["launch/test_workers.py::test_a_process_that_ends_between_two_polls_is_not_an_error"],
+    ),
+    56: (
+        "SIGKILL of the guardian",
+        ["launch/test_workers.py::test_a_guardian_that_is_killed_is_started_again"],
+    ),
 }
-PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40]  # those of programs with several processes
+PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55)]  # those of programs with several processes
 
 
 def marks_and_tests(path):

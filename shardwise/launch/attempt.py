@@ -1,6 +1,8 @@
 """Attempt: one start of all processes of a program, until all of them have ended."""
 
+import operator
 import os
+import re
 import secrets
 import signal
 import threading
@@ -8,17 +10,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO, final
+from typing import final
 
+from shardwise.errors import PeerFailure
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.output import Output, last_traceback
 from shardwise.launch.workers import Exit, Workers
+from shardwise.launch.writer import Writer
 from shardwise.processes import environment
 from shardwise.processes.coordinator import Coordinator, Event
 from shardwise.processes.protocol import Failure, split_address
+from shardwise.processes.variables import LAUNCHER_PID
 
 # Seconds until all processes must have called `distributed.initialize`: by default, and at least. Before, they import.
 INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT = 300.0, 60.0
+STOPPED_TIMEOUT = 300.0  # seconds for which a process may be stopped while others run, before the grace period
 POLL_INTERVAL = 0.05  # seconds between two looks at the processes
 # Seconds that the other processes have after a failure, to report it themselves; and for a process that ends early
 # with exit code 0, in which the others may end too.
@@ -29,6 +35,12 @@ AFTER_INTERRUPT = ((0.0, signal.SIGINT), (2.0, signal.SIGTERM), (3.0, signal.SIG
 AFTER_SECOND_INTERRUPT = ((0.0, signal.SIGKILL),)
 # The lines of standard error that a report shows where there is no traceback.
 SHOWN_LINES = 15
+
+# The reason of a process that ends with an uncaught `PeerFailure`. It is the only one to know of the other's failure
+# if the coordinator sees that process alive, as one that sleeps in Python or skips a save.
+_PEER_FAILURE = re.compile(
+    rf"it raised {PeerFailure.__module__}\.PeerFailure: process (\d+) failed(?: after step (\d+))?: ([^\n]*)"
+)
 
 RESTART_COUNT = "SHARDWISE_RESTART_COUNT"
 # Variables of an outer launcher or user, which the processes must not see beside the launcher's own.
@@ -78,7 +90,7 @@ class Attempt:
     Args:
         options: the options of the launch.
         restart: the number of attempts before.
-        log_folder: the folder of the log files.
+        log_folder: the folder of the log files, or None for none.
         signals: the signals that the launcher has received; the launcher appends to the list.
         stdout: the target of the processes' standard output.
         stderr: the target of the processes' standard error.
@@ -88,10 +100,10 @@ class Attempt:
         self,
         options: LaunchOptions,
         restart: int,
-        log_folder: Path,
+        log_folder: Path | None,
         signals: list[signal.Signals],
-        stdout: TextIO,
-        stderr: TextIO,
+        stdout: Writer,
+        stderr: Writer,
     ):
         self.failure: LaunchFailure | None = None
         self._options = options
@@ -113,7 +125,8 @@ class Attempt:
         """Start the processes and wait for their end. Return the exit code of the launcher.
 
         Raises:
-            OSError: if the command cannot be executed, or the launcher's output is closed.
+            OSError: if the command cannot be executed.
+            BrokenPipeError: if the reader of the launcher's output has ended.
         """
         try:
             variables = self._variables()
@@ -155,6 +168,7 @@ class Attempt:
         variables = {name: value for name, value in os.environ.items() if name not in _OUTER_VARIABLES}
         variables |= {
             environment.LAUNCHER: "1",
+            LAUNCHER_PID: str(os.getpid()),
             environment.ADDRESS: options.coordinator if coordinator is None else coordinator.address,
             environment.NUM_PROCESSES: str(options.nodes * options.processes),
             RESTART_COUNT: str(self._restart),
@@ -164,7 +178,7 @@ class Attempt:
         if coordinator is not None:
             variables[environment.TOKEN] = coordinator.token
         if options.timeout is not None:
-            variables[environment.PEER_TIMEOUT] = str(options.timeout)
+            variables[environment.PEER_TIMEOUT] = f"{options.timeout:f}"
         if options.devices_per_process is not None:
             variables["SHARDWISE_NUM_CPU_DEVICES"] = str(options.devices_per_process)
         return variables
@@ -194,6 +208,7 @@ class Attempt:
                 stop.send_due(workers)
                 if stop.sent and self._first_signal is None:
                     self._first_signal = time.monotonic() - workers.start_time
+        workers.kill_descendants()  # they may hold the pipes open
         self._output.close()  # standard error up to the end, for the report
         if not handled and self.failure is None and self._has_failed():
             self.failure = self._first_failure()
@@ -208,7 +223,19 @@ class Attempt:
         return _Stop(AFTER_SECOND_INTERRUPT if again else AFTER_INTERRUPT)
 
     def _has_failed(self) -> bool:
-        return self._failed_exit() is not None or self._only_lost_processes_run()
+        return self._failed_exit() is not None or self._only_lost_processes_run() or bool(self._stopped_too_long())
+
+    def _stopped_too_long(self) -> list[int]:
+        """Return the ranks of processes that were stopped for longer than timeout and grace period.
+
+        Others that wait for them in a collective notice it at the timeout, and know more; but they may wait where no
+        timeout applies. If all processes are stopped, the job is suspended.
+        """
+        stopped = self._workers.stopped
+        if len(stopped) == len(self._workers.running):
+            return []
+        limit = (self._options.timeout or STOPPED_TIMEOUT) + self._options.grace_period
+        return [rank for rank, seconds in stopped.items() if seconds > limit]
 
     def _only_lost_processes_run(self) -> bool:
         """Return whether all processes that run have been lost or stopped for the grace period.
@@ -246,11 +273,14 @@ class Attempt:
         The coordinator knows the order.
         """
         first = next(iter(self._coordinator.failures.values()), None) if self._coordinator is not None else None
+        first = None if first is None else _cause(first)
         if first is None:
             exit = self._failed_exit()
-            if exit is None and self._workers.stopped:
-                reason = "a signal such as SIGSTOP has stopped it, and all others have ended"
-                return LaunchFailure(self._workers.stopped[0], reason, "", 1)
+            if exit is None and (stopped := self._workers.stopped):
+                rank, seconds = max(stopped.items(), key=operator.itemgetter(1))
+                others = ", and all others have ended" if len(stopped) == len(self._workers.running) else ""
+                reason = f"a signal such as SIGSTOP stopped it {seconds:.0f} s ago{others}"
+                return LaunchFailure(rank, reason, "", 1)
             return None if exit is None else self._describe(exit, None)
         exit = next((exit for exit in self.exits if exit.rank == first.rank), None)
         if exit is not None and (self._first_signal is None or exit.seconds < self._first_signal):
@@ -275,6 +305,15 @@ class Attempt:
         step = "" if failure is None else _after(failure.step)
         code = 128 - exit.code if exit.code < 0 else exit.code or 1
         return LaunchFailure(exit.rank, f"{reason}{step} (pid {exit.pid})", detail.rstrip(), code)
+
+
+def _cause(failure: Failure) -> Failure:
+    """Return the failure that an uncaught PeerFailure describes: of the process that it names, not of its own."""
+    peer = _PEER_FAILURE.match(failure.reason)
+    if peer is None:
+        return failure
+    step = None if peer[2] is None else int(peer[2])
+    return Failure(int(peer[1]), step, f"{peer[3].strip()} (process {failure.rank} waited for it)", failure.detail)
 
 
 def _after(step: int | None) -> str:

@@ -5,7 +5,6 @@ import signal
 import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Sequence
-from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from shardwise.launch.simulate_parser import (
     add_simulate_arguments,
     split_script_arguments,
 )
+from shardwise.launch.standard_streams import discard_output, open_standard_streams
 from shardwise.launch.subcommand import add_command
 from shardwise.lazy import lazy_module
 from shardwise.version import __version__
@@ -40,17 +40,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the arguments, by default those of this process.
     """
+    open_standard_streams()
     parser = _parser()
     given = sys.argv[1:] if arguments is None else list(arguments)
     script_arguments: list[str] = []
     if given and given[0] in ("explain", "simulate"):
         given, script_arguments = split_script_arguments(given)
     parsed = parser.parse_args(given)
+    if parsed.command == "run":
+        _check_script(parser, parsed)
+        run_script(parsed.script, parsed.arguments, parsed.is_module)
+        return 0
+    try:
+        code = _run_command(parser, parsed, script_arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader of the output has ended
+        discard_output()
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        print(f"shardwise {parsed.command}: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _run_command(parser: ArgumentParser, parsed: Namespace, script_arguments: Sequence[str]) -> int:
     match parsed.command:
-        case "run":
-            _check_script(parser, parsed)
-            run_script(parsed.script, parsed.arguments, parsed.is_module)
-            return 0
         case "launch":
             _check_script(parser, parsed)
             return _launch(parser, parsed)
@@ -163,8 +177,10 @@ def _add_script(parser: ArgumentParser) -> None:
 
 
 def _check_script(parser: ArgumentParser, parsed: Namespace) -> None:
-    if not parsed.is_module and not Path(parsed.script).is_file():
-        parser.error(f"there is no file {parsed.script}")
+    path = Path(parsed.script)
+    if not parsed.is_module and not path.is_file():
+        problem = "is a folder, not a script" if parsed.script and path.is_dir() else "does not exist"
+        parser.error(f"the script {parsed.script!r} {problem}")
 
 
 def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
@@ -189,15 +205,13 @@ def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
         )
     except ValueError as error:
         parser.error(str(error))
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # processes may print what this terminal cannot show
     try:
         code = launcher.Launcher(options).run()
-    except BrokenPipeError:  # nobody reads the output any more
-        os._exit(128 + signal.SIGPIPE)
-    except (OSError, ValueError) as error:  # the coordinator's address
-        print(f"shardwise launch: {error}", file=sys.stderr)
+    except BrokenPipeError:  # the reader of the output has ended
+        code = 128 + signal.SIGPIPE
+    except (OSError, ValueError) as error:  # the log folder, or the coordinator's address
+        # Without the number of the error, if it is one of ours.
+        text = error.strerror if isinstance(error, OSError) and not error.filename else None
+        print(f"shardwise launch: {text or error}", file=sys.stderr)
         code = 1
-    sys.stdout.flush()
     os._exit(code)  # XLA's coordination service would wait for processes that were killed

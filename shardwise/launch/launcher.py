@@ -5,15 +5,20 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TextIO, final
 
-from shardwise.launch.attempt import Attempt, LaunchFailure
+from shardwise.launch.attempt import POLL_INTERVAL, Attempt, LaunchFailure
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.workers import Exit
+from shardwise.launch.writer import Writer
+
+# Seconds for the last output after a signal, if nobody reads it; and for the output before a report.
+OUTPUT_TIME = 1.0
 
 
 @final
@@ -28,28 +33,63 @@ class Launcher:
 
     def __init__(self, options: LaunchOptions, stdout: TextIO | None = None, stderr: TextIO | None = None):
         self._options = options
-        self._stdout, self._stderr = stdout or sys.stdout, stderr or sys.stderr
+        self._stdout, self._stderr = Writer(stdout or sys.stdout), Writer(stderr or sys.stderr)
         self._signals: list[signal.Signals] = []
 
     def run(self) -> int:
         """Run the program, and again after failures. Return the exit code.
 
         Raises:
-            OSError: if the coordinator cannot listen on its address, the command cannot be executed, or the output is
-                closed.
+            OSError: if the folder of the log files cannot be created, the coordinator cannot listen on its address, or
+                the command cannot be executed.
+            BrokenPipeError: if the reader of the output has ended.
             ValueError: if the coordinator's host cannot be resolved.
         """
-        log_folder = self._options.log_folder or Path(tempfile.mkdtemp(prefix="shardwise-launch-"))
+        log_folder = self._create_log_folder()
         code = 1
         try:
             with _signal_handlers(self._signals.append):
                 code = self._run_attempts(log_folder)
+                if not self._finish_output() and code == 0:
+                    code = 128 + self._signals[0]
         finally:
-            if self._options.log_folder is None and (code == 0 or not any(log_folder.iterdir())):
-                shutil.rmtree(log_folder, ignore_errors=True)
+            if log_folder is not None and self._options.log_folder is None:
+                if code == 0:
+                    shutil.rmtree(log_folder, ignore_errors=True)
+                else:
+                    with suppress(OSError):  # it has log files, or is gone
+                        log_folder.rmdir()
         return code
 
-    def _run_attempts(self, log_folder: Path) -> int:
+    def _create_log_folder(self) -> Path | None:
+        folder = self._options.log_folder
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise OSError(error.errno, f"--log-dir {folder} cannot be created ({error.strerror})") from None
+            return folder
+        try:
+            return Path(tempfile.mkdtemp(prefix="shardwise-launch-"))
+        except OSError as error:
+            self._report(f"there are no log files, since no temporary folder can be created ({error.strerror})")
+            return None
+
+    def _finish_output(self) -> bool:
+        """Wait until all output is written. Return False if nobody reads it and a signal has ended the launch."""
+        deadline: float | None = None
+        while not (self._stdout.flush(POLL_INTERVAL) and self._stderr.flush(POLL_INTERVAL)):
+            if self._signals and deadline is None:
+                deadline = time.monotonic() + OUTPUT_TIME
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+        for writer in (self._stdout, self._stderr):
+            if isinstance(writer.error, BrokenPipeError):
+                raise writer.error
+            writer.close()
+        return True
+
+    def _run_attempts(self, log_folder: Path | None) -> int:
         restarts = self._options.max_restarts
         for restart in range(restarts + 1):
             attempt = Attempt(self._options, restart, log_folder, self._signals, self._stdout, self._stderr)
@@ -58,7 +98,7 @@ class Launcher:
                 self._report_failure(attempt.failure, attempt.exits)
             elif code:
                 self._report(f"stopped by {self._signals[0].name}")
-            if code:
+            if code and log_folder is not None:
                 self._report(f"logs: {log_folder}")
             if attempt.failure is None or self._signals:
                 break
@@ -69,18 +109,23 @@ class Launcher:
     def _report_failure(self, failure: LaunchFailure, exits: Sequence[Exit]) -> None:
         self._report(f"process {failure.rank} failed first: {failure.reason}")
         if failure.detail:
-            print(failure.detail, file=self._stderr)
+            self._stderr.write(f"{failure.detail}\n")
         others = sorted((exit for exit in exits if exit.rank != failure.rank), key=lambda exit: exit.rank)
         if others:
             self._report("; ".join(f"process {exit.rank}: {exit.describe()}" for exit in others))
 
     def _report(self, text: str) -> None:
-        print(f"shardwise launch: {text}", file=self._stderr, flush=True)
+        self._stdout.flush(OUTPUT_TIME)  # the reader of both streams sees a report after the output before it
+        self._stderr.write(f"shardwise launch: {text}\n")
 
 
 @contextmanager
 def _signal_handlers(handler: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call the handler with SIGINT, SIGTERM and SIGHUP, if this is the main thread; Python allows no others."""
+    """Call the handler with SIGINT, SIGTERM and SIGHUP, if this is the main thread; Python allows no others.
+
+    SIGHUP stays ignored if it is: `nohup` lets the launcher outlive its terminal.
+    SIGCHLD has its default action: a parent that ignores it passes this on, and the exit codes of children are lost.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -88,7 +133,11 @@ def _signal_handlers(handler: Callable[[signal.Signals], None]) -> Iterator[None
     def handle(number: int, frame: FrameType | None) -> None:
         handler(signal.Signals(number))
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, handle) for number in numbers}
+    previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield
     finally:

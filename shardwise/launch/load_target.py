@@ -21,7 +21,7 @@ from shardwise.explain.simulate import on_mesh
 from shardwise.explain.sweep import MESH, call_arguments, parameters_of
 from shardwise.sharding import AbstractMesh, NamedSharding
 
-_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*([1-9]\d*)\s*")
+_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*([1-9]\d{0,8})\s*", re.ASCII)
 
 
 class CommandError(ValueError):
@@ -115,7 +115,10 @@ def parse_mesh_text(text: str) -> AbstractMesh:
     for part in text.split(","):
         match = _AXIS.fullmatch(part)
         if match is None:
-            raise CommandError(f"--mesh {text!r}: {part!r} is not an axis with its size. Write: data=8,model=4")
+            raise CommandError(
+                f"--mesh {text[:100]!r}: {part[:50]!r} is not an axis with its size, from 1 to 999999999. "
+                "Write: data=8,model=4"
+            )
         if match[1] in axes:
             raise CommandError(f"--mesh {text!r} has the axis {match[1]!r} twice")
         axes[match[1]] = int(match[2])
@@ -131,7 +134,7 @@ def parse_variables(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise CommandError(f"--set {text!r}: write NAME=VALUE, such as batch=256")
         try:
             variables.setdefault(name, []).append(ast.literal_eval(value))
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: deeply nested brackets
             variables.setdefault(name, []).append(value)
     return variables
 

@@ -5,13 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from shardwise.config import MAX_CPU_DEVICES
+from shardwise.processes.number_checks import (
+    MAX_PROCESSES,
+    MAX_PROCESSES_PER_NODE,
+    check_integer,
+    check_seconds,
+)
 from shardwise.processes.protocol import split_address
+
+MAX_RESTARTS = 10**6
 
 
 @final
 @dataclass(frozen=True)
 class LaunchOptions:
-    """The options of a launch.
+    """The options of a launch. Numbers out of range are a ValueError that names the option.
 
     Attributes:
         command: the command line of each process.
@@ -39,16 +48,15 @@ class LaunchOptions:
     grace_period: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.processes < 1 or self.nodes < 1:
-            raise ValueError("the numbers of processes and nodes must be at least 1")
-        if self.devices_per_process is not None and self.devices_per_process < 1:
-            raise ValueError(f"--devices-per-process must be at least 1, not {self.devices_per_process}")
-        if not 0 <= self.node_rank < self.nodes:
-            raise ValueError(
-                f"--node-rank must be from 0 to {self.nodes - 1} (--nodes {self.nodes}), not {self.node_rank}"
-            )
-        if self.timeout is not None and self.timeout <= 0:
-            raise ValueError(f"--timeout must be more than 0 seconds, not {self.timeout}")
+        check_integer("-n", self.processes, 1, MAX_PROCESSES_PER_NODE)
+        check_integer("--nodes", self.nodes, 1, MAX_PROCESSES // self.processes)
+        if self.devices_per_process is not None:
+            check_integer("--devices-per-process", self.devices_per_process, 1, MAX_CPU_DEVICES)
+        check_integer(f"--node-rank (with --nodes {self.nodes})", self.node_rank, 0, self.nodes - 1)
+        check_integer("--max-restarts", self.max_restarts, 0, MAX_RESTARTS)
+        if self.timeout is not None:
+            check_seconds("--timeout", self.timeout)
+        check_seconds("--grace-period", self.grace_period, minimum=0)
         if self.coordinator:
             split_address(self.coordinator, "--coordinator")
         if self.nodes > 1 and not self.coordinator:

@@ -3,11 +3,13 @@
 import os
 import re
 import selectors
-import sys
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, BinaryIO, TextIO, final
+from typing import IO, TextIO, final
+
+from shardwise.launch.log_file import LogFile
+from shardwise.launch.writer import Writer
 
 # Bright colours that are readable on dark and light backgrounds, by rank.
 COLOURS = (36, 33, 35, 32, 34, 31)
@@ -16,6 +18,8 @@ MAX_LINE = 2**16
 # The last lines of a process that are kept to report its failure.
 KEPT_LINES = 400
 READ_BYTES = 2**16
+# The most bytes that a pipe can hold for users other than root. A child of a process may still write when it has ended.
+MAX_PIPE_BYTES = 2**20
 # Gloo's threads print these lines while they connect, sometimes interleaved. They are in the log files only.
 _NOISE = re.compile(
     r"(\[Gloo\] Rank )*(\d+ )?(is connected to \d+ peer ranks\. Expected number of connected peer ranks is : \d+)?"
@@ -31,7 +35,7 @@ def uses_colour(stream: TextIO, variables: Mapping[str, str] = os.environ) -> bo
 class _Pipe:
     """One output stream of a process."""
 
-    def __init__(self, rank: int, stream: IO[bytes], target: TextIO, log: BinaryIO, kept: "deque[str]"):
+    def __init__(self, rank: int, stream: IO[bytes], target: Writer, log: LogFile, kept: "deque[str]"):
         self.rank = rank
         self.stream = stream
         self.target = target
@@ -45,31 +49,31 @@ class Output:
     """Copies the output of processes to this process's output and to log files.
 
     Args:
-        log_folder: the folder of the log files.
+        log_folder: the folder of the log files, or None for none.
         num_processes: the number of all processes, for the width of the prefix.
         stdout: the target of the processes' standard output.
         stderr: the target of the processes' standard error.
     """
 
-    def __init__(
-        self, log_folder: Path, num_processes: int, stdout: TextIO | None = None, stderr: TextIO | None = None
-    ):
-        self.log_folder = log_folder
+    def __init__(self, log_folder: Path | None, num_processes: int, stdout: Writer, stderr: Writer):
+        self._log_folder = log_folder
         self._width = len(str(num_processes - 1))
-        self._targets = (stdout or sys.stdout, stderr or sys.stderr)
+        self._targets = (stdout, stderr)
         self._selector = selectors.DefaultSelector()
-        self._logs: dict[int, BinaryIO] = {}
+        self._logs: dict[int, LogFile] = {}
         self._errors: dict[int, deque[str]] = {}
         self._mutes_errors = False
+        self._has_log_error = self._has_output_error = False
 
     def log_file(self, rank: int, restart: int = 0) -> Path:
-        """Return the log file of a process."""
-        return self.log_folder / (f"rank{rank}.restart{restart}.log" if restart else f"rank{rank}.log")
+        """Return the path of the log file of a process."""
+        if self._log_folder is None:
+            return Path(os.devnull)
+        return self._log_folder / (f"rank{rank}.restart{restart}.log" if restart else f"rank{rank}.log")
 
     def add(self, rank: int, restart: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         """Copy the pipes of a process from now on."""
-        self.log_folder.mkdir(parents=True, exist_ok=True)
-        log = self._logs[rank] = self.log_file(rank, restart).open("wb", buffering=0)
+        log = self._logs[rank] = LogFile(self.log_file(rank, restart), self._warn_of_log)
         self._errors[rank] = deque(maxlen=KEPT_LINES)
         unused: deque[str] = deque(maxlen=0)
         for stream, target, kept in zip((stdout, stderr), self._targets, (unused, self._errors[rank]), strict=True):
@@ -77,27 +81,35 @@ class Output:
             self._selector.register(stream, selectors.EVENT_READ, _Pipe(rank, stream, target, log, kept))
 
     def copy(self, timeout: float) -> None:
-        """Wait for output for at most `timeout` seconds, and copy it."""
-        if not self._selector.get_map():
-            self._selector.select(timeout)
-            return
-        for key, _ in self._selector.select(timeout):
-            self._read(key.data)
+        """Wait for output for at most `timeout` seconds, and copy it unless nobody reads it.
+
+        Raises:
+            BrokenPipeError: if the reader of this process's output has ended.
+        """
+        pipes: list[_Pipe] = [key.data for key, _ in self._selector.select(timeout)]
+        for pipe in pipes:
+            if not pipe.target.is_full:
+                self._read(pipe)
+        if pipes and all(pipe.target.is_full for pipe in pipes):
+            pipes[0].target.wait_for_room(timeout)
         for target in self._targets:
-            target.flush()
+            if isinstance(target.error, BrokenPipeError):
+                raise target.error
+        if (error := self._targets[0].error) is not None and not self._has_output_error:
+            self._has_output_error = True
+            self._warn(f"standard output cannot be written ({error.strerror}): the job continues without it")
 
     def close(self) -> None:
         """Copy what the pipes still hold, and close pipes and log files."""
         for key in list(self._selector.get_map().values()):
-            while self._read(key.data):
-                pass
+            for _ in range(MAX_PIPE_BYTES // READ_BYTES):
+                if not self._read(key.data):
+                    break
             if not key.data.stream.closed:  # a child of the process may hold the other end
                 self._end(key.data)
         for log in self._logs.values():
             log.close()
         self._logs.clear()
-        for target in self._targets:
-            target.flush()
 
     def mute_errors(self) -> None:
         """Write standard error to the log files only, from now on."""
@@ -107,10 +119,10 @@ class Output:
         """Return the last lines of a process's standard error."""
         return list(self._errors.get(rank, ()))
 
-    def prefix(self, rank: int, target: TextIO) -> str:
-        """Return the prefix of a process's lines."""
+    def prefix(self, rank: int, stream: TextIO) -> str:
+        """Return the prefix of a process's lines on a stream."""
         text = f"[{rank:>{self._width}}]"
-        return f"\033[{COLOURS[rank % len(COLOURS)]}m{text}\033[0m " if uses_colour(target) else f"{text} "
+        return f"\033[{COLOURS[rank % len(COLOURS)]}m{text}\033[0m " if uses_colour(stream) else f"{text} "
 
     def _read(self, pipe: _Pipe) -> bool:
         """Copy what a pipe holds. Return False if there is nothing now."""
@@ -144,7 +156,15 @@ class Output:
         pipe.kept.append(text)
         if self._mutes_errors and pipe.kept.maxlen:
             return
-        pipe.target.write(f"{self.prefix(pipe.rank, pipe.target)}{text}\n")
+        pipe.target.write(f"{self.prefix(pipe.rank, pipe.target.stream)}{text}\n")
+
+    def _warn_of_log(self, text: str) -> None:
+        if not self._has_log_error:  # one warning, not one per process
+            self._has_log_error = True
+            self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        self._targets[1].write(f"shardwise launch: {text}\n")
 
 
 def last_traceback(lines: list[str]) -> str:

@@ -3,6 +3,7 @@
 import runpy
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from shardwise.jax_modules.install import as_jax
@@ -15,12 +16,29 @@ def run_script(script: str, arguments: Sequence[str], is_module: bool) -> None:
         script: the script, or the module.
         arguments: its arguments.
         is_module: whether it is a module, as with `python -m`.
+
+    Raises:
+        SystemExit: if there is no such module, or if the script raises it.
     """
     as_jax()
     sys.argv = [script, *arguments]
     if is_module:
         sys.path[0] = ""
+        if not _exists(script):
+            sys.exit(f"shardwise run: there is no module {script!r}")
         runpy.run_module(script, run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = str(Path(script).resolve().parent)
         runpy.run_path(script, run_name="__main__")
+
+
+def _exists(module: str) -> bool:
+    """Return whether there is a module, which may be in a package. Errors in the package are raised."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        return False
+    except ValueError:  # an empty name
+        return False

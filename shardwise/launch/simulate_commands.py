@@ -50,6 +50,8 @@ def run_calibrate(parsed: Namespace) -> int:
 def _run(command: str, action: Callable[[], None]) -> int:
     try:
         action()
+    except BrokenPipeError:
+        raise  # the reader of the output has ended
     except (CommandError, HardwareError, ShardingError, OSError) as error:
         print(f"shardwise {command}: {error}", file=sys.stderr)
         return 1

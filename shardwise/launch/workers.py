@@ -1,6 +1,8 @@
 """Processes that the launcher starts, each with a process group of its own."""
 
+import errno
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -12,6 +14,14 @@ from typing import final
 
 from shardwise.launch import guardian
 from shardwise.launch.output import Output
+
+MAX_GUARDIANS = 10  # guardians that are started one after the other, if something kills them
+# What to do if the system refuses to start a process, by the number of the error.
+LIMITS = {
+    errno.EMFILE: ". Raise the limit of open files (`ulimit -n`), or start fewer processes",
+    errno.EAGAIN: ". Raise the limit of processes (`ulimit -u`), or start fewer",
+    errno.ENOMEM: ". Start fewer processes, or end other programs",
+}
 
 
 @final
@@ -47,15 +57,12 @@ class Workers:
     def __init__(self, output: Output):
         self._output = output
         self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._stopped: dict[int, float] = {}  # the times of the polls that found them stopped, by rank
         self._killed: set[int] = set()  # ranks
+        self._job = secrets.token_hex(16)
         self.start_time = time.monotonic()
-        self._guardian = subprocess.Popen(
-            [sys.executable, "-I", "-S", guardian.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-            text=True,
-        )
+        self._guardian = self._start_guardian()
+        self._guardians = 1
         self.exits: list[Exit] = []
 
     @property
@@ -64,36 +71,49 @@ class Workers:
         return list(self._running)
 
     @property
-    def stopped(self) -> list[int]:
-        """The ranks of the processes that a signal has stopped, as SIGSTOP does."""
-        options = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-        return [rank for rank, process in self._running.items() if os.waitid(os.P_PID, process.pid, options)]
+    def stopped(self) -> dict[int, float]:
+        """For how many seconds a signal such as SIGSTOP has stopped processes, by rank, as of the last `poll`."""
+        now = time.monotonic()
+        return {rank: now - since for rank, since in self._stopped.items()}
 
     def start(self, rank: int, command: Sequence[str], variables: Mapping[str, str], restart: int) -> None:
         """Start a process.
 
         Raises:
-            OSError: if the command cannot be executed.
+            OSError: if the command cannot be executed, or a limit of the system is reached.
         """
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=variables,
-            start_new_session=True,  # Ctrl-C in the terminal reaches the launcher only, which then stops all processes
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**variables, guardian.JOB_ID: ",".join(filter(None, (variables.get(guardian.JOB_ID), self._job)))},
+                start_new_session=True,  # Ctrl-C in the terminal reaches the launcher only, which then stops all
+            )
+        except OSError as error:
+            fix = LIMITS.get(error.errno or 0, "")
+            raise OSError(error.errno, f"process {rank} cannot be started: {error.strerror}{fix}") from error
         self._tell_guardian("+", process.pid)
         self._running[rank] = process
         assert process.stdout is not None and process.stderr is not None
         self._output.add(rank, restart, process.stdout, process.stderr)
 
     def poll(self) -> list[Exit]:
-        """Return the processes that have ended since the last call, and end the children that they left behind."""
+        """Return the processes that have ended since the last call, and end the children that they left behind.
+
+        Nothing else waits for the processes. Their states are asked for once: `waitid` for a stop alone would raise
+        an error for a process that has ended.
+        """
         exits = []
         for rank, process in list(self._running.items()):
             # The process stays a zombie until its group is killed, so that the number of the group is not reused.
-            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            state = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            if state is not None and state.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED):
+                self._stopped.setdefault(rank, time.monotonic())
+                continue
+            self._stopped.pop(rank, None)
+            if state is None:
                 continue
             _kill_group(process.pid, signal.SIGKILL)
             self._tell_guardian("-", process.pid)
@@ -112,14 +132,34 @@ class Workers:
             else:
                 os.kill(process.pid, number)  # `send_signal` would reap a process that has just ended
 
+    def kill_descendants(self) -> None:
+        """Kill the processes that the processes of this job have started and that have left their groups."""
+        guardian.kill_job(self._job)
+
     def check_guardian(self) -> None:
-        """Raise an error if the guardian is gone: without it, processes could outlive the launcher.
+        """Start the guardian again if it is gone: without it, processes could outlive the launcher.
 
         Raises:
-            RuntimeError: if it is gone.
+            ChildProcessError: if it has ended too often.
         """
-        if self._guardian.poll() is not None:
-            raise RuntimeError("the guardian process of the launcher was killed")
+        if self._guardian.poll() is None:
+            return
+        if self._guardians == MAX_GUARDIANS:
+            raise ChildProcessError(errno.ECHILD, f"the guardian of the launcher ended {MAX_GUARDIANS} times")
+        self._close_guardian()
+        self._guardian = self._start_guardian()
+        self._guardians += 1
+        for process in self._running.values():
+            self._tell_guardian("+", process.pid)
+
+    def _start_guardian(self) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", guardian.__file__, self._job],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+        )
 
     def close(self) -> None:
         """Kill all processes that still run, and wait for their end."""
@@ -127,6 +167,10 @@ class Workers:
         while self._running:
             self.poll()
             time.sleep(0.01)
+        self.kill_descendants()
+        self._close_guardian()
+
+    def _close_guardian(self) -> None:
         assert self._guardian.stdin is not None
         with suppress(BrokenPipeError):
             self._guardian.stdin.close()

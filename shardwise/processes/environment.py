@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from shardwise.processes.number_checks import MAX_PROCESSES, check_integer
 from shardwise.processes.protocol import split_address
 from shardwise.processes.schedulers import SCHEDULERS, Scheduler
 from shardwise.processes.services import HostServices
@@ -30,6 +31,7 @@ PEER_TIMEOUT = "SHARDWISE_PEER_TIMEOUT"
 LAUNCHER_METHOD = "launcher"
 VARIABLES_METHOD = "variables"
 DEACTIVATED = "deactivate"  # JAX's word for no detection
+MAX_DEVICE_ID = 2**16 - 1
 # JAX's names of methods that are one method here.
 METHOD_ALIASES = {"gcetpu": "tpu", "gketpu": "tpu"}
 METHODS = (LAUNCHER_METHOD, VARIABLES_METHOD, *(scheduler.name for scheduler in SCHEDULERS), DEACTIVATED)
@@ -155,16 +157,14 @@ def _environment(
     bind_address: str | None,
 ) -> ProcessEnvironment:
     assert known.address and known.count and known.rank
-    if known.count[0] < 1:
-        raise ValueError(f"{known.count[1]} must be at least 1, not {known.count[0]}")
+    check_integer(known.count[1], known.count[0], 1, MAX_PROCESSES)
     if not 0 <= known.rank[0] < known.count[0]:
         raise ValueError(
             f"{known.rank[1]} must be from 0 to {known.count[0] - 1} ({_shown(known.count)}), not {known.rank[0]}"
         )
-    if isinstance(local_device_ids, int):
-        device_ids: tuple[int, ...] | None = (local_device_ids,)
-    elif local_device_ids is not None:
-        device_ids = tuple(local_device_ids)
+    device_ids: tuple[int, ...] | None
+    if local_device_ids is not None:
+        device_ids = _device_ids(local_device_ids)
     else:
         device_ids = _first(variables, LOCAL_DEVICE_IDS, Variables.integers)[0]
         if device_ids is None and scheduler is not None:
@@ -181,6 +181,15 @@ def _environment(
         has_launcher=LAUNCHER in variables and known.address[0] == variables.text(ADDRESS),
         peer_timeout=variables.seconds(PEER_TIMEOUT),
     )
+
+
+def _device_ids(ids: int | Iterable[int]) -> tuple[int, ...]:
+    """Return the argument `local_device_ids` as distinct indices."""
+    values = tuple(ids) if isinstance(ids, Iterable) else (ids,)
+    indices = tuple(check_integer("local_device_ids", value, 0, MAX_DEVICE_ID) for value in values)
+    if not indices or len(set(indices)) < len(indices):
+        raise ValueError(f"local_device_ids must be distinct GPUs of this host, and at least one, not {ids!r}")
+    return indices
 
 
 def _method(method: str | None) -> str | None:

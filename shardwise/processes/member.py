@@ -82,6 +82,7 @@ class Member:
         requirements: dict[str, str],
         timeout: float,
     ):
+        self._pid = os.getpid()
         self.rank = rank
         self.num_processes = num_processes
         self.address = join_address(host, port)
@@ -162,6 +163,8 @@ class Member:
 
     def _send(self, message: Message) -> None:
         """Send a message. A coordinator that is gone is noticed by the receiving thread."""
+        if os.getpid() != self._pid:  # a forked child has the socket too, and must not speak for this process
+            return
         with self._send_lock, suppress(OSError):
             self._socket.sendall(encode(message))
 

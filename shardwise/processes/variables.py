@@ -4,6 +4,11 @@ import re
 from collections.abc import Mapping
 from typing import final
 
+from shardwise.processes.number_checks import check_seconds
+
+# The process id of the launcher, in the processes that it starts and in their descendants.
+LAUNCHER_PID = "SHARDWISE_LAUNCHER_PID"
+
 
 @final
 class Variables:
@@ -47,14 +52,14 @@ class Variables:
         """Return the value of a variable as a positive number of seconds, or None if it is unset.
 
         Raises:
-            ValueError: if it is not a positive number.
+            ValueError: if it is not a number of seconds in the range of `check_seconds`.
         """
         text = self.text(name)
         if text is None:
             return None
-        if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) or float(text) == 0:
+        if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII):
             raise ValueError(f"{name}={text} is not a positive number of seconds")
-        return float(text)
+        return check_seconds(f"{name}={text}", float(text))
 
     def required_text(self, name: str, present: str) -> str:
         """Return the value of a variable that must be set, since the variable `present` is set.

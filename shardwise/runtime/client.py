@@ -2,16 +2,28 @@
 
 A platform is a kind of device: `cpu` or `gpu`. Programs run on the first of `config.platforms`; if that is empty, on
 GPUs if there are any.
+
+In a process that `shardwise launch` started, the first use of a device joins the other processes, and `cluster.py`
+creates the clients.
 """
 
+import os
+import threading
 import warnings
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from shardwise._jaxlib import RuntimeFailure, cpu_client, cuda_client, cuda_library, record_tracebacks
 from shardwise.compiler.shardings.mesh import device_grid
 from shardwise.config import FIRST_USE, config
+from shardwise.lazy import lazy_module
+from shardwise.processes.variables import LAUNCHER_PID
+
+if TYPE_CHECKING:
+    from shardwise.runtime import launched_process
+else:
+    launched_process = lazy_module("shardwise.runtime.launched_process")  # it imports this module
 
 _PLATFORMS = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu"}  # the names that users write, and ours
 
@@ -31,13 +43,24 @@ class _Clients:
     def __init__(self) -> None:
         self.by_platform: dict[str, Any] = {}
         self._default = ""
+        self._creation = threading.RLock()  # several threads may use a device first
 
     def get(self, platform: str | None = None) -> Any:
         """Return the client of a platform, or of the default platform."""
-        if platform is None:
-            if not self._default:
-                self._choose_default()
-            return self.by_platform[self._default]
+        name = self._default if platform is None else _platform_name(platform)
+        return self.by_platform[name] if name in self.by_platform else self._create(platform)
+
+    def _create(self, platform: str | None) -> Any:
+        with self._creation:
+            if not self.by_platform and LAUNCHER_PID in os.environ:
+                launched_process.join_at_first_use()
+            if platform is None:
+                if not self._default:
+                    self._choose_default()
+                return self.by_platform[self._default]
+            return self._create_platform(platform)
+
+    def _create_platform(self, platform: str) -> Any:
         name = _platform_name(platform)
         if name not in self.by_platform:
             if name == "gpu" and cuda_library() is None:
@@ -63,12 +86,12 @@ class _Clients:
     def _choose_default(self) -> None:
         platforms = [name.strip() for name in config.platforms.split(",") if name.strip()]
         if platforms:
-            self.get(platforms[0])
+            self._create_platform(platforms[0])
             self._default = _platform_name(platforms[0])
             return
         if cuda_library() is not None:
             try:
-                self.get("gpu")
+                self._create_platform("gpu")
                 self._default = "gpu"
                 return
             except RuntimeFailure as error:
@@ -76,7 +99,7 @@ class _Clients:
                     f"The CUDA plugin is installed, but no GPU is available; programs run on the CPU. {error}",
                     stacklevel=4,
                 )
-        self.get("cpu")
+        self._create_platform("cpu")
         self._default = "cpu"
 
 

@@ -27,6 +27,7 @@ from shardwise.config import config
 from shardwise.errors import PeerFailure, ProgramMismatch
 from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.member import Member, report_uncaught_exceptions
+from shardwise.processes.number_checks import MAX_PROCESSES, check_integer
 from shardwise.processes.protocol import join_address, resolve, split_address
 from shardwise.runtime.client import clients
 from shardwise.runtime.process_sets import process_sets
@@ -67,7 +68,9 @@ class _Cluster:
         self.member: Member | None = None
         self.store: Any = None
         self.timeouts = Timeouts()
+        self.joined_at_first_use = False
         self._coordinator: CoordinatorProcess | None = None
+        self._pid = 0  # the process that has joined; not a child that it forks
 
     def join(
         self,
@@ -95,6 +98,11 @@ class _Cluster:
             local_device_ids: the GPUs of this process; None for all GPUs of its machine.
             partition_index: the index of the group of GPUs with a fast network that this process belongs to.
         """
+        if self.joined_at_first_use:
+            raise RuntimeError(
+                "distributed.initialize must come before the first use of a device, at which this process has joined "
+                "the others of `shardwise launch`: call it at the start of the program, or leave it out"
+            )
         if self.member is not None:
             raise RuntimeError("distributed.initialize was called before: call it once, at the start of the program")
         if clients.exist:
@@ -102,8 +110,7 @@ class _Cluster:
                 "distributed.initialize must come before the first use of a device: call it at the start of the program"
             )
         host, port = split_address(address)
-        if processes < 1:
-            raise ValueError(f"num_processes must be at least 1, not {processes}")
+        check_integer("num_processes", processes, 1, MAX_PROCESSES)
         if not 0 <= rank < processes:
             raise ValueError(f"process_id must be from 0 to {processes - 1} (num_processes={processes}), not {rank}")
         resolve(host, port)
@@ -119,6 +126,7 @@ class _Cluster:
             self._stop_coordinator()
             raise
         self.member = member
+        self._pid = os.getpid()
         process_sets.connect(member, timeouts.peer)
         report_uncaught_exceptions(member)
         atexit.register(self._leave_at_exit)
@@ -168,6 +176,8 @@ class _Cluster:
 
     def _leave_at_exit(self) -> None:
         """Leave at the end of a program that did not call `shutdown`."""
+        if os.getpid() != self._pid:
+            return
         member = self.member
         is_mismatch = False
         if member is not None:

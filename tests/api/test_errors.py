@@ -378,7 +378,7 @@ def test_config_errors():
     assert message_of(AttributeError, sw.config.update, "jax_enable_x46", True) == (
         "config has no setting 'jax_enable_x46'. Did you mean 'enable_x64'?"
     )
-    assert "must be an int of at least 1, not '4'" in message_of(TypeError, sw.config.update, "num_cpu_devices", "4")
+    assert "must be an int from 1 to 2048, not '4'" in message_of(TypeError, sw.config.update, "num_cpu_devices", "4")
     sw.devices()
     assert "cannot change from 8 to 4 after the first use of a device" in (
         message_of(RuntimeError, sw.config.update, "num_cpu_devices", 4)

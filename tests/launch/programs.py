@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -51,6 +52,24 @@ def print_for_ever(folder):
         time.sleep(0.01)
 
 
+def fill_pipe(folder, name):
+    """Print until nobody has read the output for a while, and write a file then."""
+    note_pid(folder)
+    descriptor = {"stdout": 1, "stderr": 2}[name]
+    count = 0
+
+    def note_full():
+        before = -1
+        while before != count:
+            before = count
+            time.sleep(0.5)
+        Path(folder, f"full{RANK}").write_text(str(os.getpid()))
+
+    threading.Thread(target=note_full, daemon=True).start()
+    while True:
+        count += os.write(descriptor, b"x" * 99 + b"\n")
+
+
 def ignore_signals(folder):
     """Sleep for ever, and ignore all signals that can be ignored."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -75,6 +94,21 @@ def leave_child(folder):
     """Start a child process that sleeps for ever, and end."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     Path(folder, f"child{RANK}").write_text(str(child.pid))
+
+
+def leave_daemon(folder, *options):
+    """Start a child in a session of its own, which ignores signals and holds the output open; end, or sleep."""
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('daemon', flush=True)"
+    daemon = subprocess.Popen([sys.executable, "-c", f"{code}; time.sleep(600)"], start_new_session=True)
+    Path(folder, f"daemon{RANK}").write_text(str(daemon.pid))
+    if options:
+        sleep(folder)
+
+
+def print_lines(count):
+    """Print lines."""
+    for number in range(int(count)):
+        print(f"line {number}")
 
 
 def handle_sigterm(folder):
@@ -111,6 +145,11 @@ def stop_self(folder):
         note_pid(folder)
         os.kill(os.getpid(), signal.SIGSTOP)
         print("continued")
+
+
+def one_stops(folder):
+    """Process 1 stops itself; the others sleep."""
+    (stop if RANK == 1 else sleep)(folder)
 
 
 def fail_once(folder):

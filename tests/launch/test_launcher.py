@@ -48,9 +48,9 @@ def run(*arguments, script=PROGRAMS):
 class Running:
     """A launcher in the background, which is killed at the end of the test."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, line=None):
         self.process = subprocess.Popen(
-            command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables()
+            line or command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables()
         )
 
     def __enter__(self):
@@ -130,15 +130,26 @@ def test_modules_and_scripts_that_import_jax(tmp_path):
         assert launch.stdout == "[0] jax ['x']\n", launch.stderr
 
 
+BAD = ("nan", "inf", -1, 1e9, 1e300)  # numbers of seconds
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-n", 0), "must be at least 1"),
+        *((("-n", value), "-n must be from 1 to 1024, not") for value in (0, -1, 1025, 10**30)),
+        *((("-n", value), "-n/--processes: invalid int value") for value in ("1.5", "nan", "", "two")),
+        *((("-n", 2, "--nodes", value), "--nodes must be from 1 to 32768, not") for value in (0, -1, 32769)),
+        *((("-n", 1, "--max-restarts", value), "--max-restarts must be from 0 to 1000000") for value in (-1, 10**7)),
+        *((("-n", 1, "--grace-period", value), "--grace-period must be from 0 to 100000000 seconds") for value in BAD),
+        *((("-n", 1, "--timeout", value), "--timeout must be from 0.001 to 100000000 seconds") for value in (0, *BAD)),
         (("-n", 2, "--nodes", 2), "--nodes needs --coordinator"),
-        (("-n", 2, "--node-rank", 1), "--node-rank must be from 0 to 0"),
+        (("-n", 2, "--node-rank", 1), "--node-rank (with --nodes 1) must be from 0 to 0, not 1"),
         (("-n", 2, "--coordinator", "nowhere"), "--coordinator must be host:port"),
-        (("-n", 2, "--devices-per-process", 0), "--devices-per-process must be at least 1"),
-        (("-n", 2, "--timeout", 0), "--timeout must be more than 0"),
+        (("-n", 2, "--coordinator", f"localhost:{10**6}"), "--coordinator must be host:port"),
+        *(
+            (("-n", 2, "--devices-per-process", value), "--devices-per-process must be from 1 to 2048, not")
+            for value in (0, -1, 2049)
+        ),
         (("-n", 2, "--nodes", 2, "--coordinator", "a:1", "--max-restarts", 1), "--max-restarts needs one node"),
     ],
 )
@@ -151,7 +162,7 @@ def test_wrong_options_are_errors(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["launch", "-n", "1", "absent.py"], "there is no file absent.py"),
+        (["launch", "-n", "1", "absent.py"], "the script 'absent.py' does not exist"),
         (["launch", "script.py"], "-n"),
         (["--help"], "doctor"),
         (["launch", "--help"], "--max-restarts"),
@@ -267,8 +278,27 @@ def test_a_process_that_is_stopped_when_all_others_have_ended_is_reported(tmp_pa
     """Fault 4 after the process has left the coordinator, which then does not miss it."""
     launch = run("-n", 3, "--grace-period", 1, ["stop_self", str(tmp_path)])
     assert launch.returncode == 1
-    assert "process 1 failed first: a signal such as SIGSTOP has stopped it, and all others have ended" in launch.stderr
+    report = r"process 1 failed first: a signal such as SIGSTOP stopped it \d+ s ago, and all others have ended"
+    assert re.search(report, launch.stderr)
     wait_for_end([int((tmp_path / "pid1").read_text())])
+
+
+def test_a_process_that_is_stopped_for_the_timeout_is_reported(tmp_path):
+    """Fault 4 while the others do something for which there is no timeout."""
+    launch = run("-n", 3, "--timeout", 0.3, "--grace-period", 0.2, ["one_stops", str(tmp_path)])
+    assert launch.returncode == 1
+    assert re.search(r"process 1 failed first: a signal such as SIGSTOP stopped it \d+ s ago\n", launch.stderr)
+    wait_for_end([int((tmp_path / f"pid{rank}").read_text()) for rank in range(3)])
+
+
+@pytest.mark.slow
+def test_a_process_that_is_stopped_during_a_save_is_reported(tmp_path):
+    """Fault 4 while the others wait for it in a save, for which their timeout may be longer."""
+    options = ("-n", 2, "--devices-per-process", 2, "--timeout", STUCK_TIME, "--grace-period", 5, "--log-dir", tmp_path)
+    launch = run(*options, ["stop", str(tmp_path / "run")], script=ROOT / "tests/launch/saving.py")
+    assert launch.returncode != 0
+    assert re.search("shardwise launch: process 1 failed first: .*stopped", launch.stderr), launch.stderr
+    assert "saved 1" in launch.stdout and "saved 2" not in launch.stdout
 
 
 @pytest.mark.slow
@@ -299,6 +329,130 @@ def test_children_of_finished_processes_are_ended(tmp_path):
     launch = run("-n", 2, ["leave_child", str(tmp_path)])
     assert launch.returncode == 0
     wait_for_end([int((tmp_path / f"child{rank}").read_text()) for rank in range(2)])
+
+
+def test_daemons_are_ended_with_the_job(tmp_path):
+    """A child that leaves the group of its process by `setsid`."""
+    launch = run("-n", 2, ["leave_daemon", str(tmp_path)])
+    assert launch.returncode == 0, launch.stderr
+    wait_for_end([int((tmp_path / f"daemon{rank}").read_text()) for rank in range(2)])
+
+
+def test_daemons_are_gone_after_sigkill_of_the_launcher(tmp_path):
+    with Running("-n", 2, ["leave_daemon", str(tmp_path), "sleep"]) as launch:
+        pids = launch.wait_for(tmp_path, ["pid0", "pid1", "daemon0", "daemon1"])
+        launch.process.kill()
+        wait_for_end(pids)
+
+
+@pytest.mark.slow
+def test_processes_of_a_nested_launch_are_gone_after_sigkill_of_the_outer_launcher(tmp_path):
+    inner = command("-n", 2, ["leave_daemon", str(tmp_path), "sleep"])
+    (tmp_path / "outer.py").write_text(f"import subprocess; subprocess.run({inner!r}, start_new_session=True)")
+    outer = [sys.executable, "-m", "shardwise", "launch", "-n", "1", str(tmp_path / "outer.py")]
+    with Running(line=outer) as launch:
+        pids = launch.wait_for(tmp_path, ["pid0", "pid1", "daemon0", "daemon1"])
+        launch.process.kill()
+        wait_for_end(pids)
+
+
+@pytest.mark.parametrize(
+    ("number", "stream"),
+    [
+        (signal.SIGINT, "stdout"),
+        pytest.param(signal.SIGTERM, "stdout", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, "stderr", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "stderr", marks=pytest.mark.slow),
+    ],
+)
+def test_signals_end_a_launch_whose_output_nobody_reads(number, stream, tmp_path):
+    with Running("-n", 2, "--grace-period", 1, ["fill_pipe", str(tmp_path), stream]) as launch:
+        pids = launch.wait_for(tmp_path, ["pid0", "pid1", "full0", "full1"])
+        launch.process.send_signal(number)
+        wait_for_end(pids)
+        assert launch.process.wait(timeout=LIMIT) == 128 + number
+
+
+def test_a_full_disk_of_the_log_files_is_a_warning(tmp_path):
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.log").symlink_to("/dev/full")
+    launch = run("-n", 2, "--log-dir", tmp_path, ["print_lines", "3"])
+    assert launch.returncode == 0, launch.stderr
+    assert sorted(launch.stdout.splitlines()) == [f"[{rank}] line {line}" for rank in range(2) for line in range(3)]
+    (warning,) = launch.stderr.splitlines()
+    assert re.fullmatch(r"shardwise launch: the log file .*rank[01]\.log cannot be written \(No space .*", warning)
+
+
+@pytest.mark.slow
+def test_logs_end_at_the_limit_of_file_sizes(tmp_path):
+    limited = [sys.executable, "-c", LIMITED, "launch", "-n", "1", "--log-dir", str(tmp_path), str(PROGRAMS)]
+    launch = subprocess.run(
+        [*limited, "print_lines", "3000"], capture_output=True, text=True, timeout=LIMIT, check=False, env=variables()
+    )
+    assert launch.returncode == 0 and "[0] line 2999" in launch.stdout
+    assert launch.stderr.count("cannot be written (File too large)") == 1
+    assert (tmp_path / "rank0.log").stat().st_size == 5000
+
+
+LIMITED = """
+import resource, sys
+from shardwise.launch import command_line
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+sys.exit(command_line.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_log_folder_that_cannot_be_created_is_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    launch = run("-n", 1, "--log-dir", tmp_path / "file/logs", ["show"])
+    assert launch.returncode == 1
+    assert "logs cannot be created (Not a directory)" in launch.stderr and "Traceback" not in launch.stderr
+
+
+@pytest.mark.slow
+def test_a_full_standard_output_is_a_warning(tmp_path):
+    with open("/dev/full", "w") as full:
+        launch = subprocess.run(
+            command("-n", 2, "--log-dir", tmp_path, ["print_lines", "3"]),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+            env=variables(),
+        )
+    assert launch.returncode == 0
+    assert launch.stderr.count("shardwise launch: standard output cannot be written (No space left on device)") == 1
+    assert (tmp_path / "rank1.log").read_text().splitlines() == ["line 0", "line 1", "line 2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_a_launcher_that_is_started_without_standard_streams(closed, tmp_path):
+    code = f"import os, sys; [os.close(number) for number in {closed}]; os.execv(sys.argv[1], sys.argv[1:])"
+    line = [sys.executable, "-c", code, *command("-n", 2, "--log-dir", tmp_path, ["show"])]
+    launch = subprocess.run(line, capture_output=True, text=True, timeout=LIMIT, check=False, env=variables())
+    assert launch.returncode == 0
+    assert launch.stdout.count("rank") == (0 if 1 in closed else 2)
+    assert "rank 1" in (tmp_path / "rank1.log").read_text()
+
+
+@pytest.mark.slow
+def test_exit_codes_are_seen_if_the_parent_of_the_launcher_ignores_its_children(tmp_path):
+    code = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    line = [sys.executable, "-c", code, *command("-n", 2, "--max-restarts", 1, ["fail_once", str(tmp_path)])]
+    launch = subprocess.run(line, capture_output=True, text=True, timeout=LIMIT, check=False, env=variables())
+    assert launch.returncode == 0 and "restart 1 of 1" in launch.stderr
+
+
+@pytest.mark.slow
+def test_nohup_is_respected(tmp_path):
+    with Running(line=["nohup", *command("-n", 1, ["sleep", str(tmp_path)])]) as launch:
+        (pid,) = launch.wait_for(tmp_path, ["pid0"])
+        launch.process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert launch.process.poll() is None and is_alive(pid)
 
 
 def test_restarts(tmp_path):
@@ -419,6 +573,16 @@ def test_two_launchers_run_one_program(tmp_path):
     for node, (launcher, (out, err)) in enumerate(zip(launchers, outputs, strict=True)):
         assert launcher.returncode == 0, err
         assert f"[{node}] step 5: 4.0" in out
+
+
+def test_a_process_that_others_waited_for_is_reported():
+    """Fault 5 where only an exception of the process that waited names the other, which sleeps or skips a save."""
+    launch = run("-n", 3, [], script=ROOT / "tests/launch/peer_failure.py")
+    assert launch.returncode == 1
+    report = launch.stderr[launch.stderr.index("shardwise launch: ") :]
+    reason = "it did not reach save 3 within 10 s (process 0 waited for it), after step 7"
+    assert report.startswith(f"shardwise launch: process 1 failed first: {reason}\nTraceback")
+    assert "shardwise launch: process 0: exit code 1; process 2: killed by SIGTERM" in report
 
 
 SHORT_HEARTBEAT = """

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from shardwise.launch.output import Output, last_traceback, uses_colour
+from shardwise.launch.writer import Writer
 
 
 class Terminal(io.StringIO):
@@ -28,7 +29,8 @@ def test_colours_are_for_terminals_without_no_color(stream, variables, expected)
 
 
 def test_prefixes_have_one_width_and_a_colour_per_rank(tmp_path, monkeypatch):
-    output = Output(tmp_path, 12)
+    writer = Writer(io.StringIO())
+    output = Output(tmp_path, 12, writer, writer)
     assert [output.prefix(rank, io.StringIO()) for rank in (3, 11)] == ["[ 3] ", "[11] "]
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -71,8 +73,10 @@ def test_gloo_lines_are_in_the_log_only(tmp_path):
     os.close(writer)
     os.close(empty_writer)
     shown = io.StringIO()
-    output = Output(tmp_path, 1, shown, shown)
+    writer = Writer(shown)
+    output = Output(tmp_path, 1, writer, writer)
     output.add(0, 0, os.fdopen(reader, "rb", 0), os.fdopen(empty_reader, "rb", 0))
     output.close()
+    assert writer.flush(60)
     assert shown.getvalue().splitlines() == ["[0] loss 3", "[0] ", "[0] [Gloo] Rank 1 failed"]
     assert output.log_file(0).read_text().splitlines() == lines

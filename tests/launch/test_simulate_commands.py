@@ -128,6 +128,8 @@ class TestFunctions:
             (["no_module_x:step"], "there is no module 'no_module_x'"),
             (["step"], "'step' must be FILE.py:FUNCTION, package.module:FUNCTION, or a script FILE.py"),
             (["MODEL:step", "--mesh", "data:8"], "--mesh 'data:8': 'data:8' is not an axis with its size"),
+            (["MODEL:step", "--mesh", f"data={'9' * 5000}"], "is not an axis with its size, from 1 to 999999999"),
+            (["MODEL:step", "--mesh", "data=٣"], "is not an axis with its size"),
             (["MODEL:step", "--mesh", "data=0"], "--mesh 'data=0': 'data=0' is not an axis with its size"),
             (["MODEL:step", "--mesh", "data=2,data=2"], "has the axis 'data' twice"),
             (["MODEL:step", "--mesh", "date=2"], "date"),

@@ -269,7 +269,11 @@ def test_a_method_is_selected_by_name(method):
             ["coordinator_address must be host:port"],
         ),
         ({}, {"coordinator_address": "a:1", "num_processes": 2, "process_id": -1}, ["process_id must be from 0 to 1"]),
-        ({}, {"coordinator_address": "a:1", "num_processes": 0, "process_id": 0}, ["num_processes must be at least 1"]),
+        (
+            {},
+            {"coordinator_address": "a:1", "num_processes": 0, "process_id": 0},
+            ["num_processes must be from 1 to 65536"],
+        ),
     ],
     ids=str,
 )

@@ -84,7 +84,7 @@ def test_a_duplicate_process_id(tmp_path):
     [
         (2, 2, "process_id must be from 0 to 1"),
         (2, -1, "process_id must be from 0 to 1"),
-        (0, 0, "num_processes must be at least 1"),
+        (0, 0, "num_processes must be from 1 to 65536"),
     ],
 )
 def test_wrong_numbers(tmp_path, count, rank, message):

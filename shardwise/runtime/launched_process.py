@@ -1,0 +1,77 @@
+"""Launched process: a process that `shardwise launch` started joins the others at its first use of a device.
+
+A program that uses a device without `distributed.initialize` would otherwise run once per process, each copy on its
+own. The processes that a launched process starts inherit the launcher's variables. They do not join: their rank is
+taken. A launched process is a child of the launcher and leads a session; its descendants are not or do not.
+"""
+
+import logging
+import os
+
+from shardwise.processes.environment import PROCESS_ID, ProcessEnvironment, find_processes
+from shardwise.processes.variables import LAUNCHER_PID
+from shardwise.runtime.cluster import Timeouts, cluster
+
+_log = logging.getLogger("shardwise")
+
+
+def join_at_first_use() -> None:
+    """Join the processes of the launcher if it started this process. In a descendant of one, log a warning.
+
+    Raises:
+        RendezvousError: if the coordinator cannot be reached, or a process is missing.
+        ValueError: if the launcher's variables were changed.
+    """
+    if is_launched():
+        join_processes(find_processes())
+        cluster.joined_at_first_use = True
+        return
+    _log.warning(
+        "process %d was started by process %s of `shardwise launch`, and uses devices of its own. To use the devices "
+        "of all processes here, call distributed.initialize() first, and use no device in process %s",
+        os.getpid(),
+        *[os.environ.get(PROCESS_ID, "?")] * 2,
+    )
+
+
+def is_launched() -> bool:
+    """Return whether the launcher started this process itself."""
+    is_child = os.environ.get(LAUNCHER_PID) == str(os.getppid())
+    # An orphan is a child of the launcher too if that is process 1 of a container.
+    return is_child and os.getsid(0) == os.getpid()
+
+
+def join_processes(
+    processes: ProcessEnvironment,
+    *,
+    initialization_timeout: float = Timeouts.initialization,
+    heartbeat_timeout: float = Timeouts.heartbeat,
+    shutdown_timeout: float = Timeouts.shutdown,
+    peer_timeout: float | None = None,
+    partition_index: int | None = None,
+) -> None:
+    """Join a cluster that arguments and environment variables describe.
+
+    Args:
+        processes: the description.
+        initialization_timeout: the time until all processes must be present.
+        heartbeat_timeout: the silence after which a process counts as lost.
+        shutdown_timeout: the time that this process waits for the others at its end, if `peer_timeout` is not less.
+        peer_timeout: the time that a program waits for another process in a collective; by default the launcher's.
+        partition_index: the index of the group of GPUs with a fast network that this process belongs to.
+    """
+    chosen_timeout = peer_timeout or processes.peer_timeout
+    if chosen_timeout is not None:  # at its end, too, a process waits for the others
+        shutdown_timeout = min(shutdown_timeout, chosen_timeout)
+    peer = chosen_timeout or Timeouts.peer
+    cluster.join(
+        processes.coordinator_address,
+        processes.num_processes,
+        processes.process_id,
+        timeouts=Timeouts(initialization_timeout, heartbeat_timeout, shutdown_timeout, peer),
+        bind_address=processes.coordinator_bind_address,
+        token=processes.token,
+        hosts_coordinator=not processes.has_launcher,
+        local_device_ids=processes.local_device_ids,
+        partition_index=partition_index,
+    )
