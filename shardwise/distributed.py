@@ -45,17 +45,19 @@ def initialize(
             by default the first that is present. With deactivate, arguments and plain variables only.
         initialization_timeout: the seconds to wait for the other processes.
         heartbeat_timeout_seconds: the seconds of silence after which a process counts as lost.
-        shutdown_timeout_seconds: the seconds to wait for the other processes at the end.
+        shutdown_timeout_seconds: the seconds to wait for the other processes at the end, if `peer_timeout` is not less.
         coordinator_bind_address: the `host:port` that the coordinator listens on, if it is not `coordinator_address`.
         slice_index: another name for `partition_index`.
         partition_index: the index of the group of GPUs with a fast network that this process belongs to.
-        peer_timeout: the seconds that a program waits for another process in a collective before it raises
-            `PeerFailure`; by default the launcher's `--timeout`, or 300. A process that dies is noticed at once.
+        peer_timeout: the seconds that a process waits for another one before it raises `PeerFailure`: in a collective,
+            after the rendezvous, and at the end; by default the launcher's `--timeout`, or 300. A process that dies is
+            noticed at once.
 
     Raises:
         ValueError: if an argument is missing or not valid, variables contradict each other, or processes pass
             different numbers.
         RendezvousError: if the coordinator cannot be reached, a process is missing or came twice, or versions differ.
+        PeerFailure: if a process fails after all have met, before this returns.
         RuntimeError: if a device was used before, or `initialize` was called before.
         OSError: if process 0 cannot listen on the port.
     """
@@ -67,12 +69,18 @@ def initialize(
         coordinator_bind_address=coordinator_bind_address,
         cluster_detection_method=cluster_detection_method,
     )
-    peer_timeout = peer_timeout or processes.peer_timeout or Timeouts.peer
+    chosen_timeout = peer_timeout or processes.peer_timeout
+    shutdown_timeout: float = shutdown_timeout_seconds
+    if chosen_timeout:  # a process that waits at the end waits for the others, too
+        shutdown_timeout = min(shutdown_timeout, chosen_timeout)
+    timeouts = Timeouts(
+        initialization_timeout, heartbeat_timeout_seconds, shutdown_timeout, chosen_timeout or Timeouts.peer
+    )
     cluster.join(
         processes.coordinator_address,
         processes.num_processes,
         processes.process_id,
-        timeouts=Timeouts(initialization_timeout, heartbeat_timeout_seconds, shutdown_timeout_seconds, peer_timeout),
+        timeouts=timeouts,
         bind_address=processes.coordinator_bind_address,
         token=processes.token,
         hosts_coordinator=not processes.has_launcher,
@@ -86,7 +94,7 @@ def shutdown() -> None:
 
     Raises:
         RuntimeError: if `initialize` was not called.
-        PeerFailure: if not all processes come within `shutdown_timeout_seconds`.
+        PeerFailure: if a process does not come within `shutdown_timeout_seconds`.
     """
     cluster.leave()
 

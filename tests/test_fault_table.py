@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parent
 RENDEZVOUS, INITIALIZE = "processes/test_rendezvous.py", "processes/test_initialize.py"
 FAULTS, LAUNCHER = "processes/test_faults.py", "launch/test_launcher.py"
+HOSTILE = "processes/test_hostile_connections.py"
 CORRUPTION = "checkpoints/test_corruption.py"
 
 TABLE = {
@@ -153,8 +154,26 @@ TABLE = {
             "processes/test_environment.py::test_partial_and_contradictory_variables_raise_an_error_that_names_them",
         ],
     ),
+    41: (
+        "hostile messages before and after authentication, and a malformed coordinator",
+        [
+            f"{HOSTILE}::test_no_first_line_ends_the_coordinator",
+            f"{HOSTILE}::test_a_member_that_breaks_the_protocol_is_dropped_and_named",
+            f"{HOSTILE}::test_valid_messages_in_any_order_harm_nobody_else",
+            f"{HOSTILE}::test_a_malformed_message_of_the_coordinator_ends_every_wait",
+            f"{HOSTILE}::test_a_slice_of_the_fuzz",
+        ],
+    ),
+    42: (
+        "a flood of connections",
+        [
+            f"{HOSTILE}::test_members_join_during_a_flood_of_connections",
+            f"{HOSTILE}::test_the_oldest_strangers_make_room_for_newcomers",
+            f"{HOSTILE}::test_errors_of_accept_end_nothing",
+        ],
+    ),
 }
-PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40]  # those of programs with several processes
+PROCESS_FAULTS = [*range(1, 8), *range(10, 26), *range(39, 43)]  # those of programs with several processes
 
 
 def marks_and_tests(path):

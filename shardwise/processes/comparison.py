@@ -13,6 +13,7 @@ callbacks of a launch succeeded everywhere.
 import json
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import final
@@ -110,6 +111,11 @@ class LaunchComparison:
     def receive_callbacks(self, rank: int, ended: CallbacksEnded) -> None:
         """Tell the set whether a callback of a launch failed, when those of all processes have ended."""
         state = self._set(ended.processes)
+        for launch in [launch for launch in state.callbacks if launch != ended.launch]:
+            # A member waits for the result of a launch before the next one: what it sent earlier is out of date.
+            state.callbacks[launch].pop(rank, None)
+            if not state.callbacks[launch]:
+                del state.callbacks[launch]
         results = state.callbacks.setdefault(ended.launch, {})
         results[rank] = ended
         if len(results) < len(state.ranks):
@@ -162,7 +168,7 @@ class LaunchComparison:
         histories: dict[int, dict[int, str]] = {}
 
         def collect(rank: int, answer: str) -> None:
-            histories[rank] = {int(number): name for number, name in json.loads(answer or "{}").items()}
+            histories[rank] = _parse_history(answer)
             if len(histories) == 2:
                 self._conclude(processes, describe_order(processes, histories))
 
@@ -185,6 +191,15 @@ class LaunchComparison:
             state.mismatch = Mismatch(processes, reason)
             for rank in state.ranks:
                 self._send(rank, state.mismatch)
+
+
+def _parse_history(answer: str) -> dict[int, str]:
+    """Return the programs of a member by number of launch; none if its answer is missing or malformed."""
+    with suppress(ValueError, RecursionError):
+        history = json.loads(answer)
+        if isinstance(history, dict):
+            return {int(number): str(name)[:_LINE_LENGTH] for number, name in history.items()}
+    return {}
 
 
 def describe_difference(processes: str, launch: int, programs: dict[int, tuple[str, str]]) -> str:

@@ -41,6 +41,10 @@ class _ProcessSets:
         member.on_failure = self._waiters.wake_all
         member.answers.update(program=self._program, launch=self._launch, history=self._history)
 
+    def disconnect(self) -> None:
+        """Forget all sets, as in a forked child: the threads that wait for XLA are not there."""
+        self.member, self._sets, self._waiters, self._collective_runs = None, {}, None, None
+
     def may_wait(self) -> bool:
         """Return whether a run of this process may wait for another process."""
         return self._collective_runs is not None and not self._collective_runs.have_ended()
