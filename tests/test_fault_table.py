@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parent
 RENDEZVOUS, INITIALIZE = "processes/test_rendezvous.py", "processes/test_initialize.py"
 FAULTS, LAUNCHER = "processes/test_faults.py", "launch/test_launcher.py"
+WAITS = "processes/test_waits.py"
 HOSTILE = "processes/test_hostile_connections.py"
 CORRUPTION = "checkpoints/test_corruption.py"
 
@@ -172,8 +173,34 @@ TABLE = {
             f"{HOSTILE}::test_errors_of_accept_end_nothing",
         ],
     ),
+    43: (
+        "a process is stopped or asleep while others wait for it",
+        [
+            f"{WAITS}::test_a_wait_for_a_process_that_does_not_come_ends_with_its_rank",
+            f"{WAITS}::test_of_several_processes_the_one_that_does_not_come_is_named",
+            f"{WAITS}::test_a_process_that_is_stuck_during_initialize_is_named",
+        ],
+    ),
+    44: (
+        "the end of a process during initialize, after the rendezvous",
+        [
+            f"{WAITS}::test_a_death_during_initialize_is_a_peer_failure_in_all_others",
+            f"{WAITS}::test_an_end_during_initialize_is_a_peer_failure_in_all_others",
+        ],
+    ),
+    45: (
+        "SIGKILL of the coordinator",
+        [f"{WAITS}::test_the_death_of_the_coordinator_is_an_exception_in_every_process"],
+    ),
+    46: (
+        "forked children of a process",
+        [
+            "processes/test_forks.py::test_the_end_of_a_forked_child_is_not_the_end_of_its_parent",
+            "processes/test_forks.py::test_the_death_of_a_process_is_noticed_while_its_child_lives",
+        ],
+    ),
 }
-PROCESS_FAULTS = [*range(1, 8), *range(10, 26), *range(39, 43)]  # those of programs with several processes
+PROCESS_FAULTS = [*range(1, 8), *range(10, 26), *range(39, 47)]  # those of programs with several processes
 
 
 def marks_and_tests(path):

@@ -23,13 +23,13 @@ from shardwise.processes.connections import Connection, Connections
 from shardwise.processes.protocol import (
     PROTOCOL_VERSION,
     Answer,
+    Arrival,
     CallbacksEnded,
     Comparison,
     Failed,
     Failure,
     Goodbye,
     Hello,
-    Initializing,
     Leave,
     Message,
     Progress,
@@ -50,6 +50,7 @@ _END_TIME = 5.0  # seconds for the last messages to be sent after the last membe
 # Sets of processes that one member may launch programs on, and the characters of their names: a limit on memory.
 _MOST_SETS, _MOST_SET_CHARACTERS = 1 << 10, 1 << 22
 _MOST_INQUIRIES = 16  # of one member at the same time
+_MOST_POINTS = 64  # where one member may arrive
 
 _log = logging.getLogger("shardwise")
 
@@ -76,7 +77,7 @@ class _Connection(Connection):
     def __init__(self, connection: socket.socket, peer: str):
         super().__init__(connection, peer)
         self.hello: Hello | None = None
-        self.stage = 0  # of `distributed.initialize`
+        self.arrivals: dict[str, int] = {}  # by point
         self.leaving = False
         self.inquiries = 0  # that have no verdict yet
         self.step: int | None = None
@@ -106,6 +107,16 @@ class _Connection(Connection):
         if len(self._sets) == _MOST_SETS or sum(map(len, self._sets)) + len(processes) > _MOST_SET_CHARACTERS:
             raise ProtocolError(f"process {self.rank} uses more than {len(self._sets)} sets of processes")
         self._sets.add(processes)
+
+    def note_arrival(self, arrival: Arrival) -> None:
+        """Note that the member has arrived at a point.
+
+        Raises:
+            ProtocolError: if it names too many points.
+        """
+        if len(self.arrivals) == _MOST_POINTS and arrival.point not in self.arrivals:
+            raise ProtocolError(f"process {self.rank} names more than {_MOST_POINTS} points of its program")
+        self.arrivals[arrival.point] = arrival.number
 
     def describe(self) -> str:
         assert self.hello is not None
@@ -304,8 +315,8 @@ class Coordinator:
         for processes in _sets_of(message):
             connection.check_set(processes, self.num_processes)
         match message:
-            case Initializing():
-                connection.stage = message.stage
+            case Arrival():
+                connection.note_arrival(message)
             case Progress():
                 connection.step = message.step
                 connection.launches.update(message.launches)
@@ -549,11 +560,12 @@ def _slowest(asker: _Connection, suspicion: Suspicion, others: list[_Connection]
             if running:
                 return running[0], "it is alive, but has not reached the end of its program, or distributed.shutdown"
             return None, "all processes are alive, and have reached the end of their programs"
-        case "initialization":
-            slowest = min(others, key=lambda member: member.stage)
-            if slowest.stage < asker.stage:
-                return slowest, "it is alive, but has not come so far in distributed.initialize"
-            return None, "all processes are alive, and have come equally far in distributed.initialize"
+        case "arrival":
+            point = suspicion.point
+            slowest = min(others, key=lambda member: member.arrivals.get(point, 0))
+            if slowest.arrivals.get(point, 0) < asker.arrivals.get(point, 0):
+                return slowest, f"it is alive, but has not come so far in {point}"
+            return None, f"all processes are alive, and have come equally far in {point}"
         case "launch":
             processes, own = suspicion.processes, asker.progress(suspicion.processes)
             slowest = min(others, key=lambda member: member.progress(processes))

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import TracebackType
@@ -25,6 +26,7 @@ from shardwise.processes.protocol import (
     PROTOCOL_VERSION,
     TEXT_LIMIT,
     Answer,
+    Arrival,
     Awaited,
     CallbackResult,
     CallbacksEnded,
@@ -34,7 +36,6 @@ from shardwise.processes.protocol import (
     Failure,
     Goodbye,
     Hello,
-    Initializing,
     Leave,
     LineBuffer,
     Message,
@@ -106,6 +107,7 @@ class Member:
         self._closed = False
         self._send_lock = threading.Lock()
         self._ask_lock = threading.Lock()
+        self._arrivals: Counter[str] = Counter()
         hello = Hello(
             token, PROTOCOL_VERSION, rank, num_processes, socket.gethostname(), os.getpid(), dict(requirements)
         )
@@ -256,9 +258,10 @@ class Member:
             _log.exception("The question %r of the coordinator has no answer", request.question)
             return ""
 
-    def report_stage(self, stage: int) -> None:
-        """Tell the coordinator that this process begins a stage of `distributed.initialize`."""
-        self._send(Initializing(stage))
+    def report_arrival(self, point: str) -> None:
+        """Tell the coordinator that this process waits for others at a point of the program, such as a function."""
+        self._arrivals[point] += 1
+        self._send(Arrival(point, self._arrivals[point]))
 
     def send_progress(self, at_step: bool = False) -> None:
         """Send the last step and the launches."""
@@ -345,7 +348,7 @@ class Member:
         self._send(Failed(reason, text[-TEXT_LIMIT:]))
 
     def ask_for_failure(
-        self, processes: str, reason: str, lost: bool = False, awaited: Awaited = "launch"
+        self, processes: str, reason: str, lost: bool = False, awaited: Awaited = "launch", point: str = ""
     ) -> PeerFailure:
         """Ask the coordinator which process of a set failed. Wait a moment for its verdict.
 
@@ -354,12 +357,13 @@ class Member:
             reason: what this process saw, for the others: "waited 60 s in `f`".
             lost: whether a connection to another process broke, so that one has probably died.
             awaited: the progress of the others that this process waits for.
+            point: the point of the program where they are to arrive.
         """
         with self._ask_lock:  # one verdict at a time
             with self._changed:
                 self._verdict = self.failures.get(_COORDINATOR)
             self.send_progress()
-            self._send(Suspicion(processes, reason, lost, awaited))
+            self._send(Suspicion(processes, reason, lost, awaited, point))
             with self._changed:
                 self._changed.wait_for(lambda: self._verdict is not None or self._closed, _VERDICT_TIME)
                 unknown = Failure(-1, None, f"this process {reason}, and the coordinator does not answer")

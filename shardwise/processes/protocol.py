@@ -27,9 +27,9 @@ _PROCESSES_FORMAT = re.compile(r"(?:0|[1-9][0-9]{0,6})(?:,[1-9][0-9]{0,6})*")
 Name = Annotated[str, NAME_LIMIT]
 ProcessNumbers = Annotated[str, "ranks"]  # a set of processes: ascending ranks, separated by commas
 Launches = dict[ProcessNumbers, list[int]]  # the launches on each set of processes, as in `Progress`
-# The progress of others that a process waits for: their next launch, their next stage of `initialize`, the end of their
-# program, or a message that only they can send.
-Awaited = Literal["launch", "initialization", "end", "message"]
+# The progress of others that a process waits for: their next launch, their arrival at a point of the program, the end
+# of their program, or a message that only they can send.
+Awaited = Literal["launch", "arrival", "end", "message"]
 
 
 class ProtocolError(ValueError):
@@ -64,10 +64,11 @@ class Hello(Message):
 
 @final
 @dataclass(frozen=True)
-class Initializing(Message):
-    """The member begins a stage of `distributed.initialize` in which it waits for the others."""
+class Arrival(Message):
+    """The member waits for the others at a point of its program. `number` counts its arrivals there."""
 
-    stage: int
+    point: Name
+    number: int
 
 
 @final
@@ -149,6 +150,7 @@ class Suspicion(Message):
     reason: str
     lost: bool
     awaited: Awaited
+    point: Name = ""  # where the others are to arrive
 
 
 # From the coordinator to a member.

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from shardwise.processes.member import Member
-from shardwise.processes.protocol import Awaited
 
 T = TypeVar("T")
 
@@ -20,8 +19,9 @@ def call_supervised(
     ranks: Collection[int],
     timeout: float,
     *,
-    name: str,
-    awaited: Awaited,
+    point: str,
+    survives_failures: bool = False,
+    failure_time: float = 0,
 ) -> T:
     """Return the result of a call that waits for other processes, or raise its exception.
 
@@ -30,8 +30,9 @@ def call_supervised(
         member: the connection to the coordinator.
         ranks: the processes that the call waits for.
         timeout: the seconds to wait.
-        name: what the call does, for errors: "distributed.initialize".
-        awaited: the progress of the others that the call waits for.
+        point: the function that makes the call, such as "live_devices". All processes call it equally often.
+        survives_failures: whether the call still ends if one of the processes fails.
+        failure_time: the further seconds that it then takes to notice the failure.
 
     Raises:
         PeerFailure: if one of the processes fails, or does not come in time. The call goes on in its thread.
@@ -48,12 +49,17 @@ def call_supervised(
         is_over.set()
         member.notify()
 
-    threading.Thread(target=run, name=f"shardwise {name}", daemon=True).start()
-    if not member.wait_for(is_over.is_set, ranks, timeout):
-        processes = ",".join(map(str, sorted(ranks)))
-        known = member.error(processes, ranks)
-        reason = f"waited {timeout:.0f} s in {name}"
-        raise known or member.ask_for_failure(processes, reason, awaited=awaited)
+    member.report_arrival(point)
+    threading.Thread(target=run, name=f"shardwise {point}", daemon=True).start()
+    fatal = () if survives_failures else ranks
+    has_ended = member.wait_for(is_over.is_set, fatal, timeout)
+    if not has_ended and survives_failures and not member.failures.keys().isdisjoint(ranks):
+        has_ended = member.wait_for(is_over.is_set, fatal, failure_time)
+    if not has_ended:
+        if (known := member.error("", fatal)) is not None:
+            raise known
+        processes = ",".join(str(rank) for rank in sorted(ranks) if rank not in member.failures)
+        raise member.ask_for_failure(processes, f"waited {timeout:.0f} s in {point}", awaited="arrival", point=point)
     if errors:
         raise errors[0]
     return results[0]

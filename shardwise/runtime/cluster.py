@@ -12,9 +12,10 @@ import math
 import os
 import platform
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, final
@@ -31,7 +32,7 @@ from shardwise.config import config
 from shardwise.errors import PeerFailure
 from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.member import Member, report_uncaught_exceptions
-from shardwise.processes.protocol import Awaited, resolve, split_address
+from shardwise.processes.protocol import resolve, split_address
 from shardwise.processes.relay import Relay
 from shardwise.processes.supervised_call import call_supervised
 from shardwise.runtime.client import clients
@@ -42,6 +43,7 @@ _COLLECTIVE_TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"
 # XLA's flags that processes may have different values of: they change neither programs nor results.
 _LOCAL_FLAGS = ("--xla_dump", "--xla_force_host_platform_device_count", _COLLECTIVE_TIMEOUT_FLAG)
 _END_TIME = 1.0  # seconds for XLA's runs to end after a failure
+_INITIALIZE = "distributed.initialize"
 _COORDINATOR_END_TIME = 5.0  # seconds for the coordinator's process to end after the last member
 
 _log = logging.getLogger("shardwise")
@@ -77,6 +79,7 @@ class _Cluster:
         self._store: Any = None
         self._relay: Relay | None = None
         self._coordinator: CoordinatorProcess | None = None
+        self._service_lock = threading.Lock()
         self._inherited: list[object] = []  # XLA's clients in a forked child, which has not the threads to end them
 
     @property
@@ -160,37 +163,52 @@ class _Cluster:
         ranks = range(member.num_processes)
         self._relay = Relay(host, member.engine_port, partial(self._lose_service, member))
         store = cluster_store(self._relay.address, member.rank, int(self.timeouts.heartbeat))
-        member.report_stage(1)
-        self.wait_for_processes(store.connect, ranks, "distributed.initialize", "initialization")
+        self.wait_for_processes(store.connect, ranks, _INITIALIZE)
         self._store = store
-        member.report_stage(2)
         self._create_clients(member, local_device_ids, partition_index)
-        member.report_stage(4)
+        member.report_arrival(_INITIALIZE)
 
-    def wait_for_processes(self, call: Callable[[], T], ranks: Collection[int], name: str, awaited: Awaited) -> T:
+    def wait_for_processes(
+        self, call: Callable[[], T], ranks: Collection[int], point: str, survives_failures: bool = False
+    ) -> T:
         """Make a call that waits in C++ for other processes.
 
         Args:
             call: makes the call, in another thread.
             ranks: the processes that it waits for.
-            name: what it does, for errors.
-            awaited: the progress of the others that it waits for.
+            point: the function that makes it, for errors. All processes call it equally often.
+            survives_failures: whether it also ends if one of the processes fails.
 
         Raises:
             PeerFailure: if one of the processes fails, or does not come within the peer timeout.
         """
         assert self.member is not None
-        return call_supervised(call, self.member, ranks, self.timeouts.peer, name=name, awaited=awaited)
+        return call_supervised(
+            call,
+            self.member,
+            ranks,
+            self.timeouts.peer,
+            point=point,
+            survives_failures=survives_failures,
+            failure_time=self.timeouts.heartbeat + self.timeouts.peer,
+        )
 
     def _lose_service(self, member: Member) -> None:
         """Note that the coordinator is lost, and disconnect XLA's client before its heartbeat aborts this process."""
         member.lose_coordinator("the connection to XLA's coordination service closed: the coordinator ended")
-        store, relay = self._store, self._relay
-        if store is not None:
-            with suppress(RuntimeFailure):
-                store.shutdown()
-        if relay is not None:
-            relay.close()  # ends the calls that still wait for the service
+        with suppress(RuntimeFailure):
+            self._disconnect_service()
+
+    def _disconnect_service(self) -> None:
+        """Disconnect from XLA's coordination service, once. Another thread that does the same waits for the end."""
+        with self._service_lock:
+            store, relay, self._store, self._relay = self._store, self._relay, None, None
+            try:
+                if store is not None:
+                    store.shutdown()
+            finally:
+                if relay is not None:
+                    relay.close()  # ends the calls that still wait for the service
 
     def _create_clients(
         self, member: Member, local_device_ids: Sequence[int] | None, partition_index: int | None
@@ -200,13 +218,12 @@ class _Cluster:
 
         def create(make_client: Callable[..., Any], *arguments: Any) -> Any:
             make = partial(make_client, *arguments)
-            return self.wait_for_processes(make, range(processes), "distributed.initialize", "initialization")
+            return self.wait_for_processes(make, range(processes), _INITIALIZE)
 
         platforms = [name.strip() for name in config.platforms.split(",") if name.strip()]
         clients.set("cpu", create(cluster_cpu_client, self._store, rank, processes, config.num_cpu_devices, host))
         if (platforms and platforms[0] == "cpu") or cuda_library() is None:
             return
-        member.report_stage(3)
         options: dict[str, Any] = {"node_id": rank, "num_nodes": processes}
         if local_device_ids is not None:
             options["visible_devices"] = list(local_device_ids)
@@ -253,13 +270,10 @@ class _Cluster:
 
     def _disconnect(self) -> None:
         """Disconnect from XLA's service first: XLA aborts a process that loses it."""
-        member, store, relay = self.member, self._store, self._relay
+        member, self.member, process_sets.member = self.member, None, None
         is_lost = member is not None and member.error("", ()) is not None
-        self.member = self._store = self._relay = process_sets.member = None
-        if store is not None and not is_lost:
-            store.shutdown()
-        if relay is not None and not is_lost:
-            relay.close()
+        with suppress(RuntimeFailure) if is_lost else nullcontext():
+            self._disconnect_service()
         if member is not None:
             member.close()
         if self._coordinator is not None:

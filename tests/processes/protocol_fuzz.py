@@ -22,6 +22,7 @@ from pathlib import Path
 from shardwise.processes.protocol import (
     PROTOCOL_VERSION,
     Answer,
+    Arrival,
     CallbackResult,
     CallbacksEnded,
     Comparison,
@@ -30,7 +31,6 @@ from shardwise.processes.protocol import (
     Failure,
     Goodbye,
     Hello,
-    Initializing,
     Leave,
     Mismatch,
     Progress,
@@ -96,7 +96,7 @@ def valid_message(rng, rank=2):
     step = rng.choice((None, rng.randrange(10)))
     launches = {name: [rng.randrange(5), rng.randrange(3), rng.randrange(3)] for name in {processes, "2,3"}}
     everyone = rng.choice(("0,1,2,3", "2,3", "0", "1,3", "3", "0,2"))
-    awaited = rng.choice(("launch", "initialization", "end", "message"))
+    awaited = rng.choice(("launch", "arrival", "end", "message"))
     return rng.choice(
         (
             lambda: Progress(step, launches, rng.random() < 0.5),
@@ -105,10 +105,10 @@ def valid_message(rng, rank=2):
             lambda: CallbacksEnded(processes, rng.randrange(50), step, rng.choice(("", text)), other_text),
             lambda: Leave(launches),
             lambda: Failed(text, other_text),
-            # Well-behaved members may be blamed for their end and stage: they have reached neither.
-            lambda: Suspicion(everyone if awaited == "launch" else "2,3", text, rng.random() < 0.5, awaited),
+            # Well-behaved members may be blamed for their end and arrivals: they have reached none.
+            lambda: Suspicion(everyone if awaited == "launch" else "2,3", text, rng.random() < 0.5, awaited, text[:9]),
             lambda: Answer(one, rng.choice((text, "{", "[" * 5000, "{}", '{"a": 1}', "null"))),
-            lambda: Initializing(two),
+            lambda: Arrival(text[:4000], two),
             lambda: Hello(text, three, one, two, text, three, {}),
         )
     )()
