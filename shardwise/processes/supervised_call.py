@@ -5,12 +5,15 @@ the failure of a process, or for the timeout. XLA releases Python's global lock 
 """
 
 import threading
+import time
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from shardwise.processes.member import Member
 
 T = TypeVar("T")
+
+_abandoned: list[threading.Thread] = []  # whose calls did not end in time
 
 
 def call_supervised(
@@ -50,12 +53,14 @@ def call_supervised(
         member.notify()
 
     member.report_arrival(point)
-    threading.Thread(target=run, name=f"shardwise {point}", daemon=True).start()
+    thread = threading.Thread(target=run, name=f"shardwise {point}", daemon=True)
+    thread.start()
     fatal = () if survives_failures else ranks
     has_ended = member.wait_for(is_over.is_set, fatal, timeout)
     if not has_ended and survives_failures and not member.failures.keys().isdisjoint(ranks):
         has_ended = member.wait_for(is_over.is_set, fatal, failure_time)
     if not has_ended:
+        _abandoned.append(thread)
         if (known := member.error("", fatal)) is not None:
             raise known
         processes = ",".join(str(rank) for rank in sorted(ranks) if rank not in member.failures)
@@ -63,3 +68,13 @@ def call_supervised(
     if errors:
         raise errors[0]
     return results[0]
+
+
+def drain_calls(timeout: float) -> None:
+    """Wait for calls that were given up, at most `timeout` seconds. They end when XLA's client is disconnected.
+
+    Python ends a thread that returns from C++ while the interpreter shuts down, which aborts the process.
+    """
+    end = time.monotonic() + timeout
+    for thread in _abandoned:
+        thread.join(max(0.0, end - time.monotonic()))

@@ -34,7 +34,7 @@ from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.member import Member, report_uncaught_exceptions
 from shardwise.processes.protocol import resolve, split_address
 from shardwise.processes.relay import Relay
-from shardwise.processes.supervised_call import call_supervised
+from shardwise.processes.supervised_call import call_supervised, drain_calls
 from shardwise.runtime.client import clients
 from shardwise.runtime.process_sets import process_sets
 from shardwise.version import __version__
@@ -260,6 +260,7 @@ class _Cluster:
                 self.leave()
             except (PeerFailure, RuntimeFailure) as error:
                 _log.warning("%s", error)
+        drain_calls(_END_TIME)
         # XLA's runs end at its timeout if a process is lost: a run, and another one that waits for it.
         ends_by_exception = member is not None and member.has_uncaught_exception
         if not process_sets.drain(_END_TIME if ends_by_exception else 2 * self.timeouts.peer + _END_TIME):
