@@ -91,8 +91,9 @@ coverage: .venv/.checks-installed
 	$(BIN)/python tests/coverage_report.py build/coverage.json build/coverage.txt
 
 fuzz: .venv/.checks-installed
-	$(BIN)/python -m tests.fuzz.run --cases $(CASES) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.run --cases $(CASES) --seed $(SEED) --compile-twice
 	$(BIN)/python -m tests.fuzz.explicit --cases $(CASES) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.indices --cases $(CASES) --seed $(SEED)
 
 bench: .venv/.checks-installed
 	$(BIN)/python -m benchmarks.run

@@ -4,8 +4,10 @@ import dis
 import os
 import sys
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any, final
 
 PACKAGE = str(Path(__file__).resolve().parent) + os.sep
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]  # the instruction of `from module import name`
@@ -77,12 +79,32 @@ def missing_name_error(message: str, name: str) -> AttributeError | ImportError:
     return AttributeError(message, name=name)
 
 
+@final
+@dataclass(frozen=True)
+class UserLine:
+    """A line of the user's code, at which a warning may be issued later."""
+
+    file: str
+    line: int
+    module: str
+    registry: dict[Any, Any]  # the warnings that Python has shown for the module
+
+    @staticmethod
+    def current() -> "UserLine":
+        """Return the line that is running."""
+        frame = user_frame()
+        if frame is None:
+            return UserLine("<unknown>", 0, "<unknown>", {})
+        registry = frame.f_globals.setdefault("__warningregistry__", {})
+        return UserLine(
+            frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__", "<unknown>"), registry
+        )
+
+    def warn(self, text: str, category: type[Warning] = UserWarning) -> None:
+        """Issue a warning; by Python's default filters, it is shown once per line."""
+        warnings.warn_explicit(text, category, self.file, self.line, self.module, self.registry)
+
+
 def warn_user(text: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning at the user's line; by Python's default filters, it is shown once per line."""
-    frame = user_frame()
-    if frame is None:
-        warnings.warn(text, category, stacklevel=2)
-        return
-    registry = frame.f_globals.setdefault("__warningregistry__", {})
-    module = frame.f_globals.get("__name__", "<unknown>")
-    warnings.warn_explicit(text, category, frame.f_code.co_filename, frame.f_lineno, module, registry)
+    """Issue a warning at the user's line."""
+    UserLine.current().warn(text, category)

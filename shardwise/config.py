@@ -210,6 +210,10 @@ SETTINGS = {
     "debug_launch_order": Setting(
         False, "compare every launch on several processes before it runs, not only the first of each program"
     ),
+    "debug_process_values": Setting(
+        False,
+        "compare host values that programs on several processes use: numpy arguments, numbers and captured arrays",
+    ),
     "debug_key_reuse": Setting(False, "whether drawing from a typed PRNG key twice is an error", affects_tracing=True),
     "transfer_guard_host_to_device": Setting(
         "allow",
@@ -381,6 +385,7 @@ class Config(threading.local):
     enable_custom_prng: bool
     legacy_prng_key: str
     debug_launch_order: bool
+    debug_process_values: bool
     debug_key_reuse: bool
     transfer_guard_host_to_device: str
     transfer_guard_device_to_device: str

@@ -27,6 +27,7 @@ from shardwise.compiler.ops.placement.reshard import cotangent_type
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.trace.build import build
+from shardwise.compiler.trace.summed_gradients import note_summed_gradients
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.linearize import Linearized, jvp_function
 from shardwise.compiler.transforms.linearize import linearize as linearize_flat
@@ -144,6 +145,7 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False, reduce_axes: S
     _check_no_reduce_axes("vjp", reduce_axes)
     flat, linear, operands = _linearized(function, primals, has_aux)
     types = tuple(type_of(x) for x in linear.outputs[: flat.out_tree.num_leaves])
+    note_summed_gradients(describe_function(function), operands, {axis for type in types for axis in type.varying})
     in_types = tuple(x.type for x in operands)
     pullback = _Pullback(function, linear.program, linear.nonzero, flat.out_tree, types, flat.primals, in_types)
     return flat.with_aux((flat.outputs(linear.outputs), Partial(pullback, linear.residuals)), linear.outputs)
@@ -376,6 +378,7 @@ def value_and_grad(
         flat, linear, operands = _linearized(inner, active, has_aux)
         _check_scalar(function, flat, linear.outputs, holomorphic)
         value = linear.outputs[0]
+        note_summed_gradients(describe_function(function), operands, value.type.varying)
         seed = full((), 1.0, value.type.dtype, value.type.weak)
         cotangents = [seed, *[None] * (len(linear.outputs) - 1)]
         in_cotangents = _transpose_linearized(
@@ -677,8 +680,22 @@ def _check_leaves(
             raise TangentMismatchError(
                 f"{name} of {describe_function(function)}: {role} {number} is {x.type}, expected {type.strong()}"
             )
+        if role == "cotangent":
+            _check_varying(f"{name} of {describe_function(function)}: cotangent {number}", x.type, type)
         out.append(match_type(x, type))
     return out
+
+
+def _check_varying(label: str, cotangent: ArrayType, expected: ArrayType) -> None:
+    """Check that a cotangent does not vary over an axis of shard_map over which the value is replicated."""
+    unreduced = expected.explicit.unreduced if expected.explicit else ()
+    axes = [axis for axis in cotangent.varying if axis not in (*expected.varying, *unreduced)]
+    if axes:
+        raise TangentMismatchError(
+            f"{label} is {cotangent}, which varies over {axes[0]!r}, but the value of the function is replicated: "
+            f"expected {expected.strong()}. Cast the argument with `lax.pcast(x, {axes[0]!r}, to='varying')`, so that "
+            "each device has its own value; or sum the cotangent with `lax.psum`."
+        )
 
 
 def _standard_basis(type: ArrayType) -> Any:

@@ -32,6 +32,7 @@ from shardwise.compiler.ops.control.region_boundary import ShardSpec
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context, mesh_of_types
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.compiler.trace.build import build
+from shardwise.compiler.trace.summed_gradients import warn_of_summed_gradients
 from shardwise.compiler.trace.tracer import Frame, Tracer
 from shardwise.compiler.transforms.drop_effects import without_effects
 from shardwise.compiler.transforms.may_differ import may_differ
@@ -191,7 +192,7 @@ class _Region:
         ]
         self.check_argument_count(args)
         body = _ShardFunction(self, mapped_function, in_tree)
-        with mesh_context.in_region(self.mesh, self.axes):
+        with mesh_context.in_region(self.mesh, self.axes), warn_of_summed_gradients():
             program, captured = build(
                 body, shard_types, function_name(self.f), self.sizes, self.tracked, self._frame_type(operands, in_specs)
             )

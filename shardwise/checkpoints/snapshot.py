@@ -21,7 +21,7 @@ from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import CheckpointError
 from shardwise.random.keys import key_impl
-from shardwise.runtime.array import ArrayImpl, wait, without_padding
+from shardwise.runtime.array import ArrayImpl, await_elements, without_padding
 from shardwise.runtime.box import Box, block_shape, box_shape, whole
 from shardwise.runtime.client import process_count
 from shardwise.runtime.sharding import Sharding
@@ -80,7 +80,7 @@ def take_snapshot(tree: Any, process: int) -> Snapshot:
     arrays = {name: leaf.words for name, (_, leaf) in named.items() if isinstance(leaf, ArrayImpl)}
     for name, array in arrays.items():
         _check_array(name, array)
-    wait(list(arrays.values()))
+    await_elements(list(arrays.values()))
     in_host_memory = {sharding: _is_in_host_memory(sharding) for sharding in {x.sharding for x in arrays.values()}}
     replicas = {name: array.first_replicas() for name, array in arrays.items() if not in_host_memory[array.sharding]}
     for shards_of_array in replicas.values():  # copies from devices run at the same time

@@ -36,6 +36,7 @@ from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceMin
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.reduction import MAX, MIN, Reduction
+from shardwise.compiler.trace.summed_gradients import forget_summed_gradients
 from shardwise.lax.manual_axes import (
     axis_label,
     bound_axis_sizes,
@@ -85,7 +86,9 @@ def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
         if groups and len(axes) > 1:
             return Sum((0,))(_apply_collective(NamedAllGather, operand, axes, groups, 0))
         for names, invariant in split_by_tracking(axes):
-            varying = make_varying(operand, [name for name in names if name not in terms])
+            replicated = [name for name in names if name not in terms and name not in operand.type.varying]
+            forget_summed_gradients(replicated)
+            varying = make_varying(operand, replicated)
             operand = NamedSum(names, invariant and not groups, groups)(varying)
         return operand
 

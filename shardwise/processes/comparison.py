@@ -2,19 +2,22 @@
 
 The processes of a set must launch the same programs in the same order. Before the first run of a program, each of them
 sends its fingerprint (`Comparison`) and waits; the k-th comparison of a set has the same fingerprint everywhere, after
-the same number of launches. Later launches update a rolling hash, which members send every so often: hashes of the
-same number of launches must be equal. When a difference is found, the processes are asked for the texts of the
-programs, and all processes of the set are told the first differing line.
+the same launches. Later launches only update a rolling hash, which members send every so often, and when they leave:
+hashes of the same number of launches must be equal. Before a member reads a value, it waits until its hash was compared
+with the others' (`Confirm`). When a difference is found, the processes are asked for the texts of the programs, and all
+processes of the set are told the first differing line.
 
 A callback runs in one process, and the others get its result; so the processes of a set also learn here whether the
 callbacks of a launch succeeded everywhere.
 """
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from typing import final
 
@@ -22,6 +25,8 @@ from shardwise.processes.protocol import (
     CallbackResult,
     CallbacksEnded,
     Comparison,
+    Confirm,
+    Confirmed,
     Equal,
     Message,
     Mismatch,
@@ -29,8 +34,11 @@ from shardwise.processes.protocol import (
 )
 
 _REMEMBERED = 256  # numbers of launches, and steps, whose hashes are kept for members that come later
+VALUE = "host value "  # the start of the name of a value that is compared, and not a program
+_HASH_ANSWER = re.compile(r"([0-9]{1,20}) ([0-9]{1,20})")  # a number of launches and their rolling hash
 _LINE_LENGTH = 300  # characters of a line in a message
 
+_Hash = tuple[int, int, int]  # the rank of a member, a number of its launches, and their rolling hash
 Ask = Callable[[int, str, str, Callable[[str], None]], None]  # rank, question, detail, function that gets the answer
 Send = Callable[[int, Message], None]
 
@@ -45,7 +53,8 @@ class _ProcessSet:
     callbacks: dict[int, dict[int, CallbacksEnded]] = field(default_factory=dict)  # by launch and rank
     hashes: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)  # launch count: rank and hash
     steps: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)  # step: rank and launch count
-    counts: dict[int, int] = field(default_factory=dict)  # the last known launch count, by rank
+    launches: dict[int, tuple[int, int]] = field(default_factory=dict)  # the last known count and hash, by rank
+    ended: set[int] = field(default_factory=set)  # ranks that make no more launches
     mismatch: Mismatch | None = None
     is_searching: bool = False  # a difference was found, and the texts are not here yet
 
@@ -73,18 +82,82 @@ class LaunchComparison:
         """Compare the hashes that a member sends."""
         for processes, (count, rolling_hash, *_) in progress.launches.items():
             state = self._set(processes)
-            state.counts[rank] = count
-            other, expected = state.hashes.setdefault(count, (rank, rolling_hash))
-            if expected != rolling_hash:
-                self._search_history(processes, other, rank)
+            self._compare_hash(processes, rank, count, rolling_hash)
             if progress.at_step and progress.step is not None:
                 other, expected = state.steps.setdefault(progress.step, (rank, count))
                 if expected != count:
                     self._report_step(processes, progress.step, {other: expected, rank: count})
-            for table in (state.hashes, state.steps):
-                while len(table) > _REMEMBERED:
-                    table.popitem(last=False)
+            _trim(state.steps)
             self._check_waiting(processes)
+
+    def receive_end(self, rank: int, launches: dict[str, list[int]]) -> None:
+        """Compare the hashes of a member that makes no more launches."""
+        for processes, (count, rolling_hash, *_) in launches.items():
+            self._set(processes).ended.add(rank)
+            self._compare_hash(processes, rank, count, rolling_hash)
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether a difference was found, and not all is known yet that its message needs."""
+        return any(state.is_searching for state in self._sets.values())
+
+    def _compare_hash(self, processes: str, rank: int, count: int, rolling_hash: int) -> None:
+        """Compare the hash of a member with that of another one that has made as many launches."""
+        state = self._set(processes)
+        state.launches[rank] = count, rolling_hash
+        other, expected = state.hashes.setdefault(count, (rank, rolling_hash))
+        _trim(state.hashes)
+        if expected != rolling_hash:
+            self._search_history(processes, other, rank)
+
+    def receive_confirm(self, rank: int, confirm: Confirm) -> None:
+        """Compare the launches of a member that is about to read a value with those of all others.
+
+        The value is ready. So every process that takes part in its computation has launched its program, and a
+        different order shows in the launches that both have made. Nobody waits for a process that has made fewer.
+        """
+        processes, state = confirm.processes, self._set(confirm.processes)
+        if state.mismatch is not None:
+            self._send(rank, state.mismatch)
+            return
+        self._compare_hash(processes, rank, confirm.launch, confirm.rolling_hash)
+        own = confirm.launch, confirm.rolling_hash
+        pending = {other for other in state.ranks if other != rank and state.launches.get(other) != own}
+
+        def finish(other: int) -> None:
+            pending.discard(other)
+            if not pending and not state.is_searching and state.mismatch is None:
+                self._send(rank, Confirmed(processes, confirm.number))
+
+        if not pending:
+            finish(rank)
+        for other in list(pending):
+            if other in state.ended:
+                self._compare_prefixes(processes, (other, *state.launches[other]), (rank, *own), partial(finish, other))
+            else:
+                self._ask_for_hash(processes, other, (rank, *own), partial(finish, other))
+
+    def _ask_for_hash(self, processes: str, rank: int, known: "_Hash", then: Callable[[], None]) -> None:
+        """Compare the hash that another member knows with that of one after as many launches as both have made.
+
+        `then` is called if they are equal.
+        """
+
+        def compare(answer: str) -> None:
+            if numbers := _HASH_ANSWER.fullmatch(answer):
+                self._compare_prefixes(processes, (rank, int(numbers[1]), int(numbers[2])), known, then)
+
+        self._ask(rank, "hash", f"{processes} {known[1]}", compare)
+
+    def _compare_prefixes(self, processes: str, one: "_Hash", other: "_Hash", then: Callable[[], None]) -> None:
+        """Compare two members after as many launches as both have made: the one that made more is asked."""
+        fewer, more = sorted((one, other), key=lambda each: each[1])
+        if fewer[1] < more[1]:
+            self._ask_for_hash(processes, more[0], fewer, then)
+        elif fewer[2] != more[2]:
+            self._search_history(processes, fewer[0], more[0])
+        else:
+            then()
 
     def receive_comparison(self, rank: int, comparison: Comparison) -> None:
         """Compare a program that a member is about to launch."""
@@ -93,7 +166,7 @@ class LaunchComparison:
             self._send(rank, state.mismatch)
             return
         state.waiting[rank] = comparison
-        state.counts[rank] = comparison.launch
+        self._compare_hash(comparison.processes, rank, comparison.launch, comparison.rolling_hash)
         for other, expected in state.waiting.items():
             if (expected.number, expected.launch, expected.fingerprint) != (
                 comparison.number,
@@ -132,7 +205,7 @@ class LaunchComparison:
         """Find a member that waits with a program while another one has launched a different one instead."""
         state = self._set(processes)
         for rank, comparison in state.waiting.items():
-            for other, count in state.counts.items():
+            for other, (count, _) in state.launches.items():
                 if other not in state.waiting and count > comparison.launch:
                     self._search_program(processes, other, rank)
                     return
@@ -202,6 +275,11 @@ def _parse_history(answer: str) -> dict[int, str]:
     return {}
 
 
+def _trim(table: OrderedDict[int, tuple[int, int]]) -> None:
+    while len(table) > _REMEMBERED:
+        table.popitem(last=False)
+
+
 def describe_difference(processes: str, launch: int, programs: dict[int, tuple[str, str]]) -> str:
     """Describe the difference between the programs of two processes.
 
@@ -211,10 +289,16 @@ def describe_difference(processes: str, launch: int, programs: dict[int, tuple[s
         programs: the name and the text of the programs, by rank. The text is "" if it is unknown.
     """
     (first, (name, text)), (second, (other_name, other_text)) = sorted(programs.items())
-    head = (
-        f"launch {launch + 1} on the processes {processes} differs: process {first} launches `{name or '?'}`, process "
-        f"{second} `{other_name or '?'}`."
-    )
+    if name.startswith(VALUE) and other_name.startswith(VALUE):
+        head = (
+            f"the processes {processes} use different values after {launch} launches: process {first} "
+            f"{name.removeprefix(VALUE)}, process {second} {other_name.removeprefix(VALUE)}."
+        )
+    else:
+        head = (
+            f"launch {launch + 1} on the processes {processes} differs: process {first} launches `{name or '?'}`, "
+            f"process {second} `{other_name or '?'}`."
+        )
     lines = zip_longest(text.splitlines(), other_text.splitlines(), fillvalue="(the end)")
     for number, (line, other_line) in enumerate(lines, 1):
         if line != other_line:
@@ -223,7 +307,7 @@ def describe_difference(processes: str, launch: int, programs: dict[int, tuple[s
                 f"  process {first}: {line.strip()[:_LINE_LENGTH]}\n"
                 f"  process {second}: {other_line.strip()[:_LINE_LENGTH]}"
             )
-    return f"{head} All processes must launch the same programs in the same order."
+    return f"{head} All processes must launch the same programs in the same order, with the same values."
 
 
 def describe_order(processes: str, histories: dict[int, dict[int, str]]) -> str:

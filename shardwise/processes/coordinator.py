@@ -26,6 +26,7 @@ from shardwise.processes.protocol import (
     Arrival,
     CallbacksEnded,
     Comparison,
+    Confirm,
     Failed,
     Failure,
     Goodbye,
@@ -324,11 +325,14 @@ class Coordinator:
                 self._check_early_exits()
             case Comparison():
                 self._comparison.receive_comparison(connection.rank, message)
+            case Confirm():
+                self._comparison.receive_confirm(connection.rank, message)
             case CallbacksEnded():
                 self._comparison.receive_callbacks(connection.rank, message)
             case Leave():
                 connection.leaving = True
                 connection.launches.update(message.launches)
+                self._comparison.receive_end(connection.rank, message.launches)
                 self._check_early_exits()
                 self._release_leaving()
             case Failed():
@@ -445,6 +449,8 @@ class Coordinator:
 
     def _release_leaving(self) -> None:
         """Let members disconnect if every other one has left, or if one failed."""
+        if self._comparison.is_searching:
+            return  # members that wait are asked for their launches, and told that these differ
         if self.failures or all(m.leaving or rank in self._gone for rank, m in self._members.items()):
             for rank, member in self._members.items():
                 if member.leaving:
@@ -490,6 +496,7 @@ class Coordinator:
             question.then(text)
         except Exception:
             _log.exception("The coordinator cannot use an answer of process %d", question.rank)
+        self._release_leaving()
 
     def _inquire(self, asker: _Connection, suspicion: Suspicion) -> None:
         """Search the process that a member waits for: one that does not answer, or has made less progress.
@@ -580,7 +587,7 @@ def _sets_of(message: Message) -> Iterable[str]:
     match message:
         case Progress() | Leave():
             return message.launches
-        case Comparison() | CallbacksEnded():
+        case Comparison() | CallbacksEnded() | Confirm():
             return (message.processes,)
     return ()
 

@@ -31,6 +31,8 @@ from shardwise.processes.protocol import (
     CallbackResult,
     CallbacksEnded,
     Comparison,
+    Confirm,
+    Confirmed,
     Equal,
     Failed,
     Failure,
@@ -102,6 +104,8 @@ class Member:
         self._changed = threading.Condition()
         self._verdict: Failure | None = None
         self._equal: dict[str, int] = {}  # the last comparison on a set of processes
+        self._confirm_number = 0
+        self._confirmed: dict[str, int] = {}  # the last `Confirm` on a set of processes that was answered
         self._callbacks: dict[str, CallbackResult] = {}  # the last launch with callbacks on a set of processes
         self._may_leave = False
         self._closed = False
@@ -238,6 +242,10 @@ class Member:
                 with self._changed:
                     self._equal[message.processes] = message.number
                     self._changed.notify_all()
+            case Confirmed():
+                with self._changed:
+                    self._confirmed[message.processes] = message.number
+                    self._changed.notify_all()
             case CallbackResult():
                 with self._changed:
                     self._callbacks[message.processes] = message
@@ -286,6 +294,33 @@ class Member:
         self._wait_for_set(comparison.processes, ranks, is_equal, timeout)
         return is_equal()
 
+    def confirm(self, processes: str, launch: int, rolling_hash: int, ranks: Collection[int], timeout: float) -> bool:
+        """Wait until the launches of this process are known to be those of the other processes of a set.
+
+        Args:
+            processes: the set.
+            launch: the number of launches on it.
+            rolling_hash: their hash.
+            ranks: the processes of the set.
+            timeout: the longest time to wait, in seconds.
+
+        Returns:
+            True if they are; False if they differ, if one of them failed, or if `timeout` seconds pass before.
+        """
+        end = time.monotonic() + timeout
+        while (rest := end - time.monotonic()) > 0:
+            self._confirm_number += 1
+            number = self._confirm_number
+
+            def is_confirmed(number: int = number) -> bool:
+                return self._confirmed.get(processes, 0) >= number
+
+            self._send(Confirm(processes, number, launch, rolling_hash))
+            # A process that is stopped for a moment does not answer, and is asked again.
+            if self._wait_for_set(processes, ranks, is_confirmed, min(rest, 2 * ANSWER_TIME)):
+                return is_confirmed()
+        return False
+
     def exchange_callbacks(
         self, processes: str, launch: int, error: BaseException | None, ranks: Collection[int], timeout: float
     ) -> CallbackResult | None:
@@ -307,15 +342,18 @@ class Member:
 
     def _wait_for_set(
         self, processes: str, ranks: Collection[int], is_complete: Callable[[], bool], timeout: float
-    ) -> None:
-        """Wait until a message completes something, or a process of the set fails, or launches differ."""
+    ) -> bool:
+        """Wait until a message completes something, or a process of the set fails, or launches differ.
+
+        Return False if `timeout` seconds pass before.
+        """
 
         def is_over() -> bool:
             is_broken = self._closed or processes in self.mismatches
             return is_complete() or is_broken or not self.failures.keys().isdisjoint(ranks)
 
         with self._changed:
-            self._changed.wait_for(is_over, timeout)
+            return self._changed.wait_for(is_over, timeout)
 
     def wait_for(self, is_complete: Callable[[], bool], ranks: Collection[int], timeout: float) -> bool:
         """Wait for an event that `notify` announces. Return False on the failure of a process, or at the timeout."""
@@ -370,10 +408,21 @@ class Member:
                 return _as_error(self._verdict or unknown)
 
     def leave(self, timeout: float) -> bool:
-        """Wait until all processes want to leave, or one has failed. Return False if `timeout` seconds pass before."""
+        """Wait until all processes want to leave, or one has failed. Return False if `timeout` seconds pass before.
+
+        Raises:
+            ProgramMismatch: if this process has not made the launches that the others have made.
+        """
         self._send(Leave(self.launches()))
         with self._changed:
-            return self._changed.wait_for(lambda: self._may_leave or bool(self.failures), timeout)
+            is_over = self._changed.wait_for(
+                lambda: self._may_leave or bool(self.failures) or bool(self.mismatches), timeout
+            )
+        if self.mismatches:
+            raise ProgramMismatch(next(iter(self.mismatches.values())))
+        if self.rank in self.failures:
+            raise ProgramMismatch(f"process {self.rank} failed: {self.failures[self.rank].reason}")
+        return is_over
 
     def close(self) -> None:
         """Close the connection."""

@@ -107,14 +107,30 @@ class Leave(Message):
 class Comparison(Message):
     """The member is about to launch a program on a set of processes, and waits until the others launch the same.
 
-    `number` counts the comparisons on this set, and `launch` its launches before this one.
+    `number` counts the comparisons on this set. `launch` counts its launches before this one, and `rolling_hash` is
+    their hash.
     """
 
     processes: ProcessNumbers
     number: int
     launch: int
+    rolling_hash: int
     fingerprint: int
     name: Name
+
+
+@final
+@dataclass(frozen=True)
+class Confirm(Message):
+    """The member is about to read a value, and waits until its launches are known to be those of the others.
+
+    `number` counts these messages, `launch` the launches on the set, and `rolling_hash` is their hash.
+    """
+
+    processes: ProcessNumbers
+    number: int
+    launch: int
+    rolling_hash: int
 
 
 @final
@@ -198,6 +214,15 @@ class Failure(Message):
 @dataclass(frozen=True)
 class Equal(Message):
     """All processes of a set launch the same program in comparison `number`."""
+
+    processes: ProcessNumbers
+    number: int
+
+
+@final
+@dataclass(frozen=True)
+class Confirmed(Message):
+    """No process of a set has launched anything else than the member that sent `Confirm` with this number."""
 
     processes: ProcessNumbers
     number: int

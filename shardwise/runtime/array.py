@@ -147,7 +147,7 @@ class Shard:
     def numpy(self) -> np.ndarray[Any, Any]:
         """Read the shard on the host, without padding."""
         if self._origin is not None:
-            self._padded().block_until_ready()  # it raises an error if another process fails
+            self._padded().await_elements()
         return without_padding(to_numpy(self._buffers), box_shape(self.spans))
 
     def start_copy_to_host(self) -> None:
@@ -342,7 +342,7 @@ class ArrayImpl(Array):
             )
         self._check_reduced()
         if process_sets.member is not None:
-            self.block_until_ready()  # it raises an error if another process fails
+            self.await_elements()
         if self.is_fully_replicated and self.sharding.has_addressable_devices:
             return to_numpy(first_shard(self._alive().buffers))
         if not self.sharding.has_all_shards_here(self.type.shape):
@@ -414,6 +414,12 @@ class ArrayImpl(Array):
             raise
         return self
 
+    def await_elements(self) -> None:
+        """Wait until the host can read the elements: they are computed, and by the same programs in all processes."""
+        self.block_until_ready()
+        if process_sets.member is not None and (processes := self.processes()) is not None:
+            processes.confirm()
+
     def processes(self) -> "ProcessSet | None":
         """Return the processes that compute the elements, if this process and others do."""
         return process_sets.of(self.sharding.processes) or getattr(self, "origin", None)
@@ -456,7 +462,7 @@ class ArrayImpl(Array):
         device = self._only_device()
         if dl_device is not None and tuple(map(int, dl_device)) != self.__dlpack_device__():
             raise BufferError(f"this {self.type} is on {device}: move it first with `to_device`")
-        self._alive().block_until_ready()
+        self._alive().await_elements()
         try:
             shared: Any = self.copy() if copy else self
             return to_dlpack(shared.buffers)
@@ -482,7 +488,7 @@ class ArrayImpl(Array):
         """Return the address of the elements in the memory of the only device that holds them."""
         self._only_device()
         if process_sets.member is not None:
-            self.block_until_ready()  # XLA waits here
+            self.await_elements()  # XLA waits here
         return address_of(split(self._alive().buffers)[0])
 
     def item(self, *args: int) -> Any:
@@ -589,6 +595,15 @@ def wait(arrays: Sequence[ArrayImpl]) -> None:
         raise
 
 
+def await_elements(arrays: Sequence[ArrayImpl]) -> None:
+    """Wait until the host can read the elements of all arrays, as `ArrayImpl.await_elements` does."""
+    wait(arrays)
+    if process_sets.member is not None:
+        for processes in {array.processes() for array in arrays}:
+            if processes is not None:
+                processes.confirm()
+
+
 def _explain(error: RuntimeFailure, *arrays: ArrayImpl) -> None:
     """Raise the cause of an error of XLA that these arrays have, if it is known: the memory, or another process."""
     largest = max(arrays, key=_shard_bytes)
@@ -677,6 +692,10 @@ def deleted_error(type: ArrayType, what: str) -> RuntimeError:
 def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, committed: bool) -> ArrayImpl:
     """Copy a host array to devices: each device of this process gets its shard, padded with zeros."""
     host = np.asarray(value, type.dtype)
+    if config.debug_process_values and process_sets.member is not None:
+        processes = process_sets.of(sharding.processes)
+        if processes is not None:
+            processes.compare_value(host, str(type))
     if isinstance(sharding, SingleDeviceSharding):
         shards = [host] if sharding.has_addressable_devices else []
         return ArrayImpl.of(put_shards(shards, type, sharding), array_signature(type, sharding, committed))

@@ -29,7 +29,7 @@ from shardwise._jaxlib import (
     jaxlib_version,
 )
 from shardwise.config import config
-from shardwise.errors import PeerFailure
+from shardwise.errors import PeerFailure, ProgramMismatch
 from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.member import Member, report_uncaught_exceptions
 from shardwise.processes.protocol import resolve, split_address
@@ -245,25 +245,30 @@ class _Cluster:
             raise RuntimeError("distributed.shutdown needs distributed.initialize first")
         timeout = self.timeouts.shutdown
         error: PeerFailure | None = None
-        if not member.leave(timeout):
-            ranks = ",".join(map(str, range(member.num_processes)))
-            error = member.ask_for_failure(ranks, f"waited {timeout:.0f} s for the end of the program", awaited="end")
-        self._disconnect()
+        try:
+            if not member.leave(timeout):
+                ranks, reason = ",".join(map(str, range(member.num_processes))), f"waited {timeout:.0f} s for the end"
+                error = member.ask_for_failure(ranks, f"{reason} of the program", awaited="end")
+        finally:
+            self._disconnect()
         if error is not None:
             raise error
 
     def _leave_at_exit(self) -> None:
         """Leave at the end of a program that did not call `shutdown`."""
         member = self.member
+        is_mismatch = False
         if member is not None:
             try:
                 self.leave()
             except (PeerFailure, RuntimeFailure) as error:
                 _log.warning("%s", error)
+                is_mismatch = isinstance(error, ProgramMismatch)
         drain_calls(_END_TIME)
         # XLA's runs end at its timeout if a process is lost: a run, and another one that waits for it.
         ends_by_exception = member is not None and member.has_uncaught_exception
-        if not process_sets.drain(_END_TIME if ends_by_exception else 2 * self.timeouts.peer + _END_TIME):
+        has_ended = process_sets.drain(_END_TIME if ends_by_exception else 2 * self.timeouts.peer + _END_TIME)
+        if not has_ended or is_mismatch:  # Python would exit with 0
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()

@@ -1,8 +1,10 @@
 """ProcessSet: the processes of a program that spans several, and the checks of its launches.
 
-All processes of a set must launch the same programs in the same order. Before its first run, a program is compared on
-all of them; later launches update a rolling hash, which is compared every `REPORT_INTERVAL` launches. XLA would compute
-wrong numbers, wait for ever or abort. A process that waits for a lost or stuck one raises `PeerFailure`.
+All processes of a set must launch the same programs in the same order; otherwise XLA computes wrong numbers, waits for
+ever or aborts. Before its first run, a program is compared on all of them, and a program with callbacks before every
+run. Other launches only update a rolling hash, so that they need no round trip. It is compared every `REPORT_INTERVAL`
+launches, before the host reads a value, and when the process leaves. A process that waits for a lost or stuck one
+raises `PeerFailure`.
 """
 
 import hashlib
@@ -12,19 +14,25 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, final
 from weakref import ref
 
+import numpy as np
+
 from shardwise._jaxlib import RuntimeFailure
+from shardwise.call_site import user_frame
 from shardwise.compiler.lower.hlo import without_locations
 from shardwise.config import config
 from shardwise.errors import PeerFailure, ProgramMismatch
+from shardwise.processes.comparison import VALUE
 from shardwise.processes.member import Member
 from shardwise.processes.protocol import Comparison
 
 REPORT_INTERVAL = 64  # launches
 _HISTORY = 4 * REPORT_INTERVAL  # launches that are remembered, to find the first difference
+_MARKS = 4096  # hashes that are remembered, one every REPORT_INTERVAL launches
 _MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash: odd, so that no launch is forgotten modulo 2**64
 _MASK = (1 << 64) - 1
 _DRAIN_TIME = 10.0  # seconds that XLA may take to end a run after the timeout
@@ -47,12 +55,15 @@ _TIMED_OUT = ("timed out", "Timed out", "timeout", "DEADLINE_EXCEEDED", "Termina
 
 @final
 class _Program:
-    """A program that runs on a process set, and its text for errors."""
+    """A program that runs on a process set, or a value that it uses: its name and its text for errors.
 
-    def __init__(self, name: str, text: str):
+    `content` is everything that must be equal in all processes; by default, the text.
+    """
+
+    def __init__(self, name: str, text: str, content: bytes | None = None):
         self.name = name
         self.compressed = zlib.compress(text.encode(), 1)
-        self.fingerprint = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+        self.fingerprint = int.from_bytes(hashlib.sha256(content or text.encode()).digest()[:8], "big")
 
     @property
     def label(self) -> str:
@@ -79,7 +90,8 @@ class ProcessSet:
         self.name = ",".join(map(str, ranks))
         self.ranks = frozenset(ranks)
         self.comparisons = 0
-        self._launches = _Launches()
+        self._launches = LaunchHistory()
+        self._confirmed = 0  # the number of launches that are known to be those of the other processes
         self.programs: dict[int, _Program] = {}  # by fingerprint, those that all processes agreed on
         self._candidate: _Program | None = None  # the one that is compared
         self._member = member
@@ -112,8 +124,9 @@ class ProcessSet:
         launches, recent = self._launches, self._launches.recent
 
         def run(buffers: list[Any]) -> Any:
-            if fingerprint not in programs or config.debug_launch_order:
+            if fingerprint not in programs or callback_error is not None or config.debug_launch_order:
                 self._compare(program)
+                programs[fingerprint] = program
             elif member.failures or member.mismatches:
                 self.check()
             recent.append(fingerprint)
@@ -155,7 +168,7 @@ class ProcessSet:
             raise error
 
     def _compare(self, program: _Program) -> None:
-        """Wait until all processes are about to launch this program."""
+        """Wait until all processes are about to launch this program, or to use this value."""
         self.check()
         if self._member.failures:  # of other sets: their runs keep the devices busy until XLA's timeout ends them
             self._waiters.drain(self._timeout + _DRAIN_TIME)
@@ -163,11 +176,43 @@ class ProcessSet:
             raise RuntimeError(f"`{program.name}` runs on several processes, but distributed.shutdown was called")
         self.comparisons += 1
         self._candidate = program
-        comparison = Comparison(self.name, self.comparisons, self._launches.count, program.fingerprint, program.name)
+        launches = self._launches.count_and_hash()
+        comparison = Comparison(self.name, self.comparisons, *launches, program.fingerprint, program.name)
         if not self._member.compare(comparison, self.ranks, self._timeout):
             self.check()
             raise self._find_failure(f"waited {self._timeout:.0f} s for the others to launch `{program.name}`")
-        self.programs[program.fingerprint] = program
+        self._confirmed = launches[0]
+
+    def compare_value(self, value: np.ndarray[Any, Any], type: str) -> None:
+        """Wait until all processes are about to use this value, which comes from their hosts.
+
+        Raises:
+            PeerFailure: if a process fails before, or does not come within the timeout.
+            ProgramMismatch: if the values differ.
+        """
+        frame = user_frame()
+        where = f" at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame is not None else ""
+        numbers = np.array2string(value.reshape(-1), threshold=1000, max_line_width=100)
+        content = f"{type} {value.shape}".encode() + value.tobytes()
+        self._compare(_Program(f"{VALUE}{type}{where}", numbers, content))
+
+    def confirm(self) -> None:
+        """Wait until the launches of this process are known to be those of the others, as far as these have come.
+
+        A value that the host reads next must be ready: then every process that takes part in its computation has
+        launched its program, and nobody waits for a process that is slower.
+
+        Raises:
+            PeerFailure: if a process fails before, or does not answer within the timeout.
+            ProgramMismatch: if processes launched different programs.
+        """
+        count, rolling_hash = self._launches.count_and_hash()
+        if count <= self._confirmed or self._member.is_closed:
+            return
+        if not self._member.confirm(self.name, count, rolling_hash, self.ranks, self._timeout):
+            self.check()
+            raise self._find_failure(f"waited {self._timeout:.0f} s to compare its launches with the others'")
+        self._confirmed = count
 
     def explain(self, error: RuntimeFailure, where: str) -> None:
         """Raise the failure of another process that an error of XLA comes from; otherwise return."""
@@ -237,9 +282,9 @@ class ProcessSet:
 
     def program_text(self, fingerprint: int) -> str | None:
         """Return name and text of a program, on separate lines, or None if it is unknown."""
-        program = self.programs.get(fingerprint)
-        if program is None and self._candidate is not None and self._candidate.fingerprint == fingerprint:
-            program = self._candidate
+        candidate = self._candidate
+        is_candidate = candidate is not None and candidate.fingerprint == fingerprint
+        program = candidate if is_candidate else self.programs.get(fingerprint)
         return None if program is None else f"{program.name}\n{program.text}"
 
     def progress(self) -> list[int]:
@@ -250,9 +295,13 @@ class ProcessSet:
         """Return the fingerprints of the last launches, by number from 1."""
         return self._launches.by_number()
 
+    def hash_after(self, count: int) -> tuple[int, int]:
+        """Return the rolling hash after `count` launches, or after the most before them for which it is known."""
+        return self._launches.hash_after(count)
+
 
 @final
-class _Launches:
+class LaunchHistory:
     """The fingerprints of the programs that were launched, in order.
 
     A launch only appends to `recent`, since it should take little time. `fold` adds these to the rolling hash.
@@ -263,6 +312,7 @@ class _Launches:
         self._count = 0  # those before `recent`
         self._hash = 0
         self._history: deque[int] = deque(maxlen=_HISTORY)
+        self._marks: deque[tuple[int, int]] = deque(maxlen=_MARKS)  # count and hash after each `fold`
         self._lock = threading.Lock()
 
     @property
@@ -281,6 +331,7 @@ class _Launches:
             first = self.recent[:REPORT_INTERVAL]
             self._count, self._hash = self._folded(first)
             self._history.extend(first)
+            self._marks.append((self._count, self._hash))
             del self.recent[: len(first)]
 
     def by_number(self) -> dict[int, int]:
@@ -289,12 +340,26 @@ class _Launches:
             known = [*self._history, *self.recent]
             return dict(enumerate(known, self._count - len(self._history) + 1))
 
+    def hash_after(self, count: int) -> tuple[int, int]:
+        """Return the rolling hash after `count` launches, or after the most before them for which it is known."""
+        with self._lock:
+            known = [*self._history, *self.recent]
+            first = self._count - len(self._history)  # the number of launches before those in `known`
+            marked, rolling = next((mark for mark in reversed(self._marks) if mark[0] <= count), (0, 0))
+            if marked < first:
+                return marked, rolling
+            return _roll(marked, rolling, known[marked - first : max(0, count - first)])
+
     def _folded(self, fingerprints: list[int]) -> tuple[int, int]:
         """Return the number and the hash of all launches to the end of these."""
-        rolling = self._hash
-        for fingerprint in fingerprints:
-            rolling = (rolling * _MULTIPLIER + fingerprint) & _MASK
-        return self._count + len(fingerprints), rolling
+        return _roll(self._count, self._hash, fingerprints)
+
+
+def _roll(count: int, rolling: int, fingerprints: Sequence[int]) -> tuple[int, int]:
+    """Return the number and the hash of launches after more of them."""
+    for fingerprint in fingerprints:
+        rolling = (rolling * _MULTIPLIER + fingerprint) & _MASK
+    return count + len(fingerprints), rolling
 
 
 @final

@@ -39,7 +39,7 @@ class _ProcessSets:
         self._collective_runs = process_set.CollectiveRuns()
         member.launches = self._progress
         member.on_failure = self._waiters.wake_all
-        member.answers.update(program=self._program, launch=self._launch, history=self._history)
+        member.answers.update(program=self._program, launch=self._launch, history=self._history, hash=self._hash)
 
     def disconnect(self) -> None:
         """Forget all sets, as in a forked child: the threads that wait for XLA are not there."""
@@ -91,6 +91,12 @@ class _ProcessSets:
         processes = self._sets.get(tuple(map(int, name.split(","))))
         fingerprint = processes.launched().get(int(number) + 1) if processes is not None else None
         return self._program(str(fingerprint)) if fingerprint is not None else ""
+
+    def _hash(self, detail: str) -> str:
+        """Return the number and the hash of launches: "0,1 12" are the first 12 on the processes 0 and 1, or fewer."""
+        name, _, count = detail.partition(" ")
+        processes = self._sets.get(tuple(map(int, name.split(","))))
+        return "0 0" if processes is None else " ".join(map(str, processes.hash_after(int(count))))
 
     def _history(self, name: str) -> str:
         """Return the names of the last launches on a set of processes, as JSON."""

@@ -149,13 +149,17 @@ def owners(
 
 
 def unreduced_axes(linear_in: Sequence[Sequence[int]], operands: Sequence[Spec]) -> frozenset[str]:
-    """Return the axes over which results are unreduced: those of all operands in which the op is jointly linear."""
+    """Return the axes over which results are unreduced: those of all operands in which the op is jointly linear.
+
+    A scalar that pads or fills an unreduced array need not be unreduced: one device uses it, the others use zero.
+    """
     terms = {number for number, spec in enumerate(operands) if spec.unreduced}
     if not terms:
         return frozenset()
     alike = len({operands[number].unreduced for number in terms}) == 1
     axes = operands[min(terms)].unreduced
-    if not alike or not any(set(linear) == terms for linear in linear_in):
+    scalars = {number for number, spec in enumerate(operands) if not spec.dims and operands[min(terms)].dims}
+    if not alike or not any(terms <= set(linear) <= terms | scalars for linear in linear_in):
         raise Refused("not linear")
     if any(axes & spec.sharded for spec in operands):
         raise Refused("not linear")  # each device multiplies its term by another shard

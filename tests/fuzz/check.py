@@ -9,7 +9,7 @@ vmap    over a new dim of some inputs
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from random import Random
 from typing import Any
 
@@ -49,6 +49,7 @@ from shardwise.sharding import NamedSharding
 from tests.fuzz.control import UNTYPED, Typing, function_of, has_no_forward_mode, has_no_reverse_mode, random_recipe
 from tests.fuzz.layouts import Spec, abstract, partition_spec, random_mesh, random_spec, spec_text
 from tests.fuzz.recipe import Recipe, has_narrow_floats, random_array
+from tests.fuzz.unoptimized import UNOPTIMIZED
 
 KINDS = ("plain", "plain", "grad", "grad", "vmap", "jvp")
 PLANS = 6  # random plans per case
@@ -207,13 +208,13 @@ def random_case(seed: int) -> Case:
     return Case(seed, mesh, recipe, kind, tuple(batch), rng.choice((1, 2, 3, 4, 5)), specials)
 
 
-def check(case: Case, on_devices: bool = False) -> None:
+def check(case: Case, on_devices: bool = False, compile_twice: bool = False) -> None:
     """Raise an exception if any stage of the case fails or disagrees."""
     with np.errstate(all="ignore"):
-        _check(case, on_devices)
+        _check(case, on_devices, compile_twice)
 
 
-def _check(case: Case, on_devices: bool) -> None:
+def _check(case: Case, on_devices: bool, compile_twice: bool) -> None:
     program, captured = case.traced
     args = [*case.args, *(np.asarray(array) for array in captured)]
     judge = Judge(case, program, args)
@@ -250,6 +251,8 @@ def _check(case: Case, on_devices: bool) -> None:
             judge("devices, random plan", run_local(local, args), local)
     if on_devices:
         judge("jit", run_jit(case), stages.local)
+    if compile_twice:
+        judge("jit, compiled without optimizations", run_jit(case, UNOPTIMIZED), stages.local)
 
 
 class Judge:
@@ -454,7 +457,7 @@ def run_local(local: LocalProgram, args: Sequence[np.ndarray]) -> list[np.ndarra
     return [np.asarray(array) for array in executable.run(buffers)]
 
 
-def run_jit(case: Case) -> list[np.ndarray]:
+def run_jit(case: Case, compiler_options: dict[str, str] | None = None) -> list[np.ndarray]:
     """Run the case through jit, as a user would."""
     mesh = device_mesh(tuple(case.mesh.values()), tuple(case.mesh))
 
@@ -463,9 +466,11 @@ def run_jit(case: Case) -> list[np.ndarray]:
 
     out_shardings = tuple(None if s is None else NamedSharding(mesh, partition_spec(s)) for s in case.out_specs)
     in_shardings = tuple(NamedSharding(mesh, partition_spec(spec)) for spec in case.in_specs)
-    function = case.function(constrain)
+    jit = partial(
+        shardwise.jit, case.function(constrain), out_shardings=out_shardings, compiler_options=compiler_options
+    )
     if case.seed % 3 == 0:  # pass numpy arrays
-        jitted = shardwise.jit(function, in_shardings=in_shardings, out_shardings=out_shardings)
+        jitted = jit(in_shardings=in_shardings)
         return [np.asarray(as_array(x)) for x in jitted(*case.args)]
     arrays = []
     for arg, type, sharding in zip(case.args, case.in_types, in_shardings, strict=True):
@@ -473,4 +478,4 @@ def run_jit(case: Case) -> list[np.ndarray]:
             split_into_shards(sharding.placement(type), arg, mesh.abstract), mesh.flat_devices, mesh.flat_devices
         )
         arrays.append(ArrayImpl.of(shards, array_signature(type, sharding, True)))
-    return [np.asarray(as_array(x)) for x in shardwise.jit(function, out_shardings=out_shardings)(*arrays)]
+    return [np.asarray(as_array(x)) for x in jit()(*arrays)]

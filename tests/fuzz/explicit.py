@@ -5,7 +5,6 @@ operands are replicated first, as the error advises; carries and the results of 
 results equal those of one device, gradients have the types of cotangents, and tangents those of their primals.
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,6 @@ from random import Random
 from typing import Any, final
 
 import numpy as np
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 
 import shardwise
 from shardwise.compiler.arrays.methods import Array
@@ -36,12 +32,11 @@ from shardwise.execute.executor import as_array
 from shardwise.sharding import NamedSharding
 from tests.compiler.ops.cases import Case as OpCase
 from tests.explicit.samples import Sample, check_sample, random_sample, sampled_cases
+from tests.fuzz.campaign import campaign_parser, run_campaign
 from tests.fuzz.check import Case, Judge, Mismatch, random_case
 from tests.fuzz.control import Typing, apply_step
 from tests.fuzz.layouts import Spec
 from tests.fuzz.recipe import Constrain, Step
-
-SHOWN = 5  # failures that are printed in full
 
 
 @final
@@ -210,24 +205,9 @@ def random_application(seed: int) -> Sample:
     return random_sample(rng, rng.choice(rng.choice(list(cases_by_op().values()))))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.explicit", description=__doc__)
-    parser.add_argument("--cases", type=int, default=1000, help="the number of ops, and of programs")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    options = parser.parse_args()
-    console, failures = Console(soft_wrap=True), []
-    for seed in track(range(options.seed, options.seed + options.cases), "fuzzing", console=console):
-        for draw, check in ((random_application, check_sample), (random_program, check_program)):
-            drawn = draw(seed)
-            try:
-                check(drawn)
-            except Exception as error:
-                failures.append(f"{draw.__name__}({seed})")
-                if len(failures) <= SHOWN:
-                    console.print(f"[bold red]failed[/]: {escape(str(drawn))}")
-                    console.print(f"{type(error).__name__}: {escape(str(error))[:4000]}", highlight=False)
-    console.print(f"{options.cases} ops and programs from seed {options.seed}: {len(failures)} failed {failures[:20]}")
-    return 1 if failures else 0
+def main(arguments: list[str] | None = None) -> int:
+    options = campaign_parser("tests.fuzz.explicit", __doc__).parse_args(arguments)
+    return run_campaign(options, [(random_application, check_sample), (random_program, check_program)])
 
 
 if __name__ == "__main__":

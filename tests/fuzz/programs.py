@@ -791,7 +791,9 @@ def apply_step(step: Step, xs: list[Any], constrain: Constrain) -> Any:
         case "sort", (dim, descending):
             result = Sort(dim, 1, descending)(*xs)[1]
         case "top_k", (k, indices):
-            result = lax.top_k(xs[0], k)[indices]
+            # The sign of a zero depends on the order of a sum, and top_k orders 0.0 before -0.0.
+            x = jnp.where(xs[0] == 0, jnp.zeros_like(xs[0]), xs[0]) if is_float(xs[0].dtype) else xs[0]
+            result = lax.top_k(x, k)[indices]
         case "sum", (dims, keep):
             result = xs[0].sum(dims, keepdims=keep)
         case "dot", (contract, batch):

@@ -3,13 +3,17 @@
 import pytest
 
 from shardwise.sharding import AxisType
-from tests.fuzz.explicit import check_on_devices, check_program, random_program
+from tests.explicit.samples import check_sample
+from tests.fuzz.explicit import check_on_devices, check_program, random_application, random_program
 
 BLOCK = 20  # cases per test
 
 # Programs that failed once: a loop whose carry is batched by vmap alone, a loop with a batched predicate, and a
 # reshard whose dim an Auto axis shards, too.
 FAILED = (54, 95, 181, 374)
+
+# A replicated scalar that pads an unreduced array.
+FAILED_OPS = (731000188,)
 
 
 @pytest.mark.parametrize("first", range(0, 160, BLOCK))
@@ -27,6 +31,11 @@ def test_programs_on_explicit_devices_match_one_device(first):
 @pytest.mark.parametrize("seed", FAILED)
 def test_programs_that_failed_once(seed):
     check(seed)
+
+
+@pytest.mark.parametrize("seed", FAILED_OPS)
+def test_ops_that_failed_once(seed):
+    check_sample(random_application(seed))
 
 
 def check(seed, check_case=check_program):

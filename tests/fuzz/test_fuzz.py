@@ -31,6 +31,14 @@ def test_devices_match_one_device(first):
             raise AssertionError(str(case)) from error
 
 
+def test_top_k_of_zeros_with_different_signs_matches_one_device():
+    check(random_case(731000049), on_devices=True)
+
+
+def test_a_second_compilation_without_optimizations_matches_one_device():
+    check(random_case(1000), compile_twice=True)
+
+
 @pytest.mark.slow
 def test_nested_loops_that_accumulate_match_one_device():
     """Sums that are stacked by an inner loop and added up by an outer one, with every kind of plan."""

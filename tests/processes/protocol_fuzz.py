@@ -26,6 +26,7 @@ from shardwise.processes.protocol import (
     CallbackResult,
     CallbacksEnded,
     Comparison,
+    Confirm,
     Equal,
     Failed,
     Failure,
@@ -101,13 +102,16 @@ def valid_message(rng, rank=2):
         (
             lambda: Progress(step, launches, rng.random() < 0.5),
             lambda: Progress(step, {}, False),
-            lambda: Comparison(processes, rng.randrange(4), rng.randrange(4), rng.randrange(3), text),
+            lambda: Comparison(processes, rng.randrange(4), rng.randrange(4), rng.randrange(3), rng.randrange(3), text),
             lambda: CallbacksEnded(processes, rng.randrange(50), step, rng.choice(("", text)), other_text),
+            lambda: Confirm(processes, rng.randrange(9), rng.randrange(5), rng.randrange(3)),
             lambda: Leave(launches),
             lambda: Failed(text, other_text),
             # Well-behaved members may be blamed for their end and arrivals: they have reached none.
             lambda: Suspicion(everyone if awaited == "launch" else "2,3", text, rng.random() < 0.5, awaited, text[:9]),
-            lambda: Answer(one, rng.choice((text, "{", "[" * 5000, "{}", '{"a": 1}', "null"))),
+            lambda: Answer(
+                one, rng.choice((text, "{", "[" * 5000, "{}", '{"a": 1}', "null", "3 1", "9" * 5000 + " 1"))
+            ),
             lambda: Arrival(text[:4000], two),
             lambda: Hello(text, three, one, two, text, three, {}),
         )

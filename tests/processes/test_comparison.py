@@ -1,11 +1,22 @@
 """The coordinator's comparison of launches, with members that are simulated here."""
 
 import json
+import random
 
 import pytest
 
 from shardwise.processes.comparison import LaunchComparison, describe_difference, describe_order
-from shardwise.processes.protocol import CallbackResult, CallbacksEnded, Comparison, Equal, Mismatch, Progress
+from shardwise.processes.protocol import (
+    CallbackResult,
+    CallbacksEnded,
+    Comparison,
+    Confirm,
+    Confirmed,
+    Equal,
+    Mismatch,
+    Progress,
+)
+from shardwise.runtime.process_set import REPORT_INTERVAL, LaunchHistory
 
 
 class Members:
@@ -19,18 +30,121 @@ class Members:
     def ask(self, rank, question, detail, then):
         then(self.answers[question](rank, detail))
 
-    def compare(self, rank, fingerprint, number=1, launch=0, processes="0,1"):
-        self.comparison.receive_comparison(rank, Comparison(processes, number, launch, fingerprint, f"f{fingerprint}"))
+    def compare(self, rank, fingerprint, number=1, launch=0, processes="0,1", rolling_hash=0):
+        comparison = Comparison(processes, number, launch, rolling_hash, fingerprint, f"f{fingerprint}")
+        self.comparison.receive_comparison(rank, comparison)
 
     def progress(self, rank, count, rolling_hash, processes="0,1", **arguments):
         self.comparison.receive_progress(
             rank, Progress(arguments.pop("step", None), {processes: [count, rolling_hash, 0]}, **arguments)
         )
 
+    def confirm(self, rank, launches, number=1, processes="0,1"):
+        """Send `Confirm` of a member that has launched these programs, which are numbers."""
+        self.comparison.receive_confirm(rank, Confirm(processes, number, len(launches), hash_of(launches)))
+
     def mismatch(self):
         (text,) = {message.reason for _, message in self.received if isinstance(message, Mismatch)}
         assert {rank for rank, message in self.received if isinstance(message, Mismatch)} == {0, 1}
         return text
+
+
+def hash_of(launches):
+    history = LaunchHistory()
+    history.recent.extend(launches)
+    return history.count_and_hash()[1]
+
+
+def launching(**launches):
+    """Return members that have launched these programs, by rank (`r0=[1, 2]`)."""
+    by_rank = {int(name[1:]): programs for name, programs in launches.items()}
+
+    def answer(rank, detail):
+        count = min(int(detail.split(" ")[1]), len(by_rank[rank]))
+        return f"{count} {hash_of(by_rank[rank][:count])}"
+
+    def history(rank, _):
+        return json.dumps({number: f"`f{each}`" for number, each in enumerate(by_rank[rank], 1)})
+
+    return Members(hash=answer, history=history), by_rank
+
+
+@pytest.mark.parametrize("other", [[], [7], [7, 8], [7, 8, 9], [7, 8, 9, 9, 9]])
+def test_a_read_is_confirmed_if_no_other_process_has_launched_anything_else(other):
+    """A process that has made fewer launches, or more, is not waited for."""
+    members, launches = launching(r0=[7, 8, 9], r1=other)
+    members.confirm(0, launches[0], number=5)
+    assert members.received == [(0, Confirmed("0,1", 5))]
+
+
+@pytest.mark.parametrize("other", [[8], [8, 7], [7, 9], [7, 9, 8], [8, 7, 9], [7, 9, 8, 1, 1], [7, 8, 10]])
+def test_a_read_after_different_launches_is_a_mismatch(other):
+    members, launches = launching(r0=[7, 8, 9], r1=other)
+    members.confirm(0, launches[0])
+    assert "differs: process 0 launched" in members.mismatch()
+
+
+def test_a_read_is_compared_with_a_process_that_has_left():
+    for last, is_equal in ((8, True), (9, False)):
+        members, launches = launching(r0=[7, 8], r1=[7, last])
+        members.comparison.receive_end(1, {"0,1": [2, hash_of(launches[1]), 0]})
+        members.answers["hash"] = None  # nobody is asked
+        members.confirm(0, launches[0])
+        assert (members.received == [(0, Confirmed("0,1", 1))]) == is_equal
+        if not is_equal:
+            assert "launch 2" in members.mismatch()
+
+
+def test_a_process_that_does_not_answer_confirms_nothing():
+    members, launches = launching(r0=[7], r1=[7])
+    members.answers["hash"] = lambda rank, detail: ""
+    members.confirm(0, launches[0])
+    assert not members.received
+
+
+def test_every_process_of_the_set_is_asked():
+    members, launches = launching(r0=[7, 8], r2=[7, 8], r3=[8, 7])
+    members.confirm(0, launches[0], processes="0,2,3")
+    assert {rank for rank, message in members.received if isinstance(message, Mismatch)} == {0, 2, 3}
+
+
+@pytest.mark.parametrize("last", [8, 9])
+def test_the_launches_of_processes_that_leave_are_compared(last):
+    members, launches = launching(r0=[7, 8], r1=[7, last])
+    for rank in (0, 1):
+        members.comparison.receive_end(rank, {"0,1": [2, hash_of(launches[rank]), 0]})
+    assert bool(members.received) == (last == 9)
+
+
+def test_a_program_after_different_launches_is_a_mismatch():
+    members, launches = launching(r0=[7, 8], r1=[8, 7])
+    for rank in (0, 1):
+        members.compare(rank, 3, launch=2, rolling_hash=hash_of(launches[rank]))
+    assert not any(isinstance(message, Equal) for _, message in members.received)
+    assert "launch 1 on the processes 0,1 differs: process 0 launched `f7`, process 1 `f8`" in members.mismatch()
+
+
+def test_different_values_are_described():
+    texts = {"7": "host value f32[] at a.py:3\n[0.5]", "8": "host value f32[] at a.py:3\n[1.5]"}
+    members = Members(program=lambda rank, detail: texts[detail])
+    members.compare(0, 7)
+    members.compare(1, 8)
+    assert members.mismatch() == (
+        "the processes 0,1 use different values after 0 launches: process 0 f32[] at a.py:3, process 1 f32[] at "
+        "a.py:3. The first difference is in line 1:\n  process 0: [0.5]\n  process 1: [1.5]"
+    )
+
+
+def test_hashes_after_launches_of_the_past_are_known():
+    history, launches = LaunchHistory(), [random.Random(3).getrandbits(64) for _ in range(1000)]
+    for fingerprint in launches:
+        history.recent.append(fingerprint)
+        if len(history.recent) >= REPORT_INTERVAL:
+            history.fold()
+    for count in (0, 1, 63, 64, 65, 500, 703, 704, 705, 959, 960, 961, 999, 1000, 2000):
+        known, rolling_hash = history.hash_after(count)
+        assert rolling_hash == hash_of(launches[:known])
+        assert known == min(count, 1000) if count >= 704 else known == count // 64 * 64
 
 
 def test_equal_programs_are_launched_when_the_last_process_comes():

@@ -89,21 +89,22 @@ def test_an_exception_of_one_process_is_shown_in_the_others():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "reason"),
+    ("fault", "reason", "code"),
     [
-        ("exit", LOST),
+        ("exit", LOST, 0),  # of os._exit
         (
             "return",
             r"it reached the end of its program after \d+ launches on the processes 0,1, but process 0 made \d+",
+            1,
         ),
     ],
 )
-def test_a_premature_exit_is_reported(fault, reason):
+def test_a_premature_exit_is_reported(fault, reason, code):
     with group(fault) as started:
         failure = started.workers[0].event("PeerFailure")
         assert (failure["rank"], failure["step"]) == (1, 4)
         assert re.fullmatch(reason, failure["reason"])
-        assert [worker.wait() for worker in started.workers] == [1, 0]
+        assert [worker.wait() for worker in started.workers] == [1, code]
         started.wait_for_coordinator_end()
 
 

@@ -102,7 +102,7 @@ def job_with_hostile_member():
         assert server.failures.keys() <= {2}
 
 
-COMPARISON = Comparison("1,2", 1, 0, 7, "f")
+COMPARISON = Comparison("1,2", 1, 0, 0, 7, "f")
 SUSPICION = Suspicion("0,1,2", "waited", False, "launch")
 
 
@@ -233,7 +233,7 @@ def test_a_malformed_answer_to_hello_is_an_error(line):
 def test_a_malformed_message_of_the_coordinator_ends_every_wait(line):
     with malformed_coordinator(encode(Welcome(0)), line) as address:
         one = Member(*address, 0, 2, "", {}, WAIT)
-        assert not one.compare(Comparison("0,1", 1, 0, 7, "f"), {0, 1}, WAIT)
+        assert not one.compare(Comparison("0,1", 1, 0, 0, 7, "f"), {0, 1}, WAIT)
         error = one.error("0,1", {0, 1})
         assert error.rank == -1
         assert "does not follow the protocol" in error.reason

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from shardwise.errors import ProgramMismatch
 from shardwise.processes import coordinator as coordinator_module
 from shardwise.processes.member import main_stack
 from shardwise.processes.protocol import Comparison
@@ -115,7 +116,7 @@ def test_a_comparison_ends_when_a_process_fails():
         first, second = join(server, range(2))
         threading.Timer(0.3, second.close).start()
         start = time.monotonic()
-        assert not first.compare(Comparison("0,1", 1, 0, 7, "f"), {0, 1}, WAIT)
+        assert not first.compare(Comparison("0,1", 1, 0, 0, 7, "f"), {0, 1}, WAIT)
         assert time.monotonic() - start < WAIT / 2
         assert first.error("0,1", {0, 1}).rank == 1
         first.close()
@@ -126,7 +127,12 @@ def test_a_process_that_ends_too_early_is_reported():
         first, second = join(server, range(2))
         second.launches = lambda: {"0,1": [3, 3, 1]}
         first.launches = lambda: {"0,1": [4, 4, 1]}
-        waiting = threading.Thread(target=second.leave, args=(WAIT,))
+
+        def leave():
+            with pytest.raises(ProgramMismatch, match="process 1 failed: it reached the end of its program"):
+                second.leave(WAIT)
+
+        waiting = threading.Thread(target=leave)
         waiting.start()
         first.send_progress()
         wait_until(lambda: first.failures)
@@ -143,7 +149,7 @@ def test_the_end_of_the_coordinator_ends_every_wait():
         first, second = join(server, range(2))
         stopper = threading.Timer(0.3, server.stop)
         stopper.start()
-        assert not first.compare(Comparison("0,1", 1, 0, 7, "f"), {0, 1}, WAIT)
+        assert not first.compare(Comparison("0,1", 1, 0, 0, 7, "f"), {0, 1}, WAIT)
         assert first.is_closed
         stopper.join()
         close_all([first, second])

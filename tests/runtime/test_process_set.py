@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from shardwise.errors import PeerFailure, ProgramMismatch
+from shardwise.processes.protocol import CallbackResult
 from shardwise.runtime import process_set
 from shardwise.runtime.process_set import CollectiveRuns, ProcessSet, Waiters
 
@@ -19,6 +20,21 @@ class Member:
 
     def __init__(self):
         self.failures, self.mismatches = {}, {}
+        self.messages = []
+
+    def compare(self, comparison, ranks, timeout):
+        self.messages.append("comparison")
+        return True
+
+    def confirm(self, processes, launch, rolling_hash, ranks, timeout):
+        self.messages.append(("confirm", launch))
+        return True
+
+    def send_progress(self):
+        self.messages.append("progress")
+
+    def exchange_callbacks(self, processes, launch, error, ranks, timeout):
+        return CallbackResult(processes, launch, -1, None, "", "")
 
     def error(self, processes, ranks):
         if processes in self.mismatches:
@@ -76,6 +92,30 @@ def processes(member=None, waiters=None, timeout=WAIT, results=(RUNNING,), runs=
     runs = runs or CollectiveRuns()
     runs.add("0,1", results)
     return ProcessSet((0, 1), member or Member(), waiters or CountingWaiters(), runs, timeout)
+
+
+def test_launches_need_no_round_trip_until_a_value_is_read():
+    member = Member()
+    own = processes(member)
+    step = own.guard(lambda buffers: buffers, "step", "module {}", True)
+    for _ in range(10 * process_set.REPORT_INTERVAL):
+        step([])
+    assert member.messages == ["comparison", *["progress"] * 10]
+    member.messages.clear()
+    for _ in range(3):  # later reads need none, until the next launch
+        own.confirm()
+    assert member.messages == [("confirm", 640)]
+    step([])
+    own.confirm()
+    assert member.messages[1:] == [("confirm", 641)]
+
+
+def test_programs_with_callbacks_are_compared_before_every_launch():
+    member = Member()
+    step = processes(member).guard(lambda buffers: buffers, "step", "module {}", True, callback_error=lambda: None)
+    for _ in range(3):
+        step([])
+    assert member.messages == ["comparison"] * 3
 
 
 @pytest.mark.parametrize("polls", [0, 1, 40])

@@ -64,6 +64,7 @@ from shardwise.compiler.ops.shape.constants import Full, Nullary
 from shardwise.compiler.ops.shape.movement import MovementOp
 from shardwise.compiler.ops.special.gamma_erf import MultiOperandFunction, SpecialFunction
 from shardwise.compiler.ops.special.hypergeometric import Hyp1f1GradParameter, Hyp2f1GradParameter
+from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
@@ -208,8 +209,15 @@ def vmap_like_loop(case: Case) -> None:
 
 
 def factors_like_shards(case: Case) -> None:
-    program, args = case.program, case.args
-    expected = evaluate(program, args)
+    expected = evaluate(case.program, case.args)
+    for local in sharded_programs(case):
+        assert_alike(case.op, simulate(local, case.args), expected)
+        assert parse_program(str(local.program)) == local.program
+
+
+def sharded_programs(case: Case) -> Iterator[LocalProgram]:
+    """Yield the local programs of the op, sharded along each of its factors."""
+    program = case.program
     (equation,) = program.equations
     rule = factor_rule(case.op, case.types)
     for sharding in sharding_cases(case):
@@ -225,9 +233,7 @@ def factors_like_shards(case: Case) -> None:
             assert all(candidate in sharded.candidates[axis][equation] for axis, candidate in wanted.items())
             options = {axis: {equation: (candidate,)} for axis, candidate in wanted.items()}
             sharded = replace(sharded, candidates=options)
-        local = partition(sharded, choose(sharded))
-        assert_alike(case.op, simulate(local, args), expected)
-        assert parse_program(str(local.program)) == local.program
+        yield partition(sharded, choose(sharded))
 
 
 AXES = ("a", "b")

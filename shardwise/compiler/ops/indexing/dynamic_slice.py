@@ -24,11 +24,12 @@ from shardwise.compiler.ops.indexing.index_vectors import (
     clamp_index,
     join_columns,
 )
+from shardwise.compiler.ops.indexing.lower_slices import lower_clamped_starts, lower_slice_at
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute
+from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Pad
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
@@ -80,9 +81,10 @@ class DynamicSlice(Op):
             within = between(index, 0, x.type.shape[dim] - 1)
             in_shard = both(in_shard, Broadcast(context.out_shapes[0], (dim,))(within))
             if size == 1:
-                starts[dim] = local_start
+                starts[dim] = clamp_index(local_start, x.type.shape[dim] - 1)
             else:
-                x = take_op(x.type.shape, dim)(x, Reshape((size, 1))(index))
+                rows = clamp_index(index, x.type.shape[dim] - 1)
+                x = take_op(x.type.shape, dim)(x, Reshape((size, 1))(rows))
                 starts[dim] = zeros_like(local_start)
         result = DynamicSlice(tuple(sizes))(x, *starts)
         return result if in_shard is None else Select()(in_shard, result, additive_zero(result.type))
@@ -110,8 +112,8 @@ class DynamicSlice(Op):
         return Reshape((axis.size, *self.sizes))(found), 0
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
-        out = self.out_type(*(x.type for x in operands))
-        return hlo.op("stablehlo.dynamic_slice", operands, out, f"slice_sizes = {i64_array_attribute(self.sizes)}")
+        x, *starts = operands
+        return lower_slice_at(hlo, x, self.sizes, lower_clamped_starts(hlo, x.type, self.sizes, starts))
 
     def reference(self, x: NumpyArray, *starts: NumpyArray) -> NumpyArray:
         return x[_clamped_slices(x.shape, self.sizes, starts)]
@@ -240,11 +242,12 @@ def iota_from(start: Any, size: int) -> Any:
 
 def _window(x: Any, dim: int, width: int, first: Any) -> Any:
     """Return `width` elements along `dim` from index `first` on; indices out of bounds give zeros."""
+    shape = x.type.shape
     edges = tuple(width if d == dim else 0 for d in range(x.type.ndim))
     wide = Pad(edges, edges, (0,) * len(edges))(x, full((), 0, x.type.dtype, x.type.weak))
     zero = zeros_like(first)
-    starts = [Add()(first, full((), width, first.type.dtype)) if d == dim else zero for d in range(x.type.ndim)]
-    shape = x.type.shape
+    start = clamp_index(Add()(first, full((), width, first.type.dtype)), shape[dim] + width)
+    starts = [start if d == dim else zero for d in range(x.type.ndim)]
     return DynamicSlice((*shape[:dim], width, *shape[dim + 1 :]))(wide, *starts)
 
 

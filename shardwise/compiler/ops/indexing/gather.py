@@ -27,6 +27,7 @@ from shardwise.compiler.ops.indexing.index_vectors import (
     clamp_index,
     join_columns,
 )
+from shardwise.compiler.ops.indexing.lower_slices import lower_clamped_starts, lower_slice_at
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
@@ -89,6 +90,7 @@ class Gather(Indexed):
             if dim in self.collapsed and (offset := context.offset(dim, indices.type.dtype, 0)) is not None:
                 columns[number] = Sub()(columns[number], Broadcast(columns[number].type.shape, ())(offset))
                 in_shard = both(in_shard, between(columns[number], 0, shard_shape[dim] - 1))
+                columns[number] = clamp_index(columns[number], shard_shape[dim] - 1)
         result = replace(self, sizes=tuple(sizes), sorted=False)(x, join_columns(columns, indices))
         if in_shard is None:
             return result
@@ -147,6 +149,10 @@ class Gather(Indexed):
         return op(*batched), 0
 
     def lower(self, hlo: Hlo, x: Any, indices: Any) -> Any:
+        out = self.out_type(x.type, indices.type)
+        if self.has_one_window(indices.type):
+            starts = lower_clamped_starts(hlo, x.type, self.sizes, self.lower_starts(hlo, x.type, indices))
+            return hlo.op("stablehlo.reshape", (lower_slice_at(hlo, x, self.sizes, starts),), out)
         dims = self.attributes(
             indices.type.ndim - 1,
             (
@@ -161,7 +167,7 @@ class Gather(Indexed):
             f"dimension_numbers = #stablehlo.gather<{dims}>, slice_sizes = {i64_array_attribute(self.sizes)}, "
             f"indices_are_sorted = {'true' if self.sorted else 'false'}"
         )
-        return hlo.op("stablehlo.gather", (x, indices), self.out_type(x.type, indices.type), attributes)
+        return hlo.op("stablehlo.gather", (x, indices), out, attributes)
 
     def reference(self, x: NumpyArray, indices: NumpyArray) -> NumpyArray:
         types = (ArrayType(array.shape, array.dtype) for array in (x, indices))

@@ -9,12 +9,13 @@ start_index_map.
     x[i]  with x of 10 × 4, i of 7      collapsed=(0,) mapped=(0,) window=(1,): for each of 7 indices a row of 4
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.op import NumpyArray, Op
+from shardwise.compiler.ir.op import Hlo, NumpyArray, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.bitwise import And
@@ -22,6 +23,7 @@ from shardwise.compiler.ops.elementwise.min_max import Clamp
 from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.lower_dim import lower_slice
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 
@@ -158,6 +160,20 @@ class Indexed(Op):
                 index = index + np.arange(shape[at[dim]]).reshape(step)
             result.append(np.broadcast_to(index, shape))
         return result
+
+    def has_one_window(self, indices: ArrayType) -> bool:
+        """Return whether there is exactly one index vector."""
+        return math.prod(indices.shape[:-1]) == 1
+
+    def lower_starts(self, hlo: Hlo, x: ArrayType, indices: Any) -> list[Any]:
+        """Emit the start of the only window along each dim of the operand, as scalars."""
+        scalar = ArrayType((), indices.type.dtype)
+        vector = hlo.op("stablehlo.reshape", (indices,), ArrayType((len(self.mapped),), scalar.dtype))
+        starts = [hlo.constant(0, scalar)] * x.ndim
+        for number, dim in enumerate(self.mapped):
+            component = lower_slice(hlo, vector, 0, number, number + 1)
+            starts[dim] = hlo.op("stablehlo.reshape", (component,), scalar)
+        return starts
 
     def attributes(self, index_dim: int, names: Sequence[str]) -> str:
         """Return the dims as a StableHLO attribute; `names` are its names for gather or scatter."""

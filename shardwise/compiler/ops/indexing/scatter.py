@@ -15,7 +15,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import is_float, numpy_carrier
+from shardwise.compiler.dtypes import DType, is_float, numpy_carrier
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, UndefinedPrimal, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -23,11 +23,12 @@ from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub, ad
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.min_max import Max
-from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.select import Compare, Select, lower_compare
 from shardwise.compiler.ops.indexing import (
     gather,  # gather and scatter are each other's transposes, so the two modules import each other
 )
 from shardwise.compiler.ops.indexing.index_vectors import Indexed, between, join_columns
+from shardwise.compiler.ops.indexing.lower_slices import lower_clamped_starts, lower_slice_at
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
@@ -209,6 +210,8 @@ class Scatter(Indexed):
         out = self.out_type(x.type, indices.type, updates.type)
         rounds = is_float(out.dtype) and self.combine in (SUM, PROD) and not self.unique
         wide = numpy_carrier(out.dtype) if rounds else out.dtype
+        if self.has_one_window(indices.type) and updates.type.size:
+            return self._lower_one_window(hlo, x, indices, updates, wide)
         if wide != out.dtype:
             x, updates = (hlo.op("stablehlo.convert", (z,), z.type.with_dtype(wide)) for z in (x, updates))
         dims = self.attributes(
@@ -231,6 +234,30 @@ class Scatter(Indexed):
         region = hlo.reducer(self.combine, wide)
         result = hlo.op("stablehlo.scatter", (x, indices, updates), ArrayType(out.shape, wide), attributes, (region,))
         return result if wide == out.dtype else hlo.op("stablehlo.convert", (result,), out)
+
+    def _lower_one_window(self, hlo: Hlo, x: Any, indices: Any, updates: Any, wide: DType) -> Any:
+        """Emit an update of one slice, which stays unchanged if the window is out of bounds.
+
+        `wide` is the dtype in which the update is combined with the slice.
+        """
+        sizes = self.sizes_of(x.type, updates.type)
+        starts = self.lower_starts(hlo, x.type, indices)
+        clamped = lower_clamped_starts(hlo, x.type, sizes, starts)
+        window = lower_slice_at(hlo, x, sizes, clamped)
+        new = hlo.op("stablehlo.reshape", (updates,), window.type)
+        if self.combine is not None:
+            name = self.combine.boolean_hlo_op if wide == np.bool_ else self.combine.hlo_op
+            wide_type = window.type.with_dtype(wide)
+            terms = [hlo.op("stablehlo.convert", (z,), wide_type) if wide != z.type.dtype else z for z in (window, new)]
+            new = hlo.op(f"stablehlo.{name}", terms, wide_type)
+            if wide_type != window.type:
+                new = hlo.op("stablehlo.convert", (new,), window.type)
+        for dim in self.mapped:
+            is_in_bounds = lower_compare(hlo, "EQ", starts[dim], clamped[dim])
+            new = hlo.op("stablehlo.select", (is_in_bounds, new, window), window.type)
+        return hlo.op(
+            "stablehlo.dynamic_update_slice", (x, new, *clamped), self.out_type(x.type, indices.type, updates.type)
+        )
 
     @ignore_float_errors
     def reference(self, x: NumpyArray, indices: NumpyArray, updates: NumpyArray) -> NumpyArray:
