@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 CASES ?= 1000
+MESSAGES ?= 100000
 SEED ?= 0
 WORKERS ?= 2
 MINUTES ?= 20
@@ -19,7 +20,7 @@ MAKEFLAGS += --jobs=2
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
-.PHONY: venv demo demo-processes docs test style types test-users test-all test-versions test-ecosystem faults soak slow coverage fuzz forgeries bench format clean
+.PHONY: venv demo demo-processes docs test style types test-users test-all test-versions test-ecosystem faults soak fuzz-protocol slow coverage fuzz forgeries bench format clean
 
 venv: .venv/.checks-installed
 
@@ -72,6 +73,10 @@ faults: .venv/.checks-installed
 # Training on four processes with random kills, stops and restarts, for MINUTES; the events are in build/soak.log.
 soak: .venv/.checks-installed
 	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) --seed $(SEED)
+
+# Hostile bytes and messages on the coordinator's port, before and after authentication.
+fuzz-protocol: .venv/.checks-installed
+	$(BIN)/python -m tests.processes.protocol_fuzz --messages $(MESSAGES) --seed $(SEED)
 
 slow: .venv/.checks-installed
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m slow

@@ -178,30 +178,38 @@ def cuda_client(options: Mapping[str, Any] = MappingProxyType({}), store: Any = 
     return _xla.make_c_api_client("cuda", {**_xla.generate_pjrt_gpu_plugin_options(), **options}, store)
 
 
-def cluster_service(address: str, processes: int, timeout: int, heartbeat_timeout: int) -> Any:
+# Seconds: XLA aborts the process when a timeout of its own passes, so ours come first.
+_NEVER = 10**6
+# Seconds until XLA gives up to tell the service that a process disconnects.
+_DISCONNECT_TIME = 2
+
+
+def cluster_service(address: str, processes: int, heartbeat_timeout: int) -> Any:
     """Start XLA's coordination service. A process that is lost does not end the others (`recoverable`)."""
     return _jax.get_distributed_runtime_service(
         address,
         processes,
         heartbeat_timeout=heartbeat_timeout,
-        cluster_register_timeout=timeout,
-        shutdown_timeout=timeout,
+        cluster_register_timeout=_NEVER,
+        shutdown_timeout=_DISCONNECT_TIME,
         recoverable=True,
     )
 
 
-def cluster_store(address: str, rank: int, timeout: int, heartbeat_timeout: int) -> Any:
-    """Connect this process to XLA's coordination service. XLA aborts the process if that fails."""
-    store = _jax.get_distributed_runtime_client(
+def cluster_store(address: str, rank: int, heartbeat_timeout: int) -> Any:
+    """Return a client of XLA's coordination service, which is not connected yet.
+
+    `connect()` waits for all processes, however long it takes. XLA aborts the process if the service refuses it, or is
+    lost later.
+    """
+    return _jax.get_distributed_runtime_client(
         address,
         rank,
-        init_timeout=timeout,
-        shutdown_timeout=timeout,
+        init_timeout=_NEVER,
+        shutdown_timeout=_DISCONNECT_TIME,
         heartbeat_timeout=heartbeat_timeout,
         shutdown_on_destruction=False,
     )
-    store.connect()
-    return store
 
 
 def cluster_cpu_client(store: Any, rank: int, processes: int, devices: int, host: str) -> Any:

@@ -53,14 +53,16 @@ def initialize(
         coordinator_bind_address: the `host:port` that the coordinator listens on, if it is not `coordinator_address`.
         slice_index: another name for `partition_index`.
         partition_index: the index of the group of GPUs with a fast network that this process belongs to.
-        peer_timeout: the seconds that a program waits for another process in a collective before it raises
-            `PeerFailure`; by default the launcher's `--timeout`, or 300. A process that dies is noticed at once.
+        peer_timeout: the seconds that a process waits for another one before it raises `PeerFailure`: in a collective,
+            after the rendezvous, and at the end; by default the launcher's `--timeout`, or 300. A process that dies is
+            noticed at once.
 
     Raises:
         TypeError: if an argument has a wrong type.
         ValueError: if an argument is missing or out of range, variables contradict each other, or processes pass
             different numbers.
         RendezvousError: if the coordinator cannot be reached, a process is missing or came twice, or versions differ.
+        PeerFailure: if a process fails after all have met, before this returns.
         RuntimeError: if a device was used before, which joins under `shardwise launch`, or `initialize` was called.
         OSError: if process 0 cannot listen on the port.
     """
@@ -98,7 +100,7 @@ def shutdown() -> None:
 
     Raises:
         RuntimeError: if `initialize` was not called.
-        PeerFailure: if not all processes come within `shutdown_timeout_seconds`.
+        PeerFailure: if a process does not come within `shutdown_timeout_seconds`.
     """
     cluster.leave()
 

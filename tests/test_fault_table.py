@@ -14,6 +14,8 @@ FAULTS, LAUNCHER = "processes/test_faults.py", "launch/test_launcher.py"
 SAVES, SELECTION = "multi_process/test_interrupted_save.py", "checkpoints/test_selection.py"
 CHECKPOINTS = "multi_process/test_checkpoints.py"
 FIRST_USE = "launch/test_first_use.py"
+WAITS = "processes/test_waits.py"
+HOSTILE = "processes/test_hostile_connections.py"
 CORRUPTION = "checkpoints/test_corruption.py"
 
 TABLE = {
@@ -240,8 +242,53 @@ TABLE = {
         "SIGKILL of the guardian",
         ["launch/test_workers.py::test_a_guardian_that_is_killed_is_started_again"],
     ),
+    61: (
+        "hostile messages before and after authentication, and a malformed coordinator",
+        [
+            f"{HOSTILE}::test_no_first_line_ends_the_coordinator",
+            f"{HOSTILE}::test_a_member_that_breaks_the_protocol_is_dropped_and_named",
+            f"{HOSTILE}::test_valid_messages_in_any_order_harm_nobody_else",
+            f"{HOSTILE}::test_a_malformed_message_of_the_coordinator_ends_every_wait",
+            f"{HOSTILE}::test_a_slice_of_the_fuzz",
+        ],
+    ),
+    62: (
+        "a flood of connections",
+        [
+            f"{HOSTILE}::test_members_join_during_a_flood_of_connections",
+            f"{HOSTILE}::test_the_oldest_strangers_make_room_for_newcomers",
+            f"{HOSTILE}::test_errors_of_accept_end_nothing",
+        ],
+    ),
+    63: (
+        "a process is stopped or asleep while others wait for it",
+        [
+            f"{WAITS}::test_a_wait_for_a_process_that_does_not_come_ends_with_its_rank",
+            f"{WAITS}::test_of_several_processes_the_one_that_does_not_come_is_named",
+            f"{WAITS}::test_a_process_that_is_stuck_during_initialize_is_named",
+        ],
+    ),
+    64: (
+        "the end of a process during initialize, after the rendezvous",
+        [
+            f"{WAITS}::test_a_death_during_initialize_is_a_peer_failure_in_all_others",
+            f"{WAITS}::test_an_end_during_initialize_is_a_peer_failure_in_all_others",
+        ],
+    ),
+    65: (
+        "SIGKILL of the coordinator",
+        [f"{WAITS}::test_the_death_of_the_coordinator_is_an_exception_in_every_process"],
+    ),
+    66: (
+        "forked children of a process",
+        [
+            "processes/test_forks.py::test_the_end_of_a_forked_child_is_not_the_end_of_its_parent",
+            "processes/test_forks.py::test_the_death_of_a_process_is_noticed_while_its_child_lives",
+        ],
+    ),
 }
-PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55)]  # those of programs with several processes
+# Those of programs with several processes.
+PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55), *range(61, 67)]
 
 
 def marks_and_tests(path):

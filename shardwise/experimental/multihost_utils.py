@@ -5,6 +5,7 @@ Every process calls these functions with pytrees of the same structure and types
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, final
 from zlib import crc32
 
@@ -298,7 +299,9 @@ class _LiveDevices:
 
 def _alive_devices(devices: Sequence[Any]) -> dict[Any, int]:
     """Return the devices whose processes run, each with the incarnation of its process. It waits for all of these."""
-    incarnations = cluster.store.get_live_nodes(sorted({device.process_index for device in devices}))
+    ranks, store = sorted({device.process_index for device in devices}), cluster.store
+    call = partial(store.get_live_nodes, ranks)
+    incarnations = cluster.wait_for_processes(call, ranks, "live_devices", survives_failures=True)
     return {device: incarnations[device.process_index] for device in devices if device.process_index in incarnations}
 
 
@@ -321,6 +324,7 @@ def live_devices(devices: Sequence[Any]) -> Any:
         RuntimeError: if `distributed.initialize` was not called.
         ValueError: if no device belongs to this process.
         ProcessFailureError: at the end of the block, if a process has failed.
+        PeerFailure: if a process that is alive does not come within the peer timeout.
 
     Example:
         >>> with jax.experimental.multihost_utils.live_devices(jax.devices()):

@@ -12,8 +12,10 @@ callbacks of a launch succeeded everywhere.
 """
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -33,6 +35,7 @@ from shardwise.processes.protocol import (
 
 _REMEMBERED = 256  # numbers of launches, and steps, whose hashes are kept for members that come later
 VALUE = "host value "  # the start of the name of a value that is compared, and not a program
+_HASH_ANSWER = re.compile(r"([0-9]{1,20}) ([0-9]{1,20})")  # a number of launches and their rolling hash
 _LINE_LENGTH = 300  # characters of a line in a message
 
 _Hash = tuple[int, int, int]  # the rank of a member, a number of its launches, and their rolling hash
@@ -141,9 +144,8 @@ class LaunchComparison:
         """
 
         def compare(answer: str) -> None:
-            count, _, rolling_hash = answer.partition(" ")
-            if count.isdecimal() and rolling_hash.isdecimal():
-                self._compare_prefixes(processes, (rank, int(count), int(rolling_hash)), known, then)
+            if numbers := _HASH_ANSWER.fullmatch(answer):
+                self._compare_prefixes(processes, (rank, int(numbers[1]), int(numbers[2])), known, then)
 
         self._ask(rank, "hash", f"{processes} {known[1]}", compare)
 
@@ -182,6 +184,11 @@ class LaunchComparison:
     def receive_callbacks(self, rank: int, ended: CallbacksEnded) -> None:
         """Tell the set whether a callback of a launch failed, when those of all processes have ended."""
         state = self._set(ended.processes)
+        for launch in [launch for launch in state.callbacks if launch != ended.launch]:
+            # A member waits for the result of a launch before the next one: what it sent earlier is out of date.
+            state.callbacks[launch].pop(rank, None)
+            if not state.callbacks[launch]:
+                del state.callbacks[launch]
         results = state.callbacks.setdefault(ended.launch, {})
         results[rank] = ended
         if len(results) < len(state.ranks):
@@ -234,7 +241,7 @@ class LaunchComparison:
         histories: dict[int, dict[int, str]] = {}
 
         def collect(rank: int, answer: str) -> None:
-            histories[rank] = {int(number): name for number, name in json.loads(answer or "{}").items()}
+            histories[rank] = _parse_history(answer)
             if len(histories) == 2:
                 self._conclude(processes, describe_order(processes, histories))
 
@@ -257,6 +264,15 @@ class LaunchComparison:
             state.mismatch = Mismatch(processes, reason)
             for rank in state.ranks:
                 self._send(rank, state.mismatch)
+
+
+def _parse_history(answer: str) -> dict[int, str]:
+    """Return the programs of a member by number of launch; none if its answer is missing or malformed."""
+    with suppress(ValueError, RecursionError):
+        history = json.loads(answer)
+        if isinstance(history, dict):
+            return {int(number): str(name)[:_LINE_LENGTH] for number, name in history.items()}
+    return {}
 
 
 def _trim(table: OrderedDict[int, tuple[int, int]]) -> None:

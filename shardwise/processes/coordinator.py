@@ -8,34 +8,30 @@ of them waits too long. `shardwise launch` hosts it; without the launcher, proce
 """
 
 import logging
-import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
 from typing import Any, Literal, final
 
-from shardwise._jaxlib import cluster_service
+from shardwise._jaxlib import RuntimeFailure, cluster_service
 from shardwise.processes.comparison import LaunchComparison
+from shardwise.processes.connections import Connection, Connections
 from shardwise.processes.protocol import (
-    HELLO_LIMIT,
-    LINE_LIMIT,
     PROTOCOL_VERSION,
     Answer,
+    Arrival,
     CallbacksEnded,
     Comparison,
     Confirm,
-    Connected,
     Failed,
     Failure,
     Goodbye,
     Hello,
     Leave,
-    LineBuffer,
     Message,
     Progress,
     ProtocolError,
@@ -43,17 +39,19 @@ from shardwise.processes.protocol import (
     Request,
     Suspicion,
     Welcome,
-    decode,
-    encode,
     join_address,
     resolve,
+    split_ranks,
     tokens_match,
 )
 
 HEARTBEAT_INTERVAL = 1.0  # seconds between two messages of a member
 ANSWER_TIME = 1.0  # seconds for a member to send its stack, and for the death of a process to become visible
-_HELLO_TIME = 10.0  # seconds for the first line of a connection
-_TICK = 0.2  # seconds between two checks of deadlines
+_END_TIME = 5.0  # seconds for the last messages to be sent after the last member has left
+# Sets of processes that one member may launch programs on, and the characters of their names: a limit on memory.
+_MOST_SETS, _MOST_SET_CHARACTERS = 1 << 10, 1 << 22
+_MOST_INQUIRIES = 16  # of one member at the same time
+_MOST_POINTS = 64  # where one member may arrive
 
 _log = logging.getLogger("shardwise")
 
@@ -74,21 +72,18 @@ class Event:
 
 
 @final
-class _Connection:
+class _Connection(Connection):
     """One TCP connection; a member's after its `Hello` was accepted."""
 
     def __init__(self, connection: socket.socket, peer: str):
-        self.socket = connection
-        self.peer = peer
-        self.lines = LineBuffer(HELLO_LIMIT)
-        self.unsent = bytearray()
-        self.opened = self.last_seen = time.monotonic()
+        super().__init__(connection, peer)
         self.hello: Hello | None = None
-        self.closing = False  # close when everything is sent
-        self.connected = False  # to XLA's coordination service
+        self.arrivals: dict[str, int] = {}  # by point
         self.leaving = False
+        self.inquiries = 0  # that have no verdict yet
         self.step: int | None = None
         self.launches: dict[str, list[int]] = {}
+        self._sets: set[str] = set()
 
     @property
     def rank(self) -> int:
@@ -98,6 +93,31 @@ class _Connection:
         """Return the numbers of launches and of comparisons on a set of processes."""
         count, _, comparisons = self.launches.get(processes, (0, 0, 0))
         return count, comparisons
+
+    def check_set(self, processes: str, num_processes: int) -> None:
+        """Check a set of processes that the member names.
+
+        Raises:
+            ProtocolError: if the member is not in it, if its processes do not exist, or if there are too many sets.
+        """
+        if processes in self._sets:
+            return
+        ranks = split_ranks(processes)
+        if self.rank not in ranks or ranks[-1] >= num_processes:
+            raise ProtocolError(f"process {self.rank} of {num_processes} is not in the set of processes {processes!r}")
+        if len(self._sets) == _MOST_SETS or sum(map(len, self._sets)) + len(processes) > _MOST_SET_CHARACTERS:
+            raise ProtocolError(f"process {self.rank} uses more than {len(self._sets)} sets of processes")
+        self._sets.add(processes)
+
+    def note_arrival(self, arrival: Arrival) -> None:
+        """Note that the member has arrived at a point.
+
+        Raises:
+            ProtocolError: if it names too many points.
+        """
+        if len(self.arrivals) == _MOST_POINTS and arrival.point not in self.arrivals:
+            raise ProtocolError(f"process {self.rank} names more than {_MOST_POINTS} points of its program")
+        self.arrivals[arrival.point] = arrival.number
 
     def describe(self) -> str:
         assert self.hello is not None
@@ -188,11 +208,11 @@ class Coordinator:
         self._finished = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._serve, name="shardwise coordinator", daemon=True)
-        self._connections: set[_Connection] = set()
+        self._connections: Connections[_Connection]
         self._members: dict[int, _Connection] = {}
         self._gone: set[int] = set()  # ranks whose connection is closed, after the rendezvous
         self._ready = False
-        self._deadline = 0.0
+        self._deadline = self._end = 0.0  # of the rendezvous, and of the last messages
         self._service: Any = None
         self._questions: dict[int, _Question] = {}
         self._question_number = 0
@@ -214,15 +234,18 @@ class Coordinator:
 
         Raises:
             ValueError: if the host cannot be resolved.
-            OSError: if the port is in use, or the host is not an address of this machine.
+            OSError: if the port is in use, if the host is not an address of this machine, or if the limit on open files
+                is too low for the members.
         """
         if self._listener is None:
             self._listener = listen(self._host, self._port)
-        self._listener.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._wakeup, self._waker = socket.socketpair()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        try:
+            self._connections = Connections(
+                self._listener, self.num_processes, _Connection, self._receive, self._note_drop, self._note_close
+            )
+        except OSError:
+            self._listener.close()
+            raise
         self._deadline = time.monotonic() + self._timeout
         self._thread.start()
 
@@ -233,9 +256,8 @@ class Coordinator:
     def stop(self) -> None:
         """Close all connections, and stop XLA's coordination service. Members that still run then abort."""
         self._stopping = True
-        with suppress(OSError):
-            self._waker.send(b"x")
         if self._thread.ident is not None:
+            self._connections.wake()
             self._thread.join()
         if self._service is not None:
             self._service.shutdown()
@@ -246,89 +268,29 @@ class Coordinator:
         return {rank: member.step for rank, member in sorted(self._members.items())}
 
     def _serve(self) -> None:
-        assert self._listener is not None
         try:
             while not self._stopping and not self._is_finished():
-                for key, mask in self._selector.select(_TICK):
-                    if key.fileobj is self._listener:
-                        self._accept()
-                    elif key.fileobj is not self._wakeup:
-                        self._exchange(key.data, mask)
+                self._connections.serve_once()
                 self._check_deadlines()
         finally:
-            self._selector.close()
-            connections = [connection.socket for connection in self._connections]
-            for opened in (*connections, self._listener, self._wakeup, self._waker):
-                opened.close()
+            self._connections.close_all()
             self._finished.set()
 
     def _is_finished(self) -> bool:
         everyone_left = self._ready and len(self._gone) == self.num_processes
-        return (everyone_left or self._deadline == 0) and not any(c.unsent for c in self._connections)
+        if not everyone_left and self._deadline:
+            self._end = time.monotonic() + _END_TIME
+            return False
+        return not self._connections.have_unsent or time.monotonic() > self._end
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        with suppress(OSError):
-            accepted, peer = self._listener.accept()
-            accepted.setblocking(False)
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = _Connection(accepted, join_address(*peer[:2]))
-            self._connections.add(connection)
-            self._selector.register(accepted, selectors.EVENT_READ, connection)
-
-    def _exchange(self, connection: _Connection, mask: int) -> None:
-        """Read from a connection and write to it, as far as it is ready."""
-        if mask & selectors.EVENT_WRITE:
-            self._flush(connection)
-        if not mask & selectors.EVENT_READ or connection not in self._connections:
-            return
-        try:
-            data = connection.socket.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._close(connection)
-            return
-        connection.last_seen = time.monotonic()
-        try:
-            for line in connection.lines.add(data):
-                self._receive(connection, decode(line))
-                if connection not in self._connections or connection.closing:
-                    return
-        except ProtocolError as error:
-            self._drop(connection, str(error))
-
-    def _drop(self, connection: _Connection, reason: str) -> None:
-        """Close a connection that does not speak the protocol."""
-        _log.warning("The coordinator dropped a connection from %s: %s", connection.peer, reason)
+    def _note_drop(self, connection: _Connection, reason: str) -> None:
+        """Note that a connection does not follow the protocol."""
         self._on_event(Event("refused", connection.rank, text=reason))
-        self._close(connection)
+        if self._ready and self._members.get(connection.rank) is connection:
+            self._fail(connection.rank, f"the coordinator dropped its connection: {reason}")
 
-    def _send(self, connection: _Connection, message: Message) -> None:
-        connection.unsent += encode(message)
-        self._flush(connection)
-
-    def _flush(self, connection: _Connection) -> None:
-        try:
-            sent = connection.socket.send(connection.unsent)
-            del connection.unsent[:sent]
-        except BlockingIOError:
-            pass
-        except OSError:
-            connection.unsent.clear()  # the end of the connection is read, too
-        if connection.closing and not connection.unsent:
-            self._close(connection)
-            return
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
-        self._selector.modify(connection.socket, events, connection)
-
-    def _close(self, connection: _Connection) -> None:
-        """Close a connection. The end of a member's connection is the end of the member."""
-        self._connections.discard(connection)
-        self._selector.unregister(connection.socket)
-        connection.socket.close()
+    def _note_close(self, connection: _Connection) -> None:
+        """Note the end of a connection. That of a member's connection is the end of the member."""
         rank = connection.rank
         if self._members.get(rank) is not connection:
             return
@@ -349,9 +311,13 @@ class Coordinator:
                 raise ProtocolError(f"{type(message).__name__} before Hello")
             self._receive_hello(connection, message)
             return
+        if not self._ready:
+            raise ProtocolError(f"{type(message).__name__} before Welcome")
+        for processes in _sets_of(message):
+            connection.check_set(processes, self.num_processes)
         match message:
-            case Connected():
-                connection.connected = True
+            case Arrival():
+                connection.note_arrival(message)
             case Progress():
                 connection.step = message.step
                 connection.launches.update(message.launches)
@@ -380,17 +346,14 @@ class Coordinator:
 
     def _receive_hello(self, connection: _Connection, hello: Hello) -> None:
         if not tokens_match(hello.token, self.token):
-            self._drop(connection, "wrong token")
-            return
+            raise ProtocolError("wrong token")
         refusal = self._refusal(hello)
         if refusal is not None:
-            _log.warning("The coordinator refused a process from %s: %s", connection.peer, refusal.reason)
             self._on_event(Event("refused", hello.rank, text=refusal.reason))
-            connection.closing = True
-            self._send(connection, refusal)
+            self._connections.refuse(connection, refusal)
             return
         connection.hello = hello
-        connection.lines.limit = LINE_LIMIT
+        connection.authenticate()
         self._members[hello.rank] = connection
         self._on_event(Event("joined", hello.rank))
         if len(self._members) == self.num_processes:
@@ -424,11 +387,15 @@ class Coordinator:
 
     def _become_ready(self) -> None:
         """Start XLA's coordination service, and tell its port to all members."""
-        port = self._start_engine() if self._starts_engine else 0
+        try:
+            port = self._start_engine() if self._starts_engine else 0
+        except (OSError, RuntimeFailure) as error:
+            self._give_up(f"the coordinator cannot start XLA's coordination service: {error}")
+            return
         self._ready = True
         self._on_event(Event("ready", -1))
         for member in self._members.values():
-            self._send(member, Welcome(port))
+            self._connections.send(member, Welcome(port))
 
     def _start_engine(self) -> int:
         """Start XLA's coordination service, and return its port."""
@@ -439,41 +406,34 @@ class Coordinator:
             reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             reservation.bind((host, 0))
             port = reservation.getsockname()[1]
-            self._service = cluster_service(
-                join_address(host, port), self.num_processes, int(self._timeout), int(self.heartbeat_timeout)
-            )
+            self._service = cluster_service(join_address(host, port), self.num_processes, int(self.heartbeat_timeout))
         return int(port)
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
-        for connection in list(self._connections):
-            if connection.hello is None and not connection.closing and now - connection.opened > _HELLO_TIME:
-                self._drop(connection, f"no message within {_HELLO_TIME:.0f} s")
         if not self._ready:
             if self._deadline and now > self._deadline:
-                self._give_up()
+                missing = [rank for rank in range(self.num_processes) if rank not in self._members]
+                self._give_up(
+                    f"after {self._timeout:.0f} s, {len(missing)} of {self.num_processes} processes are missing: "
+                    f"process ids {', '.join(map(str, missing))}. Look whether they were started and can reach the "
+                    "coordinator."
+                )
             return
         for rank, member in list(self._members.items()):
             silence = now - member.last_seen
             if rank not in self._gone and silence > self.heartbeat_timeout:
                 self._fail(rank, f"no heartbeat for {silence:.0f} s: the process is stopped, or unreachable")
-                self._close(member)
+                self._connections.close(member)
         for number, question in list(self._questions.items()):
             if now > question.deadline:
                 del self._questions[number]
-                question.then("")
-                self._release_leaving()
+                self._answer(question, "")
 
-    def _give_up(self) -> None:
-        """End the rendezvous: a process did not come in time."""
-        missing = [rank for rank in range(self.num_processes) if rank not in self._members]
-        reason = (
-            f"after {self._timeout:.0f} s, {len(missing)} of {self.num_processes} processes are missing: process ids "
-            f"{', '.join(map(str, missing))}. Look whether they were started and can reach the coordinator."
-        )
+    def _give_up(self, reason: str) -> None:
+        """End the rendezvous."""
         for member in list(self._members.values()):
-            member.closing = True
-            self._send(member, Refused("RendezvousError", reason))
+            self._connections.refuse(member, Refused("RendezvousError", reason))
         self._deadline = 0.0
 
     def _fail(self, rank: int, reason: str, detail: str = "") -> None:
@@ -483,9 +443,8 @@ class Coordinator:
         member = self._members[rank]
         failure = self.failures[rank] = Failure(rank, member.step, reason, detail)
         self._on_event(Event("failed", rank, member.step, reason, detail))
-        for other in self._members.values():
-            if other in self._connections:
-                self._send(other, failure)
+        for other in self._members:
+            self._send_to(other, failure)
         self._release_leaving()
 
     def _release_leaving(self) -> None:
@@ -493,9 +452,9 @@ class Coordinator:
         if self._comparison.is_searching:
             return  # members that wait are asked for their launches, and told that these differ
         if self.failures or all(m.leaving or rank in self._gone for rank, m in self._members.items()):
-            for member in self._members.values():
-                if member.leaving and member in self._connections:
-                    self._send(member, Goodbye())
+            for rank, member in self._members.items():
+                if member.leaving:
+                    self._send_to(rank, Goodbye())
 
     def _check_early_exits(self) -> None:
         """Find members that reached the end of their program while another one launched more on the same processes."""
@@ -516,9 +475,8 @@ class Coordinator:
     def _send_to(self, rank: int, message: Message) -> None:
         """Send a message to a member that may be gone."""
         member = self._members.get(rank)
-        if member in self._connections:
-            assert member is not None
-            self._send(member, message)
+        if member is not None and member in self._connections:
+            self._connections.send(member, message)
 
     def _ask(self, rank: int, question: str, detail: str, then: Callable[[str], None]) -> None:
         """Ask a member a question. `then` gets the answer, or "" if it does not come in time."""
@@ -530,15 +488,22 @@ class Coordinator:
         question = self._questions.get(answer.number)
         if question is not None and question.rank == connection.rank:
             del self._questions[answer.number]
-            question.then(answer.text)
-            self._release_leaving()
+            self._answer(question, answer.text)
+
+    def _answer(self, question: _Question, text: str) -> None:
+        """Pass an answer on. A malformed one must not end the member that happened to cause the question."""
+        try:
+            question.then(text)
+        except Exception:
+            _log.exception("The coordinator cannot use an answer of process %d", question.rank)
+        self._release_leaving()
 
     def _inquire(self, asker: _Connection, suspicion: Suspicion) -> None:
-        """Search the process that a member waits for: one that does not answer, or has made fewer launches.
+        """Search the process that a member waits for: one that does not answer, or has made less progress.
 
         A member that lost a connection may know of a death before the coordinator does, which then waits a moment.
         """
-        ranks = _ranks(suspicion.processes)
+        ranks = split_ranks(suspicion.processes)
         failed = [self.failures[rank] for rank in ranks if rank in self.failures]
         others = [self._members[rank] for rank in ranks if rank in self._members and rank != asker.rank]
         stacks: dict[int, str] = {}
@@ -546,38 +511,45 @@ class Coordinator:
         def collect(rank: int, stack: str) -> None:
             stacks[rank] = stack
             if len(stacks) == len(others):
+                asker.inquiries -= 1
                 self._conclude(asker, suspicion, others, stacks)
+
+        def inquire_again(_: str) -> None:
+            asker.inquiries -= 1
+            self._inquire(asker, replace(suspicion, lost=False))
 
         if failed:
             self._send_to(asker.rank, failed[0])
-        elif suspicion.lost or not others:
-            later = replace(suspicion, lost=False)
-            self._ask(-1, "", "", lambda _: self._inquire(asker, later))
-        else:
-            for member in others:
-                self._ask(member.rank, "stack", "", partial(collect, member.rank))
+            return
+        if not others:
+            self._send_to(asker.rank, Failure(-1, None, f"process {asker.rank} {suspicion.reason}"))
+            return
+        if asker.inquiries == _MOST_INQUIRIES:
+            raise ProtocolError(f"more than {_MOST_INQUIRIES} inquiries at the same time")
+        asker.inquiries += 1
+        if suspicion.lost:
+            self._ask(-1, "", "", inquire_again)
+            return
+        for member in others:
+            self._ask(member.rank, "stack", "", partial(collect, member.rank))
 
     def _conclude(
         self, asker: _Connection, suspicion: Suspicion, others: list[_Connection], stacks: dict[int, str]
     ) -> None:
         """End an inquiry with a verdict."""
-        processes, own = suspicion.processes, asker.progress(suspicion.processes)
         failed = [self.failures[member.rank] for member in others if member.rank in self.failures]
         if failed:
             self._send_to(asker.rank, failed[0])
             return
         steps = ", ".join(f"process {rank}: {step}" for rank, step in self.steps().items())
-        slowest = min(others, key=lambda member: member.progress(processes))
-        silent = next((member for member in others if not stacks[member.rank]), None)
-        suspect = silent or (slowest if slowest.progress(processes) < own else None)
-        if silent is not None:
-            silence = time.monotonic() - silent.last_seen
+        silent = [member for member in others if not stacks[member.rank]]
+        suspect: _Connection | None
+        if silent:
+            suspect = min(silent, key=lambda member: member.last_seen)
+            silence = time.monotonic() - suspect.last_seen
             explanation = f"it does not answer, for {silence:.1f} s: the process is stopped, or unreachable"
-        elif suspect is not None:
-            count = suspect.progress(processes)[0]
-            explanation = f"it is alive, but has made {count} launches on the processes {processes}, not {own[0]}"
         else:
-            explanation = "all processes are alive, and have made the same launches"
+            suspect, explanation = _slowest(asker, suspicion, others)
         reason = f"process {asker.rank} {suspicion.reason}; {explanation}. Last steps: {steps}"
         if suspect is None:
             self._send_to(asker.rank, Failure(-1, None, reason))
@@ -585,8 +557,39 @@ class Coordinator:
             self._fail(suspect.rank, reason, stacks[suspect.rank])
 
 
-def _ranks(processes: str) -> list[int]:
-    return [int(rank) for rank in processes.split(",") if rank.isdecimal()]
+def _slowest(asker: _Connection, suspicion: Suspicion, others: list[_Connection]) -> tuple[_Connection | None, str]:
+    """Return the process that has made less progress than the one that waits for it, or None, and an explanation."""
+    match suspicion.awaited:
+        case "message":
+            return others[0], "it is alive, but has not sent its part"
+        case "end":
+            running = [member for member in others if not member.leaving]
+            if running:
+                return running[0], "it is alive, but has not reached the end of its program, or distributed.shutdown"
+            return None, "all processes are alive, and have reached the end of their programs"
+        case "arrival":
+            point = suspicion.point
+            slowest = min(others, key=lambda member: member.arrivals.get(point, 0))
+            if slowest.arrivals.get(point, 0) < asker.arrivals.get(point, 0):
+                return slowest, f"it is alive, but has not come so far in {point}"
+            return None, f"all processes are alive, and have come equally far in {point}"
+        case "launch":
+            processes, own = suspicion.processes, asker.progress(suspicion.processes)
+            slowest = min(others, key=lambda member: member.progress(processes))
+            count = slowest.progress(processes)[0]
+            if slowest.progress(processes) < own:
+                return slowest, f"it is alive, but has made {count} launches on the processes {processes}, not {own[0]}"
+            return None, "all processes are alive, and have made the same launches"
+
+
+def _sets_of(message: Message) -> Iterable[str]:
+    """Return the sets of processes that a message of a member names."""
+    match message:
+        case Progress() | Leave():
+            return message.launches
+        case Comparison() | CallbacksEnded() | Confirm():
+            return (message.processes,)
+    return ()
 
 
 def _difference(one: Hello, other: Hello) -> str:

@@ -70,6 +70,12 @@ class CoordinatorProcess:
         self._process.kill()
         self._process.wait()
 
+    def abandon(self) -> None:
+        """Close the pipes in a forked child, so that the end of its parent is the end of the coordinator's input."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            os.close(pipe.fileno())
+
     def wait(self, timeout: float) -> bool:
         """Wait for the end of the process. Return False if `timeout` seconds pass before."""
         with suppress(subprocess.TimeoutExpired):

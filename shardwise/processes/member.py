@@ -1,9 +1,11 @@
 """Member: the connection of this process to the coordinator.
 
 A thread sends a heartbeat with the progress of this process, receives the failures of others, and answers the
-coordinator's questions while the main thread computes or waits.
+coordinator's questions while the main thread computes or waits. If the connection ends, or the coordinator sends bytes
+that are no message, all waits end with an error.
 """
 
+import logging
 import os
 import select
 import socket
@@ -11,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import TracebackType
@@ -23,12 +26,13 @@ from shardwise.processes.protocol import (
     PROTOCOL_VERSION,
     TEXT_LIMIT,
     Answer,
+    Arrival,
+    Awaited,
     CallbackResult,
     CallbacksEnded,
     Comparison,
     Confirm,
     Confirmed,
-    Connected,
     Equal,
     Failed,
     Failure,
@@ -51,6 +55,10 @@ from shardwise.processes.protocol import (
 )
 
 _RETRY_INTERVAL = 0.1  # seconds between two attempts to connect
+_VERDICT_TIME = 10 * ANSWER_TIME  # seconds for the coordinator to find the process that failed
+_COORDINATOR = -1  # the rank under which the loss of the coordinator is noted
+
+_log = logging.getLogger("shardwise")
 _REFUSALS: dict[str, type[Exception]] = {"ValueError": ValueError, "RendezvousError": RendezvousError}
 
 
@@ -82,13 +90,13 @@ class Member:
         requirements: dict[str, str],
         timeout: float,
     ):
-        self._pid = os.getpid()
         self.rank = rank
         self.num_processes = num_processes
         self.address = join_address(host, port)
         self.step: int | None = None
         self.has_uncaught_exception = False  # it ends this process
-        self.failures: dict[int, Failure] = {}  # by rank, in the order of their arrival
+        # By rank, in the order of their arrival. Rank -1 is the coordinator: without it, no process of a set can go on.
+        self.failures: dict[int, Failure] = {}
         self.mismatches: dict[str, str] = {}  # why the launches on a set of processes differ
         self.launches: Callable[[], dict[str, list[int]]] = dict  # returns the launches for `Progress`
         self.answers: dict[str, Callable[[str], str]] = {"stack": main_stack}  # to the coordinator's questions
@@ -102,18 +110,23 @@ class Member:
         self._may_leave = False
         self._closed = False
         self._send_lock = threading.Lock()
-        self._lines = LineBuffer(LINE_LIMIT)
+        self._ask_lock = threading.Lock()
+        self._arrivals: Counter[str] = Counter()
+        hello = Hello(
+            token, PROTOCOL_VERSION, rank, num_processes, socket.gethostname(), os.getpid(), dict(requirements)
+        )
         deadline = time.monotonic() + timeout
-        self._socket = _connect(host, port, deadline, timeout)
-        try:
-            hello = Hello(
-                token, PROTOCOL_VERSION, rank, num_processes, socket.gethostname(), os.getpid(), dict(requirements)
-            )
-            self._send(hello)
-            self.engine_port = self._wait_for_welcome(deadline, timeout)
-        except BaseException:
-            self._socket.close()
-            raise
+        engine_port = None
+        while engine_port is None:
+            self._lines = LineBuffer(LINE_LIMIT)
+            self._socket = _connect(host, port, deadline, timeout)
+            try:
+                self._send(hello)
+                engine_port = self._wait_for_welcome(deadline, timeout)
+            except BaseException:
+                self._socket.close()
+                raise
+        self.engine_port = engine_port
         self._thread = threading.Thread(target=self._serve, name="shardwise member", daemon=True)
         self._thread.start()
 
@@ -127,44 +140,50 @@ class Member:
         """The address of this process on the network that it reaches the coordinator by."""
         return str(self._socket.getsockname()[0])
 
-    def _wait_for_welcome(self, deadline: float, timeout: float) -> int:
-        """Wait until all processes are present, and return the port of XLA's coordination service."""
-        # The coordinator has the same deadline, and knows who is missing.
-        self._socket.settimeout(max(0.1, deadline + 2 * HEARTBEAT_INTERVAL - time.monotonic()))
+    def _wait_for_welcome(self, deadline: float, timeout: float) -> int | None:
+        """Wait until all processes are present.
+
+        Returns:
+            The port of XLA's coordination service, or None if the coordinator is busy: it must be asked again.
+        """
         lines: list[bytes] = []
-        while not lines:
-            try:
-                data = self._socket.recv(1 << 16)
-            except TimeoutError:
-                raise RendezvousError(
-                    f"process {self.rank} reached the coordinator at {self.address}, but not all "
-                    f"{self.num_processes} processes came within {timeout:.0f} s"
-                ) from None
-            except OSError:
-                data = b""
-            if not data:
-                raise RendezvousError(
-                    f"the coordinator at {self.address} closed the connection: it has another token, process 0 ended, "
-                    "or another program listens on this port"
-                )
-            lines += self._lines.add(data)
         try:
-            message = decode(lines[0])
+            while not lines:
+                # The coordinator has the same deadline, and knows who is missing.
+                self._socket.settimeout(max(0.1, deadline + 2 * HEARTBEAT_INTERVAL - time.monotonic()))
+                data = self._socket.recv(1 << 16)
+                if not data:
+                    raise ConnectionError
+                lines = self._lines.add(data)
+            messages = [decode(line) for line in lines]
+        except TimeoutError:
+            raise RendezvousError(
+                f"process {self.rank} reached the coordinator at {self.address}, but not all {self.num_processes} "
+                f"processes came within {timeout:.0f} s"
+            ) from None
+        except OSError:
+            raise RendezvousError(
+                f"the coordinator at {self.address} closed the connection: it has another token, process 0 ended, or "
+                "another program listens on this port"
+            ) from None
         except ProtocolError:
             raise RendezvousError(f"another program than a coordinator listens on {self.address}") from None
+        message, *later = messages
         if isinstance(message, Refused):
+            if message.error == "busy" and time.monotonic() < deadline:
+                self._socket.close()
+                time.sleep(_RETRY_INTERVAL)
+                return None
             raise _REFUSALS.get(message.error, RendezvousError)(message.reason)
-        if not isinstance(message, Welcome):
-            raise RendezvousError(f"the coordinator at {self.address} sent {type(message).__name__}, not Welcome")
+        if not isinstance(message, Welcome) or not 0 <= message.engine_port < 1 << 16:
+            raise RendezvousError(f"the coordinator at {self.address} sent {message}, not Welcome")
         self._socket.settimeout(None)
-        for line in lines[1:]:
-            self._receive(decode(line))
+        for each in later:
+            self._receive(each)
         return message.engine_port
 
     def _send(self, message: Message) -> None:
         """Send a message. A coordinator that is gone is noticed by the receiving thread."""
-        if os.getpid() != self._pid:  # a forked child has the socket too, and must not speak for this process
-            return
         with self._send_lock, suppress(OSError):
             self._socket.sendall(encode(message))
 
@@ -184,16 +203,24 @@ class Member:
             if data is None:
                 continue
             if not data:
-                self._end()
+                self.lose_coordinator("the connection to the coordinator closed: its process ended, or is unreachable")
                 return
-            for line in self._lines.add(data):
-                self._receive(decode(line))
+            try:
+                for line in self._lines.add(data):
+                    self._receive(decode(line))
+            except ProtocolError as error:
+                self.lose_coordinator(f"the coordinator at {self.address} does not follow the protocol: {error}")
+                return
 
-    def _end(self) -> None:
-        """Note that the connection is closed: nobody is left to say which process failed."""
+    def lose_coordinator(self, reason: str) -> None:
+        """Note that the coordinator is lost: nobody is left to say which process failed. Later calls do nothing."""
         with self._changed:
+            if self._closed:
+                return
             self._closed = self._may_leave = True
-            self._verdict = self._verdict or Failure(-1, None, "the coordinator ended")
+            lost = Failure(_COORDINATOR, None, reason)
+            self.failures[_COORDINATOR] = lost
+            self._verdict = self._verdict or lost
             self._changed.notify_all()
         self.on_failure()
 
@@ -224,16 +251,25 @@ class Member:
                     self._callbacks[message.processes] = message
                     self._changed.notify_all()
             case Request():
-                answer = self.answers.get(message.question)
-                self._send(Answer(message.number, answer(message.detail)[:TEXT_LIMIT] if answer else ""))
+                self._send(Answer(message.number, self._answer(message)))
             case Goodbye():
                 with self._changed:
                     self._may_leave = True
                     self._changed.notify_all()
 
-    def report_connected(self) -> None:
-        """Tell the coordinator that this process is connected to XLA's coordination service."""
-        self._send(Connected())
+    def _answer(self, request: Request) -> str:
+        """Return the answer to a question of the coordinator, or "" if there is none."""
+        try:
+            answer = self.answers.get(request.question)
+            return answer(request.detail) if answer is not None else ""
+        except Exception:  # this thread must stay: it sends the heartbeats
+            _log.exception("The question %r of the coordinator has no answer", request.question)
+            return ""
+
+    def report_arrival(self, point: str) -> None:
+        """Tell the coordinator that this process waits for others at a point of the program, such as a function."""
+        self._arrivals[point] += 1
+        self._send(Arrival(point, self._arrivals[point]))
 
     def send_progress(self, at_step: bool = False) -> None:
         """Send the last step and the launches."""
@@ -295,7 +331,7 @@ class Member:
         """
         reason = "" if error is None else f"a callback raised {_last_line(error)}"
         text = "" if error is None else "".join(traceback.format_exception(error))
-        self._send(CallbacksEnded(processes, launch, self.step, reason[:TEXT_LIMIT], text[-TEXT_LIMIT:]))
+        self._send(CallbacksEnded(processes, launch, self.step, reason, text[-TEXT_LIMIT:]))
 
         def has_ended() -> bool:
             result = self._callbacks.get(processes)
@@ -319,11 +355,27 @@ class Member:
         with self._changed:
             return self._changed.wait_for(is_over, timeout)
 
+    def wait_for(self, is_complete: Callable[[], bool], ranks: Collection[int], timeout: float) -> bool:
+        """Wait for an event that `notify` announces. Return False on the failure of a process, or at the timeout."""
+
+        def is_over() -> bool:
+            return is_complete() or not self.failures.keys().isdisjoint({*ranks, _COORDINATOR})
+
+        with self._changed:
+            self._changed.wait_for(is_over, timeout)
+        return is_complete()
+
+    def notify(self) -> None:
+        """Let `wait_for` look again."""
+        with self._changed:
+            self._changed.notify_all()
+
     def error(self, processes: str, ranks: Collection[int]) -> PeerFailure | ProgramMismatch | None:
         """Return the error that launches on a set of processes raise, or None."""
         if processes in self.mismatches:
             return ProgramMismatch(self.mismatches[processes])
-        failure = next((failure for rank, failure in self.failures.items() if rank in ranks), None)
+        failures = self.failures.items()
+        failure = next((failure for rank, failure in failures if rank in ranks or rank == _COORDINATOR), None)
         return None if failure is None else _as_error(failure)
 
     def report_exception(self, error: BaseException) -> None:
@@ -331,24 +383,29 @@ class Member:
         self.has_uncaught_exception = True
         text = "".join(traceback.format_exception(error))
         reason = f"it raised {_last_line(error)}"
-        self._send(Failed(reason[:TEXT_LIMIT], text[-TEXT_LIMIT:]))
+        self._send(Failed(reason, text[-TEXT_LIMIT:]))
 
-    def ask_for_failure(self, processes: str, reason: str, lost: bool = False) -> PeerFailure:
+    def ask_for_failure(
+        self, processes: str, reason: str, lost: bool = False, awaited: Awaited = "launch", point: str = ""
+    ) -> PeerFailure:
         """Ask the coordinator which process of a set failed. Wait a moment for its verdict.
 
         Args:
             processes: the numbers of the processes, separated by commas.
             reason: what this process saw, for the others: "waited 60 s in `f`".
             lost: whether a connection to another process broke, so that one has probably died.
+            awaited: the progress of the others that this process waits for.
+            point: the point of the program where they are to arrive.
         """
-        with self._changed:
-            self._verdict = None
-        self.send_progress()
-        self._send(Suspicion(processes, reason, lost))
-        with self._changed:
-            self._changed.wait_for(lambda: self._verdict is not None or self._closed, 3 * ANSWER_TIME)
-            unknown = Failure(-1, None, f"this process {reason}, and the coordinator does not answer")
-            return _as_error(self._verdict or unknown)
+        with self._ask_lock:  # one verdict at a time
+            with self._changed:
+                self._verdict = self.failures.get(_COORDINATOR)
+            self.send_progress()
+            self._send(Suspicion(processes, reason, lost, awaited, point))
+            with self._changed:
+                self._changed.wait_for(lambda: self._verdict is not None or self._closed, _VERDICT_TIME)
+                unknown = Failure(-1, None, f"this process {reason}, and the coordinator does not answer")
+                return _as_error(self._verdict or unknown)
 
     def leave(self, timeout: float) -> bool:
         """Wait until all processes want to leave, or one has failed. Return False if `timeout` seconds pass before.
@@ -374,6 +431,13 @@ class Member:
             self._socket.shutdown(socket.SHUT_RDWR)
         if self._thread is not threading.current_thread():
             self._thread.join()
+        self._socket.close()
+
+    def abandon(self) -> None:
+        """Close the descriptor of a forked child. The connection stays that of the parent."""
+        # Other threads of the parent may have held the locks during the fork.
+        self._send_lock, self._ask_lock, self._changed = threading.Lock(), threading.Lock(), threading.Condition()
+        self._closed = True
         self._socket.close()
 
 

@@ -1,20 +1,35 @@
 """Protocol of the control channel: one JSON object per line over TCP, between members and their coordinator.
 
-A message is a dataclass below. Its line holds the class name under `type` and its fields. Lines are limited in length,
-and a line that is not a valid message raises `ProtocolError`: nothing that arrives on the port is evaluated or
-unpickled. The first line of a member is `Hello`, with the token.
+A message is a dataclass below. Its line holds the class name under `type` and its fields. Lines, texts and integers are
+limited in length, and a line that is not a valid message raises `ProtocolError`: nothing that arrives on the port is
+evaluated or unpickled. The first line of a member is `Hello`, with the token.
 """
 
 import hmac
 import json
+import re
 import socket
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, final, get_origin, get_type_hints
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal, Never, final, get_args, get_origin, get_type_hints
 
 PROTOCOL_VERSION = 3
 HELLO_LIMIT = 1 << 16  # bytes of the first line, before the token is known to be right
 LINE_LIMIT = 1 << 26  # bytes of later lines, which may hold the text of a program
-TEXT_LIMIT = 1 << 24  # characters of a text in a message
+# Characters of a text in a message. JSON escapes a character with up to 12 bytes: two texts fit in a line.
+TEXT_LIMIT = 1 << 21
+NAME_LIMIT = 1 << 12  # characters of the name of a program, a host or a question
+_PROCESSES_LIMIT = 1 << 16  # characters of a set of processes
+_PROCESSES_FORMAT = re.compile(r"(?:0|[1-9][0-9]{0,6})(?:,[1-9][0-9]{0,6})*")
+
+Name = Annotated[str, NAME_LIMIT]
+ProcessNumbers = Annotated[str, "ranks"]  # a set of processes: ascending ranks, separated by commas
+Launches = dict[ProcessNumbers, list[int]]  # the launches on each set of processes, as in `Progress`
+# The progress of others that a process waits for: their next launch, their arrival at a point of the program, the end
+# of their program, or a message that only they can send.
+Awaited = Literal["launch", "arrival", "end", "message"]
 
 
 class ProtocolError(ValueError):
@@ -22,7 +37,7 @@ class ProtocolError(ValueError):
 
 
 class Message:
-    """Base class of messages."""
+    """Base class of messages, which are dataclasses."""
 
     types: ClassVar[dict[str, "type[Message]"]] = {}
 
@@ -42,15 +57,18 @@ class Hello(Message):
     protocol: int
     rank: int
     num_processes: int
-    host: str
+    host: Name
     pid: int
     requirements: dict[str, str]
 
 
 @final
 @dataclass(frozen=True)
-class Connected(Message):
-    """The member has connected to XLA's coordination service."""
+class Arrival(Message):
+    """The member waits for the others at a point of its program. `number` counts its arrivals there."""
+
+    point: Name
+    number: int
 
 
 @final
@@ -63,7 +81,7 @@ class Progress(Message):
     """
 
     step: int | None
-    launches: dict[str, list[int]] = field(default_factory=dict)
+    launches: Launches = field(default_factory=dict)
     at_step: bool = False
 
 
@@ -81,7 +99,7 @@ class Failed(Message):
 class Leave(Message):
     """The member has reached the end of its program."""
 
-    launches: dict[str, list[int]] = field(default_factory=dict)
+    launches: Launches = field(default_factory=dict)
 
 
 @final
@@ -93,12 +111,12 @@ class Comparison(Message):
     their hash.
     """
 
-    processes: str
+    processes: ProcessNumbers
     number: int
     launch: int
     rolling_hash: int
     fingerprint: int
-    name: str
+    name: Name
 
 
 @final
@@ -109,7 +127,7 @@ class Confirm(Message):
     `number` counts these messages, `launch` the launches on the set, and `rolling_hash` is their hash.
     """
 
-    processes: str
+    processes: ProcessNumbers
     number: int
     launch: int
     rolling_hash: int
@@ -123,7 +141,7 @@ class CallbacksEnded(Message):
     `reason` and `traceback` describe the exception of a callback; both are empty if there was none.
     """
 
-    processes: str
+    processes: ProcessNumbers
     launch: int
     step: int | None
     reason: str
@@ -144,9 +162,11 @@ class Answer(Message):
 class Suspicion(Message):
     """The member waited too long for the processes of a set, or lost one (`lost`): it asks which one failed."""
 
-    processes: str
+    processes: ProcessNumbers
     reason: str
     lost: bool
+    awaited: Awaited
+    point: Name = ""  # where the others are to arrive
 
 
 # From the coordinator to a member.
@@ -155,9 +175,9 @@ class Suspicion(Message):
 @final
 @dataclass(frozen=True)
 class Refused(Message):
-    """The member may not join. `error` names the exception to raise: ValueError or RendezvousError."""
+    """The member may not join. `error` names the exception to raise; a member that is refused as "busy" tries again."""
 
-    error: str
+    error: Literal["ValueError", "RendezvousError", "busy"]
     reason: str
 
 
@@ -175,7 +195,7 @@ class Request(Message):
     """A question to the member, such as `stack` for the Python stack of its main thread."""
 
     number: int
-    question: str
+    question: Name
     detail: str = ""
 
 
@@ -195,7 +215,7 @@ class Failure(Message):
 class Equal(Message):
     """All processes of a set launch the same program in comparison `number`."""
 
-    processes: str
+    processes: ProcessNumbers
     number: int
 
 
@@ -204,7 +224,7 @@ class Equal(Message):
 class Confirmed(Message):
     """No process of a set has launched anything else than the member that sent `Confirm` with this number."""
 
-    processes: str
+    processes: ProcessNumbers
     number: int
 
 
@@ -213,7 +233,7 @@ class Confirmed(Message):
 class CallbackResult(Message):
     """The callbacks of a launch have ended in all processes. `rank` is that of one that failed, or -1."""
 
-    processes: str
+    processes: ProcessNumbers
     launch: int
     rank: int
     step: int | None
@@ -226,7 +246,7 @@ class CallbackResult(Message):
 class Mismatch(Message):
     """The processes of a set launch different programs."""
 
-    processes: str
+    processes: ProcessNumbers
     reason: str
 
 
@@ -237,18 +257,31 @@ class Goodbye(Message):
 
 
 def encode(message: Message) -> bytes:
-    """Return the line of a message."""
-    return json.dumps({"type": type(message).__name__, **asdict(message)}).encode() + b"\n"  # type: ignore[call-overload]
+    """Return the line of a message. Texts that are too long are cut."""
+    content = asdict(message)  # type: ignore[call-overload]
+    for name, limit in _text_limits(type(message).__name__).items():
+        content[name] = content[name][:limit]
+    return json.dumps({"type": type(message).__name__, **content}).encode() + b"\n"
+
+
+@cache
+def _text_limits(name: str) -> dict[str, int]:
+    """Return the limits of the texts of a message type, by field."""
+    types = get_type_hints(Message.types[name], include_extras=True)
+    limits = ((name, TEXT_LIMIT if each is str else NAME_LIMIT if each == Name else 0) for name, each in types.items())
+    return {name: limit for name, limit in limits if limit}
 
 
 def decode(line: bytes) -> Message:
     """Return the message of a line.
 
+    Lone surrogates, which JSON can express and UTF-8 cannot, become escape sequences: every text can be printed.
+
     Raises:
         ProtocolError: if the line is not a message.
     """
     try:
-        content = json.loads(line)
+        content = json.loads(line.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise ProtocolError(f"not a JSON object: {_excerpt(line)}") from None
     if not isinstance(content, dict):
@@ -257,26 +290,73 @@ def decode(line: bytes) -> Message:
     message_type = Message.types.get(name) if isinstance(name, str) else None
     if message_type is None:
         raise ProtocolError(f"no message type: {_excerpt(line)}")
-    types = get_type_hints(message_type)
-    names = {each.name for each in fields(message_type)}  # type: ignore[arg-type]
-    if set(content) != names or not all(_has_type(value, types[key]) for key, value in content.items()):
+    checks = _field_checks(message_type.__name__)
+    if content.keys() != checks.keys() or not all(checks[key](value) for key, value in content.items()):
         raise ProtocolError(f"wrong fields of {name}: {_excerpt(line)}")
-    return message_type(**content)
+    return message_type(**{key: _encodable(value) for key, value in content.items()})
 
 
-def _has_type(value: Any, annotation: Any) -> bool:
+def _refuse_constant(name: str) -> Never:
+    raise ValueError(f"{name} is not JSON")
+
+
+@cache
+def _field_checks(name: str) -> dict[str, Callable[[Any], bool]]:
+    """Return a function for each field of a message type that checks a value."""
+    types = get_type_hints(Message.types[name], include_extras=True)
+    return {each.name: _check_of(types[each.name]) for each in fields(Message.types[name])}  # type: ignore[arg-type]
+
+
+def _check_of(annotation: Any) -> Callable[[Any], bool]:
     if annotation is int:
-        return type(value) is int  # bool is a subclass
+        return _is_integer
     if annotation == int | None:
-        return value is None or type(value) is int
+        return lambda value: value is None or _is_integer(value)
+    if annotation is str:
+        return lambda value: isinstance(value, str) and len(value) <= TEXT_LIMIT
+    if annotation == Name:
+        return lambda value: isinstance(value, str) and len(value) <= NAME_LIMIT
+    if annotation == ProcessNumbers:
+        return _is_process_set
+    if get_origin(annotation) is Literal:
+        return lambda value: isinstance(value, str) and value in get_args(annotation)
     if annotation == dict[str, str]:
-        return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-    if get_origin(annotation) is dict:  # the launches on each set of processes
-        return isinstance(value, dict) and all(
-            isinstance(numbers, list) and len(numbers) == 3 and all(type(number) is int for number in numbers)
-            for numbers in value.values()
-        )
-    return isinstance(value, annotation)
+        return lambda value: isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+    if annotation == Launches:
+        return lambda value: isinstance(value, dict) and all(map(_is_launch_count, value.items()))
+    assert annotation is bool, annotation
+    return lambda value: isinstance(value, bool)
+
+
+def _is_integer(value: Any) -> bool:
+    return type(value) is int and abs(value) < 1 << 64  # bool is a subclass
+
+
+def _is_launch_count(item: tuple[str, Any]) -> bool:
+    processes, numbers = item
+    is_triple = isinstance(numbers, list) and len(numbers) == 3
+    return is_triple and all(map(_is_integer, numbers)) and _is_process_set(processes)
+
+
+def _is_process_set(value: Any) -> bool:
+    if not isinstance(value, str) or len(value) > _PROCESSES_LIMIT or not _PROCESSES_FORMAT.fullmatch(value):
+        return False
+    ranks = split_ranks(value)
+    return all(rank < following for rank, following in pairwise(ranks))
+
+
+def split_ranks(processes: ProcessNumbers) -> list[int]:
+    """Return the ranks of a set of processes."""
+    return [int(rank) for rank in processes.split(",")]
+
+
+def _encodable(value: Any) -> Any:
+    """Replace the lone surrogates of a text, or of the texts of a dict."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return value
 
 
 def _excerpt(line: bytes) -> str:
@@ -285,7 +365,7 @@ def _excerpt(line: bytes) -> str:
 
 def tokens_match(token: str, expected: str) -> bool:
     """Compare tokens in constant time."""
-    return hmac.compare_digest(token.encode(), expected.encode())
+    return hmac.compare_digest(token.encode(errors="backslashreplace"), expected.encode(errors="backslashreplace"))
 
 
 @final

@@ -609,7 +609,8 @@ def _explain(error: RuntimeFailure, *arrays: ArrayImpl) -> None:
     largest = max(arrays, key=_shard_bytes)
     program = f"the program that computes this {largest.type}"
     check_memory(error, program, lambda: array_needs(_shard_bytes(largest), largest.sharding.num_devices))
-    process_sets.explain(error, program)
+    sets = [processes for array in arrays if (processes := array.processes()) is not None]
+    process_sets.explain(error, program, sets)
 
 
 def _shard_bytes(array: ArrayImpl) -> int:

@@ -1,7 +1,9 @@
 """Cluster: the processes of one program, whose clients have the devices of all of them.
 
 `join` meets the other processes at the coordinator first, which raises exceptions if they do not fit together; then
-XLA's clients connect, between CPUs with Gloo and between GPUs with NCCL.
+XLA's clients connect, between CPUs with Gloo and between GPUs with NCCL. XLA aborts a process that waits for a lost one
+too long, or that loses its coordination service. So its timeouts never pass, every call that waits for other processes
+is supervised, and the service is reached through a relay.
 """
 
 import atexit
@@ -10,10 +12,13 @@ import math
 import os
 import platform
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, final
+from functools import partial
+from typing import Any, TypeVar, final
 
 from shardwise._jaxlib import (
     RuntimeFailure,
@@ -28,7 +33,9 @@ from shardwise.errors import PeerFailure, ProgramMismatch
 from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.member import Member, report_uncaught_exceptions
 from shardwise.processes.number_checks import MAX_PROCESSES, check_integer
-from shardwise.processes.protocol import join_address, resolve, split_address
+from shardwise.processes.protocol import resolve, split_address
+from shardwise.processes.relay import Relay
+from shardwise.processes.supervised_call import call_supervised, drain_calls
 from shardwise.runtime.client import clients
 from shardwise.runtime.process_sets import process_sets
 from shardwise.version import __version__
@@ -37,9 +44,12 @@ _COLLECTIVE_TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"
 # XLA's flags that processes may have different values of: they change neither programs nor results.
 _LOCAL_FLAGS = ("--xla_dump", "--xla_force_host_platform_device_count", _COLLECTIVE_TIMEOUT_FLAG)
 _END_TIME = 1.0  # seconds for XLA's runs to end after a failure
+_INITIALIZE = "distributed.initialize"
 _COORDINATOR_END_TIME = 5.0  # seconds for the coordinator's process to end after the last member
 
 _log = logging.getLogger("shardwise")
+
+T = TypeVar("T")
 
 
 @final
@@ -66,11 +76,24 @@ class _Cluster:
 
     def __init__(self) -> None:
         self.member: Member | None = None
-        self.store: Any = None
         self.timeouts = Timeouts()
         self.joined_at_first_use = False
+        self._store: Any = None
+        self._relay: Relay | None = None
         self._coordinator: CoordinatorProcess | None = None
-        self._pid = 0  # the process that has joined; not a child that it forks
+        self._service_lock = threading.Lock()
+        self._inherited: list[object] = []  # XLA's clients in a forked child, which has not the threads to end them
+
+    @property
+    def store(self) -> Any:
+        """The client of XLA's coordination service; None without a cluster.
+
+        Raises:
+            PeerFailure: if the coordinator is lost: calls of the store would wait for it.
+        """
+        if self.member is not None and (error := self.member.error("", ())) is not None:
+            raise error
+        return self._store
 
     def join(
         self,
@@ -86,6 +109,8 @@ class _Cluster:
         partition_index: int | None = None,
     ) -> None:
         """Meet the other processes, and create the clients. Every process calls this once, before it uses a device.
+
+        If a process fails before all clients are created, all others raise PeerFailure.
 
         Args:
             address: the `host:port` of the coordinator.
@@ -126,24 +151,83 @@ class _Cluster:
             self._stop_coordinator()
             raise
         self.member = member
-        self._pid = os.getpid()
         process_sets.connect(member, timeouts.peer)
+        try:
+            self._connect(member, host, local_device_ids, partition_index)
+        except BaseException as error:
+            member.report_exception(error)
+            self._abandon()
+            raise
         report_uncaught_exceptions(member)
         atexit.register(self._leave_at_exit)
-        _bypass_proxies(host)
-        engine = join_address(host, member.engine_port)
-        self.store = cluster_store(engine, rank, int(timeouts.initialization), int(timeouts.heartbeat))
-        member.report_connected()
-        self._create_clients(rank, processes, local_device_ids, partition_index)
+        os.register_at_fork(after_in_child=self._forget_in_child)
+
+    def _connect(
+        self, member: Member, host: str, local_device_ids: Sequence[int] | None, partition_index: int | None
+    ) -> None:
+        """Connect to XLA's coordination service, and create the clients. Both wait for all processes."""
+        ranks = range(member.num_processes)
+        self._relay = Relay(host, member.engine_port, partial(self._lose_service, member))
+        store = cluster_store(self._relay.address, member.rank, int(self.timeouts.heartbeat))
+        self.wait_for_processes(store.connect, ranks, _INITIALIZE)
+        self._store = store
+        self._create_clients(member, local_device_ids, partition_index)
+        member.report_arrival(_INITIALIZE)
+
+    def wait_for_processes(
+        self, call: Callable[[], T], ranks: Collection[int], point: str, survives_failures: bool = False
+    ) -> T:
+        """Make a call that waits in C++ for other processes.
+
+        Args:
+            call: makes the call, in another thread.
+            ranks: the processes that it waits for.
+            point: the function that makes it, for errors. All processes call it equally often.
+            survives_failures: whether it also ends if one of the processes fails.
+
+        Raises:
+            PeerFailure: if one of the processes fails, or does not come within the peer timeout.
+        """
+        assert self.member is not None
+        return call_supervised(
+            call,
+            self.member,
+            ranks,
+            self.timeouts.peer,
+            point=point,
+            survives_failures=survives_failures,
+            failure_time=self.timeouts.heartbeat + self.timeouts.peer,
+        )
+
+    def _lose_service(self, member: Member) -> None:
+        """Note that the coordinator is lost, and disconnect XLA's client before its heartbeat aborts this process."""
+        member.lose_coordinator("the connection to XLA's coordination service closed: the coordinator ended")
+        with suppress(RuntimeFailure):
+            self._disconnect_service()
+
+    def _disconnect_service(self) -> None:
+        """Disconnect from XLA's coordination service, once. Another thread that does the same waits for the end."""
+        with self._service_lock:
+            store, relay, self._store, self._relay = self._store, self._relay, None, None
+            try:
+                if store is not None:
+                    store.shutdown()
+            finally:
+                if relay is not None:
+                    relay.close()  # ends the calls that still wait for the service
 
     def _create_clients(
-        self, rank: int, processes: int, local_device_ids: Sequence[int] | None, partition_index: int | None
+        self, member: Member, local_device_ids: Sequence[int] | None, partition_index: int | None
     ) -> None:
         """Create the client of the CPUs, and that of the GPUs if there are any. All processes create the same."""
-        assert self.member is not None
+        rank, processes, host = member.rank, member.num_processes, member.local_host
+
+        def create(make_client: Callable[..., Any], *arguments: Any) -> Any:
+            make = partial(make_client, *arguments)
+            return self.wait_for_processes(make, range(processes), _INITIALIZE)
+
         platforms = [name.strip() for name in config.platforms.split(",") if name.strip()]
-        host = self.member.local_host
-        clients.set("cpu", cluster_cpu_client(self.store, rank, processes, config.num_cpu_devices, host))
+        clients.set("cpu", create(cluster_cpu_client, self._store, rank, processes, config.num_cpu_devices, host))
         if (platforms and platforms[0] == "cpu") or cuda_library() is None:
             return
         options: dict[str, Any] = {"node_id": rank, "num_nodes": processes}
@@ -152,12 +236,12 @@ class _Cluster:
         if partition_index is not None:
             options["partition_index"] = partition_index
         try:
-            clients.set("gpu", cuda_client(options, self.store))
+            clients.set("gpu", create(cuda_client, options, self._store))
         except RuntimeFailure as error:
-            if platforms:
+            if platforms or isinstance(error, PeerFailure):
                 raise
             warnings.warn(
-                f"The CUDA plugin is installed, but no GPU is available; programs run on the CPU. {error}", stacklevel=5
+                f"The CUDA plugin is installed, but no GPU is available; programs run on the CPU. {error}", stacklevel=6
             )
 
     def leave(self) -> None:
@@ -165,19 +249,19 @@ class _Cluster:
         member = self.member
         if member is None:
             raise RuntimeError("distributed.shutdown needs distributed.initialize first")
+        timeout = self.timeouts.shutdown
+        error: PeerFailure | None = None
         try:
-            everyone_left = member.leave(self.timeouts.shutdown)
+            if not member.leave(timeout):
+                ranks, reason = ",".join(map(str, range(member.num_processes))), f"waited {timeout:.0f} s for the end"
+                error = member.ask_for_failure(ranks, f"{reason} of the program", awaited="end")
         finally:
             self._disconnect()
-        if not everyone_left:
-            raise PeerFailure(
-                -1, None, f"not all processes reached distributed.shutdown within {self.timeouts.shutdown:.0f} s"
-            )
+        if error is not None:
+            raise error
 
     def _leave_at_exit(self) -> None:
         """Leave at the end of a program that did not call `shutdown`."""
-        if os.getpid() != self._pid:
-            return
         member = self.member
         is_mismatch = False
         if member is not None:
@@ -186,6 +270,7 @@ class _Cluster:
             except (PeerFailure, RuntimeFailure) as error:
                 _log.warning("%s", error)
                 is_mismatch = isinstance(error, ProgramMismatch)
+        drain_calls(_END_TIME)
         # XLA's runs end at its timeout if a process is lost: a run, and another one that waits for it.
         ends_by_exception = member is not None and member.has_uncaught_exception
         has_ended = process_sets.drain(_END_TIME if ends_by_exception else 2 * self.timeouts.peer + _END_TIME)
@@ -197,16 +282,37 @@ class _Cluster:
 
     def _disconnect(self) -> None:
         """Disconnect from XLA's service first: XLA aborts a process that loses it."""
-        member, store = self.member, self.store
-        self.member = self.store = process_sets.member = None
-        if store is not None:
-            store.shutdown()
+        member, self.member, process_sets.member = self.member, None, None
+        is_lost = member is not None and member.error("", ()) is not None
+        with suppress(RuntimeFailure) if is_lost else nullcontext():
+            self._disconnect_service()
         if member is not None:
             member.close()
         if self._coordinator is not None:
             if member is not None and not member.failures:  # otherwise others may still run, and it stays for them
                 self._coordinator.wait(_COORDINATOR_END_TIME)
             self._coordinator = None
+
+    def _abandon(self) -> None:
+        """Forget a cluster that was not completed. Threads may wait in XLA for ever, so its client stays connected."""
+        member, self.member, process_sets.member = self.member, None, None
+        self._inherited += [self._store, self._relay]
+        self._store = self._relay = self._coordinator = None
+        if member is not None:
+            member.close()
+
+    def _forget_in_child(self) -> None:
+        """Leave the cluster to the parent, in a forked child: the child must not speak for it, nor hold its sockets."""
+        member, relay, coordinator = self.member, self._relay, self._coordinator
+        self._inherited += [self._store, relay, coordinator]
+        self.member = self._store = self._relay = self._coordinator = None
+        process_sets.disconnect()
+        if member is not None:
+            member.abandon()
+        if relay is not None:
+            relay.abandon()
+        if coordinator is not None:
+            coordinator.abandon()
 
     def _stop_coordinator(self) -> None:
         if self._coordinator is not None:
@@ -236,13 +342,6 @@ def _requirements() -> dict[str, str]:
         "the setting platforms": config.platforms,
         "the setting enable_x64": str(config.enable_x64),
     }
-
-
-def _bypass_proxies(host: str) -> None:
-    """Let gRPC, which XLA's service uses, connect to the coordinator's host directly if proxy variables are set."""
-    name = "no_grpc_proxy"  # gRPC reads it before `no_proxy`
-    hosts = os.environ.get(name) or os.environ.get("no_proxy") or ""
-    os.environ[name] = ",".join(filter(None, (hosts, host)))
 
 
 cluster = _Cluster()

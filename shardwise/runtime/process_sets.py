@@ -41,6 +41,10 @@ class _ProcessSets:
         member.on_failure = self._waiters.wake_all
         member.answers.update(program=self._program, launch=self._launch, history=self._history, hash=self._hash)
 
+    def disconnect(self) -> None:
+        """Forget all sets, as in a forked child: the threads that wait for XLA are not there."""
+        self.member, self._sets, self._waiters, self._collective_runs = None, {}, None, None
+
     def may_wait(self) -> bool:
         """Return whether a run of this process may wait for another process."""
         return self._collective_runs is not None and not self._collective_runs.have_ended()
@@ -60,10 +64,18 @@ class _ProcessSets:
             )
         return self._sets[ranks]
 
-    def explain(self, error: RuntimeFailure, where: str) -> None:
-        """Raise `PeerFailure` if an error comes from the failure of another process; otherwise return."""
+    def explain(self, error: RuntimeFailure, where: str, sets: "Sequence[process_set.ProcessSet]" = ()) -> None:
+        """Raise `PeerFailure` if an error comes from the failure of another process; otherwise return.
+
+        Args:
+            error: the error of XLA.
+            where: what failed, for errors.
+            sets: the sets that the failed program may have run on; by default, all. The failures of other sets are
+                not its cause: after a failure, programs go on without the process that failed.
+        """
         if self.member is not None and self._sets and not isinstance(error, (PeerFailure, ProgramMismatch)):
-            max(self._sets.values(), key=lambda processes: len(processes.ranks)).explain(error, where)
+            candidates = sets or self._sets.values()
+            max(candidates, key=lambda processes: len(processes.ranks)).explain(error, where)
 
     def _progress(self) -> dict[str, list[int]]:
         sets = list(self._sets.values())

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from shardwise.errors import RendezvousError
-from shardwise.processes import coordinator as coordinator_module
+from shardwise.processes import connections
 from shardwise.processes.coordinator import Coordinator, listen
 from shardwise.processes.member import Member
 from shardwise.processes.protocol import split_address
@@ -128,7 +128,7 @@ def test_a_wrong_token_is_dropped_and_logged(caplog):
 
 
 def test_a_silent_stranger_is_dropped(monkeypatch):
-    monkeypatch.setattr(coordinator_module, "_HELLO_TIME", 0.2)
+    monkeypatch.setattr(connections, "_HELLO_TIME", 0.2)
     with coordinator(1) as server, socket.create_connection(split_address(server.address)) as stranger:
         stranger.settimeout(30)
         assert stranger.recv(100) == b""
