@@ -85,7 +85,7 @@ class Sample:
         specs = [spec_of(type) for type in self.types]
         try:
             op = self.case.op
-            return result_specs(rule, op.linear_in(*self.case.types), op.is_contraction, specs, self.mesh.shape)
+            return result_specs(rule, op.linear_in(*self.types), op.is_contraction, specs, self.mesh.shape)
         except Refused as refused:
             return str(refused)
 

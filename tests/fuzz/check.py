@@ -28,6 +28,7 @@ from shardwise.compiler.lower.lower import lower
 from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.control.custom_derivatives import Custom
 from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.shape.constants import ArrayConstant
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.simulate import simulate, split_into_shards
 from shardwise.compiler.partition.spmd import partition
@@ -41,6 +42,7 @@ from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.spec import pin_of, spec_of
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.inline import inline
+from shardwise.compiler.transforms.lift_constants import lift_constants
 from shardwise.compiler.transforms.lower_keys import lower_keys
 from shardwise.execute.executor import as_array
 from shardwise.runtime.array import ArrayImpl, array_signature
@@ -144,8 +146,7 @@ class Case:
             pin = pin_of(partition_spec(spec), x.type.shape, abstract(self.mesh))
             return Constrain(pin.layout.dims, abstract(self.mesh), tuple(sorted(pin.open_dims)))(x)
 
-        program, captured = build(self.function(constrain), self.in_types, "fuzzed")
-        return verify(program), captured
+        return lifted(*build(self.function(constrain), self.in_types, "fuzzed"))
 
     @cached_property
     def in_specs(self) -> tuple[Spec, ...]:
@@ -181,6 +182,14 @@ class Case:
             return tuple(not is_float(type.dtype) for type in self.traced[0].out_types)
         tangents = (False,) * len(self.float_outputs) if self.kind == "jvp" else ()
         return self.recipe.exact + tangents
+
+
+def lifted(program: Program, captured: list[Any]) -> tuple[Program, list[Any]]:
+    """Return a program whose array constants are inputs, as in a request, and all arrays that it closes over."""
+    if not any(isinstance(equation.op, ArrayConstant) for equation in program.walk()):
+        return verify(program), captured
+    program, arrays = lift_constants(inline(program))
+    return verify(program), [*captured, *arrays]
 
 
 def random_case(seed: int) -> Case:

@@ -18,7 +18,6 @@ import shardwise
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import run_stages
@@ -33,7 +32,7 @@ from shardwise.sharding import NamedSharding
 from tests.compiler.ops.cases import Case as OpCase
 from tests.explicit.samples import Sample, check_sample, random_sample, sampled_cases
 from tests.fuzz.campaign import campaign_parser, run_campaign
-from tests.fuzz.check import Case, Judge, Mismatch, random_case
+from tests.fuzz.check import Case, Judge, Mismatch, lifted, random_case
 from tests.fuzz.control import Typing, apply_step
 from tests.fuzz.layouts import Spec
 from tests.fuzz.recipe import Constrain, Step
@@ -117,8 +116,7 @@ class ExplicitCase:
 
     def trace(self) -> tuple[Program, list[Any]]:
         """Return the program with explicit types, and the arrays that it closes over."""
-        program, captured = build(self.function(self.mesh), self.in_types, "fuzzed")
-        return verify(program), captured
+        return lifted(*build(self.function(self.mesh), self.in_types, "fuzzed"))
 
 
 def axes_of(spec: Spec) -> tuple[tuple[str, ...], ...]:

@@ -74,7 +74,7 @@ class NumericWriter(Writer):
             self.add("nonsmooth", (x,), (name,), x.type, bound=max(2, x.bound), integral=integral, exact=True)
 
     def _power(self) -> None:
-        x = self.pick(lambda x: x.type.dtype != BOOL and (x.integral or x.bound**3 <= BOUND))
+        x = self.pick(lambda x: x.type.dtype != BOOL and x.bound <= (1e30 if x.integral else BOUND ** (1 / 3)))
         if x is not None:
             y = self.rng.choice((2, 3))
             self.add("power", (x,), (y,), x.type, bound=max(1, x.bound) ** y, integral=x.integral, exact=x.integral)

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import product
 from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
@@ -364,11 +365,20 @@ def compatible_candidates(
 ) -> tuple[Candidate, ...]:
     """Return the candidates that are compatible with the picks on other axes; `options` itself if all are.
 
-    There is always one. Along an Explicit axis, types decide, and the picks that make a candidate compatible may follow
-    on another axis. Otherwise the op is replicated: a product whose dims the other axes use up has no other candidate.
+    Where none is, the op is replicated: a product whose dims the other axes use up has no other candidate.
     """
-    compatible = tuple([c for c in options if is_compatible(sharded, axis, equation, c, others)])
-    if len(compatible) == len(options) or (not compatible and axis in sharded.mesh.explicit_axes):
+    # Along Explicit axes types decide, so what makes a candidate compatible may follow on an axis without picks.
+    explicit = sharded.mesh.explicit_axes
+    open_axes = [name for name in explicit if name != axis and name not in others] if axis in explicit else []
+
+    def may_be_compatible(candidate: Candidate) -> bool:
+        return any(
+            is_compatible(sharded, axis, equation, candidate, {**others, **dict(zip(open_axes, rows, strict=True))})
+            for rows in product(*[[{equation: c} for c in sharded.candidates[name][equation]] for name in open_axes])
+        )
+
+    compatible = tuple([candidate for candidate in options if may_be_compatible(candidate)])
+    if len(compatible) == len(options):
         return options
     return compatible or (replicated_candidate(len(equation.inputs), len(equation.outputs)),)
 

@@ -60,7 +60,9 @@ def _factor_error(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> str:
             for factors, axes in zip(dims, layout.dims, strict=True):
                 if axes and (not factors or factors[0] in rule.need_replication):
                     return f"{layout} shards a dim that needs replication"
-                for factor, assigned in zip(factors, rule.assign_axes(factors, axes, mesh.shape), strict=True):
+                # An axis of one device shards nothing, so it may belong to any factor of a compound dim.
+                sharding = tuple(axis for axis in axes if mesh.shape[axis] > 1)
+                for factor, assigned in zip(factors, rule.assign_axes(factors, sharding, mesh.shape), strict=True):
                     if axes_of.setdefault(factor, assigned) != assigned:
                         return f"one factor is sharded along {axes_of[factor]} and along {assigned}"
         return ""

@@ -2,7 +2,8 @@
 
 `stack([x, y]).reshape(-1, 64)` is `concatenate([x, y])`, and `z.reshape(2, -1, 64)[:1]` is the first half of `z`, as in
 the gradient of a stack. If the rows are sharded, a concatenation and a slice exchange windows between devices. The
-sharded rows of a stack do not become contiguous shards of the reshaped array, so the reshape would gather them.
+sharded rows of a stack do not become contiguous shards of the reshaped array, so the reshape would gather them. Values
+with Explicit shardings stay as they are: their types say what is resharded.
 """
 
 from collections import Counter
@@ -54,7 +55,8 @@ def _concatenate_stack(equation: Equation, op: Reshape, producers: dict[Value, E
         return None
     dim, shape = stack.op.dim, stack.outputs[0].type.shape
     if (
-        len(stack.inputs) > MAX_STACKED
+        _has_sharding(*stack.inputs, *equation.outputs)
+        or len(stack.inputs) > MAX_STACKED
         or any(value.type.shape[dim] != 1 for value in stack.inputs)
         or not _merges(shape, op.shape, dim)
     ):
@@ -70,6 +72,8 @@ def _merged_slice(equation: Equation, producers: dict[Value, Equation]) -> tuple
     """Return the reshape whose result is sliced along a dim that it splits off, and the dim; None for other slices."""
     op, reshape = equation.op, producers.get(equation.inputs[0])
     if reshape is None or not isinstance(reshape.op, Reshape) or not isinstance(op, Slice) or set(op.stride) - {1}:
+        return None
+    if _has_sharding(*reshape.inputs, *equation.outputs):
         return None
     shape = reshape.op.shape
     sliced = [dim for dim, size in enumerate(equation.outputs[0].type.shape) if size != shape[dim]]
@@ -91,6 +95,11 @@ def _slice_merged(equation: Equation, producers: dict[Value, Equation]) -> list[
     merged = _apply(equation, Reshape(shape), reshape.inputs)
     taken = _apply(equation, Slice(tuple(start), tuple(limit), (1,) * len(shape)), merged.outputs)
     return [merged, taken, equation.replace(op=Reshape(equation.outputs[0].type.shape), inputs=taken.outputs)]
+
+
+def _has_sharding(*values: Value) -> bool:
+    """Return whether a type has a sharding along Explicit axes."""
+    return any(value.type.explicit is not None for value in values)
 
 
 def _merges(shape: tuple[int, ...], merged: tuple[int, ...], dim: int) -> bool:

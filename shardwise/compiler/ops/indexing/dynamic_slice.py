@@ -109,8 +109,14 @@ class DynamicSlice(Op):
         if not dims_of_gather[-1]:
             return x, dim
         indices = _index_vectors(starts, start_dims, dims_of_gather[-1], axis)
+        sharding = None
+        if x.type.explicit is not None and (partly_sliced := _partly_covered(self.sizes, shape)):
+            one = x.type if dim is None else x.type.without((dim,))
+            sharding = one.with_dim(0, axis.size, axis.explicit).explicit
+            x = _replicate_dims(x, [d if dim is None or d < dim else d + 1 for d in partly_sliced])
         found, _ = Gather(*dims_of_gather, self.sizes).vmap(axis, (x, indices), (dim, 0))
-        return Reshape((axis.size, *self.sizes))(found), 0
+        result = Reshape((axis.size, *self.sizes))(found)
+        return result if sharding is None else reshard_to(result, sharding), 0
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         x, *starts = operands
@@ -198,14 +204,12 @@ class DynamicUpdateSlice(Op):
         update = Reshape((axis.size, *kept))(update)
         op = Scatter(*dims_of_gather, None, unique=True)
         indices = _index_vectors(starts, dims[2:], dims_of_gather[-1], axis)
-        partly_covered = [dim for dim, size in enumerate(sizes) if 1 < size < shape[dim]]
-        if x.type.explicit is None or not partly_covered:
+        partly_updated = _partly_covered(sizes, shape)
+        if x.type.explicit is None or not partly_updated:
             return op.vmap(axis, (x, indices, update), (0, 0, 0))
-        # Unlike this op, a scatter cannot write windows across the shards of a dim.
         x = shard_batch_dim(x, 0, axis)
         sharding = x.type.explicit
-        for dim in partly_covered:
-            x = reshard_to(x, x.type.explicit and x.type.explicit.replicating(dim + 1))
+        x = _replicate_dims(x, [dim + 1 for dim in partly_updated])
         result, _ = op.vmap(axis, (x, indices, update), (0, 0, 0))
         return reshard_to(result, sharding), 0
 
@@ -260,6 +264,21 @@ def _window(x: Any, dim: int, width: int, first: Any) -> Any:
     start = clamp_index(Add()(first, full((), width, first.type.dtype)), shape[dim] + width)
     starts = [start if d == dim else zero for d in range(x.type.ndim)]
     return DynamicSlice((*shape[:dim], width, *shape[dim + 1 :]))(wide, *starts)
+
+
+def _partly_covered(sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """Return the dims of which a slice covers more than one element, but not all.
+
+    Unlike a dynamic slice, a gather or scatter of such windows cannot be sharded along these dims.
+    """
+    return [dim for dim, size in enumerate(sizes) if 1 < size < shape[dim]]
+
+
+def _replicate_dims(x: Any, dims: Sequence[int]) -> Any:
+    """Replicate dims along Explicit axes."""
+    for dim in dims:
+        x = reshard_to(x, x.type.explicit and x.type.explicit.replicating(dim))
+    return x
 
 
 def _zero_start(starts: Sequence[Any]) -> Any:
