@@ -405,8 +405,9 @@ from shardwise import _jaxlib
 with socket.socket() as probe:
     probe.bind(("127.0.0.1", 0))
     address = f"127.0.0.1:{probe.getsockname()[1]}"
-service = _jaxlib.cluster_service(address, 1, 30, 30)
-store = _jaxlib.cluster_store(address, 0, 30, 30)
+service = _jaxlib.cluster_service(address, 1, 30)
+store = _jaxlib.cluster_store(address, 0, 30)
+store.connect()
 client = _jaxlib.cluster_cpu_client(store, 0, 1, 3, "127.0.0.1")
 print(len(client.devices()), client.process_index())
 print(_jaxlib.preemption_sync_manager(store).reached_sync_point(1))
