@@ -32,6 +32,7 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.build import build
 from shardwise.execute.block_plan import plan_blocks
 from shardwise.runtime.array import ArrayImpl, array_signature, put_shards
+from shardwise.runtime.process_sets import process_sets
 from shardwise.runtime.sharding import NamedSharding, Sharding
 
 AXIS = "device"  # the mesh axis of all devices that take part
@@ -119,7 +120,12 @@ def exchange(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
         sharding.devices,
         sharding.local_devices,
     )
-    return ArrayImpl.of(buffers, signature).with_origin(result.processes())
+    origin, target = result.processes(), process_sets.of(sharding.processes)
+    if origin is not None:
+        origin.add_source(array.processes())
+        if target is not None:
+            target.add_source(origin)
+    return ArrayImpl.of(buffers, signature).with_origin(origin)
 
 
 def _signature(shard_shape: Shape, type: ArrayType, mesh: Mesh) -> Any:

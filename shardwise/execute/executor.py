@@ -52,6 +52,7 @@ from shardwise.runtime.array import (
     ArrayImpl,
     HostArgument,
     array_signature,
+    await_elements,
     deleted_error,
     memory,
     pending_origin,
@@ -156,6 +157,8 @@ class Launch:
                 self._check_donated_once(buffers)  # with several devices, XLA would abort the process
         keys = check_key_reuse(self.request.program, [*arrays, *self.constants]) if config.debug_key_reuse else None
         origin = pending_origin([*arrays, *self.constants]) if self._inherits_origin else None
+        if origin is not None and self.executable.has_callbacks:  # they read operands on the host
+            await_elements([array for array in (*arrays, *self.constants) if array.processes() is not None])
         results = self._run(buffers)
         if origin is not None:
             for result in results:

@@ -93,8 +93,13 @@ class LaunchComparison:
     def receive_end(self, rank: int, launches: dict[str, list[int]]) -> None:
         """Compare the hashes of a member that makes no more launches."""
         for processes, (count, rolling_hash, *_) in launches.items():
-            self._set(processes).ended.add(rank)
+            state = self._set(processes)
+            state.ended.add(rank)
             self._compare_hash(processes, rank, count, rolling_hash)
+            own = rank, count, rolling_hash
+            for other, (other_count, _) in list(state.launches.items()):
+                if other_count != count and state.mismatch is None:
+                    self._compare_launches(processes, other, own, lambda _: None)
 
     @property
     def is_searching(self) -> bool:
@@ -123,25 +128,33 @@ class LaunchComparison:
         self._compare_hash(processes, rank, confirm.launch, confirm.rolling_hash)
         own = confirm.launch, confirm.rolling_hash
         pending = {other for other in state.ranks if other != rank and state.launches.get(other) != own}
+        common = confirm.launch  # the number of launches that all have made
 
-        def finish(other: int) -> None:
+        def finish(other: int, count: int) -> None:
+            nonlocal common
+            common = min(common, count)
             pending.discard(other)
             if not pending and not state.is_searching and state.mismatch is None:
-                self._send(rank, Confirmed(processes, confirm.number))
+                self._send(rank, Confirmed(processes, confirm.number, common))
 
         if not pending:
-            finish(rank)
+            finish(rank, common)
         for other in list(pending):
-            if other in state.ended:
-                self._compare_prefixes(processes, (other, *state.launches[other]), (rank, *own), partial(finish, other))
-            else:
-                self._ask_for_hash(processes, other, (rank, *own), partial(finish, other))
+            self._compare_launches(processes, other, (rank, *own), partial(finish, other))
 
-    def _ask_for_hash(self, processes: str, rank: int, known: "_Hash", then: Callable[[], None]) -> None:
-        """Compare the hash that another member knows with that of one after as many launches as both have made.
+    def _compare_launches(self, processes: str, rank: int, known: "_Hash", then: Callable[[int], None]) -> None:
+        """Compare the launches of a member with those of another one, as far as both have come.
 
-        `then` is called if they are equal.
+        `then` is called with the number of launches that were compared, if they are equal.
         """
+        state = self._set(processes)
+        if rank in state.ended:
+            self._compare_prefixes(processes, (rank, *state.launches[rank]), known, then)
+        else:
+            self._ask_for_hash(processes, rank, known, then)
+
+    def _ask_for_hash(self, processes: str, rank: int, known: "_Hash", then: Callable[[int], None]) -> None:
+        """Ask a member for its hash after as many launches as another one has made, or after fewer."""
 
         def compare(answer: str) -> None:
             if numbers := _HASH_ANSWER.fullmatch(answer):
@@ -149,7 +162,7 @@ class LaunchComparison:
 
         self._ask(rank, "hash", f"{processes} {known[1]}", compare)
 
-    def _compare_prefixes(self, processes: str, one: "_Hash", other: "_Hash", then: Callable[[], None]) -> None:
+    def _compare_prefixes(self, processes: str, one: "_Hash", other: "_Hash", then: Callable[[int], None]) -> None:
         """Compare two members after as many launches as both have made: the one that made more is asked."""
         fewer, more = sorted((one, other), key=lambda each: each[1])
         if fewer[1] < more[1]:
@@ -157,7 +170,7 @@ class LaunchComparison:
         elif fewer[2] != more[2]:
             self._search_history(processes, fewer[0], more[0])
         else:
-            then()
+            then(fewer[1])
 
     def receive_comparison(self, rank: int, comparison: Comparison) -> None:
         """Compare a program that a member is about to launch."""

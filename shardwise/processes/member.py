@@ -105,7 +105,8 @@ class Member:
         self._verdict: Failure | None = None
         self._equal: dict[str, int] = {}  # the last comparison on a set of processes
         self._confirm_number = 0
-        self._confirmed: dict[str, int] = {}  # the last `Confirm` on a set of processes that was answered
+        # By number, the `Confirm` messages that a thread waits for: the launches that were confirmed, None before.
+        self._confirms: dict[int, int | None] = {}
         self._callbacks: dict[str, CallbackResult] = {}  # the last launch with callbacks on a set of processes
         self._may_leave = False
         self._closed = False
@@ -244,7 +245,8 @@ class Member:
                     self._changed.notify_all()
             case Confirmed():
                 with self._changed:
-                    self._confirmed[message.processes] = message.number
+                    if message.number in self._confirms:
+                        self._confirms[message.number] = message.launch
                     self._changed.notify_all()
             case CallbackResult():
                 with self._changed:
@@ -294,7 +296,9 @@ class Member:
         self._wait_for_set(comparison.processes, ranks, is_equal, timeout)
         return is_equal()
 
-    def confirm(self, processes: str, launch: int, rolling_hash: int, ranks: Collection[int], timeout: float) -> bool:
+    def confirm(
+        self, processes: str, launch: int, rolling_hash: int, ranks: Collection[int], timeout: float
+    ) -> int | None:
         """Wait until the launches of this process are known to be those of the other processes of a set.
 
         Args:
@@ -305,21 +309,27 @@ class Member:
             timeout: the longest time to wait, in seconds.
 
         Returns:
-            True if they are; False if they differ, if one of them failed, or if `timeout` seconds pass before.
+            The number of launches that all of them have made, at most `launch`; None if the launches differ, if a
+            process failed, or if `timeout` seconds pass before.
         """
         end = time.monotonic() + timeout
         while (rest := end - time.monotonic()) > 0:
-            self._confirm_number += 1
-            number = self._confirm_number
+            with self._changed:  # several threads may read
+                self._confirm_number += 1
+                number = self._confirm_number
+                self._confirms[number] = None
 
             def is_confirmed(number: int = number) -> bool:
-                return self._confirmed.get(processes, 0) >= number
+                return self._confirms[number] is not None
 
             self._send(Confirm(processes, number, launch, rolling_hash))
             # A process that is stopped for a moment does not answer, and is asked again.
-            if self._wait_for_set(processes, ranks, is_confirmed, min(rest, 2 * ANSWER_TIME)):
-                return is_confirmed()
-        return False
+            is_over = self._wait_for_set(processes, ranks, is_confirmed, min(rest, 2 * ANSWER_TIME))
+            with self._changed:
+                confirmed = self._confirms.pop(number)
+            if is_over:
+                return confirmed
+        return None
 
     def exchange_callbacks(
         self, processes: str, launch: int, error: BaseException | None, ranks: Collection[int], timeout: float

@@ -222,10 +222,14 @@ class Equal(Message):
 @final
 @dataclass(frozen=True)
 class Confirmed(Message):
-    """No process of a set has launched anything else than the member that sent `Confirm` with this number."""
+    """No process of a set has launched anything else than the member that sent `Confirm` with this number.
+
+    `launch` is the number of launches that every process of the set has made, at most the member's own.
+    """
 
     processes: ProcessNumbers
     number: int
+    launch: int
 
 
 @final

@@ -621,12 +621,27 @@ def _shard_bytes(array: ArrayImpl) -> int:
 
 
 def pending_origin(operands: Sequence[ArrayImpl]) -> "ProcessSet | None":
-    """Return the processes that compute an operand which is not ready, if there are several."""
+    """Return the processes that compute the operands, if there are several, and not all is ready and confirmed.
+
+    If operands come from several sets of processes, the first that is not ready decides, and the others become sources
+    of its set.
+    """
+    pending: list[ProcessSet] = []
+    unconfirmed: list[ProcessSet] = []
     for operand in operands:
         processes = operand.processes()
-        if processes is not None and not operand.is_ready():
-            return processes
-    return None
+        if processes is None:
+            continue
+        if not operand.is_ready():
+            pending.append(processes)
+        elif not processes.is_confirmed:
+            unconfirmed.append(processes)
+    if not (pending or unconfirmed):
+        return None
+    origin, *others = pending + unconfirmed
+    for each in others:
+        origin.add_source(each)
+    return origin
 
 
 def array_from_words(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
@@ -734,7 +749,13 @@ def join_shards(shards: Sequence[ArrayImpl], type: ArrayType, sharding: Sharding
         sharding.local_devices,
         sharding.nondefault_memory,
     )
-    return ArrayImpl.of(buffers, array_signature(type, sharding, True))
+    array = ArrayImpl.of(buffers, array_signature(type, sharding, True))
+    if process_sets.member is not None and (origin := pending_origin(shards)) is not None:
+        if (processes := process_sets.of(sharding.processes)) is not None:
+            processes.add_source(origin)
+        else:
+            array.origin = origin
+    return array
 
 
 @registered_cache(maxsize=4096)

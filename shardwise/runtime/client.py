@@ -45,6 +45,10 @@ class _Clients:
         self._default = ""
         self._creation = threading.RLock()  # several threads may use a device first
 
+    def renew_lock(self) -> None:
+        """Replace the lock in a forked child: the thread that held it in the parent does not exist there."""
+        self._creation = threading.RLock()
+
     def get(self, platform: str | None = None) -> Any:
         """Return the client of a platform, or of the default platform."""
         name = self._default if platform is None else _platform_name(platform)
@@ -120,6 +124,7 @@ def _no_platform_error(platform: str, reason: str) -> RuntimeError:
 
 
 clients = _Clients()
+os.register_at_fork(after_in_child=clients.renew_lock)
 
 
 def devices(backend: str | None = None) -> DeviceList:

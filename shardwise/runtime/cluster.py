@@ -151,6 +151,7 @@ class _Cluster:
             self._stop_coordinator()
             raise
         self.member = member
+        os.register_at_fork(after_in_child=self._forget_in_child)  # another thread may fork while this one waits
         process_sets.connect(member, timeouts.peer)
         try:
             self._connect(member, host, local_device_ids, partition_index)
@@ -160,7 +161,6 @@ class _Cluster:
             raise
         report_uncaught_exceptions(member)
         atexit.register(self._leave_at_exit)
-        os.register_at_fork(after_in_child=self._forget_in_child)
 
     def _connect(
         self, member: Member, host: str, local_device_ids: Sequence[int] | None, partition_index: int | None
@@ -263,13 +263,14 @@ class _Cluster:
     def _leave_at_exit(self) -> None:
         """Leave at the end of a program that did not call `shutdown`."""
         member = self.member
-        is_mismatch = False
+        # A program that calls `shutdown` may catch its error.
+        is_mismatch = process_sets.member is not None and bool(process_sets.member.mismatches)
         if member is not None:
             try:
                 self.leave()
             except (PeerFailure, RuntimeFailure) as error:
                 _log.warning("%s", error)
-                is_mismatch = isinstance(error, ProgramMismatch)
+                is_mismatch = is_mismatch or isinstance(error, ProgramMismatch)
         drain_calls(_END_TIME)
         # XLA's runs end at its timeout if a process is lost: a run, and another one that waits for it.
         ends_by_exception = member is not None and member.has_uncaught_exception
@@ -282,7 +283,9 @@ class _Cluster:
 
     def _disconnect(self) -> None:
         """Disconnect from XLA's service first: XLA aborts a process that loses it."""
-        member, self.member, process_sets.member = self.member, None, None
+        member, self.member = self.member, None
+        if member is None or not member.mismatches:  # otherwise values are wrong, and reads still raise an error
+            process_sets.member = None
         is_lost = member is not None and member.error("", ()) is not None
         with suppress(RuntimeFailure) if is_lost else nullcontext():
             self._disconnect_service()

@@ -31,7 +31,7 @@ compile_checks: list[Callable[[Any], None]] = []
 class Executable:
     """A compiled program. `run` accepts buffers that have the shardings of the program's inputs."""
 
-    __slots__ = ("loaded", "out_shardings", "processes", "run")
+    __slots__ = ("has_callbacks", "loaded", "out_shardings", "processes", "run")
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Executable:
         template = ResultTemplate(
             [array_signature(*each, committed) for each in zip(types, out_shardings, strict=True)]
         )
-        has_callbacks = bool(module.callbacks)
+        self.has_callbacks = has_callbacks = bool(module.callbacks)
         self.processes = processes = process_sets.of(ranks_of(devices)) if process_sets.member is not None else None
         launch = launcher(
             self.loaded,

@@ -11,6 +11,8 @@ import hashlib
 import threading
 import time
 import zlib
+from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,8 +33,10 @@ from shardwise.processes.member import Member
 from shardwise.processes.protocol import Comparison
 
 REPORT_INTERVAL = 64  # launches
-_HISTORY = 4 * REPORT_INTERVAL  # launches that are remembered, to find the first difference
-_MARKS = 4096  # hashes that are remembered, one every REPORT_INTERVAL launches
+_REPORTED = 4 * REPORT_INTERVAL  # launches that are sent to the coordinator, to find the first difference
+# Launches that are remembered, 8 bytes each. A process that reads a value is compared with others that are at most this
+# many launches ahead of it, or behind it.
+_HISTORY = 1 << 20
 _MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash: odd, so that no launch is forgotten modulo 2**64
 _MASK = (1 << 64) - 1
 _DRAIN_TIME = 10.0  # seconds that XLA may take to end a run after the timeout
@@ -92,6 +96,7 @@ class ProcessSet:
         self.comparisons = 0
         self._launches = LaunchHistory()
         self._confirmed = 0  # the number of launches that are known to be those of the other processes
+        self._sources: set[ProcessSet] = set()  # sets whose unconfirmed results are operands of launches on this one
         self.programs: dict[int, _Program] = {}  # by fingerprint, those that all processes agreed on
         self._candidate: _Program | None = None  # the one that is compared
         self._member = member
@@ -200,19 +205,48 @@ class ProcessSet:
         """Wait until the launches of this process are known to be those of the others, as far as these have come.
 
         A value that the host reads next must be ready: then every process that takes part in its computation has
-        launched its program, and nobody waits for a process that is slower.
+        launched its program, and nobody waits for a process that is slower. The launches that another process has not
+        made yet are compared at a later read.
 
         Raises:
             PeerFailure: if a process fails before, or does not answer within the timeout.
             ProgramMismatch: if processes launched different programs.
         """
+        for each in self._with_sources():
+            each._confirm_launches()
+        for source in tuple(self._sources):
+            if source.is_confirmed:
+                self._sources.discard(source)
+
+    def _confirm_launches(self) -> None:
         count, rolling_hash = self._launches.count_and_hash()
-        if count <= self._confirmed or self._member.is_closed:
+        if count <= self._confirmed:
             return
-        if not self._member.confirm(self.name, count, rolling_hash, self.ranks, self._timeout):
+        self.check()  # nobody answers if the coordinator is lost, or after shutdown
+        confirmed = self._member.confirm(self.name, count, rolling_hash, self.ranks, self._timeout)
+        if confirmed is None:
             self.check()
             raise self._find_failure(f"waited {self._timeout:.0f} s to compare its launches with the others'")
-        self._confirmed = count
+        self._confirmed = max(self._confirmed, confirmed)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether all launches, and those that computed their operands, are known to be those of the others."""
+        return all(each._launches.count <= each._confirmed for each in self._with_sources())
+
+    def add_source(self, source: "ProcessSet | None") -> None:
+        """Note that results of another set become operands of launches on this one: `confirm` confirms both."""
+        if source is not None and source is not self and not source.is_confirmed:
+            self._sources.add(source)
+
+    def _with_sources(self) -> "list[ProcessSet]":
+        """Return this set and all sets that operands of its launches come from."""
+        if not self._sources:
+            return [self]
+        sets = [self]
+        for each in sets:  # it grows
+            sets += [source for source in tuple(each._sources) if source not in sets]
+        return sets
 
     def explain(self, error: RuntimeFailure, where: str) -> None:
         """Raise the failure of another process that an error of XLA comes from; otherwise return."""
@@ -311,14 +345,15 @@ class LaunchHistory:
         self.recent: list[int] = []
         self._count = 0  # those before `recent`
         self._hash = 0
-        self._history: deque[int] = deque(maxlen=_HISTORY)
-        self._marks: deque[tuple[int, int]] = deque(maxlen=_MARKS)  # count and hash after each `fold`
+        self._history = array("Q")  # the last of those before `recent`: `_HISTORY` at least
+        self._marks: deque[tuple[int, int]] = deque(maxlen=2 * _HISTORY // REPORT_INTERVAL)  # after each `fold`
         self._lock = threading.Lock()
 
     @property
     def count(self) -> int:
         """The number of launches."""
-        return self.count_and_hash()[0]
+        with self._lock:
+            return self._count + len(self.recent)
 
     def count_and_hash(self) -> tuple[int, int]:
         """Return the number of launches and their rolling hash."""
@@ -331,24 +366,28 @@ class LaunchHistory:
             first = self.recent[:REPORT_INTERVAL]
             self._count, self._hash = self._folded(first)
             self._history.extend(first)
+            if len(self._history) >= 2 * _HISTORY:
+                del self._history[:-_HISTORY]
             self._marks.append((self._count, self._hash))
             del self.recent[: len(first)]
 
     def by_number(self) -> dict[int, int]:
         """Return the last fingerprints, by number from 1."""
         with self._lock:
-            known = [*self._history, *self.recent]
-            return dict(enumerate(known, self._count - len(self._history) + 1))
+            last = self._history[-_REPORTED:]
+            return dict(enumerate([*last, *self.recent], self._count - len(last) + 1))
 
     def hash_after(self, count: int) -> tuple[int, int]:
         """Return the rolling hash after `count` launches, or after the most before them for which it is known."""
         with self._lock:
-            known = [*self._history, *self.recent]
-            first = self._count - len(self._history)  # the number of launches before those in `known`
-            marked, rolling = next((mark for mark in reversed(self._marks) if mark[0] <= count), (0, 0))
+            position = bisect_right(self._marks, count, key=lambda mark: mark[0])
+            marked, rolling = self._marks[position - 1] if position else (0, 0)
+            if marked >= self._count:
+                return _roll(marked, rolling, self.recent[: count - marked])
+            first = self._count - len(self._history)  # the number of launches before those in the history
             if marked < first:
                 return marked, rolling
-            return _roll(marked, rolling, known[marked - first : max(0, count - first)])
+            return _roll(marked, rolling, self._history[marked - first : count - first])
 
     def _folded(self, fingerprints: list[int]) -> tuple[int, int]:
         """Return the number and the hash of all launches to the end of these."""

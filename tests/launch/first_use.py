@@ -1,13 +1,16 @@
 """Programs of the launcher's tests that do not call `distributed.initialize`: `first_use.py NAME ARGUMENT ...`."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 
 import shardwise as sw
+from shardwise.processes.environment import PROCESS_ID
 from shardwise.sharding import NamedSharding, PartitionSpec
 
 USE = "import shardwise as sw; print(f'child: {len(sw.devices())} devices, {sw.process_count()} processes')"
@@ -62,6 +65,23 @@ def fork():
         _, status = os.waitpid(pid, 0)
         print(f"child: exit code {os.waitstatus_to_exitcode(status)}")
     print(f"{total()} devices still")
+
+
+def fork_during_join():
+    """Fork a child that uses a device while another thread waits for process 1 in the first use of a device."""
+    if os.environ[PROCESS_ID] == "1":
+        time.sleep(5)
+    else:
+        threading.Thread(target=sw.process_count).start()
+        time.sleep(2)
+        pid = os.fork()
+        if not pid:
+            signal.alarm(60)  # ends a child that waits for ever
+            print(f"child: {sw.device_count()} devices", flush=True)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        print(f"child: exit code {os.waitstatus_to_exitcode(status)}")
+    print(f"{total()} devices")
 
 
 def compute_on_the_host():

@@ -1,11 +1,12 @@
 """A program of the launcher's tests that saves checkpoints on all processes: `saving.py FAULT FOLDER`.
 
-In step 2, process 1 does FAULT before it saves: it is stopped by `stop`.
+In step 2, process 1 does FAULT before it saves: `stop` stops it, `sleep` sleeps. `skip` omits the save.
 """
 
 import os
 import signal
 import sys
+import time
 
 import numpy as np
 
@@ -21,9 +22,13 @@ def main(fault: str, folder: str) -> None:
     x = sw.device_put(np.ones(len(sw.devices()), np.float32), NamedSharding(mesh, PartitionSpec("x")))
     manager = Manager(folder, save_on_sigterm=False)
     for step in range(STEPS):
-        if sw.process_index() == 1 and step == 2 and fault == "stop":
+        is_faulty = sw.process_index() == 1 and step == 2
+        if is_faulty and fault == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
-        manager.save(step, {"x": x}, force=True)
+        if is_faulty and fault == "sleep":
+            time.sleep(600)
+        if not (is_faulty and fault == "skip"):
+            manager.save(step, {"x": x}, force=True)
         manager.wait()
         print(f"saved {step}")
         sw.distributed.report_step(step)

@@ -55,6 +55,14 @@ def test_forked_children_do_not_speak_for_their_process():
 
 
 @pytest.mark.slow
+@pytest.mark.faults
+def test_a_child_that_is_forked_while_its_process_joins_has_devices_of_its_own():
+    printed = launch("fork_during_join")
+    assert "child: 2 devices" in printed and "child: exit code 0" in printed
+    assert printed.count("4.0 devices") == 2
+
+
+@pytest.mark.slow
 def test_a_program_without_devices_does_not_join():
     assert sorted(launch("compute_on_the_host").splitlines()) == ["[0] sum 3", "[1] sum 3"]
 

@@ -292,13 +292,14 @@ def test_a_process_that_is_stopped_for_the_timeout_is_reported(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_that_is_stopped_during_a_save_is_reported(tmp_path):
+@pytest.mark.parametrize(("fault", "reason"), [("stop", "stopped"), ("sleep", "save"), ("skip", "save")])
+def test_a_process_that_does_not_join_a_save_is_reported(fault, reason, tmp_path):
     """Fault 4 while the others wait for it in a save, for which their timeout may be longer."""
     options = ("-n", 2, "--devices-per-process", 2, "--timeout", STUCK_TIME, "--grace-period", 5, "--log-dir", tmp_path)
-    launch = run(*options, ["stop", str(tmp_path / "run")], script=ROOT / "tests/launch/saving.py")
+    launch = run(*options, [fault, str(tmp_path / "run")], script=ROOT / "tests/launch/saving.py")
     assert launch.returncode != 0
-    assert re.search("shardwise launch: process 1 failed first: .*stopped", launch.stderr), launch.stderr
-    assert "saved 1" in launch.stdout and "saved 2" not in launch.stdout
+    assert re.search(f"shardwise launch: process 1 failed first: .*{reason}", launch.stderr), launch.stderr
+    assert "saved 1" in launch.stdout and "[0] saved 2" not in launch.stdout
 
 
 @pytest.mark.slow

@@ -27,6 +27,13 @@ VALUES = {
 }
 
 
+def wait_for_file(folder):
+    """Wait until the other process has made its launches."""
+    end = time.monotonic() + 60
+    while not os.path.exists(os.path.join(folder, "launched")) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
 def main():
     mode, rank, port = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     sw.config.update("num_cpu_devices", 2)
@@ -40,12 +47,26 @@ def main():
         return
     total, large_total = sw.jit(jnp.sum), sw.jit(lambda x: jnp.sum(100 * x))
     printed = sw.jit(lambda x: sw.debug.print("called {}", x.sum()))
-    for function in (total, large_total, printed):
+    increment = sw.jit(lambda x: x + 1)
+    for function in (total, large_total, printed, increment):
         sw.block_until_ready(function(x))
     print("ready", flush=True)
     if mode == "alike":
         for _ in range(200):
             assert (float(total(x)), float(large_total(x))) == (28, 2800)
+        return
+    if mode == "read behind":  # process 0 reads a value while process 1 has launched nothing else yet
+        first = total(x)
+        if rank == 0:
+            second = total(x)
+            print("right", float(first), flush=True)
+            wait_for_file(sys.argv[4])
+            print("wrong", float(second), flush=True)
+        else:
+            time.sleep(1)
+            large_total(x).block_until_ready()
+            open(os.path.join(sys.argv[4], "launched"), "w").close()
+            time.sleep(1)
         return
     if rank == 0:
         first, second = total(x), large_total(x)
@@ -56,6 +77,33 @@ def main():
     elif mode == "read in one":
         first.block_until_ready()
         time.sleep(1)
+    elif mode == "read far behind":  # process 1 is further ahead than the launches that it reports
+        sw.block_until_ready((first, second))
+        if rank == 1:
+            for _ in range(400):
+                x = increment(x)
+            open(os.path.join(sys.argv[4], "launched"), "w").close()
+            time.sleep(1)
+        else:
+            wait_for_file(sys.argv[4])
+            print("wrong", float(first), flush=True)
+    elif mode == "computed":
+        first.block_until_ready()
+        print("wrong", float(first.addressable_shards[0].data + 1), flush=True)
+    elif mode == "local callback":
+        sw.jit(lambda x: sw.debug.callback(lambda x: print("wrong", x, flush=True), x))(first.addressable_data(0))
+    elif mode == "shutdown":
+        sw.block_until_ready((first, second))
+        try:
+            sw.distributed.shutdown()
+        except sw.errors.ProgramMismatch as error:
+            print(error, file=sys.stderr)
+        print("wrong", float(first), flush=True)
+    elif mode == "caught at shutdown":
+        try:
+            sw.distributed.shutdown()
+        except sw.errors.ProgramMismatch as error:
+            print(error, file=sys.stderr)
     elif mode == "shards":
         print("wrong", np.asarray(first.addressable_shards[0].data), flush=True)
     elif mode == "save":

@@ -16,6 +16,7 @@ from shardwise.processes.protocol import (
     Mismatch,
     Progress,
 )
+from shardwise.runtime import process_set
 from shardwise.runtime.process_set import REPORT_INTERVAL, LaunchHistory
 
 
@@ -71,10 +72,10 @@ def launching(**launches):
 
 @pytest.mark.parametrize("other", [[], [7], [7, 8], [7, 8, 9], [7, 8, 9, 9, 9]])
 def test_a_read_is_confirmed_if_no_other_process_has_launched_anything_else(other):
-    """A process that has made fewer launches, or more, is not waited for."""
+    """A process that has made fewer launches, or more, is not waited for. Those that both have made are confirmed."""
     members, launches = launching(r0=[7, 8, 9], r1=other)
     members.confirm(0, launches[0], number=5)
-    assert members.received == [(0, Confirmed("0,1", 5))]
+    assert members.received == [(0, Confirmed("0,1", 5, min(3, len(other))))]
 
 
 @pytest.mark.parametrize("other", [[8], [8, 7], [7, 9], [7, 9, 8], [8, 7, 9], [7, 9, 8, 1, 1], [7, 8, 10]])
@@ -90,7 +91,7 @@ def test_a_read_is_compared_with_a_process_that_has_left():
         members.comparison.receive_end(1, {"0,1": [2, hash_of(launches[1]), 0]})
         members.answers["hash"] = None  # nobody is asked
         members.confirm(0, launches[0])
-        assert (members.received == [(0, Confirmed("0,1", 1))]) == is_equal
+        assert (members.received == [(0, Confirmed("0,1", 1, 2))]) == is_equal
         if not is_equal:
             assert "launch 2" in members.mismatch()
 
@@ -114,6 +115,16 @@ def test_the_launches_of_processes_that_leave_are_compared(last):
     for rank in (0, 1):
         members.comparison.receive_end(rank, {"0,1": [2, hash_of(launches[rank]), 0]})
     assert bool(members.received) == (last == 9)
+
+
+@pytest.mark.parametrize("first", [7, 9])
+def test_the_launches_of_a_process_that_leaves_early_are_compared(first):
+    members, launches = launching(r0=[7, 8], r1=[first, 8, 8])
+    members.progress(1, 3, hash_of(launches[1]))
+    members.comparison.receive_end(0, {"0,1": [2, hash_of(launches[0]), 0]})
+    assert bool(members.received) == (first == 9)
+    if first == 9:
+        assert "launch 1 on the processes 0,1 differs" in members.mismatch()
 
 
 def test_a_program_after_different_launches_is_a_mismatch():
@@ -142,9 +153,21 @@ def test_hashes_after_launches_of_the_past_are_known():
         if len(history.recent) >= REPORT_INTERVAL:
             history.fold()
     for count in (0, 1, 63, 64, 65, 500, 703, 704, 705, 959, 960, 961, 999, 1000, 2000):
+        assert history.hash_after(count) == (min(count, 1000), hash_of(launches[:count]))
+    assert history.by_number() == dict(enumerate(launches[704:], 705))
+
+
+def test_hashes_beyond_the_history_are_those_of_the_last_fold_before(monkeypatch):
+    monkeypatch.setattr(process_set, "_HISTORY", 128)
+    history, launches = LaunchHistory(), list(range(1000))
+    for fingerprint in launches:
+        history.recent.append(fingerprint)
+        if len(history.recent) >= REPORT_INTERVAL:
+            history.fold()
+    for count in (0, 1, 300, 600, 760, 959, 960, 1000, 2000):
         known, rolling_hash = history.hash_after(count)
         assert rolling_hash == hash_of(launches[:known])
-        assert known == min(count, 1000) if count >= 704 else known == count // 64 * 64
+        assert known == min(count, 1000) if count >= 832 else known <= count
 
 
 def test_equal_programs_are_launched_when_the_last_process_comes():

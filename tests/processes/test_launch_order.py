@@ -40,8 +40,13 @@ def run(mode, folder):
     "mode",
     [
         "read in one",
+        "read behind",
+        "computed",
         "exit",
-        *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("read", "shards", "save", "callback")),
+        *(
+            pytest.param(mode, marks=pytest.mark.slow)
+            for mode in ("read", "shards", "save", "callback", "local callback", "shutdown", "caught at shutdown")
+        ),
     ],
 )
 def test_no_process_reads_a_value_or_exits_with_0_after_another_order(mode, tmp_path):
@@ -51,6 +56,15 @@ def test_no_process_reads_a_value_or_exits_with_0_after_another_order(mode, tmp_
         assert code == 1, err
         assert re.search(r"launch \d+ on the processes 0,1 differs: process 0 launched `\w+`", err)
     assert not list(tmp_path.iterdir()) or mode != "save"
+
+
+@pytest.mark.slow
+def test_a_process_is_compared_with_one_that_is_far_ahead(tmp_path):
+    for out, err, code in run("read far behind", tmp_path):
+        assert "ready" in out
+        assert "wrong" not in out
+        assert code == 1, err
+        assert "the processes 0 and 1 launched different programs on the processes 0,1" in err
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ class Member:
     def __init__(self):
         self.failures, self.mismatches = {}, {}
         self.messages = []
+        self.slowest = None  # the launches of the slowest process; None if it has made as many
 
     def compare(self, comparison, ranks, timeout):
         self.messages.append("comparison")
@@ -28,7 +29,7 @@ class Member:
 
     def confirm(self, processes, launch, rolling_hash, ranks, timeout):
         self.messages.append(("confirm", launch))
-        return True
+        return launch if self.slowest is None else min(launch, self.slowest)
 
     def send_progress(self):
         self.messages.append("progress")
@@ -108,6 +109,36 @@ def test_launches_need_no_round_trip_until_a_value_is_read():
     step([])
     own.confirm()
     assert member.messages[1:] == [("confirm", 641)]
+
+
+def test_launches_that_another_process_makes_later_are_confirmed_later():
+    member = Member()
+    own = processes(member)
+    step = own.guard(lambda buffers: buffers, "step", "module {}", True)
+    step([])
+    step([])
+    member.messages.clear()
+    member.slowest = 1
+    own.confirm()
+    assert not own.is_confirmed
+    member.slowest = 2
+    own.confirm()
+    assert own.is_confirmed
+    own.confirm()
+    assert member.messages == [("confirm", 2)] * 2
+
+
+def test_the_sets_that_operands_come_from_are_confirmed_too():
+    member = Member()
+    own, source = processes(member), processes(member)
+    source.guard(lambda buffers: buffers, "step", "module {}", True)([])
+    own.add_source(source)
+    source.add_source(own)  # a cycle
+    assert not own.is_confirmed
+    member.messages.clear()
+    own.confirm()
+    assert member.messages == [("confirm", 1)]
+    assert own.is_confirmed
 
 
 def test_programs_with_callbacks_are_compared_before_every_launch():
