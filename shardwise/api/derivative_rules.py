@@ -17,6 +17,7 @@ from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.placement.reshard import cotangent_type
+from shardwise.compiler.trace.summed_gradients import ignore_summed_gradients
 
 Function = Callable[..., Any]
 
@@ -141,7 +142,7 @@ class FlatVjpRule:
         leaves: Sequence[Any] = primals
         if self.symbolic:
             leaves = [CustomVJPPrimal(x, perturbed) for x, perturbed in zip(primals, active, strict=True)]
-        with resolve_shardings(False):
+        with resolve_shardings(False), ignore_summed_gradients():
             pair = self.fwd(*self.call.arguments(leaves))
         if not (isinstance(pair, tuple) and len(pair) == 2):
             raise TypeError(
@@ -187,7 +188,7 @@ class _CotangentMap:
             for number in range(self.residual_tree.num_leaves)
         ]
         residual = self.residual_tree.unflatten(leaves)
-        with resolve_shardings(False):
+        with resolve_shardings(False), ignore_summed_gradients():
             in_cotangents = self.rule.bwd(
                 *self.call.nondiff_args, residual, self.rule.results.structure.unflatten(dense)
             )

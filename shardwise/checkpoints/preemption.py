@@ -1,7 +1,9 @@
 """Preemption: a SIGTERM to any process makes all processes save the same step and stop."""
 
+import os
 import signal
 import threading
+import weakref
 from types import FrameType
 from typing import Any, final
 
@@ -53,18 +55,19 @@ class _SharedHandler:
     """The handler of SIGTERM while objects notice it, in any number, which come and go in any order.
 
     The program's handler is called too. Its exceptions are raised after the last object is removed, so that the step
-    is saved before.
+    is saved before. The objects of managers that were garbage-collected without `close` do not count: otherwise,
+    SIGTERM would have no effect for the rest of the program.
     """
 
     def __init__(self) -> None:
         self.is_answered = True  # whether an object has returned from `has_reached_last_step` that a SIGTERM came
-        self._preemptions: list[Preemption] = []
+        self._references: list[weakref.ref[Preemption]] = []
         self._installed: _Handler | None = None
         self._raised: BaseException | None = None
 
     def add(self, notified: Preemption) -> None:
         """Notify an object of SIGTERM from now on."""
-        self._preemptions.append(notified)
+        self._references.append(weakref.ref(notified))
         current = signal.getsignal(signal.SIGTERM)
         # Another handler than the installed one is the program's, which may call the installed one in turn.
         if _is_main_thread() and (self._installed is None or current is not self._installed):
@@ -73,10 +76,11 @@ class _SharedHandler:
 
     def remove(self, notified: Preemption) -> None:
         """Notify an object no longer. After the last one, handle SIGTERM as before."""
-        if notified not in self._preemptions:
+        alive = self._alive()
+        if notified not in alive:
             return
-        self._preemptions.remove(notified)
-        if self._preemptions:
+        self._references = [weakref.ref(each) for each in alive if each is not notified]
+        if self._references:
             return
         handler = self._installed
         is_current = handler is not None and signal.getsignal(signal.SIGTERM) is handler
@@ -92,14 +96,32 @@ class _SharedHandler:
 
     def notify(self) -> bool:
         """Tell all objects that a SIGTERM came. Return whether there are any."""
-        for notified in self._preemptions:
+        alive = self._alive()
+        for notified in alive:
             notified.is_signalled = True
             self.is_answered = False
-        return bool(self._preemptions)
+        return bool(alive)
 
     def keep(self, raised: BaseException) -> None:
         """Keep an exception of the program's handler until the last object is removed."""
         self._raised = raised
+
+    def reset_in_child(self) -> None:
+        """Handle SIGTERM as before in a process that was forked, such as a worker that loads data.
+
+        It does not save, and `multiprocessing` ends it by SIGTERM.
+        """
+        handler = self._installed
+        self._references = []
+        self._installed = self._raised = None
+        self.is_answered = True
+        is_current = handler is not None and signal.getsignal(signal.SIGTERM) is handler
+        if handler is not None and is_current and handler.previous is not None:
+            signal.signal(signal.SIGTERM, handler.previous)
+
+    def _alive(self) -> list[Preemption]:
+        """Return the objects that were neither removed nor garbage-collected."""
+        return [notified for reference in self._references if (notified := reference()) is not None]
 
 
 @final
@@ -120,7 +142,7 @@ class _Handler:
                     raise
                 self._shared.keep(error)
         elif not has_objects and self.previous is signal.SIG_DFL and signal.getsignal(number) is self:
-            # The last object was removed in another thread, which cannot change handlers.
+            # The last object was garbage-collected, or removed in another thread, which cannot change handlers.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
@@ -130,3 +152,5 @@ def _is_main_thread() -> bool:
 
 
 _shared = _SharedHandler()
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_shared.reset_in_child)

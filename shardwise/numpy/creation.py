@@ -27,6 +27,7 @@ from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
 from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.lax.manual_axes import make_varying
 from shardwise.numpy.joining import stack
 from shardwise.runtime.array import ArrayImpl
 
@@ -302,6 +303,8 @@ def full_like(
         a.sharding if like_a and is_placed else device,
         out_sharding,
     )
+    if not type_of(fill_value).shape:
+        result = make_varying(result, a_type.varying)
     return reshard_to(result, a_type.explicit) if like_a and not is_placed else result
 
 

@@ -140,6 +140,7 @@ def take_along_axis(
     Raises:
         TypeError: if `indices` does not hold integers, or if the other dims do not broadcast.
         ValueError: if the ranks differ, or if `axis` or `mode` does not exist.
+        IndexError: if `arr` is empty along `axis` and the result is not empty.
 
     Example:
         >>> jnp.take_along_axis(jnp.array([[5, 6], [7, 8]]), jnp.array([[1], [0]]), axis=1)
@@ -165,7 +166,9 @@ def _take_along_axis(x: Any, indices: Any, *, dim: int, fill: Scalar | None, wra
     batch_dims = tuple(d for d in range(x.type.ndim) if d != dim)
     batch_shape = broadcast_shapes("take_along_axis", *(y.type.without((dim,)).shape for y in (x, index)))
     x, index = (broadcast_to_shape(y, (*batch_shape[:dim], y.type.shape[dim], *batch_shape[dim:])) for y in (x, index))
-    op = Gather((), (dim,), batch_dims, batch_dims, (dim,), (1,) * x.type.ndim)
+    if not x.type.shape[dim] and index.type.size:
+        raise IndexError(f"take_along_axis: dim {dim} of {x.type} is empty and cannot be indexed by integers")
+    op = Gather((), (dim,), batch_dims, batch_dims, (dim,), tuple(min(1, size) for size in x.type.shape))
     return gather_with_fill(op, op.sizes, x, Reshape((*index.type.shape, 1))(index), fill)
 
 

@@ -117,7 +117,7 @@ def test_a_manager_may_be_closed_in_another_thread(tmp_path, signals):
 
 
 END = """
-import os, signal, sys, threading
+import gc, os, signal, sys, threading, time
 from shardwise import checkpoints
 one, two = (checkpoints.Manager(f"{sys.argv[1]}/{number}", every_steps=1) for number in range(2))
 case = sys.argv[2]
@@ -139,13 +139,33 @@ if case == "thread":
         thread.join()
     print("open", flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
+if case == "dropped":  # without close
+    del one, two
+    gc.collect()
+    print("open", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+if case == "forked":
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writer, b"x")
+        time.sleep(10)
+        os._exit(0)  # SIGTERM had no effect
+    os.read(reader, 1)  # Python drops signals that come while it forks
+    os.kill(child, signal.SIGTERM)
+    _, status = os.waitpid(child, 0)
+    one.close()
+    two.close()
+    print("open", flush=True)
+    os.kill(os.getpid(), os.waitstatus_to_exitcode(status) and signal.SIGTERM)
 print("alive", flush=True)
 """
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-    "case", ["late", *(pytest.param(case, marks=pytest.mark.slow) for case in ("closed", "thread"))]
+    "case",
+    ["late", "dropped", "forked", *(pytest.param(case, marks=pytest.mark.slow) for case in ("closed", "thread"))],
 )
 def test_sigterm_ends_the_process_when_no_manager_is_open(tmp_path, case):
     ended = subprocess.run(

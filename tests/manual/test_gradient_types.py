@@ -124,6 +124,37 @@ def captured_and_cast(w, x):
     return lax.psum(sw.grad(lambda w: (w * x).sum())(lax.pcast(W, "i", to="varying")), "i")
 
 
+@sw.custom_vjp
+def scaled_sum(w, scale, x):
+    return (w * scale * x).sum()
+
+
+def scaled_sum_bwd(residuals, cotangent):
+    return sw.vjp(lambda w, scale, x: (w * scale * x).sum(), *residuals)[1](cotangent)
+
+
+scaled_sum.defvjp(lambda *args: (scaled_sum(*args), args), scaled_sum_bwd)
+
+
+def captured_in_a_backward_rule(w, x):
+    """The rule computes the gradient of the captured scale, which is dropped."""
+    return sw.grad(lambda w: scaled_sum(w, 2 * W, x))(w)
+
+
+@sw.custom_vjp
+def sum_with_saved_vjp(w, scale, x):
+    return (w * scale * x).sum()
+
+
+sum_with_saved_vjp.defvjp(
+    lambda *args: sw.vjp(lambda w, scale, x: (w * scale * x).sum(), *args), lambda pullback, ct: pullback(ct)
+)
+
+
+def captured_in_a_forward_rule(w, x):
+    return sw.grad(lambda w: sum_with_saved_vjp(w, W, x))(w)
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -133,9 +164,50 @@ def captured_and_cast(w, x):
         captured_then_update_and_mean,
         captured_with_a_reduced_loss,
         captured_and_cast,
+        captured_in_a_backward_rule,
+        captured_in_a_forward_rule,
     ],
 )
 def test_ordinary_steps_are_not_warned_of(function):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         mapped(function, W, X, in_specs=(P(), P("i")), out_specs=P())
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        jnp.zeros_like,
+        jnp.ones_like,
+        jnp.empty_like,
+        lambda x: jnp.full_like(x, 2.0),
+        lambda x: jnp.full_like(x, np.float32(2)),
+        lambda x: jnp.full_like(x, jnp.float32(2)),
+        lambda x: jnp.zeros_like(x, dtype=jnp.float32, shape=(2,)),
+        lambda x: jnp.zeros_like(sw.eval_shape(jnp.sin, x)),
+        lambda x: x.at[:].set(0.0),
+        lambda x: x.at[:2].set(0.0),
+        lambda x: x[:0],
+        lambda x: x[2:0:-1][:0],
+        lambda x: x[np.zeros(0, np.int32)],
+        lambda x: jnp.take_along_axis(x, np.zeros(0, np.int32), 0),
+    ],
+)
+def test_an_array_like_a_varying_one_varies_too(create):
+    """As in JAX; otherwise, a gradient with respect to it would be summed over devices."""
+
+    def function(x):
+        y = create(x)
+        assert sw.typeof(y).vma == {"i"}
+        return y
+
+    mapped(function, X)
+
+
+def test_a_gradient_with_respect_to_zeros_like_a_varying_array_is_not_summed():
+    gradients = mapped(lambda x: sw.grad(lambda shift: ((x + shift) ** 2).sum())(jnp.zeros_like(x)), X)
+    np.testing.assert_allclose(gradients, 2 * X)
+
+
+def test_an_array_like_a_replicated_one_is_replicated():
+    mapped(lambda x: jnp.zeros_like(jnp.asarray(W)) + jnp.asarray(W)[:0].sum(), X, out_specs=P())

@@ -201,3 +201,23 @@ def test_results_with_shapes_that_depend_on_values_are_on_the_mesh(call, mesh):
     result = call(sw.device_put(host, NamedSharding(mesh, P("data"))))
     assert result.sharding == NamedSharding(mesh, P())
     np.testing.assert_array_equal(result, call(jnp.asarray(host)))
+
+
+@pytest.mark.parametrize(
+    "shape, index_shape, axis",
+    [((3, 0), (2, 0), 0), ((3, 0), (2, 1), 0), ((0, 3), (0, 3), 0), ((2, 0, 4), (2, 0, 3), 2), ((0, 0), (0, 0), 1)],
+)
+def test_take_along_axis_of_an_empty_array_is_empty(mesh, shape, index_shape, axis):
+    x, indices = np.zeros(shape, np.float32), np.zeros(index_shape, np.int32)
+    batch = [1 if dim == axis else size for dim, size in enumerate(shape)]
+    expected = np.take_along_axis(x, np.broadcast_to(indices, np.broadcast_shapes(batch, index_shape)), axis).shape
+    for spec in (P(), P("data"), P(None, "model")):
+        sharded = sw.device_put(x, sw.NamedSharding(mesh, spec))
+        assert sw.jit(jnp.take_along_axis, static_argnums=2)(sharded, indices, axis).shape == expected
+        gradient = sw.jit(sw.grad(lambda x: jnp.take_along_axis(x, indices, axis).sum()))(sharded)
+        assert gradient.shape == shape
+
+
+def test_take_along_an_empty_axis_is_an_index_error():
+    with pytest.raises(IndexError, match=r"dim 0 of f32\[0,3\] is empty and cannot be indexed by integers"):
+        jnp.take_along_axis(np.zeros((0, 3), np.float32), np.zeros((2, 3), np.int32), 0)

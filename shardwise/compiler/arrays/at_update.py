@@ -32,7 +32,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import integer_range, is_integer
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ops.control.retype import with_sums_of
+from shardwise.compiler.ops.control.retype import with_sums_of, with_varying_of
 from shardwise.compiler.ops.control.while_loop import while_capturing
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And
@@ -415,7 +415,7 @@ def _update_slices(x: Any, values: Any, indexer: Indexer, combine: Reduction | N
     values = broadcast_to_shape(values, x.type.shape)  # dims of size 1 need no pad
     mask = _slice_mask(indexer)
     if mask is None:
-        return values if combine is None else _ELEMENTWISE_OPS[combine]()(x, values)
+        return with_varying_of(values, x.type) if combine is None else _ELEMENTWISE_OPS[combine]()(x, values)
     if combine is None:
         return Select()(mask, values, x)
     # Outside the mask the values are 1, so that the derivative of the combination stays finite.

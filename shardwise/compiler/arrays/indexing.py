@@ -31,7 +31,7 @@ from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, Scalar, Typed
-from shardwise.compiler.ops.control.retype import with_sums_of
+from shardwise.compiler.ops.control.retype import with_sums_of, with_varying_of
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Min
@@ -366,7 +366,8 @@ def gather_by_index(
     """Compute `x[index]`. Elements out of bounds are `fill`; if it is None, the nearest element."""
     x = as_operand(x)
     if 0 in indexer.shape and (indices or x.type.explicit is None):  # slices keep the sharding of a type
-        return with_sums_of(full(indexer.shape, 0, x.type.dtype, x.type.weak), x.type)
+        empty = full(indexer.shape, 0, x.type.dtype, x.type.weak)
+        return with_varying_of(with_sums_of(empty, x.type), x.type)
     x = indexer.with_scalar_dims(x)
     for op in indexer.slice_ops:
         x = op(x)

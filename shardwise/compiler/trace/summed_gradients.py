@@ -4,6 +4,10 @@ Inside a `shard_map`, the gradient of a varying value with respect to a replicat
 in JAX. This surprises users who capture a parameter and expect the gradient of each device. `grad` notes such gradients
 while the region is traced. A later `psum` or `pmean` of a replicated value over the same axes shows that the user
 treats gradients as sums; the rest is warned of when the region is complete.
+
+Gradients inside the rules of a `custom_vjp` are not noted: the gradient that applies the rule is, and it drops the
+cotangents of arguments that it does not differentiate. A captured array that is passed on as an argument of a `jit`, a
+loop or a conditional inside the region is not recognized as captured.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -55,6 +59,16 @@ def note_summed_gradients(function: str, operands: Sequence[Any], value_axes: Co
     )
     if axes:
         noted.append((UserLine.current(), function, axes))
+
+
+@contextmanager
+def ignore_summed_gradients() -> Iterator[None]:
+    """Return a context in which gradients are not noted."""
+    noted = _noted.get()
+    before = list(noted or ())
+    yield
+    if noted:
+        noted[:] = [each for each in noted if each in before]
 
 
 def forget_summed_gradients(axes: Collection[str]) -> None:

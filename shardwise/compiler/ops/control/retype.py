@@ -57,6 +57,12 @@ def with_sums_of(x: Any, type: ArrayType) -> Any:
     return match_type(x, x.type.with_explicit(sums))
 
 
+def with_varying_of(x: Any, type: ArrayType) -> Any:
+    """Return `x`, cast to varying over the Manual axes over which `type` varies."""
+    axes = _missing(type.varying, x.type.varying)
+    return PVary(axes)(x) if axes else x
+
+
 def match_cotangent_type(cotangent: Any, type: ArrayType, may_stay_sharded: bool = False) -> Any:
     """Cast the cotangent of a value of this type. If that is replicated over an axis, sum the cotangent over it.
 
