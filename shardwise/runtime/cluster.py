@@ -250,11 +250,14 @@ class _Cluster:
         if member is None:
             raise RuntimeError("distributed.shutdown needs distributed.initialize first")
         timeout = self.timeouts.shutdown
-        error: PeerFailure | None = None
+        error: PeerFailure | ProgramMismatch | None = None
+        known = frozenset(member.failures)
         try:
             if not member.leave(timeout):
                 ranks, reason = ",".join(map(str, range(member.num_processes))), f"waited {timeout:.0f} s for the end"
                 error = member.ask_for_failure(ranks, f"{reason} of the program", awaited="end")
+            elif process_sets.may_wait():  # for a process that has ended; the program cannot know of it yet
+                error = member.error("", [rank for rank in member.failures if rank not in known])
         finally:
             self._disconnect()
         if error is not None:
@@ -264,18 +267,18 @@ class _Cluster:
         """Leave at the end of a program that did not call `shutdown`."""
         member = self.member
         # A program that calls `shutdown` may catch its error.
-        is_mismatch = process_sets.member is not None and bool(process_sets.member.mismatches)
+        is_wrong = process_sets.member is not None and bool(process_sets.member.mismatches)
         if member is not None:
             try:
                 self.leave()
             except (PeerFailure, RuntimeFailure) as error:
                 _log.warning("%s", error)
-                is_mismatch = is_mismatch or isinstance(error, ProgramMismatch)
+                is_wrong = is_wrong or isinstance(error, ProgramMismatch) or process_sets.may_wait()
         drain_calls(_END_TIME)
         # XLA's runs end at its timeout if a process is lost: a run, and another one that waits for it.
         ends_by_exception = member is not None and member.has_uncaught_exception
         has_ended = process_sets.drain(_END_TIME if ends_by_exception else 2 * self.timeouts.peer + _END_TIME)
-        if not has_ended or is_mismatch:  # Python would exit with 0
+        if not has_ended or is_wrong:  # Python would exit with 0
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()

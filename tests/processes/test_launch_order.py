@@ -59,6 +59,14 @@ def test_no_process_reads_a_value_or_exits_with_0_after_another_order(mode, tmp_
 
 
 @pytest.mark.slow
+def test_a_process_that_launches_more_than_the_others_exits_with_1(tmp_path):
+    for out, err, code in run("more launches", tmp_path):
+        assert "ready" in out
+        assert code == 1, err
+        assert "process 1 failed: it reached the end of its program after 3 launches" in err
+
+
+@pytest.mark.slow
 def test_a_process_is_compared_with_one_that_is_far_ahead(tmp_path):
     for out, err, code in run("read far behind", tmp_path):
         assert "ready" in out
