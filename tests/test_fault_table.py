@@ -29,7 +29,7 @@ TABLE = {
             f"{LAUNCHER}::test_a_stuck_process_is_reported",
             f"{LAUNCHER}::test_a_process_that_is_stopped_after_its_last_step_is_reported",
             f"{LAUNCHER}::test_a_process_that_is_stopped_for_the_timeout_is_reported",
-            f"{LAUNCHER}::test_a_process_that_is_stopped_during_a_save_is_reported",
+            f"{LAUNCHER}::test_a_process_that_does_not_join_a_save_is_reported",
             f"{LAUNCHER}::test_a_process_that_is_stopped_when_all_others_have_ended_is_reported",
             f"{SAVES}::test_a_process_that_is_stopped_or_sleeps_while_others_save_is_named",
         ],

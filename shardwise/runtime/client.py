@@ -124,7 +124,8 @@ def _no_platform_error(platform: str, reason: str) -> RuntimeError:
 
 
 clients = _Clients()
-os.register_at_fork(after_in_child=clients.renew_lock)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=clients.renew_lock)
 
 
 def devices(backend: str | None = None) -> DeviceList:

@@ -151,7 +151,8 @@ class _Cluster:
             self._stop_coordinator()
             raise
         self.member = member
-        os.register_at_fork(after_in_child=self._forget_in_child)  # another thread may fork while this one waits
+        if hasattr(os, "register_at_fork"):  # Windows has no fork
+            os.register_at_fork(after_in_child=self._forget_in_child)  # another thread may fork while this one waits
         process_sets.connect(member, timeouts.peer)
         try:
             self._connect(member, host, local_device_ids, partition_index)

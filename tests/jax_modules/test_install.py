@@ -114,4 +114,4 @@ def test_command_line_runs_scripts_and_modules(tmp_path):
     for arguments in (["run", "script.py", "a", "--flag"], ["run", "-m", "script", "a", "--flag"]):
         assert command(*arguments).stdout.strip() == "jax ['a', '--flag'] __main__ 3 5"
     missing = command("run", "absent.py")
-    assert missing.returncode == 2 and "there is no file absent.py" in missing.stderr
+    assert missing.returncode == 2 and "the script 'absent.py' does not exist" in missing.stderr

@@ -576,6 +576,7 @@ def test_two_launchers_run_one_program(tmp_path):
         assert f"[{node}] step 5: 4.0" in out
 
 
+@pytest.mark.slow
 def test_a_process_that_others_waited_for_is_reported():
     """Fault 5 where only an exception of the process that waited names the other, which sleeps or skips a save."""
     launch = run("-n", 3, [], script=ROOT / "tests/launch/peer_failure.py")

@@ -40,12 +40,20 @@ def run(mode, folder):
     "mode",
     [
         "read in one",
-        "read behind",
-        "computed",
         "exit",
         *(
             pytest.param(mode, marks=pytest.mark.slow)
-            for mode in ("read", "shards", "save", "callback", "local callback", "shutdown", "caught at shutdown")
+            for mode in (
+                "read behind",
+                "computed",
+                "read",
+                "shards",
+                "save",
+                "callback",
+                "local callback",
+                "shutdown",
+                "caught at shutdown",
+            )
         ),
     ],
 )

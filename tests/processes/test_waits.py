@@ -37,7 +37,7 @@ def cases(*arguments):
 
 
 @pytest.mark.parametrize(
-    ("wait", "fault"), cases(("shutdown", "sleep"), *((w, f) for w in WAITS for f in ("stop", "sleep")))
+    ("wait", "fault"), cases(("read", "stop"), *((w, f) for w in WAITS for f in ("stop", "sleep")))
 )
 def test_a_wait_for_a_process_that_does_not_come_ends_with_its_rank(wait, fault):
     with processes(wait, fault) as (survivor,):
