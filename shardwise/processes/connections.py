@@ -8,14 +8,14 @@ ends the server: it drops the connection, and logs why.
 import errno
 import logging
 import os
-import resource
 import selectors
 import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
+from shardwise.lazy import lazy_module
 from shardwise.processes.protocol import (
     HELLO_LIMIT,
     LINE_LIMIT,
@@ -27,6 +27,8 @@ from shardwise.processes.protocol import (
     encode,
     join_address,
 )
+
+resource: Any = lazy_module("resource")  # Windows has none
 
 TICK = 0.2  # seconds between two checks of deadlines
 _HELLO_TIME = 10.0  # seconds for the first line of a connection, and for a refused one to read the reason
