@@ -332,7 +332,7 @@ def test_a_member_that_is_turned_away_tries_again():
 
 def test_too_few_descriptors_for_the_members_are_an_error(monkeypatch):
     limits = (100, 100)
-    monkeypatch.setattr("resource.getrlimit", lambda _: limits)
+    monkeypatch.setattr("shardwise.processes.connections.resource.getrlimit", lambda _: limits)
     with pytest.raises(OSError, match=r"the coordinator of 1000 processes needs \d+ open files, and the limit is 100"):
         coordinator_module.Coordinator(1000, starts_engine=False).start()
 
