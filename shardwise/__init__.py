@@ -4,8 +4,7 @@ The public names are listed in `__init__.pyi`.
 """
 
 from shardwise import numpy as numpy  # the namespace of array methods
-from shardwise.config import config as config  # its module has the same name
+from shardwise.base.lazy import lazy_namespace
 from shardwise.explain.plan import explain as explain  # its package has the same name
-from shardwise.lazy import lazy_namespace
 
 __all__, __getattr__, __dir__ = lazy_namespace(__name__, __file__)

@@ -31,9 +31,9 @@ from shardwise import (
     tree_util as tree_util,
     typing as typing,
 )
-from shardwise._jaxlib import Device as Device
-from shardwise.api.callback import io_callback as io_callback, pure_callback as pure_callback
-from shardwise.api.closure import closure_convert as closure_convert, custom_gradient as custom_gradient
+from shardwise.base._jaxlib import Device as Device
+from shardwise.api.callbacks.callback import io_callback as io_callback, pure_callback as pure_callback
+from shardwise.api.transformations.closure import closure_convert as closure_convert, custom_gradient as custom_gradient
 from shardwise.api.config_contexts import (
     check_static_indices as check_static_indices,
     check_tracer_leaks as check_tracer_leaks,
@@ -68,8 +68,8 @@ from shardwise.api.creation import (
     make_array_from_process_local_data as make_array_from_process_local_data,
     make_array_from_single_device_arrays as make_array_from_single_device_arrays,
 )
-from shardwise.api.custom import custom_jvp as custom_jvp, custom_vjp as custom_vjp
-from shardwise.api.differentiate import (
+from shardwise.api.transformations.custom import custom_jvp as custom_jvp, custom_vjp as custom_vjp
+from shardwise.api.transformations.differentiate import (
     grad as grad,
     hessian as hessian,
     jacfwd as jacfwd,
@@ -80,7 +80,7 @@ from shardwise.api.differentiate import (
     value_and_grad as value_and_grad,
     vjp as vjp,
 )
-from shardwise.api.current_mesh import set_mesh as set_mesh
+from shardwise.api.meshes.current_mesh import set_mesh as set_mesh
 from shardwise.api.environment import (
     clear_caches as clear_caches,
     copy_to_host_async as copy_to_host_async,
@@ -89,26 +89,26 @@ from shardwise.api.environment import (
     print_environment_info as print_environment_info,
     process_indices as process_indices,
 )
-from shardwise.api.inspect import eval_shape as eval_shape, make_jaxpr as make_jaxpr, typeof as typeof
+from shardwise.api.ahead_of_time.inspect import eval_shape as eval_shape, make_jaxpr as make_jaxpr, typeof as typeof
 from shardwise.api.jit import jit as jit
-from shardwise.api.placement import (
+from shardwise.api.meshes.placement import (
     block_until_ready as block_until_ready,
     device_get as device_get,
     device_put as device_put,
     make_mesh as make_mesh,
     reshard as reshard,
 )
-from shardwise.api.pmap import pmap as pmap
+from shardwise.api.meshes.pmap import pmap as pmap
 from shardwise.api.ref import Ref as Ref, free_ref as free_ref, freeze as freeze, new_ref as new_ref
-from shardwise.api.remat import checkpoint as checkpoint, checkpoint_policies as checkpoint_policies
-from shardwise.api.shape_dtype_struct import ShapeDtypeStruct as ShapeDtypeStruct
-from shardwise.api.shard_map import shard_map as shard_map
-from shardwise.api.smap import smap as smap
-from shardwise.api.vmap import vmap as vmap
+from shardwise.api.transformations.remat import checkpoint as checkpoint, checkpoint_policies as checkpoint_policies
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct as ShapeDtypeStruct
+from shardwise.api.meshes.shard_map import shard_map as shard_map
+from shardwise.api.meshes.smap import smap as smap
+from shardwise.api.transformations.vmap import vmap as vmap
 from shardwise.compiler.arrays.dynamic_index import ds as ds
 from shardwise.compiler.arrays.methods import Array as Array
 from shardwise.compiler.trace.provenance import named_scope as named_scope
-from shardwise.config import config as config
+from shardwise.base.config import config as config
 from shardwise.dtypes import float0 as float0
 from shardwise.execute.plan_report import Plan as Plan
 from shardwise.explain.budget import comm_budget as comm_budget

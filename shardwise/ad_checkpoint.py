@@ -1,7 +1,7 @@
 """`checkpoint`, `checkpoint_name` and `checkpoint_policies` under the module name of JAX."""
 
-from shardwise.api.remat import checkpoint, checkpoint_name, checkpoint_policies
-from shardwise.lazy import set_public_names
+from shardwise.api.transformations.remat import checkpoint, checkpoint_name, checkpoint_policies
+from shardwise.base.lazy import set_public_names
 
 __all__ = ["checkpoint", "checkpoint_name", "checkpoint_policies"]
 

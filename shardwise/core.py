@@ -5,16 +5,26 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.api.ahead_of_time.inspect import typeof
 from shardwise.api.config_contexts import ensure_compile_time_eval
-from shardwise.api.custom_trace import Trace
-from shardwise.api.inspect import typeof
-from shardwise.api.jaxpr import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, jaxpr_as_fun
-from shardwise.api.primitive import Primitive
+from shardwise.api.jaxprs.custom_trace import Trace
+from shardwise.api.jaxprs.jaxpr import (
+    Atom,
+    ClosedJaxpr,
+    DropVar,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    eval_jaxpr,
+    jaxpr_as_fun,
+)
+from shardwise.api.jaxprs.primitive import Primitive
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.lazy import set_public_names
 from shardwise.runtime.sharding import traced_sharding
 
 __all__ = [

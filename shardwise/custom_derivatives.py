@@ -3,13 +3,13 @@
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.closure import closure_convert, custom_gradient
-from shardwise.api.custom import custom_jvp, custom_vjp
-from shardwise.api.derivative_rules import CustomVJPPrimal, SymbolicZero
-from shardwise.api.jaxpr_forms import primitive_named
+from shardwise.api.jaxprs.jaxpr_forms import primitive_named
+from shardwise.api.transformations.closure import closure_convert, custom_gradient
+from shardwise.api.transformations.custom import custom_jvp, custom_vjp
+from shardwise.api.transformations.derivative_rules import CustomVJPPrimal, SymbolicZero
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ops.control.retype import zeros_of
-from shardwise.lazy import set_public_names
 
 __all__ = [
     "CustomVJPPrimal",

@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Sequence
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.processes.environment import find_processes
 from shardwise.processes.number_checks import MAX_PROCESSES, check_integer, check_seconds
 from shardwise.runtime.cluster import cluster

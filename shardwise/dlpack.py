@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from shardwise.api import interchange
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import SMALL_INTEGERS, is_float, short_name
-from shardwise.lazy import set_public_names
 
 __all__ = ["from_dlpack", "is_supported_dtype"]
 

@@ -5,12 +5,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from shardwise.api.float0 import float0
+from shardwise.api.transformations.float0 import float0
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import DType, extended, prng_key
 from shardwise.errors import TypePromotionError
-from shardwise.lazy import set_public_names
 from shardwise.numpy.dtypes import finfo, iinfo, issubdtype, result_type
 
 bfloat16 = ml_dtypes.bfloat16

@@ -1,7 +1,7 @@
 """Public exceptions. Names that JAX also has mean the same here."""
 
-from shardwise._jaxlib import RuntimeFailure as JaxRuntimeError
-from shardwise.lazy import set_public_names
+from shardwise.base._jaxlib import RuntimeFailure as JaxRuntimeError
+from shardwise.base.lazy import set_public_names
 
 __all__ = [
     "AutoshardError",

@@ -6,10 +6,10 @@ from typing import Any, final
 import numpy as np
 
 from shardwise import tree
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array, astype, reshape
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.lazy import set_public_names
 from shardwise.numpy.creation import zeros
 from shardwise.numpy.dtypes import result_type
 from shardwise.numpy.joining import concatenate

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, canonical_axes
 from shardwise.lax.precision import Precision
-from shardwise.lazy import set_public_names
 
 __all__ = ["ResizeMethod", "resize", "scale_and_translate"]
 

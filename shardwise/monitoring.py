@@ -8,7 +8,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 
 __all__ = [
     "clear_event_listeners",

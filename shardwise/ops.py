@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.api.out_sharding import constrain_sharding, decided_by, unreduced_axes
+from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by, unreduced_axes
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.indexing import clip_indices, index_mode
 from shardwise.compiler.arrays.methods import Array
@@ -19,7 +20,6 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.errors import ConcretizationTypeError
-from shardwise.lazy import set_public_names
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
 

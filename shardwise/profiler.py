@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, final
 
-from shardwise._jaxlib import (
+from shardwise.base._jaxlib import (
     ProfileOptions,
     TraceMe,
     heap_profile,
@@ -25,7 +25,7 @@ from shardwise._jaxlib import (
     profiler_session,
     stop_session,
 )
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.runtime.client import clients, process_count, process_index
 from shardwise.runtime.hlo_instructions import Instruction, read_instructions
 

@@ -12,7 +12,7 @@ from shardwise.api.ref import (
     set,
     swap,
 )
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 
 __all__ = ["AbstractRef", "Ref", "addupdate", "empty_ref", "free_ref", "freeze", "get", "new_ref", "set", "swap"]
 

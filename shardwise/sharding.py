@@ -1,11 +1,11 @@
 """Meshes, PartitionSpecs and shardings: the layout of arrays on devices."""
 
-from shardwise.api.axis_types import auto_axes, explicit_axes
-from shardwise.api.current_mesh import get_abstract_mesh, get_mesh, set_mesh, use_abstract_mesh, use_mesh
-from shardwise.api.placement import reshard
+from shardwise.api.meshes.axis_types import auto_axes, explicit_axes
+from shardwise.api.meshes.current_mesh import get_abstract_mesh, get_mesh, set_mesh, use_abstract_mesh, use_mesh
+from shardwise.api.meshes.placement import reshard
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.lazy import set_public_names
 from shardwise.runtime.sharding import NamedSharding, PositionalSharding, Sharding, SingleDeviceSharding
 
 __all__ = [

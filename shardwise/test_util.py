@@ -13,11 +13,11 @@ from typing import Any, final
 import numpy as np
 
 from shardwise import tree
-from shardwise.api.differentiate import jvp, vjp
-from shardwise.api.float0 import float0, is_float0
+from shardwise.api.transformations.differentiate import jvp, vjp
+from shardwise.api.transformations.float0 import float0, is_float0
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.dtypes import is_inexact
-from shardwise.lazy import set_public_names
 from shardwise.numpy.dtypes import finfo
 
 __all__ = ["check_grads", "check_jvp", "check_vjp"]

@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shardwise import tree_util
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 
 __all__ = [
     "all",

@@ -10,9 +10,9 @@ import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar, final
 
-from shardwise import _jaxlib
-from shardwise.lazy import set_public_names
-from shardwise.tree_nodes import (
+from shardwise.base import _jaxlib
+from shardwise.base.lazy import set_public_names
+from shardwise.base.tree_nodes import (
     DictKey,
     FlattenedIndexKey,
     GetAttrKey,

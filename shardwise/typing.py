@@ -4,8 +4,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
-from shardwise.lazy import set_public_names
 
 __all__ = ["ArrayLike", "DTypeLike"]
 

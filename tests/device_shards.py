@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardwise import _jaxlib
+from shardwise.base import _jaxlib
 
 
 def shard_bounds(array: Any) -> dict[int, tuple[tuple[int, int], ...]]:

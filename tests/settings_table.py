@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shardwise.config import ALIASES, FIXED_SETTINGS, SETTINGS, TRANSFER_GUARDS
+from shardwise.base.config import ALIASES, FIXED_SETTINGS, SETTINGS, TRANSFER_GUARDS
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "config.md"
 HEADING = "## Settings"

@@ -13,7 +13,7 @@ import pytest
 import shardwise as sw
 from shardwise import lax
 from shardwise import numpy as jnp
-from shardwise.caches import clear_all
+from shardwise.base.caches import clear_all
 from shardwise.compiler.ir.op import factor_rule, result_types
 from shardwise.sharding import AbstractMesh, Mesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -22,11 +22,11 @@ PACKAGE = Path(sw.__file__).parent
 X = np.arange(8.0, dtype=np.float32)
 RAW = {"functools.lru_cache", "functools.cache"}
 
-# Uses of `functools.lru_cache` and `functools.cache` that `clear_all` leaves alone; `shardwise/caches.py` says why.
+# Uses of `functools.lru_cache` and `functools.cache` that `clear_all` leaves alone; `base/caches.py` says why.
 UNREGISTERED = {
-    "_jaxlib.py": {"cuda_library", "_initialize_hybrid", "_register_lapack"},
-    "blas_threads.py": {"run_blas_in_calling_thread"},
-    "caches.py": {"registered_cache"},
+    "base/_jaxlib.py": {"cuda_library", "_initialize_hybrid", "_register_lapack"},
+    "base/blas_threads.py": {"run_blas_in_calling_thread"},
+    "base/caches.py": {"registered_cache"},
     "compiler/arrays/operands.py": {"_staged"},
     "compiler/ops/special/approximations.py": {"_fit"},
     "compiler/ops/special/incomplete.py": {"_temme"},

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from shardwise.call_site import user_frame, warn_user
+from shardwise.base.call_site import user_frame, warn_user
 
 
 def test_user_frame_is_this_one():

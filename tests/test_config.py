@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.config import FIXED_SETTINGS, SETTINGS, Config, all_threads, cached_by_settings, config
+from shardwise.base.config import FIXED_SETTINGS, SETTINGS, Config, all_threads, cached_by_settings, config
 from tests.settings_table import format_settings
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "config.md"
@@ -203,7 +203,7 @@ def run(code, **environment):
 
 def test_environment_variables_set_initial_values():
     found = run(
-        "from shardwise.config import config as c;"
+        "from shardwise.base.config import config as c;"
         "print(c.enable_x64, c.num_cpu_devices, c.default_matmul_precision, c.numpy_rank_promotion,"
         " c.compilation_cache_max_size, c.persistent_cache_min_compile_time_secs, c.default_device)",
         SHARDWISE_ENABLE_X64="1",
@@ -232,7 +232,7 @@ def test_environment_variables_set_initial_values():
     ids=["number", "none", "flag", "choice"],
 )
 def test_environment_variables_are_validated(variable, text, message):
-    found = run("import shardwise.config", **{"JAX_NUM_CPU_DEVICES": "-1", variable: text})
+    found = run("import shardwise.base.config", **{"JAX_NUM_CPU_DEVICES": "-1", variable: text})
     assert found.returncode and f"ValueError: environment variable {message}" in found.stderr
 
 

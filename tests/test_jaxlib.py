@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from shardwise import _jaxlib
+from shardwise.base import _jaxlib
 from tests.device_shards import shards_to_numpy
 
 INCREMENT = """
@@ -93,7 +93,7 @@ def test_addresses_are_those_of_jaxlib(client, dtype):
 _SEARCHES = """
 import sys, types
 import numpy as np
-from shardwise import _jaxlib
+from shardwise.base import _jaxlib
 
 names = []
 finder = types.SimpleNamespace(find_spec=lambda name, path=None, target=None: names.append(name))
@@ -401,7 +401,7 @@ def test_modules_are_parsed_and_converted_to_hlo():
 
 _CLUSTER = """
 import socket
-from shardwise import _jaxlib
+from shardwise.base import _jaxlib
 with socket.socket() as probe:
     probe.bind(("127.0.0.1", 0))
     address = f"127.0.0.1:{probe.getsockname()[1]}"

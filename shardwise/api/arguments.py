@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, cast, final
 
 from shardwise import tree
-from shardwise.api.float0 import flatten_hiding_float0, hide_float0
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.api.ref import Ref
-from shardwise.api.shape_dtype_struct import ShapeDtypeStruct, struct
+from shardwise.api.transformations.float0 import flatten_hiding_float0, hide_float0
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.ir.types import ArrayType

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from shardwise.api.arguments import check_function
+from shardwise.base.config import config
 from shardwise.compiler.ir.dispatch import evaluate_constants
 from shardwise.compiler.trace.provenance import named_scope
-from shardwise.config import config
 from shardwise.runtime.thread_guard import guard
 
 ConfigContext = AbstractContextManager[None]

@@ -13,11 +13,12 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, describe_function, function_name
 from shardwise.api.flatten import check_outputs
-from shardwise.api.float0 import flatten_hiding_float0, hide_float0
 from shardwise.api.ref import Ref, RefScope, current_values, hide_refs, set_refs
-from shardwise.api.remat import checkpoint_policies
 from shardwise.api.trace_cache import body_cache, is_alive, may_be_cached, trace_context
-from shardwise.api.vmap import vmap
+from shardwise.api.transformations.float0 import flatten_hiding_float0, hide_float0
+from shardwise.api.transformations.remat import checkpoint_policies
+from shardwise.api.transformations.vmap import vmap
+from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import where
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes
@@ -38,7 +39,6 @@ from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.trace.build import build, rewrite
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.make_varying import cast_to_varying, make_varying
-from shardwise.config import config
 from shardwise.errors import ConcretizationTypeError, ShardingTypeError
 from shardwise.execute.traceback_filter import filter_traceback
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from shardwise import tree
-from shardwise._jaxlib import ALIAS_ALIGNMENT, Device, put_aliased, put_writable
-from shardwise.api.placement import device_put
+from shardwise.api.meshes.placement import device_put
+from shardwise.base._jaxlib import ALIAS_ALIGNMENT, Device, put_aliased, put_writable
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype

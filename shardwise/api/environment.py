@@ -8,9 +8,9 @@ from importlib.metadata import version
 from typing import Any
 
 from shardwise import tree
-from shardwise.caches import clear_all
+from shardwise.base.caches import clear_all
+from shardwise.base.config import SETTINGS, config
 from shardwise.compiler.arrays.methods import Array
-from shardwise.config import SETTINGS, config
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import default_backend, devices, local_device_count, platform_of, process_count
 

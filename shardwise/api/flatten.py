@@ -5,7 +5,7 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.arguments import describe_function
-from shardwise.api.float0 import flatten_hiding_float0
+from shardwise.api.transformations.float0 import flatten_hiding_float0
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.ir.dispatch import recording_frame
 

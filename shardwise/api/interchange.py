@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise._jaxlib import RuntimeFailure
-from shardwise._jaxlib import from_dlpack as buffer_from_dlpack
-from shardwise.api.placement import device_put
+from shardwise.api.meshes.placement import device_put
+from shardwise.base._jaxlib import RuntimeFailure
+from shardwise.base._jaxlib import from_dlpack as buffer_from_dlpack
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.runtime.array import DLPACK_DEVICES, ArrayImpl, single_device_array

@@ -10,8 +10,8 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, final, o
 from weakref import WeakKeyDictionary, WeakSet
 
 from shardwise import tree
-from shardwise._jaxlib import CompilerOptions
-from shardwise.api.aot import Lowered, Traced, launch_key
+from shardwise.api.ahead_of_time.aot import Lowered, Traced, launch_key
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.api.arguments import (
     argument_names,
     array_leaves,
@@ -23,12 +23,10 @@ from shardwise.api.arguments import (
     function_name,
     leaf_types,
 )
-from shardwise.api.constrain import constrain_all
 from shardwise.api.flatten import FlatFunction, is_traced
-from shardwise.api.float0 import hide_float0, is_float0
+from shardwise.api.meshes.constrain import constrain_all
 from shardwise.api.ref import Ref, RefScope, current_values, set_refs
 from shardwise.api.ref_arguments import FunctionOfArrays, find_refs, refs_as_arguments, update_refs
-from shardwise.api.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.api.static_args import (
     NO_ARGUMENTS,
     ArgumentSelection,
@@ -39,7 +37,10 @@ from shardwise.api.static_args import (
     split_static,
 )
 from shardwise.api.trace_cache import argument_mesh, is_alive, may_be_cached, trace_context
-from shardwise.caches import register
+from shardwise.api.transformations.float0 import hide_float0, is_float0
+from shardwise.base._jaxlib import CompilerOptions
+from shardwise.base.caches import register
+from shardwise.base.config import all_threads, config
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames
@@ -51,7 +52,6 @@ from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
-from shardwise.config import all_threads, config
 from shardwise.errors import ShardingTypeError
 from shardwise.execute.executor import Launch, as_argument, as_array, compile_request
 from shardwise.execute.executor import compiler_options as checked_options

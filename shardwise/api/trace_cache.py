@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from shardwise.caches import register
+from shardwise.base.caches import register
+from shardwise.base.config import config
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames, tracked_axes
 from shardwise.compiler.shardings.mesh import AbstractMesh, mesh_context
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.config import config
 from shardwise.execute.lru import LruCache
 from shardwise.runtime.sharding import NamedSharding
 

@@ -3,6 +3,7 @@
 The name is plural because `shardwise.checkpoint` is JAX's function for rematerialization.
 """
 
+from shardwise.base.lazy import set_public_names
 from shardwise.checkpoints.manager import Manager as Manager
 from shardwise.checkpoints.manager import Restored as Restored
 from shardwise.checkpoints.manifest import Manifest as Manifest
@@ -16,7 +17,6 @@ from shardwise.checkpoints.safetensors import read_safetensors as read_safetenso
 from shardwise.checkpoints.save import Save as Save
 from shardwise.checkpoints.save import save as save
 from shardwise.checkpoints.verify import verify as verify
-from shardwise.lazy import set_public_names
 
 __all__ = [
     "Manager",

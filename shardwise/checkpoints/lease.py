@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
+from shardwise.base.lazy import lazy_module
 from shardwise.errors import CheckpointError
-from shardwise.lazy import lazy_module
 
 fcntl: Any = lazy_module("fcntl")  # Windows has none
 

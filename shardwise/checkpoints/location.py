@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 from urllib.parse import unquote
 
+from shardwise.base.lazy import lazy_module
+from shardwise.base.regular_file import NotRegularFileError, check_regular_mode, open_regular_file, read_regular_file
 from shardwise.checkpoints.delete_tree import delete_tree
 from shardwise.checkpoints.lease import (
     FileLease,
@@ -25,8 +27,6 @@ from shardwise.checkpoints.lease import (
     has_object_lease_ended,
 )
 from shardwise.errors import CheckpointError, CheckpointExists, CorruptCheckpoint
-from shardwise.lazy import lazy_module
-from shardwise.regular_file import NotRegularFileError, check_regular_mode, open_regular_file, read_regular_file
 
 ts: Any = lazy_module("tensorstore")
 

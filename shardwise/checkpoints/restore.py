@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise import tree_util
 from shardwise.api.creation import devices_by_box, put_box, writable_shards
-from shardwise.api.placement import broadcast_shardings, device_put
+from shardwise.api.meshes.placement import broadcast_shardings, device_put
 from shardwise.checkpoints.compare import check_targets
 from shardwise.checkpoints.identity import check_unchanged, identity_of
 from shardwise.checkpoints.location import location_of

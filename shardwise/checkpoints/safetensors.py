@@ -14,6 +14,7 @@ from typing import Any, final
 import ml_dtypes
 import numpy as np
 
+from shardwise.base.regular_file import NotRegularFileError, open_regular_file
 from shardwise.checkpoints.blocks import stored_dtype
 from shardwise.checkpoints.fields import Fields
 from shardwise.checkpoints.host_memory import empty_host_array
@@ -24,7 +25,6 @@ from shardwise.checkpoints.save import Save
 from shardwise.checkpoints.sources import save_sources
 from shardwise.checkpoints.untrusted_json import parse_json
 from shardwise.errors import CheckpointError, CorruptCheckpoint
-from shardwise.regular_file import NotRegularFileError, open_regular_file
 from shardwise.runtime.box import box_index, box_of, box_shape, whole
 
 _LARGEST_HEADER = 100_000_000  # bytes, as the format says

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise import tree_util
-from shardwise._jaxlib import start_copy_to_host, to_numpy
+from shardwise.base._jaxlib import start_copy_to_host, to_numpy
 from shardwise.checkpoints.blocks import LARGEST_FILE, stored_dtype
 from shardwise.checkpoints.manifest import DTYPES, ArrayLeaf, Chunked, Leaf, Part, Shape, ValueLeaf, check_value
 from shardwise.checkpoints.names import leaf_name, position_keys

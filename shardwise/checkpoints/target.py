@@ -5,8 +5,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.api.placement import as_sharding
-from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.meshes.placement import as_sharding
 from shardwise.checkpoints.manifest import ArrayLeaf, Leaf, Shape, ValueLeaf
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import KEY_DTYPES, is_key

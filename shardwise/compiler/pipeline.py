@@ -9,6 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from shardwise.base.config import config
+from shardwise.base.lazy import lazy_module as module_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
@@ -31,8 +33,6 @@ from shardwise.compiler.transforms.hoist import hoist
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lower_keys import lower_keys
 from shardwise.compiler.transforms.merge_stacks import merge_stacks
-from shardwise.config import config
-from shardwise.lazy import lazy_module as module_of
 
 if TYPE_CHECKING:
     from shardwise.compiler import improve as improving

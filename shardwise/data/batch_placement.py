@@ -6,9 +6,9 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.api.creation import make_array_from_callback, make_array_from_process_local_data
+from shardwise.base.config import config
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.config import config
 from shardwise.errors import DataError
 from shardwise.runtime.client import process_count
 from shardwise.runtime.sharding import NamedSharding, Sharding, SingleDeviceSharding, resolve_sharding

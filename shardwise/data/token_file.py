@@ -11,8 +11,8 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.base.regular_file import NotRegularFileError, open_regular_file
 from shardwise.errors import DataError
-from shardwise.regular_file import NotRegularFileError, open_regular_file
 
 _READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 

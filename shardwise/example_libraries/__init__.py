@@ -1,7 +1,7 @@
 """jax.example_libraries: optimizers and layers of neural networks as tuples of functions."""
 
+from shardwise.base.lazy import set_public_names
 from shardwise.example_libraries import optimizers, stax
-from shardwise.lazy import set_public_names
 
 __all__ = ["optimizers", "stax"]
 

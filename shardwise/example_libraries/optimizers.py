@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, final
 
 import shardwise.numpy as jnp
 from shardwise import tree
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
-from shardwise.lazy import set_public_names
 from shardwise.tree_util import register_pytree_node
 
 __all__ = [

@@ -15,7 +15,7 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise import lax, nn, random
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.nn.initializers import glorot_normal, normal, ones, zeros
 
 __all__ = [

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import final
 
-from shardwise.caches import registered_cache
+from shardwise.base.caches import registered_cache
 from shardwise.runtime.box import Box, box_of, relative
 from shardwise.runtime.sharding import Sharding
 

@@ -10,8 +10,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import join, put, split
-from shardwise.caches import registered_cache
+from shardwise.base._jaxlib import join, put, split
+from shardwise.base.caches import registered_cache
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import CompilerOptions, RuntimeFailure
-from shardwise.caches import register, registered_cache
-from shardwise.call_site import warn_user
+from shardwise.base._jaxlib import CompilerOptions, RuntimeFailure
+from shardwise.base.caches import register, registered_cache
+from shardwise.base.call_site import warn_user
+from shardwise.base.config import all_threads, config
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.ir.dispatch import installed, resolves_shardings
 from shardwise.compiler.ir.op import Op, check_shardings, result_types
@@ -34,7 +36,6 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.config import all_threads, config
 from shardwise.errors import DeviceMismatchError, UnexpectedTracerError
 from shardwise.execute.inspect_sharding import report_shardings
 from shardwise.execute.key_reuse import check_key_reuse
@@ -46,7 +47,6 @@ from shardwise.execute.overlap_options import overlap_options
 from shardwise.execute.request import Request, Target, default_device, lift_held_arrays, partition_request
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.execute.transfer import transfer, transfer_to_memory
-from shardwise.lazy import lazy_module
 from shardwise.monitoring import record_event_duration_secs
 from shardwise.runtime.array import (
     ArrayImpl,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise._jaxlib import CompilerOptions
+from shardwise.base._jaxlib import CompilerOptions
 from shardwise.compiler.pipeline import Stages
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.sharding import Sharding

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.config import config
 from shardwise.compiler.dtypes import is_inexact, numpy_carrier
 from shardwise.compiler.ir.evaluate import find_bad_equation
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.transforms.drop_effects import drop_effects
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lower_keys import lower_keys
-from shardwise.config import config
 from shardwise.execute.process_rows import WORD, gather_words, process_mesh
 from shardwise.execute.transfer import transfer
 from shardwise.runtime.array import ArrayImpl

@@ -2,9 +2,9 @@
 
 import os
 
-from shardwise._jaxlib import CompilerOptions
+from shardwise.base._jaxlib import CompilerOptions
+from shardwise.base.config import config
 from shardwise.compiler.partition.local_program import LocalProgram
-from shardwise.config import config
 
 # XLA's default on GPUs is a scheduler that keeps memory low, and does not start collectives early.
 _SCHEDULER = "xla_gpu_enable_latency_hiding_scheduler"

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.caches import registered_cache
+from shardwise.base.caches import registered_cache
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import Mesh, device_grid, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec

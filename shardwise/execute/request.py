@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+from shardwise.base.config import config
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.control.manual import Manual
@@ -26,7 +27,6 @@ from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lift_constants import lift_constants
-from shardwise.config import config
 from shardwise.errors import DeviceMismatchError, ShardingError
 from shardwise.runtime.array import ArrayImpl, ArraySignature, array_signature
 from shardwise.runtime.client import local_devices, platform_of

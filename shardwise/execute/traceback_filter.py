@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-from shardwise.call_site import PACKAGE
+from shardwise.base.call_site import PACKAGE
+from shardwise.base.config import config
 from shardwise.compiler.ir.types import explain_marks
-from shardwise.config import config
 
 _NOTE = "(Frames inside shardwise are hidden; config.update('traceback_filtering', 'off') shows them.)"
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwise._jaxlib import copy_to_memory, join, put, split
+from shardwise.base._jaxlib import copy_to_memory, join, put, split
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.placement.constrain import Constrain
@@ -22,7 +23,6 @@ from shardwise.compiler.shardings.mesh import Mesh, device_grid
 from shardwise.compiler.shardings.refine import common_mesh
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.execute.block_plan import plan_blocks
-from shardwise.lazy import lazy_module
 from shardwise.runtime.array import (
     ArrayImpl,
     array_signature,

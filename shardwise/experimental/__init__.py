@@ -1,7 +1,8 @@
 """The names of `jax.experimental` that are supported, and `ops`, the building blocks of user-defined ops."""
 
-from shardwise.api.callback import io_callback
+from shardwise.api.callbacks.callback import io_callback
 from shardwise.api.config_contexts import disable_x64, enable_x64
+from shardwise.base.lazy import set_public_names
 from shardwise.experimental import (
     checkify,
     colocated_python,
@@ -16,7 +17,6 @@ from shardwise.experimental import (
     shard_map,
     sparse,
 )
-from shardwise.lazy import set_public_names
 
 __all__ = [
     "checkify",

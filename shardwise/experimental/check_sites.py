@@ -7,8 +7,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise import numpy as jnp
-from shardwise.api.jaxpr import JaxprEqn
-from shardwise.api.jaxpr_forms import OpPrimitive
+from shardwise.api.jaxprs.jaxpr import JaxprEqn
+from shardwise.api.jaxprs.jaxpr_forms import OpPrimitive
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.indexing.scatter import Scatter

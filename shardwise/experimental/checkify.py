@@ -14,10 +14,12 @@ import numpy as np
 
 from shardwise import lax, tree
 from shardwise import numpy as jnp
+from shardwise.api.ahead_of_time.inspect import make_jaxpr
 from shardwise.api.arguments import check_function
-from shardwise.api.inspect import make_jaxpr
-from shardwise.api.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, interpret_jaxpr
-from shardwise.api.primitive import Primitive, lowerings, primitive_batchers, primitive_jvps
+from shardwise.api.jaxprs.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, interpret_jaxpr
+from shardwise.api.jaxprs.primitive import Primitive, lowerings, primitive_batchers, primitive_jvps
+from shardwise.base.lazy import set_public_names
+from shardwise.base.tree_nodes import register_pytree_node
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.experimental.check_sites import (
     DivisionByZeroError,
@@ -29,8 +31,6 @@ from shardwise.experimental.check_sites import (
     Site,
     automatic_sites,
 )
-from shardwise.lazy import set_public_names
-from shardwise.tree_nodes import register_pytree_node
 
 __all__ = [
     "Error",

@@ -9,11 +9,11 @@ from functools import update_wrapper
 from typing import Any, final
 
 from shardwise import tree
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.arguments import check_function
-from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import Mesh, device_grid
-from shardwise.lazy import set_public_names
 from shardwise.runtime.array import ArrayImpl, array_signature, put_shards
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.client import process_index

@@ -15,10 +15,11 @@ from functools import update_wrapper, wraps
 from typing import Any, final
 
 from shardwise import tree
+from shardwise.api.ahead_of_time.shape_dtype_struct import struct
 from shardwise.api.arguments import array_leaves, check_function, describe_function, function_name
 from shardwise.api.flatten import FlatFunction
-from shardwise.api.shape_dtype_struct import struct
-from shardwise.api.shard_map import ShardMapOptions, map_shards
+from shardwise.api.meshes.shard_map import ShardMapOptions, map_shards
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
@@ -57,7 +58,6 @@ from shardwise.experimental.sharding_rule import (
     parse_rule,
     vmapped_rule,
 )
-from shardwise.lazy import set_public_names
 from shardwise.runtime.sharding import NamedSharding
 
 __all__ = ["BATCHING", "ArrayMapping", "CompoundFactor", "SdyShardingRule", "custom_partitioning"]

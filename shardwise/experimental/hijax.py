@@ -7,10 +7,10 @@ constructors raise an error. Flax uses them only if `flax_hijax_variable` is set
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from shardwise.api.primitive import Primitive, Zero, instantiate_zeros
+from shardwise.api.jaxprs.primitive import Primitive, Zero, instantiate_zeros
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.ir.op import UndefinedPrimal
 from shardwise.compiler.ir.types import ArrayType as AbstractValue
-from shardwise.lazy import set_public_names
 
 __all__ = [
     "AbstractValue",

@@ -1,6 +1,6 @@
 """jax.experimental.layout: how the elements of an array are ordered in the memory of a device."""
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.runtime.memory_layout import Format, Layout
 
 __all__ = ["Format", "Layout"]

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, final
 
 from shardwise import tree
-from shardwise.api.aot import Lowered
+from shardwise.api.ahead_of_time.aot import Lowered
 from shardwise.api.arguments import (
     argument_names,
     array_leaves,
@@ -26,10 +26,11 @@ from shardwise.api.arguments import (
     describe_mismatch,
     function_name,
 )
-from shardwise.api.constrain import constrain
 from shardwise.api.flatten import FlatFunction
 from shardwise.api.jit import jit
-from shardwise.caches import registered_cache
+from shardwise.api.meshes.constrain import constrain
+from shardwise.base.caches import registered_cache
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Program
@@ -45,7 +46,6 @@ from shardwise.errors import ShardingError
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.experimental.named_dims import Name, NamedDims, is_entry, is_named_dims, named_dims_leaves, parse_axes
 from shardwise.experimental.serial_loops import SerialLoop, merge_steps, run_in_steps, serial_loop, split_resources
-from shardwise.lazy import set_public_names
 from shardwise.runtime.client import default_backend
 from shardwise.runtime.sharding import NamedSharding
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.shardings.mesh import device_grid
 from shardwise.errors import ShardingError
-from shardwise.lazy import set_public_names
 from shardwise.runtime.client import devices as all_devices
 
 __all__ = ["create_device_mesh", "create_hybrid_device_mesh"]

@@ -14,13 +14,13 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.arguments import describe_mismatch
 from shardwise.api.creation import make_array_from_single_device_arrays
-from shardwise.api.placement import device_put
+from shardwise.api.meshes.placement import device_put
 from shardwise.api.process_data import broadcast_row, describe_groups, digest, gather_rows
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.execute.transfer import transfer
-from shardwise.lazy import set_public_names
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import process_index
 from shardwise.runtime.cluster import cluster

@@ -7,13 +7,13 @@ call all functions of `shardwise.numpy` and `shardwise.lax`. Everything else in 
 versions.
 """
 
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, Op, UndefinedPrimal
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.shardings.factors import FactorRule
-from shardwise.lazy import set_public_names
 
 __all__ = [
     "AllGather",

@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 from shardwise.api.arguments import describe_function
-from shardwise.api.shard_map import Infer, ShardMapOptions, map_shards
+from shardwise.api.meshes.shard_map import Infer, ShardMapOptions, map_shards
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
 from shardwise.errors import ShardingError
-from shardwise.lazy import set_public_names
 
 __all__ = ["shard_map"]
 

@@ -11,9 +11,9 @@ from typing import Any, final
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.lazy import set_public_names
 from shardwise.tree_util import register_pytree_node
 
 __all__ = ["BCOO", "bcoo_fromdense", "bcoo_todense", "todense"]

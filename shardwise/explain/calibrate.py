@@ -18,10 +18,10 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import random
-from shardwise._jaxlib import jaxlib_version
-from shardwise.api.differentiate import grad
 from shardwise.api.jit import jit
-from shardwise.api.placement import block_until_ready, device_put
+from shardwise.api.meshes.placement import block_until_ready, device_put
+from shardwise.api.transformations.differentiate import grad
+from shardwise.base._jaxlib import jaxlib_version
 from shardwise.compiler.plan.chip import Chip, Link, algorithms
 from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip_of
 from shardwise.nn.attention import dot_product_attention

@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.api.inspect_sharding import inspect_array_sharding
+from shardwise.api.meshes.inspect_sharding import inspect_array_sharding
 from shardwise.compiler.arrays.methods import Array
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.array_repr import device_label, devices_by_shard

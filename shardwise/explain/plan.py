@@ -6,18 +6,18 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
-from shardwise.api.aot import Compiled, Lowered
+from shardwise.api.ahead_of_time.aot import Compiled, Lowered
 from shardwise.api.jit import Jitted, jit
+from shardwise.base.config import config
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.render_hooks import HtmlReport, renderers
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.config import config
 from shardwise.execute.executor import LoweredRequest, as_array, lower_request
 from shardwise.execute.request import Request
-from shardwise.lazy import lazy_module
 
 if TYPE_CHECKING:
     from shardwise.compiler.report.report import CollectiveRow, Report

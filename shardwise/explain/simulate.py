@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise import tree_util
-from shardwise.api.aot import Compiled, Lowered
-from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.ahead_of_time.aot import Compiled, Lowered
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.render_hooks import HtmlReport
 from shardwise.explain.plan import prepare
-from shardwise.lazy import lazy_module
 from shardwise.sharding import AbstractMesh, Mesh, NamedSharding
 
 if TYPE_CHECKING:

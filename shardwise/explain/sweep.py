@@ -7,11 +7,11 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.errors import ShardingError, StrategyError
 from shardwise.explain.simulate import Simulation, simulate
-from shardwise.lazy import lazy_module
 from shardwise.sharding import AbstractMesh, Mesh
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any, final
 
 import shardwise
-from shardwise._jaxlib import JaxBlocker
-from shardwise.call_site import calling_package
+from shardwise.base._jaxlib import JaxBlocker
+from shardwise.base.call_site import calling_package
 from shardwise.jax_modules.version import JAX_VERSION
 
 # The submodules that JAX imports with `import jax`: libraries look for some of them in `sys.modules`.

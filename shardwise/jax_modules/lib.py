@@ -1,6 +1,6 @@
 """jax.lib: the version of jaxlib."""
 
-from shardwise._jaxlib import jaxlib_version
+from shardwise.base._jaxlib import jaxlib_version
 from shardwise.jax_modules.missing import report_missing
 
 __all__ = ["__version__"]  # Equinox's tests

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from typing import NoReturn
 
-from shardwise.call_site import calling_package, missing_name_error
+from shardwise.base.call_site import calling_package, missing_name_error
 
 
 def report_missing(module: str, names: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardwise.base.lazy import lazy_module
 from shardwise.launch.checkpoint_parser import add_checkpoint_arguments
 from shardwise.launch.doctor import run_doctor
 from shardwise.launch.options import LaunchOptions
@@ -20,7 +21,6 @@ from shardwise.launch.simulate_parser import (
 )
 from shardwise.launch.standard_streams import discard_output, open_standard_streams
 from shardwise.launch.subcommand import add_command
-from shardwise.lazy import lazy_module
 from shardwise.version import __version__
 
 if TYPE_CHECKING:

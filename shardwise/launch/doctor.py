@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, final
 
-from shardwise._jaxlib import jaxlib_version
-from shardwise.blas_threads import blas_libraries, run_blas_in_calling_thread
-from shardwise.lazy import lazy_module
+from shardwise.base._jaxlib import jaxlib_version
+from shardwise.base.blas_threads import blas_libraries, run_blas_in_calling_thread
+from shardwise.base.lazy import lazy_module
 from shardwise.processes.environment import NoProcessesError, find_processes
 from shardwise.version import __version__
 

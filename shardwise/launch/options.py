@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from shardwise.config import MAX_CPU_DEVICES
+from shardwise.base.config import MAX_CPU_DEVICES
 from shardwise.processes.number_checks import (
     MAX_PROCESSES,
     MAX_PROCESSES_PER_NODE,

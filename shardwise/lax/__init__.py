@@ -5,11 +5,11 @@ Names such as `exp_p` are the primitives of jaxprs.
 
 from typing import Any
 
+from shardwise.base.lazy import lazy_module, lazy_namespace
 from shardwise.lax.fft import fft as fft  # its module has the same name
-from shardwise.lazy import lazy_module, lazy_namespace
 
 __all__, _get_public, __dir__ = lazy_namespace(__name__, __file__)
-_forms = lazy_module("shardwise.api.jaxpr_forms")
+_forms = lazy_module("shardwise.api.jaxprs.jaxpr_forms")
 
 
 def __getattr__(name: str) -> Any:

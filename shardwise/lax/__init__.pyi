@@ -6,7 +6,7 @@ from shardwise.api.control import (
     switch as switch,
     while_loop as while_loop,
 )
-from shardwise.api.placement import with_sharding_constraint as with_sharding_constraint
+from shardwise.api.meshes.placement import with_sharding_constraint as with_sharding_constraint
 from shardwise.lax import linalg as linalg
 from shardwise.lax.barriers import (
     after_all as after_all,

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.api.out_sharding import constrain_sharding
-from shardwise.api.placement import create_on_device
+from shardwise.api.meshes.out_sharding import constrain_sharding
+from shardwise.api.meshes.placement import create_on_device
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype

@@ -10,7 +10,7 @@ from typing import Any
 
 import ml_dtypes
 
-from shardwise.api.out_sharding import check_sums, constrain_sharding, decided_by
+from shardwise.api.meshes.out_sharding import check_sums, constrain_sharding, decided_by
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, requested_dtype

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.out_sharding import constrain_sharding, decided_by
-from shardwise.api.vmap import vmap
+from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
+from shardwise.api.transformations.vmap import vmap
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.elementwise.bitwise import And, Or, Xor

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwise.api.control import fori_loop
-from shardwise.api.vmap import vmap
+from shardwise.api.transformations.vmap import vmap
 from shardwise.compiler.arrays.arithmetic import negative, remainder
 from shardwise.compiler.arrays.indexing import (
     as_index,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal, overload
 
 from shardwise.api.control import fori_loop
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -35,7 +36,6 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
 from shardwise.lax.qdwh_polar import qdwh
-from shardwise.lazy import set_public_names
 
 __all__ = [
     "EigImplementation",

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from shardwise import tree
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
 from shardwise.compiler.ops.collective.collectives import Groups
 from shardwise.compiler.ops.collective.named import PReduced, PUnreduced, PVary
 from shardwise.compiler.shardings.mesh import AbstractMesh, mesh_context, mesh_of_types
 from shardwise.errors import UnboundAxisError
-from shardwise.lazy import lazy_module
 
 difflib = lazy_module("difflib")
 

@@ -3,8 +3,8 @@
 from enum import Enum, auto
 from typing import Any, NamedTuple, final
 
+from shardwise.base.config import PRECISIONS
 from shardwise.compiler.ops.contract.dot import default_precision
-from shardwise.config import PRECISIONS
 
 
 @final

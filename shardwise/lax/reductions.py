@@ -4,7 +4,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.api.out_sharding import check_sums, constrain_sharding
+from shardwise.api.meshes.out_sharding import check_sums, constrain_sharding
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.arrays.promotion import requested_dtype

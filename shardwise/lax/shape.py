@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.api.out_sharding import constrain_sharding, decided_by
+from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
 from shardwise.compiler.arrays import methods, operands
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array

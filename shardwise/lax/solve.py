@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from shardwise import tree
-from shardwise.api.differentiate import linear_transpose
+from shardwise.api.transformations.differentiate import linear_transpose
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.program import Program

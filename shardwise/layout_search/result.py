@@ -6,10 +6,10 @@ from functools import cached_property
 from typing import Any, NamedTuple, final
 
 from shardwise import tree_util
-from shardwise.api.aot import Lowered
+from shardwise.api.ahead_of_time.aot import Lowered
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.arguments import function_name
 from shardwise.api.jit import Jitted
-from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.trace.provenance import user_source

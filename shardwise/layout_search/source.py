@@ -8,8 +8,8 @@ from functools import partial, update_wrapper
 from typing import Any, final
 
 from shardwise.api.jit import Jitted
+from shardwise.base.config import config
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
-from shardwise.config import config
 from shardwise.layout_search.evaluate import Variant
 from shardwise.layout_search.step import Step, trace_step
 

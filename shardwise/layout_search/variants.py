@@ -7,10 +7,10 @@ A variant is traced on its own. The layouts of each are searched by `Search`, th
 from collections.abc import Sequence
 from typing import final
 
+from shardwise.base.config import config
 from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.config import config
 from shardwise.layout_search.evaluate import PLAIN, Alternative, Evaluator, SearchState, Variant
 from shardwise.layout_search.meshes import mesh_shapes
 from shardwise.layout_search.pipelines import PipelineOptions, PipelineSearch

@@ -1,6 +1,6 @@
 """Neural-network functions: activations, softmax, attention, scaled matrix products, and initializers."""
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.nn import initializers
 from shardwise.nn.activations import (
     celu,

@@ -11,7 +11,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.api.custom import custom_jvp
+from shardwise.api.transformations.custom import custom_jvp
 from shardwise.compiler.arrays.arithmetic import promote_numeric
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array

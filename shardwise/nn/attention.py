@@ -18,7 +18,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.api.custom import custom_vjp
+from shardwise.api.transformations.custom import custom_vjp
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_list_function, type_of
 from shardwise.compiler.ir.types import ArrayType

@@ -13,11 +13,11 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import random
-from shardwise.api.out_sharding import constrain_sharding
+from shardwise.api.meshes.out_sharding import constrain_sharding
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import is_float, is_inexact
-from shardwise.lazy import set_public_names
 
 Axes = int | Sequence[int]
 

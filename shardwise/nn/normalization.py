@@ -5,7 +5,7 @@ from typing import Any, Literal, overload
 
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.api.custom import custom_jvp
+from shardwise.api.transformations.custom import custom_jvp
 from shardwise.compiler.arrays import softmax as softmax_ops
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, static_axes, type_of

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.api.custom import custom_vjp
+from shardwise.api.transformations.custom import custom_vjp
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype

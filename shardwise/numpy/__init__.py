@@ -5,8 +5,8 @@ Semantics follow JAX's: dtype promotion, weak types, 32-bit defaults. The public
 
 import sys
 
+from shardwise.base.lazy import lazy_namespace
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.lazy import lazy_namespace
 from shardwise.numpy.einsum import einsum as einsum  # its module has the same name
 
 __all__, __getattr__, __dir__ = lazy_namespace(__name__, __file__)

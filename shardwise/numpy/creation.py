@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from shardwise import tree
-from shardwise.api.out_sharding import constrain_sharding
-from shardwise.api.placement import create_on_device, device_put
-from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.meshes.out_sharding import constrain_sharding
+from shardwise.api.meshes.placement import create_on_device, device_put
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (

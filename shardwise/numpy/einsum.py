@@ -13,8 +13,9 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.api.out_sharding import check_sums, constrain_sharding, decided_by
-from shardwise.caches import registered_cache
+from shardwise.api.meshes.out_sharding import check_sums, constrain_sharding, decided_by
+from shardwise.base.caches import registered_cache
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, reject_out, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
@@ -33,7 +34,6 @@ from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.lax.dot_products import dot_general, mixed_dtype_dot
 from shardwise.lax.named_einsum import xeinsum
 from shardwise.lax.precision import precisions
-from shardwise.lazy import lazy_module
 
 opt_einsum = lazy_module("opt_einsum")
 

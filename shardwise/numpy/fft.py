@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.api.placement import create_on_device, device_put
+from shardwise.api.meshes.placement import create_on_device, device_put
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.arithmetic import conjugate, divide
 from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
 from shardwise.compiler.arrays.methods import Array
@@ -24,7 +25,6 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import Pad, slice_along
-from shardwise.lazy import set_public_names
 from shardwise.numpy.repeating import roll
 
 __all__ = [

@@ -6,8 +6,8 @@ from typing import Any, Literal, final, overload
 
 import numpy as np
 
-from shardwise.api.placement import device_put
-from shardwise.api.vmap import vmap
+from shardwise.api.meshes.placement import device_put
+from shardwise.api.transformations.vmap import vmap
 from shardwise.compiler.arrays import arithmetic, methods
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array

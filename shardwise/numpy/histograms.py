@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.api.out_sharding import constrain_sharding, decided_by
+from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import add, divide, multiply, subtract
 from shardwise.compiler.arrays.methods import Array

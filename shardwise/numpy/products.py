@@ -3,7 +3,7 @@
 import operator
 from typing import Any
 
-from shardwise.api.out_sharding import check_sums, constrain_sharding, decided_by
+from shardwise.api.meshes.out_sharding import check_sums, constrain_sharding, decided_by
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import conjugate, multiply
 from shardwise.compiler.arrays.indexing import canonical_axis

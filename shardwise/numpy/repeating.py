@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.api.out_sharding import constrain_sharding, decided_by
+from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import minimum, remainder
 from shardwise.compiler.arrays.indexing import canonical_axis

@@ -5,8 +5,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any, overload
 
-from shardwise.api.out_sharding import constrain_sharding, decided_by
-from shardwise.api.placement import device_put
+from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
+from shardwise.api.meshes.placement import device_put
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array

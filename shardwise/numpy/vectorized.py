@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any, final
 
 from shardwise.api.control import scan
-from shardwise.api.vmap import vmap
+from shardwise.api.transformations.vmap import vmap
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array

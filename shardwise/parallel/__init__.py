@@ -1,6 +1,6 @@
 """Building blocks of parallel models: differentiable functions that communicate over a named mesh axis."""
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.parallel.collective_matmul import all_gather_matmul as all_gather_matmul
 from shardwise.parallel.collective_matmul import matmul_reduce_scatter as matmul_reduce_scatter
 from shardwise.parallel.cross_entropy import cross_entropy as cross_entropy

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, final
 
-from shardwise.api.shard_map import shard_map
+from shardwise.api.meshes.shard_map import shard_map
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context

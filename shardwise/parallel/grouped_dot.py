@@ -10,7 +10,7 @@ from typing import Any
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.control import fori_loop
-from shardwise.api.custom import custom_vjp
+from shardwise.api.transformations.custom import custom_vjp
 from shardwise.parallel.axis_region import vary_alike
 from shardwise.parallel.routing import starts
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import shardwise.numpy as jnp
 from shardwise import lax, tree, tree_util
-from shardwise.api.custom import custom_vjp
+from shardwise.api.transformations.custom import custom_vjp
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_float

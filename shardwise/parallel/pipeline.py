@@ -12,7 +12,7 @@ from typing import Any, final
 import shardwise.numpy as jnp
 from shardwise import lax, tree_util
 from shardwise.api.jit import jit
-from shardwise.api.remat import checkpoint
+from shardwise.api.transformations.remat import checkpoint
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.errors import StrategyError
 from shardwise.parallel.pipeline_forward import Stage, run_forward

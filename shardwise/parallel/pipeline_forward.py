@@ -13,7 +13,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import lax, tree_util
-from shardwise.api.custom import custom_jvp
+from shardwise.api.transformations.custom import custom_jvp
 from shardwise.compiler.report.idle import idle_scope
 from shardwise.compiler.trace.provenance import named_scope, provenance
 from shardwise.parallel.float_leaves import split_floats

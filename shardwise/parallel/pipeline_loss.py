@@ -8,8 +8,8 @@ from typing import Any, final
 
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.api.custom import custom_vjp
-from shardwise.api.differentiate import vjp
+from shardwise.api.transformations.custom import custom_vjp
+from shardwise.api.transformations.differentiate import vjp
 from shardwise.errors import StrategyError
 from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.pipeline_forward import Stage, run_forward, schedule_scope, take

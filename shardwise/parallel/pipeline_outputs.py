@@ -5,7 +5,7 @@ Runs inside a manual region over the axis of the pipeline: it is the program of 
 
 from typing import Any, final
 
-from shardwise.api.custom import custom_vjp
+from shardwise.api.transformations.custom import custom_vjp
 from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.pipeline_forward import Stage, run_forward, schedule_scope, take
 from shardwise.parallel.pipeline_schedule import Schedule

@@ -9,9 +9,9 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise import lax, tree_util
-from shardwise.api.current_mesh import get_abstract_mesh
-from shardwise.api.inspect import eval_shape
-from shardwise.api.shard_map import shard_map
+from shardwise.api.ahead_of_time.inspect import eval_shape
+from shardwise.api.meshes.current_mesh import get_abstract_mesh
+from shardwise.api.meshes.shard_map import shard_map
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol, final
 
 import shardwise.numpy as jnp
 from shardwise import lax, tree_util
-from shardwise.api.differentiate import vjp
-from shardwise.api.inspect import eval_shape
+from shardwise.api.ahead_of_time.inspect import eval_shape
+from shardwise.api.transformations.differentiate import vjp
 from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.pipeline_forward import (
     Stage,

@@ -24,7 +24,7 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise import lax, tree
 from shardwise.api.control import cond
-from shardwise.api.custom import custom_vjp
+from shardwise.api.transformations.custom import custom_vjp
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh

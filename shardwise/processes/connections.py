@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, final
 
-from shardwise.lazy import lazy_module
+from shardwise.base.lazy import lazy_module
 from shardwise.processes.protocol import (
     HELLO_LIMIT,
     LINE_LIMIT,

@@ -17,7 +17,7 @@ from functools import partial
 from ipaddress import ip_address
 from typing import Any, Literal, final
 
-from shardwise._jaxlib import RuntimeFailure, cluster_service
+from shardwise.base._jaxlib import RuntimeFailure, cluster_service
 from shardwise.processes.comparison import LaunchComparison
 from shardwise.processes.connections import Connection, Connections
 from shardwise.processes.protocol import (

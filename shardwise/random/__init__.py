@@ -1,6 +1,6 @@
 """Random numbers from PRNG keys: the same bits as in JAX for the same key, whatever the sharding of the result."""
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.random.choice import categorical, choice, permutation
 from shardwise.random.continuous import (
     cauchy,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.dtypes import KEY_DTYPES, KeyDType, is_integer, is_key, key_words
@@ -19,7 +20,6 @@ from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.random import prng
 from shardwise.compiler.ops.random.counter_based import WORD
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
-from shardwise.config import config
 from shardwise.random.sampling import canonical_shape
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from shardwise.api.out_sharding import constrain_sharding
+from shardwise.api.meshes.out_sharding import constrain_sharding
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import (
+from shardwise.base._jaxlib import (
     Device,
     RuntimeFailure,
     address_of,
@@ -21,7 +21,8 @@ from shardwise._jaxlib import (
     to_dlpack,
     to_numpy,
 )
-from shardwise.caches import registered_cache
+from shardwise.base.caches import registered_cache
+from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.scalars import check_index, check_scalar, check_truth_value
 from shardwise.compiler.dtypes import is_key
@@ -31,7 +32,6 @@ from shardwise.compiler.ops.collective.collectives import zero_term
 from shardwise.compiler.ops.shape.slicing import Slice
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.config import config
 from shardwise.errors import ShardingTypeError
 from shardwise.runtime.array_repr import array_html, array_repr, array_str, local_part_str
 from shardwise.runtime.box import Box, box_index, box_of, box_shape, box_size

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.lazy import lazy_module
 from shardwise.runtime.box import Box, Span, box_of, box_text
 from shardwise.runtime.sharding import Sharding
 

@@ -14,9 +14,9 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import RuntimeFailure
+from shardwise.base._jaxlib import RuntimeFailure
+from shardwise.base.config import config
 from shardwise.compiler.lower.hlo import HostCallback
-from shardwise.config import config
 
 
 class CallbackFailure(RuntimeError):

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import RuntimeFailure, cpu_client, cuda_client, cuda_library, record_tracebacks
+from shardwise.base._jaxlib import RuntimeFailure, cpu_client, cuda_client, cuda_library, record_tracebacks
+from shardwise.base.config import FIRST_USE, config
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.shardings.mesh import device_grid
-from shardwise.config import FIRST_USE, config
-from shardwise.lazy import lazy_module
 from shardwise.processes.variables import LAUNCHER_PID
 
 if TYPE_CHECKING:

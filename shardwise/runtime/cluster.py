@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, final
 
-from shardwise._jaxlib import (
+from shardwise.base._jaxlib import (
     RuntimeFailure,
     cluster_cpu_client,
     cluster_store,
@@ -28,7 +28,7 @@ from shardwise._jaxlib import (
     cuda_library,
     jaxlib_version,
 )
-from shardwise.config import config
+from shardwise.base.config import config
 from shardwise.errors import PeerFailure, ProgramMismatch
 from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.member import Member, report_uncaught_exceptions

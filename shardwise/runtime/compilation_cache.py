@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from shardwise._jaxlib import (
+from shardwise.base._jaxlib import (
     CompilerOptions,
     RuntimeFailure,
     compile_text,
@@ -25,9 +25,9 @@ from shardwise._jaxlib import (
     serialize_executable,
     versions,
 )
+from shardwise.base.config import config
+from shardwise.base.regular_file import read_regular_file
 from shardwise.compiler.lower.hlo import without_locations
-from shardwise.config import config
-from shardwise.regular_file import read_regular_file
 
 _MAGIC = b"shardwise executable 1\n"
 _SUFFIX = ".executable"

@@ -5,8 +5,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from shardwise.base.dlpack_capsule import tensor_in
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.dlpack_capsule import tensor_in
 
 _DTYPES: dict[tuple[int, int], Any] = {
     **{(0, bits): np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from shardwise._jaxlib import CompilerOptions, compile_text, launcher, result_handler
+from shardwise.base._jaxlib import CompilerOptions, compile_text, launcher, result_handler
+from shardwise.base.config import config
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.lower.lower import StableHlo
 from shardwise.compiler.partition.local_program import LocalProgram
-from shardwise.config import config
-from shardwise.lazy import lazy_module
 from shardwise.runtime.array import ArrayImpl, ResultTemplate, array_signature
 from shardwise.runtime.callbacks import Callbacks
 from shardwise.runtime.process_sets import process_sets, ranks_of

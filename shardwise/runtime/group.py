@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, final
 
-from shardwise._jaxlib import RuntimeFailure
+from shardwise.base._jaxlib import RuntimeFailure
 from shardwise.errors import CheckpointError, PeerFailure
 from shardwise.runtime.client import process_count, process_index
 from shardwise.runtime.cluster import cluster

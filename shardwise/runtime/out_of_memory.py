@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from shardwise._jaxlib import RuntimeFailure
+from shardwise.base._jaxlib import RuntimeFailure
 from shardwise.errors import OutOfMemoryError, PeerFailure
 from shardwise.runtime.memory_stats import MemoryStats
 

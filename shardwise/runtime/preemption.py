@@ -4,7 +4,7 @@ import signal
 import threading
 from typing import Any, final
 
-from shardwise._jaxlib import preemption_sync_manager
+from shardwise.base._jaxlib import preemption_sync_manager
 
 
 @final

@@ -23,10 +23,10 @@ from weakref import ref
 
 import numpy as np
 
-from shardwise._jaxlib import RuntimeFailure
-from shardwise.call_site import user_frame
+from shardwise.base._jaxlib import RuntimeFailure
+from shardwise.base.call_site import user_frame
+from shardwise.base.config import config
 from shardwise.compiler.lower.hlo import without_locations
-from shardwise.config import config
 from shardwise.errors import PeerFailure, ProgramMismatch
 from shardwise.processes.comparison import VALUE
 from shardwise.processes.member import Member

@@ -7,9 +7,9 @@ cost nothing.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from shardwise._jaxlib import RuntimeFailure
+from shardwise.base._jaxlib import RuntimeFailure
+from shardwise.base.lazy import lazy_module
 from shardwise.errors import PeerFailure, ProgramMismatch
-from shardwise.lazy import lazy_module
 
 if TYPE_CHECKING:
     import json

@@ -2,7 +2,7 @@
 
 import logging
 
-from shardwise.config import config
+from shardwise.base.config import config
 from shardwise.errors import TransferError
 
 _log = logging.getLogger("shardwise")

@@ -1,6 +1,6 @@
 """Functions of scipy on sharded arrays: linear algebra, special functions, statistics, transforms and optimization."""
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.scipy import (
     cluster,
     fft,

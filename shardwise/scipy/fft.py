@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, astype_weak, canonical_axes, compiled_function, type_of
 from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.lax.elementwise import complex as complex_from_parts
-from shardwise.lazy import set_public_names
 
 __all__ = ["dct", "dctn", "idct", "idctn"]
 

@@ -1,6 +1,6 @@
 """scipy.integrate: numerical integration of sampled values."""
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.numpy.calculus import trapezoid
 
 __all__ = ["trapezoid"]

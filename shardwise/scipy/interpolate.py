@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
-from shardwise.lazy import set_public_names
 from shardwise.tree_util import register_pytree_node
 
 __all__ = ["RegularGridInterpolator"]

@@ -6,9 +6,9 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand
-from shardwise.lazy import set_public_names
 
 __all__ = ["map_coordinates"]
 

@@ -7,9 +7,9 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.api.control import while_loop
-from shardwise.api.differentiate import value_and_grad
+from shardwise.api.transformations.differentiate import value_and_grad
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import as_inexact
-from shardwise.lazy import set_public_names
 
 __all__ = ["OptimizeResults", "minimize"]
 

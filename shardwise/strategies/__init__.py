@@ -1,6 +1,6 @@
 """Strategies: functions from a tree of parameters and a mesh to shardings, and transformations of training steps."""
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.strategies.accumulate import accumulate_gradients as accumulate_gradients
 from shardwise.strategies.activations import context_parallel as context_parallel
 from shardwise.strategies.activations import sequence_parallel as sequence_parallel

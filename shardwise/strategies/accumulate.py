@@ -6,8 +6,8 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise import tree_util
+from shardwise.api.ahead_of_time.inspect import eval_shape
 from shardwise.api.control import scan
-from shardwise.api.inspect import eval_shape
 from shardwise.errors import StrategyError
 from shardwise.strategies.leaves import is_array, leaf_name
 

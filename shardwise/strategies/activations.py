@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardwise.api.placement import with_sharding_constraint
+from shardwise.api.meshes.placement import with_sharding_constraint
 from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.errors import StrategyError
 from shardwise.runtime.sharding import NamedSharding

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from shardwise.api.inspect import eval_shape
+from shardwise.api.ahead_of_time.inspect import eval_shape
 from shardwise.api.jit import jit
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwise import tree_util
-from shardwise.api.remat import checkpoint, checkpoint_policies
+from shardwise.api.transformations.remat import checkpoint, checkpoint_policies
 from shardwise.errors import StrategyError
 from shardwise.runtime.sharding import Sharding
 

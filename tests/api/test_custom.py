@@ -8,7 +8,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.api.derivative_rules import SymbolicZero
+from shardwise.api.transformations.derivative_rules import SymbolicZero
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

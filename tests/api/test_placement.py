@@ -202,9 +202,9 @@ def test_arrays_are_created_in_shards(mesh, name, monkeypatch):
     spec = P("model", "data") if expected.ndim == 2 else P(("data", "model"))
     where = NamedSharding(mesh, spec)
     with monkeypatch.context() as patched:  # no transfer: each device creates its own shard
-        patched.setattr("shardwise.api.placement.transfer", _refused)
+        patched.setattr("shardwise.api.meshes.placement.transfer", _refused)
         patched.setattr("shardwise.execute.executor.transfer", _refused)
-        patched.setattr("shardwise.api.placement.place", _refused)
+        patched.setattr("shardwise.api.meshes.placement.place", _refused)
         x = make(where)
     assert x.sharding == where
     piece = x.dtype.itemsize * expected.size // 8

@@ -6,7 +6,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.api.primitive import (
+from shardwise.api.jaxprs.primitive import (
     Primitive,
     Zero,
     instantiate_zeros,

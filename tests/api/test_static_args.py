@@ -8,7 +8,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise._jaxlib import split
+from shardwise.base._jaxlib import split
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

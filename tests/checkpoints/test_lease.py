@@ -11,11 +11,11 @@ import pytest
 
 import shardwise.numpy as jnp
 from shardwise import checkpoints
+from shardwise.base.lazy import lazy_module
 from shardwise.checkpoints import lease
 from shardwise.checkpoints.lease import FileLease, has_file_lease_ended, has_object_lease_ended
 from shardwise.checkpoints.location import location_of
 from shardwise.errors import CheckpointError
-from shardwise.lazy import lazy_module
 from tests.checkpoints.test_faults import ROOT, TIME_LIMIT
 
 STATE = {"w": jnp.arange(3)}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import checkpoints
-from shardwise._jaxlib import split
+from shardwise.base._jaxlib import split
 from shardwise.checkpoints import snapshot
 from shardwise.checkpoints.read import Reader
 from shardwise.errors import CheckpointError, CheckpointExists, CheckpointMismatch, ShardingError

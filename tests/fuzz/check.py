@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import shardwise
-from shardwise._jaxlib import put
+from shardwise.base._jaxlib import put
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import is_float, is_inexact, is_key
 from shardwise.compiler.ir.evaluate import evaluate

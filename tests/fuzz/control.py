@@ -15,7 +15,7 @@ import numpy as np
 import shardwise
 from shardwise import lax
 from shardwise import numpy as jnp
-from shardwise.api.remat import checkpoint_policies
+from shardwise.api.transformations.remat import checkpoint_policies
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.types import ArrayType
 from tests.fuzz.numeric import NumericWriter, apply_step

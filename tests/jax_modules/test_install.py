@@ -83,7 +83,7 @@ def test_missing_names_can_be_looked_for(tmp_path):
 def test_a_missing_public_name_names_the_installed_library(tmp_path):
     (tmp_path / "library.py").write_text("from jax.numpy import nothing\n")
     program = (
-        "import sys, shardwise; from shardwise.call_site import skip_folder; skip_folder(sys.argv[1]); "
+        "import sys, shardwise; from shardwise.base.call_site import skip_folder; skip_folder(sys.argv[1]); "
         "sys.path.insert(0, sys.argv[1]); shardwise.as_jax(); import library"
     )
     error = run(program, str(tmp_path), fails=True).splitlines()[-1]

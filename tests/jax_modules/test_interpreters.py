@@ -5,8 +5,8 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise.api.jaxpr import Literal
-from shardwise.api.primitive import Primitive
+from shardwise.api.jaxprs.jaxpr import Literal
+from shardwise.api.jaxprs.primitive import Primitive
 from shardwise.errors import MissingRuleError
 from shardwise.jax_modules.extend.core import find_top_trace
 from shardwise.jax_modules.extend.linear_util import wrap_init

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise._jaxlib import jaxlib_version
+from shardwise.base._jaxlib import jaxlib_version
 from shardwise.launch import doctor
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise._jaxlib import hlo_text
+from shardwise.base._jaxlib import hlo_text
 from shardwise.compiler.lower.lower import lower
 from shardwise.sharding import AbstractMesh
 from shardwise.sharding import PartitionSpec as P

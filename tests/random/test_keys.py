@@ -9,7 +9,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax, random
-from shardwise.api.derivative_rules import SymbolicZero
+from shardwise.api.transformations.derivative_rules import SymbolicZero
 from shardwise.compiler.ops.elementwise.convert import Convert
 
 

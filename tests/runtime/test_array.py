@@ -9,7 +9,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise import _jaxlib
+from shardwise.base import _jaxlib
 from shardwise.sharding import NamedSharding, SingleDeviceSharding
 from shardwise.sharding import PartitionSpec as P
 

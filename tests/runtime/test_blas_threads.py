@@ -15,7 +15,7 @@ BLAS_THREADS = """
 import numpy as np
 import scipy.linalg.cython_lapack
 import shardwise.numpy as jnp
-from shardwise.blas_threads import blas_libraries
+from shardwise.base.blas_threads import blas_libraries
 before = [library.num_threads for library in blas_libraries()]
 np.asarray(jnp.linalg.cholesky(jnp.eye(3)))
 print(before, [library.num_threads for library in blas_libraries()])

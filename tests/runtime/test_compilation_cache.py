@@ -11,7 +11,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise.config import config
+from shardwise.base.config import config
 from shardwise.runtime import compilation_cache
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P

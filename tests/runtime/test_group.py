@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardwise._jaxlib import RuntimeFailure
+from shardwise.base._jaxlib import RuntimeFailure
 from shardwise.errors import CheckpointError, PeerFailure
 from shardwise.runtime import group as group_module
 from shardwise.runtime.cluster import Timeouts

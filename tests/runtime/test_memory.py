@@ -9,7 +9,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise._jaxlib import RuntimeFailure
+from shardwise.base._jaxlib import RuntimeFailure
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.errors import JaxRuntimeError, OutOfMemoryError
 from shardwise.execute.lru import LruCache

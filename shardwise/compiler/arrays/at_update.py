@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from shardwise.base.config import config
 from shardwise.compiler.arrays.arithmetic import divide, negative, power
 from shardwise.compiler.arrays.dynamic_index import has_dynamic_slices, replace_dynamic_slices
 from shardwise.compiler.arrays.indexing import (
@@ -46,7 +47,6 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Pad, Reverse
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
-from shardwise.config import config
 from shardwise.errors import ConcretizationTypeError
 
 if TYPE_CHECKING:

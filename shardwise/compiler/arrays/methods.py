@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.config import config
 from shardwise.compiler.arrays.arithmetic import (
     absolute,
     add,
@@ -53,7 +54,6 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.movement import Reshape, permute
-from shardwise.config import config
 
 _BLOCK = 32  # elements that iteration over an array slices at once
 

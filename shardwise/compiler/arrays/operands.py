@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from shardwise.base.config import config
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, scalar_type
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.dispatch import installed, open_frames, recording_frame
@@ -17,7 +18,6 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.config import config
 from shardwise.errors import ConcretizationTypeError
 
 PYTHON_SCALARS = (bool, int, float, complex)

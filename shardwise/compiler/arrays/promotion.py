@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.call_site import warn_user
+from shardwise.base.call_site import warn_user
+from shardwise.base.config import cached_by_settings, config
 from shardwise.compiler.dtypes import (
     SHORT_NAMES,
     SMALL_FLOATS,
@@ -25,7 +26,6 @@ from shardwise.compiler.dtypes import (
     short_name,
 )
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.config import cached_by_settings, config
 from shardwise.errors import TypePromotionError
 
 _LATTICE: dict[str, list[str]] = {

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol, final
 
 import numpy as np
 
-from shardwise.caches import registered_cache
+from shardwise.base.caches import registered_cache
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import bind
 from shardwise.compiler.ir.explicit_rule import with_result_shardings

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
+from shardwise.base.config import config
 from shardwise.compiler.ir.op import result_types
 from shardwise.compiler.ir.program import Equation, Program
-from shardwise.config import config
 from shardwise.errors import ProgramError
 
 _Pass = TypeVar("_Pass", bound=Callable[..., Any])

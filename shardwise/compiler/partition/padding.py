@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
@@ -28,7 +29,6 @@ from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.lazy import lazy_module
 
 fractions = lazy_module("fractions")
 

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator
 from itertools import count
 
-from shardwise.caches import registered_cache
+from shardwise.base.caches import registered_cache
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import (
     AllGather,

@@ -7,6 +7,7 @@ padding that the op would read (`padding`), and emits the op on one device's sha
 from dataclasses import replace
 from typing import Any
 
+from shardwise.base.config import config
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.control.control import Control, DataDependentControl
 from shardwise.compiler.ops.control.manual import Manual
@@ -26,7 +27,6 @@ from shardwise.compiler.trace.provenance import provenance
 from shardwise.compiler.trace.tracer import Frame
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.replay import restore_source
-from shardwise.config import config
 
 
 def partition(sharded: ShardedProgram, plan: LayoutPlan, is_estimate: bool = False) -> LocalProgram:

@@ -18,9 +18,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from shardwise.base.regular_file import read_regular_file
 from shardwise.compiler.plan.chip import Chip, Link
 from shardwise.errors import HardwareError
-from shardwise.regular_file import read_regular_file
 
 _LARGEST_TABLE = 1 << 24  # bytes
 

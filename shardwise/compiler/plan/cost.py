@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
-from shardwise.caches import registered_cache
+from shardwise.base.caches import registered_cache
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.ops.control.region_boundary import Stack

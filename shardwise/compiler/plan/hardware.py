@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardwise.base.config import SETTINGS, config
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.plan.chip import Chip, Link
-from shardwise.config import SETTINGS, config
 from shardwise.errors import HardwareError
-from shardwise.lazy import lazy_module
 
 if TYPE_CHECKING:
     from shardwise.compiler.plan import chip_table

@@ -14,7 +14,7 @@ Terms of a sum may be multiplied by a finite constant, but not by data: 2 and -1
 from dataclasses import dataclass
 from typing import final
 
-from shardwise.caches import registered_cache
+from shardwise.base.caches import registered_cache
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.types import ArrayType

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from shardwise.lazy import lazy_module
+from shardwise.base.lazy import lazy_module
 
 html = lazy_module("html")
 

@@ -18,9 +18,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from shardwise.caches import registered_cache
+from shardwise.base.caches import registered_cache
+from shardwise.base.lazy import lazy_module
 from shardwise.errors import ShardingError
-from shardwise.lazy import lazy_module
 
 difflib = lazy_module("difflib")
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar, final
 
-from shardwise.call_site import user_frame
+from shardwise.base.call_site import user_frame
 from shardwise.compiler.ir.program import NOWHERE, Reason, Source
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.call_site import PACKAGE
+from shardwise.base.call_site import PACKAGE
 from shardwise.compiler.ir.dispatch import installed
 
 _LIBRARIES = (PACKAGE, str(Path(np.__file__).resolve().parent) + "/")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from shardwise.call_site import UserLine
+from shardwise.base.call_site import UserLine
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.dispatch import open_frames, tracked_axes
 from shardwise.compiler.trace.tracer import Tracer

@@ -12,6 +12,7 @@ from weakref import ref
 
 import numpy as np
 
+from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.scalars import check_index, check_scalar, check_truth_value
 from shardwise.compiler.ir.dispatch import open_frames, resolves_shardings, use_frames
@@ -25,7 +26,6 @@ from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.trace.provenance import current_source, provenance
 from shardwise.compiler.trace.referrers import describe_referrers
 from shardwise.compiler.trace.running_call import running_call, shared_numpy_name
-from shardwise.config import config
 from shardwise.errors import (
     ConcretizationTypeError,
     ShardingTypeError,

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
+from shardwise.base.config import cached_by_settings
 from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
 from shardwise.compiler.ir.program import Program
-from shardwise.config import cached_by_settings
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

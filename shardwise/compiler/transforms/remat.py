@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from shardwise.base.config import config
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.remat import Offload, Policy
@@ -17,7 +18,6 @@ from shardwise.compiler.transforms.key_uses import repeat_key_uses
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.memoize import memoized
 from shardwise.compiler.transforms.replay import replay
-from shardwise.config import config
 
 
 @memoized(maxsize=4096)

@@ -3,8 +3,8 @@
 These functions have neither checksums nor a commit of all arrays together; `shardwise.checkpoints` has both.
 """
 
+from shardwise.base.lazy import set_public_names
 from shardwise.experimental.array_serialization import serialization, tensorstore_impl
-from shardwise.lazy import set_public_names
 
 __all__ = ["serialization", "tensorstore_impl"]
 

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from shardwise.base.lazy import set_public_names
 from shardwise.experimental.array_serialization import tensorstore_impl
 from shardwise.experimental.array_serialization.tensorstore_impl import (
     TS_CONTEXT,
@@ -15,7 +16,6 @@ from shardwise.experimental.array_serialization.tensorstore_impl import (
     async_deserialize,
     async_serialize,
 )
-from shardwise.lazy import set_public_names
 from shardwise.runtime.group import Group
 
 __all__ = [

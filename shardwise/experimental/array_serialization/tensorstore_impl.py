@@ -12,13 +12,13 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.creation import devices_by_box, put_box
-from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.base.lazy import lazy_module, set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.lazy import lazy_module, set_public_names
 from shardwise.runtime.array import ArrayImpl, join_shards
 from shardwise.runtime.box import Box, block_shape, box_index, box_shape, box_size, relative
 from shardwise.runtime.client import process_count, process_index

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from shardwise.call_site import is_user_file, library_folders, skip_folder
+from shardwise.base.call_site import is_user_file, library_folders, skip_folder
 from shardwise.jax_modules.missing import report_missing
 
 register_exclusion = skip_folder  # Equinox, Flax, jaxtyping

@@ -1,6 +1,6 @@
 """jax.extend.source_info_util: files whose lines are not the user's."""
 
-from shardwise.call_site import skip_folder
+from shardwise.base.call_site import skip_folder
 from shardwise.jax_modules.missing import report_missing
 
 __all__ = ["register_exclusion"]  # Flax, Equinox, jaxtyping

@@ -2,7 +2,7 @@
 
 from typing import final
 
-from shardwise.api.primitive import Zero, instantiate_zeros, primitive_jvps, primitive_transposes
+from shardwise.api.jaxprs.primitive import Zero, instantiate_zeros, primitive_jvps, primitive_transposes
 from shardwise.compiler.ir.op import UndefinedPrimal
 from shardwise.compiler.transforms.linearize import DualFrame
 from shardwise.experimental.hijax import is_undefined_primal

@@ -1,6 +1,6 @@
 """jax.interpreters.batching: batching rules of primitives."""
 
-from shardwise.api.primitive import axis_primitive_batchers, primitive_batchers
+from shardwise.api.jaxprs.primitive import axis_primitive_batchers, primitive_batchers
 from shardwise.jax_modules.missing import report_missing
 
 __all__ = ["axis_primitive_batchers", "not_mapped", "primitive_batchers"]  # Equinox

@@ -7,9 +7,9 @@ too. It may call Python functions by `emit_python_callback`, as Equinox does; bu
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from shardwise.api.callback import call_host
-from shardwise.api.primitive import Primitive, lowerings
-from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.callbacks.callback import call_host
+from shardwise.api.jaxprs.primitive import Primitive, lowerings
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.errors import MissingRuleError

@@ -4,7 +4,7 @@ The last two dims of an operand hold matrices, the dims before them are batch di
 device decomposes the matrices of its own shard.
 """
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.numpy.linalg.decompositions import cholesky, eig, eigh, eigvals, eigvalsh, qr, svd, svdvals
 from shardwise.numpy.linalg.linear_systems import det, inv, lstsq, pinv, slogdet, solve, tensorinv, tensorsolve
 from shardwise.numpy.linalg.norms import cond, matrix_norm, matrix_rank, norm, vector_norm

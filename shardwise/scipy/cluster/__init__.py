@@ -1,6 +1,6 @@
 """scipy.cluster: vector quantization."""
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.scipy.cluster import vq
 
 __all__ = ["vq"]

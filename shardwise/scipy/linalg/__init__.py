@@ -1,6 +1,6 @@
 """scipy.linalg: decompositions, linear solvers, matrix functions and special matrices, on sharded arrays too."""
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.scipy.linalg.decompositions import (
     cho_factor,
     cholesky,

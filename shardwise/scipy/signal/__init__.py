@@ -1,6 +1,6 @@
 """scipy.signal: convolution, correlation, Fourier transforms of segments, power spectra and trends."""
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.scipy.signal.convolutions import convolve, convolve2d, correlate, correlate2d, fftconvolve
 from shardwise.scipy.signal.spectra import csd, detrend, istft, stft, welch
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
-from shardwise.lazy import lazy_module
 
 _scipy_signal = lazy_module("scipy.signal")
 

@@ -1,6 +1,6 @@
 """scipy.sparse: iterative solvers of linear systems."""
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.scipy.sparse import linalg
 
 __all__ = ["linalg"]

@@ -14,11 +14,11 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise import tree
 from shardwise.api.control import fori_loop, while_loop
-from shardwise.api.differentiate import linear_transpose
+from shardwise.api.transformations.differentiate import linear_transpose
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
 from shardwise.lax.solve import custom_linear_solve
-from shardwise.lazy import set_public_names
 
 __all__ = ["bicgstab", "cg", "gmres"]
 

@@ -1,6 +1,6 @@
 """scipy.spatial: rotations in three dimensions."""
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.scipy.spatial import transform
 
 __all__ = ["transform"]

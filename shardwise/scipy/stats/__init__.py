@@ -4,7 +4,7 @@ Each distribution is a module of functions such as `pdf`, `logpdf`, `cdf` and `p
 elementwise and broadcast their parameters, so sharded operands keep their sharding.
 """
 
-from shardwise.lazy import set_public_names
+from shardwise.base.lazy import set_public_names
 from shardwise.scipy.stats import (
     bernoulli,
     beta,

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_integer
-from shardwise.lazy import set_public_names
 from shardwise.scipy import special
 
 __all__ = ["logpmf", "pmf"]

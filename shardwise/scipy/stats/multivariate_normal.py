@@ -8,10 +8,10 @@ import math
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
-from shardwise.lazy import set_public_names
 from shardwise.scipy import linalg
 
 __all__ = ["logpdf", "pdf"]

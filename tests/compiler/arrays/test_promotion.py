@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
+from shardwise.base.config import config
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, scalar_type
 from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.config import config
 
 jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.jax

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise._jaxlib import compile_text, launcher, put, result_handler
+from shardwise.base._jaxlib import compile_text, launcher, put, result_handler
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.lower.lower import lower

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from shardwise.call_site import PACKAGE
+from shardwise.base.call_site import PACKAGE
 from shardwise.compiler.trace.running_call import running_call, shared_numpy_name
 
 SOURCE = '''

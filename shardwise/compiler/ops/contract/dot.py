@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.base.config import PRECISIONS, config
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, numpy_carrier, short_name
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, UndefinedPrimal, ignore_float_errors
 from shardwise.compiler.ir.record import record
@@ -15,7 +16,6 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.shape.movement import inverse_permutation, lower_permute, permute
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
-from shardwise.config import PRECISIONS, config
 
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
 _DotOperand = tuple[Any, tuple[int, ...], tuple[int, ...]]  # an array, its contracting dims, its batch dims

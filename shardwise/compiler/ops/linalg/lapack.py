@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Hlo
 from shardwise.compiler.ir.types import ArrayType
@@ -18,7 +19,6 @@ from shardwise.compiler.ops.elementwise.base import DtypeSet
 from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from shardwise.compiler.ops.linalg.cusolver import gpu_call, minor_to_major
-from shardwise.lazy import lazy_module
 
 scipy = lazy_module("scipy")  # its import takes a third of a second, and few programs need it
 

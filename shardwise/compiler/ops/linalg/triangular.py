@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.compiler.ir.op import Hlo, NumpyArray
 from shardwise.compiler.ir.record import record
@@ -34,7 +35,6 @@ from shardwise.compiler.ops.linalg.lapack import (
 )
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.slicing import Pad
-from shardwise.lazy import lazy_module
 
 scipy = lazy_module("scipy")
 

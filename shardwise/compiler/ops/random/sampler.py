@@ -6,7 +6,7 @@ device.
 
 from typing import Any
 
-from shardwise.caches import registered_cache
+from shardwise.base.caches import registered_cache
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, ignore_float_errors

@@ -15,6 +15,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub
@@ -38,7 +39,6 @@ from shardwise.compiler.ops.elementwise.formula import (
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Cos, Exp, Log1p, Sin
 from shardwise.compiler.ops.special.gamma_erf import CompositeFunction, ErfInv, SpecialFunction
-from shardwise.lazy import lazy_module
 
 scipy = lazy_module("scipy")
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from shardwise.caches import registered_cache
+from shardwise.base.caches import registered_cache
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
@@ -23,7 +24,6 @@ from shardwise.compiler.ops.elementwise.formula import Expr, exp, log, log1p, wh
 from shardwise.compiler.ops.elementwise.powers import Square
 from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.elementwise.transcendental import Exp
-from shardwise.lazy import lazy_module
 
 scipy = lazy_module("scipy")  # importing it takes a third of a second, and few programs need it
 

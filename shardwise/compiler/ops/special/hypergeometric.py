@@ -11,7 +11,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.caches import registered_cache
+from shardwise.base.caches import registered_cache
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Hlo, NumpyArray
 from shardwise.compiler.ir.program import Program
@@ -31,7 +32,6 @@ from shardwise.compiler.ops.elementwise.formula import (
     while_any,
 )
 from shardwise.compiler.ops.special.gamma_erf import CompositeFunction, Lgamma, MultiOperandFunction
-from shardwise.lazy import lazy_module
 
 scipy = lazy_module("scipy")
 

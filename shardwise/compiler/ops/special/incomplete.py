@@ -11,6 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise.formula import (
@@ -29,7 +30,6 @@ from shardwise.compiler.ops.elementwise.formula import (
     while_any,
 )
 from shardwise.compiler.ops.special.gamma_erf import CompositeFunction, Digamma, Erfc, Lgamma, MultiOperandFunction
-from shardwise.lazy import lazy_module
 
 fractions = lazy_module("fractions")
 scipy = lazy_module("scipy")

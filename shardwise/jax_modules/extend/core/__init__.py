@@ -1,8 +1,8 @@
 """jax.extend.core: the parts of jax.core that libraries may use."""
 
-from shardwise.api.custom_trace import TraceTag, set_current_trace, take_current_trace
-from shardwise.api.jaxpr import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
-from shardwise.api.primitive import Primitive
+from shardwise.api.jaxprs.custom_trace import TraceTag, set_current_trace, take_current_trace
+from shardwise.api.jaxprs.jaxpr import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from shardwise.api.jaxprs.primitive import Primitive
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.core import valid_jaxtype
 from shardwise.jax_modules.extend.core import primitives

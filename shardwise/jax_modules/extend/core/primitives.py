@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from shardwise.api.jaxpr_forms import find_primitive
-from shardwise.api.primitive import Primitive
-from shardwise.call_site import calling_package, missing_name_error
+from shardwise.api.jaxprs.jaxpr_forms import find_primitive
+from shardwise.api.jaxprs.primitive import Primitive
+from shardwise.base.call_site import calling_package, missing_name_error
 
 # NumPyro has rules for calls in two more forms. Jaxprs of Shardwise have none of these: a call is `jit_p`.
 call_p = Primitive("call")

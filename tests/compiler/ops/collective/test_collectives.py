@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwise._jaxlib import compile_text, launcher, put, result_handler
+from shardwise.base._jaxlib import compile_text, launcher, put, result_handler
 from shardwise.compiler.dtypes import SHORT_NAMES, DType
 from shardwise.compiler.ir.op import NumpyArray, Op
 from shardwise.compiler.ir.parse import parse_program

@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardwise import tree
-from shardwise._jaxlib import Device
-from shardwise.api.constrain import constrain
 from shardwise.api.jit import jit
+from shardwise.api.meshes.constrain import constrain
 from shardwise.api.process_data import check_equal, digest
-from shardwise.caches import registered_cache
+from shardwise.base._jaxlib import Device
+from shardwise.base.caches import registered_cache
+from shardwise.base.config import config
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed, is_staging
@@ -21,7 +22,6 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, AxisType, Mesh, device_grid
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.config import config
 from shardwise.errors import ShardingError, ShardingTypeError
 from shardwise.execute.executor import as_array
 from shardwise.execute.transfer import transfer, transfer_to_memory

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwise import tree
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct, leaf_type, struct
 from shardwise.api.arguments import check_function, describe_function
-from shardwise.api.jaxpr_forms import closed_jaxpr
+from shardwise.api.jaxprs.jaxpr_forms import closed_jaxpr
 from shardwise.api.jit import Jitted, TracedFunction, trace
 from shardwise.api.ref import AbstractRef, Ref
-from shardwise.api.shape_dtype_struct import ShapeDtypeStruct, leaf_type, struct
 from shardwise.api.static_args import NO_ARGUMENTS, ArgumentSelection, select_arguments, split_static
 from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.operands import type_of

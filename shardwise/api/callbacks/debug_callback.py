@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.api.arguments import function_name
-from shardwise.api.callback import NO_RESULT, call_host
+from shardwise.api.callbacks.callback import NO_RESULT, call_host
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_key

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, final
 
-from shardwise.api.primitive import Primitive
+from shardwise.api.jaxprs.primitive import Primitive
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.ir.program import NOWHERE, Program, Source
 from shardwise.compiler.ir.types import ArrayType

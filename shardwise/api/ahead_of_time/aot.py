@@ -14,8 +14,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise import tree
-from shardwise._jaxlib import CompilerOptions, hlo_computation, hlo_text, parse_module
-from shardwise.api.shape_dtype_struct import struct
+from shardwise.api.ahead_of_time.shape_dtype_struct import struct
+from shardwise.base._jaxlib import CompilerOptions, hlo_computation, hlo_text, parse_module
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh
@@ -26,7 +27,6 @@ from shardwise.execute.executor import compiler_options as checked_options
 from shardwise.execute.request import Request
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.execute.transfer import transfer
-from shardwise.lazy import lazy_module
 from shardwise.runtime.array import ArrayImpl, ArraySignature
 from shardwise.runtime.client import canonical_platform
 from shardwise.runtime.memory_stats import MemoryStats

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, final
 
-PACKAGE = str(Path(__file__).resolve().parent) + os.sep
+PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]  # the instruction of `from module import name`
 
 

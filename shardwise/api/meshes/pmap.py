@@ -25,17 +25,17 @@ from shardwise.api.axes import (
     output_axes,
 )
 from shardwise.api.flatten import check_outputs, is_traced
-from shardwise.api.float0 import is_float0
-from shardwise.api.pmap_processes import global_to_local, local_to_global
-from shardwise.api.shard_map import ShardMapOptions, map_shards
+from shardwise.api.meshes.pmap_processes import global_to_local, local_to_global
+from shardwise.api.meshes.shard_map import ShardMapOptions, map_shards
 from shardwise.api.static_args import ArgumentSelection, SplitArguments, check_overlap, select_arguments, split_static
+from shardwise.api.transformations.float0 import is_float0
+from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ops.control.manual import DimAxes, Manual
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import Mesh, mesh_context
 from shardwise.compiler.shardings.spec import spec_of
-from shardwise.config import config
 from shardwise.errors import ShardingError, UnboundAxisError
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.client import process_index

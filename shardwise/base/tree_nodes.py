@@ -11,7 +11,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar, final
 
-from shardwise import _jaxlib
+from shardwise.base import _jaxlib
 
 PyTreeDef: TypeAlias = _jaxlib.PyTreeDef
 SequenceKey = _jaxlib.SequenceKey

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, final
 
-from shardwise.api.jaxpr import eval_jaxpr
-from shardwise.api.jaxpr_forms import closed_jaxpr, equation_form
+from shardwise.api.jaxprs.jaxpr import eval_jaxpr
+from shardwise.api.jaxprs.jaxpr_forms import closed_jaxpr, equation_form
 from shardwise.compiler.ir.dispatch import open_frames, use_frames
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.control.custom_derivatives import CustomJvp, CustomVjp

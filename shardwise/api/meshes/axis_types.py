@@ -10,8 +10,8 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.arguments import check_function
-from shardwise.api.current_mesh import enter_axes
-from shardwise.api.placement import device_put, reshard_leaves
+from shardwise.api.meshes.current_mesh import enter_axes
+from shardwise.api.meshes.placement import device_put, reshard_leaves
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.shardings.explicit import ExplicitSharding

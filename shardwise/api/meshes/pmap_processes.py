@@ -7,7 +7,7 @@ works on global arrays, which are sharded over the devices of all processes.
 from typing import Any
 
 from shardwise.api.creation import make_array_from_single_device_arrays
-from shardwise.api.placement import device_put
+from shardwise.api.meshes.placement import device_put
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.shardings.mesh import Mesh

@@ -5,8 +5,8 @@ from typing import Any, final
 
 from shardwise import tree, tree_util
 from shardwise.api.arguments import array_leaves, describe_function, leaf_types
-from shardwise.api.custom import custom_vjp
 from shardwise.api.jit import TracedFunction, trace
+from shardwise.api.transformations.custom import custom_vjp
 from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_inexact

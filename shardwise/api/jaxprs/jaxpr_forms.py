@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.api.jaxpr import (
+from shardwise.api.jaxprs.jaxpr import (
     Atom,
     ClosedJaxpr,
     DropVar,
@@ -22,7 +22,7 @@ from shardwise.api.jaxpr import (
     match_weak_type,
     program_of,
 )
-from shardwise.api.primitive import Primitive, thaw
+from shardwise.api.jaxprs.primitive import Primitive, thaw
 from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program, Source, Value

@@ -8,7 +8,7 @@ seconds, and XLA ends a process in which a device reaches a collective 40 s afte
 from functools import cache
 from typing import Any
 
-from shardwise.lazy import lazy_module
+from shardwise.base.lazy import lazy_module
 
 _threadpoolctl = lazy_module("threadpoolctl")  # only programs that call LAPACK need it
 

@@ -9,8 +9,8 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.arguments import describe_function, function_name
 from shardwise.api.flatten import check_outputs
-from shardwise.api.float0 import flatten_hiding_float0, float0
 from shardwise.api.ref import hide_refs
+from shardwise.api.transformations.float0 import flatten_hiding_float0, float0
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand
 from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.compiler.ir.dispatch import resolve_shardings

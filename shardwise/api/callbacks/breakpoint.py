@@ -6,7 +6,6 @@ recorded frames, with the values that the arrays have then.
 """
 
 import cmd
-import os
 import pprint
 import sys
 import traceback
@@ -18,11 +17,11 @@ from types import FrameType
 from typing import IO, Any, final
 
 from shardwise import tree
-from shardwise.api.debug_callback import debug_callback, printable
+from shardwise.api.callbacks.debug_callback import debug_callback, printable
+from shardwise.base.call_site import PACKAGE
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.trace.tracer import Tracer
 
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _CONTEXT = 5  # source lines shown before and after the current one
 _lock = RLock()  # several devices may reach a breakpoint at the same time
 
@@ -140,7 +139,7 @@ def _is_traced(x: Any) -> bool:
 def _caller_frames(frame: FrameType | None, filter_frames: bool) -> list[RecordedFrame]:
     frames = []
     while frame is not None:
-        if not (filter_frames and frame.f_code.co_filename.startswith(_PACKAGE)):
+        if not (filter_frames and frame.f_code.co_filename.startswith(PACKAGE)):
             frames.append(RecordedFrame.of(frame))
         frame = frame.f_back
     return frames

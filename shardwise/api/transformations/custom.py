@@ -7,10 +7,10 @@ from typing import Any, Generic, ParamSpec, TypeVar, final
 
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, call_text, describe_function, function_name
-from shardwise.api.derivative_rules import FlatJvpRule, FlatVjpRule, Results, RuleCall
 from shardwise.api.flatten import FlatFunction
-from shardwise.api.float0 import flatten_hiding_float0
 from shardwise.api.ref import hide_refs
+from shardwise.api.transformations.derivative_rules import FlatJvpRule, FlatVjpRule, Results, RuleCall
+from shardwise.api.transformations.float0 import flatten_hiding_float0
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import recording_frame
 from shardwise.compiler.ops.control.custom_derivatives import (

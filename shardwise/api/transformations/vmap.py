@@ -10,8 +10,8 @@ from shardwise import tree
 from shardwise.api.arguments import argument_names, check_function, describe_function, function_name
 from shardwise.api.axes import Axes, argument_axes, check_axes, common_size, mapped_dim, output_axes
 from shardwise.api.flatten import FlatFunction
-from shardwise.api.float0 import float0, is_float0
 from shardwise.api.ref import Ref, RefScope
+from shardwise.api.transformations.float0 import float0, is_float0
 from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand

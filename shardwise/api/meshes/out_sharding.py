@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from shardwise.api.placement import reshard, with_sharding_constraint
+from shardwise.api.meshes.placement import reshard, with_sharding_constraint
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.dispatch import installed, resolve_shardings
 from shardwise.compiler.shardings.mesh import AbstractMesh

@@ -18,10 +18,17 @@ from shardwise.api.arguments import (
     function_name,
     prefix_error,
 )
-from shardwise.api.eager_region import EagerRegionFrame
 from shardwise.api.flatten import FlatFunction, is_traced
-from shardwise.api.placement import device_put
-from shardwise.api.region_specs import check_specs, is_spec, replication_error, spec_text, split_unmapped, sums_error
+from shardwise.api.meshes.eager_region import EagerRegionFrame
+from shardwise.api.meshes.placement import device_put
+from shardwise.api.meshes.region_specs import (
+    check_specs,
+    is_spec,
+    replication_error,
+    spec_text,
+    split_unmapped,
+    sums_error,
+)
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames, use_frames
 from shardwise.compiler.ir.program import Program

@@ -25,9 +25,9 @@ from jaxlib import _hlo, _jax, _profiler
 from jaxlib import version as _version
 from jaxlib import xla_client as _xla
 
-from shardwise.blas_threads import run_blas_in_calling_thread
-from shardwise.dlpack_capsule import tensor_in
-from shardwise.lazy import lazy_module
+from shardwise.base.blas_threads import run_blas_in_calling_thread
+from shardwise.base.dlpack_capsule import tensor_in
+from shardwise.base.lazy import lazy_module
 
 # MLIR's bindings take half as long to import as this package, and scipy's LAPACK takes longer.
 _mlir = lazy_module("jaxlib.mlir.ir")

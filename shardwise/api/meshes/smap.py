@@ -6,7 +6,7 @@ from typing import Any, TypeVar, overload
 
 from shardwise.api.arguments import check_function, describe_function
 from shardwise.api.axes import axes_to_specs, check_nonnegative_axes
-from shardwise.api.shard_map import Infer, ShardMapOptions, map_shards
+from shardwise.api.meshes.shard_map import Infer, ShardMapOptions, map_shards
 
 Function = Callable[..., Any]
 _F = TypeVar("_F", bound=Function)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ClassVar, TypeVar, final
 
-from shardwise.caches import registered_cache
-from shardwise.lazy import lazy_module
+from shardwise.base.caches import registered_cache
+from shardwise.base.lazy import lazy_module
 
 difflib = lazy_module("difflib")
 

@@ -7,12 +7,12 @@ from typing import Any, ParamSpec, final
 import numpy as np
 
 from shardwise import tree
+from shardwise.api.ahead_of_time.shape_dtype_struct import leaf_type
 from shardwise.api.arguments import argument_names, check_function, describe_function, function_name
 from shardwise.api.flatten import FlatFunction, check_outputs
-from shardwise.api.float0 import flatten_hiding_float0, float0
 from shardwise.api.ref import RefScope
-from shardwise.api.shape_dtype_struct import leaf_type
-from shardwise.api.vmap import vmap
+from shardwise.api.transformations.float0 import flatten_hiding_float0, float0
+from shardwise.api.transformations.vmap import vmap
 from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import as_operand, type_of

@@ -8,9 +8,9 @@ from typing import Any, Generic, ParamSpec, TypeVar, final
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, call_text, check_function, describe_function, function_name
 from shardwise.api.control import map as map_slices
-from shardwise.api.custom import ForwardsDefinitions
 from shardwise.api.flatten import FlatFunction, is_traced
-from shardwise.api.float0 import flatten_hiding_float0
+from shardwise.api.transformations.custom import ForwardsDefinitions
+from shardwise.api.transformations.float0 import flatten_hiding_float0
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.dispatch import resolve_shardings

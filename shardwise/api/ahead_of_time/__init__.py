@@ -1,0 +1,1 @@
+"""Functions of programs that need not run: stages of compilation, and abstract evaluation."""

@@ -1,0 +1,1 @@
+"""Calls of host functions from running programs, for results and for debugging."""

@@ -1,0 +1,1 @@
+"""Jaxprs, primitives and interpreters, as JAX's libraries use them."""

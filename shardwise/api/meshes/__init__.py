@@ -1,0 +1,1 @@
+"""Functions on meshes: placement of arrays, constraints, manual regions, and pmap."""
