@@ -21,6 +21,7 @@ from typing import Any, final
 import shardwise as jax
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.compiler.ops.collective.traffic import all_gather, all_reduce, one_hop
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.sharding import AbstractMesh, NamedSharding
@@ -239,8 +240,7 @@ def predict_step(run: Run, parts: Parts, target: Chip) -> float:
     micro_batches = run.batch // run.data // run.micro
     steady = micro_batches * slowest + (run.pipeline - 1) / run.chunks * mean
     parameters = (layers * 12 * run.hidden**2 + run.words * run.hidden) / run.tensor
-    sent = 2 * (run.data - 1) / run.data * parameters * 2
-    reduction = target.collective_time("all_reduce", sent, mesh, ("data",)) if run.data > 1 else 0.0
+    reduction = target.collective_time(all_reduce(2 * parameters, run.data), mesh, ("data",))
     return steady + reduction + target.memory_time(parameters * PARAMETER_BYTES)
 
 
@@ -252,9 +252,8 @@ def _send_seconds(run: Run, target: Chip, mesh: AbstractMesh) -> float:
     if run.pipeline == 1:
         return 0.0
     activations = run.micro * run.length * run.hidden * 2
-    send = target.collective_time("ppermute", activations / run.tensor, mesh, ("pipeline",))
-    gathered = activations * (run.tensor - 1) / run.tensor
-    return send + target.collective_time("all_gather", gathered, mesh, ("tensor",))
+    send = target.collective_time(one_hop(activations / run.tensor), mesh, ("pipeline",))
+    return send + target.collective_time(all_gather(activations / run.tensor, run.tensor), mesh, ("tensor",))
 
 
 def predict(run: Run, target: Chip | None = None) -> float:

@@ -13,7 +13,6 @@ from itertools import islice
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
-from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.pin_candidates import inserted_collectives, pin_candidates
 from shardwise.compiler.report.replan import replan_limit, replan_with_pin
@@ -64,6 +63,4 @@ def _improve_costliest(program: PartitionedProgram, donated: Collection[int]) ->
 
 def _seconds(equation: Equation, local: LocalProgram, chip: Chip) -> float:
     """Return the estimated time of a collective, all runs together."""
-    axes = collective_axes(equation.op)  # type: ignore[arg-type]
-    seconds = chip.collective_time(equation.op.name, local.bytes_sent(equation), local.mesh, axes)
-    return local.times[equation] * seconds
+    return local.times[equation] * local.collective_seconds(equation, chip)

@@ -20,7 +20,6 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce, ReduceScatter
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Conversion
-from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.propagate.propagate import ShardedProgram
@@ -148,9 +147,8 @@ class _Search:
 
     def seconds_of(self, equation: Equation) -> float:
         """Return the estimated time of a collective, all runs together."""
-        local, axes = self.stages.local, collective_axes(equation.op)  # type: ignore[arg-type]
-        seconds = self.chip.collective_time(equation.op.name, local.bytes_sent(equation), local.mesh, axes)
-        return local.times[equation] * seconds
+        local = self.stages.local
+        return local.times[equation] * local.collective_seconds(equation, self.chip)
 
     def sent_by(self, equation: Equation) -> float:
         """Return the bytes that each device sends for a collective, all runs together."""
@@ -219,7 +217,7 @@ def _costly_arguments(
     costs: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[float]] = {}  # of reshards, of reductions
     needed: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[Layout]] = {}
     for equation in search.inserted:
-        axes = collective_axes(equation.op)  # type: ignore[arg-type]
+        axes = equation.op.communicates_along
         is_reduction = isinstance(equation.op, (AllReduce, ReduceScatter))
         groups = {arguments[pin].group for pin in origins.conflicting_pins(equation, axes) if pin in arguments}
         if isinstance(equation.reason, Conversion) and equation.reason.value in resharded:

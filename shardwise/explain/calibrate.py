@@ -22,7 +22,8 @@ from shardwise.api.jit import jit
 from shardwise.api.meshes.placement import block_until_ready, device_put
 from shardwise.api.transformations.differentiate import grad
 from shardwise.base._jaxlib import jaxlib_version
-from shardwise.compiler.plan.chip import Chip, Link, algorithms
+from shardwise.compiler.ops.collective.traffic import all_reduce
+from shardwise.compiler.plan.chip import Chip, Link
 from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip_of
 from shardwise.nn.attention import dot_product_attention
 from shardwise.runtime.client import default_backend, local_devices
@@ -223,7 +224,7 @@ def _fit_links(chip: Chip, times: dict[int, float], devices: int) -> Chip:
 
     Which algorithm an all-reduce uses depends on the fit: it is repeated with those of the last one.
     """
-    options = {size: algorithms("all_reduce", 2 * (devices - 1) / devices * size, devices) for size in times}
+    options = {size: all_reduce(size, devices) for size in times}
     chosen = {size: terms[0] for size, terms in options.items()}
     for _ in range(_FITS):
         rows = np.array([chosen[size] for size in times]) / np.array(list(times.values()))[:, None]

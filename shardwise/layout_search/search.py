@@ -224,7 +224,7 @@ class Search:
         opened, equations = open_arguments(sharded, inputs, axes)
         self.evaluator.planned_equations += len(opened.planned)
         costs = {e: storage_cost * e.outputs[0].type.nbytes for e in equations.values()}
-        network = Costs(self.evaluator.chip, mesh, counts_hops=True)
+        network = Costs(self.evaluator.chip, mesh, exposes_hops=True)
         picks = choose_candidates(opened, network, costs, self.evaluator.state.tables)
         chosen = list(layouts)
         for number, equation in equations.items():

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardwise.compiler.ops.collective.traffic import all_reduce
 from shardwise.compiler.plan.chip import Chip, Link
 from shardwise.compiler.plan.chip_table import read_chips
 from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip
@@ -30,7 +31,7 @@ def times_of(chip: Chip, sizes: Sizes) -> list[Measurement]:
         Measurement("kernels", n, sizes.chain * chip.product_time(1, n, n, n, 6.0 * n * n, BF16)),
         Measurement("attention", length, core.attention_time(flops, length / 2, 0.0, BF16)),
         *(
-            Measurement("all_reduce", n, chip.collective_time("all_reduce", 2 * n * 7 / 8, mesh, ("x",)))
+            Measurement("all_reduce", n, chip.collective_time(all_reduce(n, 8), mesh, ("x",)))
             for n in sizes.collectives
         ),
     ]

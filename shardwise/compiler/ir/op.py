@@ -25,6 +25,7 @@ from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import bind
 from shardwise.compiler.ir.explicit_rule import with_result_shardings
 from shardwise.compiler.ir.format import format_op, reserved_words
+from shardwise.compiler.ir.fusion import OWN_KERNEL, Fusion
 from shardwise.compiler.ir.program import Program, strongest_effect
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.reduction import Reduction
@@ -182,6 +183,7 @@ class Op:
         single: whether the op has one result, which rules accept and return bare instead of as a tuple.
         accepts_keys: whether operands may be PRNG keys: the op only moves or compares elements.
         cheap_to_recompute: whether recomputing the result costs less than moving or storing it.
+        fusion: how XLA groups the op with others into kernels.
         is_contraction: whether the op does one multiplication and one addition per iteration of its factors.
         is_call: whether the op holds one program that `inline` replaces it by before `propagate`.
         opaque: of a call, whether transformations use its own rules and do not inline it.
@@ -196,6 +198,7 @@ class Op:
     single: ClassVar[bool] = True
     accepts_keys: ClassVar[bool] = False
     cheap_to_recompute: ClassVar[bool] = False
+    fusion: ClassVar[Fusion] = OWN_KERNEL
     is_contraction: ClassVar[bool] = False
     is_call: ClassVar[bool] = False
     opaque: ClassVar[bool] = False
@@ -216,6 +219,14 @@ class Op:
     def flops(self, *types: ArrayType) -> float:
         """Return the flops of products of operands of these types; 0 if the op is not a contraction."""
         return 2.0 * math.prod(factor_rule(self, types).sizes) if self.is_contraction else 0.0
+
+    def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
+        """Return the bytes of memory traffic that the op adds to a program, for the planner.
+
+        A contraction reads its operands and writes its result. Other ops mostly read what the kernel around them has
+        just computed, so that only their results count.
+        """
+        return sum(type.nbytes for type in ((*operands, *results) if self.is_contraction else results))
 
     def __call__(self, *operands: Any) -> Any:
         results = bind(self, operands)
@@ -249,6 +260,11 @@ class Op:
     def axis_names(self) -> frozenset[Any]:
         """The names of the mapped axes that the op uses, itself or in the programs that it holds."""
         return frozenset().union(*(program.axis_names for program in self.programs))
+
+    @property
+    def communicates_along(self) -> tuple[str, ...]:
+        """The mesh axes whose devices communicate when the op runs in a local program."""
+        return ()
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         """Return the types of all results. Ops with one result define `out_type` instead."""
@@ -285,6 +301,10 @@ class Op:
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         """Return the bytes that each device sends if the exchange factor `factor` is sharded into `count` shards."""
         raise self.missing_rule("exchanged_bytes")
+
+    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
+        """Return how many messages of this exchange follow one another; by default all are sent at the same time."""
+        return 1
 
     def padding(self, fills: Sequence[Any]) -> Any:
         """Return the fill of a padded dim of the result if the operands' padding holds `fills`; None if unknown."""

@@ -18,29 +18,14 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.collective.collectives import Collective, LocalSlice, PPermute
+from shardwise.compiler.ops.collective.collectives import Collective, PPermute
 from shardwise.compiler.ops.control.callback import CallOnce
-from shardwise.compiler.ops.control.remat import Barrier, CheckpointName
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg, StopGradient, Sub
-from shardwise.compiler.ops.elementwise.base import Elementwise
-from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
-from shardwise.compiler.ops.indexing.gather import Gather
-from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.control.remat import Barrier
 from shardwise.compiler.ops.reduce.base import Reduce
-from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import Nullary
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
-from shardwise.compiler.ops.shape.slicing import Pad, Reverse, Slice
-from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
-_ALWAYS_CHEAP = (Broadcast, Convert, Nullary, Reshape, Slice, Transpose)  # computed again for every consumer
-_CHEAP = (Add, Sub, Mul, Neg, Compare, Select, StopGradient, *_ALWAYS_CHEAP)  # if this reads no more than the result
-_FUSIBLE = (Elementwise, Broadcast, Reduce, Nullary, Reshape, Slice, Pad, Reverse, Transpose)
-_READS_PART = (Slice, DynamicSlice, Gather, LocalSlice)  # these read as many bytes of their operand as they return
-_UPDATES = {DynamicUpdateSlice: 1, Scatter: 2}  # these update their operand in place: the operand with the new elements
 _MAX_OPERANDS = 16  # of a fused expression; a longer one is stored in between
 _LOOKBACK = 64  # kernels that a later equation may join
 
@@ -154,7 +139,7 @@ class _Grouping:
             self._share_storage(equation)
         elif self._is_literal(equation):
             self.fused[equation.outputs[0]], self.members[equation.outputs[0]] = {}, [equation]
-        elif isinstance(op, _FUSIBLE) and len(equation.outputs) == 1:
+        elif op.fusion.fuses and len(equation.outputs) == 1:
             self._fuse(equation)
         else:
             self._start(equation, [equation], self._reads(equation), None)
@@ -165,7 +150,7 @@ class _Grouping:
         if isinstance(equation.op, Transpose):
             uses = self.uses.get(equation.outputs[0], [])
             return bool(uses) and all(use.op.is_contraction for use in uses)
-        return isinstance(equation.op, (Reshape, CheckpointName)) or self._is_removed(equation)
+        return equation.op.fusion.is_view or self._is_removed(equation)
 
     def _is_removed(self, equation: Equation) -> bool:
         """Return whether an equation is a collective along axes of size one, which XLA removes."""
@@ -173,7 +158,7 @@ class _Grouping:
         if not isinstance(op, Collective) or isinstance(op, (CallOnce, PPermute)) or len(equation.inputs) != 1:
             return False
         (operand,), (result,) = equation.inputs, equation.outputs
-        return operand.type == result.type and self.mesh.extent(collective_axes(op)) == 1
+        return operand.type == result.type and self.mesh.extent(op.communicates_along) == 1
 
     def _is_literal(self, equation: Equation) -> bool:
         """Return whether an equation is a constant of one element in the code of its consumers, not in memory."""
@@ -235,12 +220,13 @@ class _Grouping:
         uses = self._consumers(value)
         if not uses or isinstance(equation.op, Reduce):
             return False
-        if not all(isinstance(use.op, _FUSIBLE) and not isinstance(use.op, Barrier) for use in uses):
+        if not all(use.op.fusion.fuses for use in uses):
             return False
-        if len(uses) == 1 or isinstance(equation.op, _ALWAYS_CHEAP):
+        if len(uses) == 1 or equation.op.fusion.duplicates == "always":
             return True
         rereads = sum(count for count in reads.values() if count >= value.type.nbytes / 8)
-        return all(isinstance(member.op, _CHEAP) for member in members) and rereads <= value.type.nbytes
+        are_cheap = all(member.op.fusion.duplicates != "never" for member in members)
+        return are_cheap and rereads <= value.type.nbytes
 
     def _consumers(self, value: Value) -> list[Equation]:
         """Return the equations that use a value or a reshape of it; none if the value or a reshape is an output."""
@@ -269,14 +255,14 @@ class _Grouping:
 
 def _bytes_read(equation: Equation, position: int) -> int:
     """Return the bytes of an operand that an equation reads."""
-    nbytes = equation.inputs[position].type.nbytes
-    if position == 0 and isinstance(equation.op, _READS_PART):
+    nbytes, fusion = equation.inputs[position].type.nbytes, equation.op.fusion
+    if position == 0 and fusion.reads_part:
         return min(nbytes, equation.outputs[0].type.nbytes)
-    return 0 if position == 0 and type(equation.op) in _UPDATES else nbytes
+    return 0 if position == 0 and fusion.updates is not None else nbytes
 
 
 def _bytes_written(equation: Equation, value: Value) -> int:
-    updates = _UPDATES.get(type(equation.op))
+    updates = equation.op.fusion.updates
     return value.type.nbytes if updates is None else equation.inputs[updates].type.nbytes
 
 

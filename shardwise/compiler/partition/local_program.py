@@ -12,6 +12,7 @@ from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.partition.kernels import KernelGroups, group_kernels
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -63,9 +64,15 @@ class LocalProgram:
 
     def bytes_sent(self, equation: Equation) -> float:
         """Return the bytes that each device sends when the equation runs once."""
-        if not isinstance(equation.op, Collective):
-            return 0
-        return equation.op.bytes_sent(equation.inputs[0].type, self.mesh) if equation.inputs else 0
+        if not isinstance(equation.op, Collective) or not equation.inputs:
+            return 0.0
+        return equation.op.bytes_sent(equation.inputs[0].type, self.mesh)
+
+    def collective_seconds(self, equation: Equation, chip: Chip) -> float:
+        """Return the estimated seconds of a collective that runs once."""
+        op = equation.op
+        assert isinstance(op, Collective)
+        return chip.collective_time(op.traffic(equation.inputs[0].type, self.mesh), self.mesh, op.communicates_along)
 
     @cached_property
     def sent(self) -> float:

@@ -101,16 +101,11 @@ def _cheapest(
 
 def step_cost(op: Collective, shard: ArrayType, costs: Costs) -> float:
     """Return the cost of one step on a shard of this type."""
-    sent = op.bytes_sent(shard, costs.mesh)
-    if not sent:
+    traffic = op.traffic(shard, costs.mesh)
+    if not op.bytes_sent(shard, costs.mesh):
         return FREE_STEP
-    cost = costs.link_cost(*collective_axes(op))
-    return sent * cost.byte + (cost.reduction if isinstance(op, (AllReduce, ReduceScatter)) else cost.collective)
-
-
-def collective_axes(op: Collective) -> tuple[str, ...]:
-    """Return the mesh axes along which a collective communicates."""
-    return tuple(op.axes if hasattr(op, "axes") else op.after)  # type: ignore[attr-defined]
+    ring = costs.ring(*op.communicates_along)
+    return costs.price(ring, traffic, reduces=isinstance(op, (AllReduce, ReduceScatter)))
 
 
 def _moves(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:

@@ -5,8 +5,8 @@
   product never takes less than its bytes.
 - Any other kernel takes its bytes of memory traffic over the bandwidth of memory.
 - Every kernel is followed by a gap before the next one starts.
-- A collective takes the bytes that a device sends over the bandwidth of its ring, and a latency per hop. A small
-  all-reduce uses a tree, which has fewer hops and sends more bytes.
+- A collective takes the bytes that a device sends over the bandwidth of its ring, and a latency per hop. Bytes and hops
+  are those of the op (`ops/collective/traffic.py`); of several algorithms, the fastest runs.
 
 Data sheets give rates that no program reaches. A chip therefore has fractions of the peak rates: of products, fused
 attention, memory and links. They should be measured on the chip, and are never fitted to the run that is predicted.
@@ -18,6 +18,7 @@ from typing import final
 
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.record import record
+from shardwise.compiler.ops.collective.traffic import Traffic
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _TILES = ((128, 256), (256, 128), (128, 128))  # the shapes of output tiles of large products
@@ -29,10 +30,18 @@ _SPLITS = (1, 2, 4, 8, 16, 32)  # parts of k that are computed on different core
 @final
 @record
 class Link:
-    """A link between devices: bytes per second that one device sends, and seconds of latency per hop."""
+    """A link between devices, or the links of a ring: bytes per second that one device sends, and seconds per hop."""
 
     bandwidth: float
     latency: float
+
+    def time(self, traffic: Traffic) -> float:
+        """Return the seconds of a collective by its fastest algorithm. This one formula prices all collectives."""
+        return min([sent / self.bandwidth + hops * self.latency for sent, hops in traffic], default=0.0)
+
+    def scaled(self, rate: float) -> "Link":
+        """Return the link in another unit of time, of which a second has `rate`."""
+        return Link(self.bandwidth / rate, self.latency * rate)
 
 
 @final
@@ -86,31 +95,21 @@ class Chip:
         """Return the peak flops per second of matrix products of this dtype."""
         return self.bf16_flops if dtype.itemsize <= 2 else self.f32_flops
 
-    def link(self, mesh: AbstractMesh, axes: Sequence[str]) -> Link:
-        """Return the slowest link of a ring along these axes.
+    def ring(self, mesh: AbstractMesh, axes: Sequence[str]) -> Link:
+        """Return what the links of a ring along these axes amount to: the bandwidth of a device, and the worst latency.
 
-        Devices of a mesh are in row-major order, node by node, so the last axes are within a node.
-        """
-        return self.fast_link if _span(mesh, axes) <= self.fast_domain_size else self.slow_link
-
-    def ring_bandwidth(self, mesh: AbstractMesh, axes: Sequence[str]) -> float:
-        """Return the bytes per second that each device sends around a ring along these axes.
-
-        Between nodes, a ring uses the slow links of all its devices in a node: one for each of several rings that
-        cross the node, all of them for a ring that includes the whole node.
+        Devices of a mesh are in row-major order, node by node, so the last axes are within a node. Between nodes, a
+        ring uses the slow links of all its devices in a node: one for each of several rings that cross the node, all of
+        them for a ring that includes the whole node.
         """
         if _span(mesh, axes) <= self.fast_domain_size:
-            return self.sending_rate
-        in_node = self._devices_in_node(mesh, axes)
-        return min(self.fast_link.bandwidth, self.slow_link.bandwidth * in_node) * self.link_fraction
+            return Link(self.sending_rate, self.fast_link.latency)
+        slow = self.slow_link.bandwidth * self._devices_in_node(mesh, axes)
+        return Link(min(self.fast_link.bandwidth, slow) * self.link_fraction, self.slow_link.latency)
 
-    def collective_time(self, kind: str, sent: float, mesh: AbstractMesh, axes: Sequence[str]) -> float:
-        """Return the seconds of a collective in which each device of a ring sends `sent` bytes."""
-        bandwidth, latency = self.ring_bandwidth(mesh, axes), self.link(mesh, axes).latency
-        return min(
-            bytes_sent / bandwidth + hop_count * latency
-            for bytes_sent, hop_count in algorithms(kind, sent, mesh.extent(axes))
-        )
+    def collective_time(self, traffic: Traffic, mesh: AbstractMesh, axes: Sequence[str]) -> float:
+        """Return the seconds of a collective along these axes."""
+        return self.ring(mesh, axes).time(traffic)
 
     def product_time(self, batch: int, m: int, n: int, k: int, bytes_accessed: float, dtype: DType) -> float:
         """Return the seconds of `batch` products of m × k and k × n matrices, the gap included."""
@@ -162,28 +161,6 @@ class Chip:
                 count *= max(1, min(size, self.fast_domain_size // stride))
             stride *= size
         return count
-
-
-def algorithms(kind: str, sent: float, count: int) -> list[tuple[float, int]]:
-    """Return bytes sent per device and sequential hops of each algorithm of a collective over `count` devices.
-
-    Args:
-        kind: the kind of the collective.
-        sent: the bytes that each device sends around a ring.
-        count: the number of devices.
-    """
-    ring = [(sent, hops(kind, count))]
-    if kind != "all_reduce":
-        return ring
-    depth = (count - 1).bit_length()  # of a binary tree; a device sends to its parent, and then to two children
-    return [*ring, (2 * sent, 2 * depth)]
-
-
-def hops(kind: str, count: int) -> int:
-    """Return the number of sequential hops of a collective along a ring of `count` devices."""
-    if kind in ("coarsening_permute", "exchange_windows", "permute", "ppermute", "rotate", "take_window"):
-        return 1
-    return 2 * (count - 1) if kind == "all_reduce" else count - 1
 
 
 def _span(mesh: AbstractMesh, axes: Sequence[str]) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 from shardwise.base.caches import registered_cache
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.ops.collective.traffic import Algorithm
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.cost import Costs, compute_cost, reshard_cost
 from shardwise.compiler.plan.eliminate import IdentityCache, Table, eliminate
@@ -162,8 +163,8 @@ class _AxisProblem:
         self.sharded = sharded = planner.sharded
         self.axis = axis
         self.count = sharded.mesh.shape[axis]
-        self.link = link = planner.costs.link_cost(axis)
-        self.network = (self.count, link.byte, link.collective, link.reduction)  # what costs of reshards depend on
+        self.ring = planner.costs.ring(axis)
+        self.network = (self.count, self.ring, planner.costs.exposes_hops)  # what costs of reshards depend on
         self.others = others
         self.options = dict(sharded.candidates[axis])
         for equation in planner.compound:
@@ -199,7 +200,8 @@ class _AxisProblem:
             if candidate.factor not in rule.exchange:
                 return 0.0
             sent = equation.op.exchanged_bytes(candidate.factor, self.count, *types)
-            return times * (self.link.collective + self.link.byte * sent / split) if sent else 0.0
+            hops = equation.op.exchange_hops(candidate.factor, self.count, *types)
+            return self.planner.costs.price(self.ring, (Algorithm(sent / split, hops),), times=times) if sent else 0.0
 
         return tuple([cost(candidate) for candidate in options])
 
@@ -275,8 +277,8 @@ class _AxisProblem:
     def _reshard(self, before: State, after: State, weight: tuple[float, int], replicated_as_partial: bool) -> float:
         """Return the cost of resharding a value of these bytes, as often as it is produced."""
         unsharded_bytes, times = weight
-        link = self.link if times == 1 else self.link.in_loop
-        return times * reshard_cost(before, after, unsharded_bytes, self.count, replicated_as_partial, link)
+        costs = self.planner.costs
+        return reshard_cost(before, after, unsharded_bytes, self.axis, replicated_as_partial, costs, times)
 
     def _operand_costs(
         self, produced: tuple[Produced, ...], options: tuple[Candidate, ...], number: int, weight: tuple[float, int]

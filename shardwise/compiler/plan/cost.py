@@ -1,9 +1,8 @@
-"""The cost model of the planner. The unit is the time in which a device sends one byte over its fast links.
+"""The objective of the planner: the time of reshards and of compute, per device.
 
-Communication costs follow the ring model: over n devices, an all-gather or reduce-scatter of a value of V bytes sends
-V(n−1)/n per device, an all-reduce twice that, an all-to-all V(n−1)/n². Each byte costs more over slow links, and every
-collective has a fixed latency. Compute costs make sharded work cheaper than replicated work. All figures are those of
-the chip (`hardware.py`).
+The unit is the time in which a device sends one byte over its fast links, so costs are bytes where latency is small.
+Reshards are priced as the collectives that they become (`ops/collective/traffic.py`, `Link.time`), compute by
+flops and memory traffic. All specs are the chip's (`hardware.py`).
 """
 
 from dataclasses import dataclass
@@ -13,12 +12,15 @@ from typing import final
 from shardwise.base.caches import registered_cache
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.ops.control.region_boundary import Stack
-from shardwise.compiler.ops.indexing.sort import TopK
-from shardwise.compiler.ops.reduce.argminmax import ArgExtremum
-from shardwise.compiler.ops.reduce.base import Reduce
-from shardwise.compiler.ops.shape.movement import MovementOp
-from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.ops.collective.traffic import (
+    Algorithm,
+    Traffic,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    reduce_scatter,
+)
+from shardwise.compiler.plan.chip import Chip, Link
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, State
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -26,35 +28,7 @@ FORBIDDEN = float("inf")
 TO_PARTIAL = (
     1.0  # a replicated or sharded value becomes a term of a sum: sums are reduced before, if that costs the same
 )
-COMBINED_REDUCTIONS = 50  # the number of reductions that XLA combines into one, which share its latency
-
-
-@final
-@dataclass(frozen=True)
-class LinkCost:
-    """The costs of communication between the devices along some axes.
-
-    A collective costs the latency of one hop: further hops overlap with other work. A reduction costs less, because
-    XLA combines reductions over the same devices, such as those of the gradients of a training step. Inside a loop
-    there are few to combine, so a reduction costs as much as a collective.
-
-    Attributes:
-        byte: the cost of sending one byte.
-        collective: the latency of a collective.
-        reduction: the latency of a reduction.
-    """
-
-    byte: float
-    collective: float
-    reduction: float
-
-    @property
-    def in_loop(self) -> "LinkCost":
-        """The costs inside a loop."""
-        return LinkCost(self.byte, self.collective, self.collective)
-
-
-NO_LINK = LinkCost(1.0, 0.0, 0.0)  # along axes of size one
+COMBINED_REDUCTIONS = 50  # the number of reductions that XLA combines into one launch, such as those of gradients
 
 
 @final
@@ -63,16 +37,32 @@ class Costs:
     """The costs on a mesh of such chips.
 
     Attributes:
-        counts_hops: whether a collective costs the latency of all its hops, as in the timeline.
+        exposes_hops: whether a collective costs the latency of all its hops, as in the timeline. Else it costs one: the
+            following hops overlap with other work, and in a loop with that of other iterations. Outside of loops a
+            reduction then costs less, because XLA combines reductions over the same devices into one launch.
     """
 
     chip: Chip
     mesh: AbstractMesh
-    counts_hops: bool = False
+    exposes_hops: bool = False
 
-    def link_cost(self, *axes: str) -> LinkCost:
-        """Return the costs of communication along these axes."""
-        return _link_cost(self.chip, self.mesh, axes, self.counts_hops)
+    def ring(self, *axes: str) -> Link:
+        """Return the links of a ring along these axes, in the planner's unit of time."""
+        return _ring(self.chip, self.mesh, axes)
+
+    def price(self, ring: Link, traffic: Traffic, reduces: bool = False, times: int = 1) -> float:
+        """Return the cost of a collective that runs `times` times.
+
+        Args:
+            ring: the links between its devices.
+            traffic: the bytes and hops of each algorithm.
+            reduces: whether it is a reduction.
+            times: how often it runs in one call; more than once in a loop.
+        """
+        if not self.exposes_hops:
+            exposed = 1 / COMBINED_REDUCTIONS if reduces and times == 1 else 1
+            traffic = tuple([Algorithm(sent, exposed if hops else 0) for sent, hops in traffic])
+        return times * ring.time(traffic)
 
     def flop(self, dtype: DType) -> float:
         """Return the cost of one flop of a matrix product of this dtype."""
@@ -85,59 +75,47 @@ class Costs:
 
 
 @registered_cache(maxsize=4096)
-def _link_cost(chip: Chip, mesh: AbstractMesh, axes: tuple[str, ...], counts_hops: bool) -> LinkCost:
-    if mesh.extent(axes) == 1:
-        return NO_LINK
-    latency = chip.link(mesh, axes).latency * chip.sending_rate
-    byte = chip.sending_rate / chip.ring_bandwidth(mesh, axes)
-    if counts_hops:
-        hops = mesh.extent(axes) - 1
-        return LinkCost(byte, latency * hops, latency * hops)
-    return LinkCost(byte, latency, latency / COMBINED_REDUCTIONS)
+def _ring(chip: Chip, mesh: AbstractMesh, axes: tuple[str, ...]) -> Link:
+    return chip.ring(mesh, axes).scaled(chip.sending_rate)
 
 
 def reshard_cost(
-    before: State, after: State, unsharded_bytes: float, count: int, replicated_as_partial: bool, link: LinkCost
+    before: State,
+    after: State,
+    unsharded_bytes: float,
+    axis: str,
+    replicated_as_partial: bool,
+    costs: Costs,
+    times: int,
 ) -> float:
-    """Return the cost of resharding a value along one axis.
+    """Return the cost of resharding a value along one axis, `times` times.
 
     Args:
         before: the state of the value.
         after: the state that is needed.
         unsharded_bytes: the bytes of the value per device if it is not sharded along this axis.
-        count: the size of the axis.
+        axis: the axis.
         replicated_as_partial: whether a replicated value may become a term of a sum.
-        link: the costs of communication along the axis.
+        costs: the costs on the mesh.
+        times: how often it is resharded in one call.
     """
-    if before == after:
+    if before == after or (before == REPLICATED and isinstance(after, int)):
         return 0.0
-    ring = unsharded_bytes * (count - 1) / count * link.byte
-    if before == REPLICATED:
-        if isinstance(after, int):
-            return 0.0
-        return TO_PARTIAL if after == PARTIAL_SUM and replicated_as_partial else FORBIDDEN
+    if after == PARTIAL_SUM and (before == REPLICATED or isinstance(before, int)):
+        return times * TO_PARTIAL if replicated_as_partial else FORBIDDEN
+    if before == REPLICATED or not (after == REPLICATED or isinstance(after, int)):
+        return FORBIDDEN
+    count, ring = costs.mesh.shape[axis], costs.ring(axis)
     if isinstance(before, int):
-        if after == REPLICATED:
-            return ring + link.collective
-        if after == PARTIAL_SUM and replicated_as_partial:
-            return TO_PARTIAL
-        return ring / count + link.collective if isinstance(after, int) else FORBIDDEN
-    if after == REPLICATED:
-        return 2 * ring + link.reduction
-    return ring + link.reduction if isinstance(after, int) else FORBIDDEN
+        collective = all_gather if after == REPLICATED else all_to_all
+        return costs.price(ring, collective(unsharded_bytes / count, count), times=times)
+    collective = all_reduce if after == REPLICATED else reduce_scatter
+    return costs.price(ring, collective(unsharded_bytes, count), reduces=True, times=times)
 
 
 def compute_cost(equation: Equation, split: float, costs: Costs) -> float:
     """Return the compute cost of an equation on one device if `split` devices share the work."""
-    op = equation.op
-    results = sum(value.type.nbytes for value in equation.outputs)
-    operands = sum(value.type.nbytes for value in equation.inputs)
-    if op.is_contraction:
-        flops = op.flops(*(value.type for value in equation.inputs))
-        flop_cost = costs.flop(equation.inputs[0].type.dtype)
-        return (flop_cost * flops + costs.memory_byte * (operands + results)) / split
-    if isinstance(op, (Reduce, ArgExtremum, TopK, Stack)):  # a loop writes one slice of a stack per iteration
-        return costs.memory_byte * operands / split
-    if isinstance(op, MovementOp):
-        return costs.memory_byte * results / 5 / split
-    return costs.memory_byte * results / split
+    op, types = equation.op, [value.type for value in equation.inputs]
+    accessed = op.fused_bytes(types, [value.type for value in equation.outputs])
+    flops = op.flops(*types)
+    return ((costs.flop(types[0].dtype) * flops if flops else 0.0) + costs.memory_byte * accessed) / split

@@ -84,7 +84,5 @@ def _reshard_cost(before: Layout, after: Layout, type: ArrayType, costs: Costs) 
     for axis in costs.mesh.axis_names:
         states: list[State] = [REPLICATED if dim is None else dim for dim in (before.dim_of(axis), after.dim_of(axis))]
         others = costs.mesh.extent([other for other in before.axes if other != axis])
-        total += reshard_cost(
-            states[0], states[1], type.nbytes / others, costs.mesh.shape[axis], False, costs.link_cost(axis)
-        )
+        total += reshard_cost(states[0], states[1], type.nbytes / others, axis, False, costs, 1)
     return total

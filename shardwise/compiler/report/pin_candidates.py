@@ -10,7 +10,6 @@ from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.control.region_boundary import Join
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Conversion, Exchange, is_inserted
-from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.layout import Layout
@@ -23,14 +22,14 @@ def inserted_collectives(sharded: ShardedProgram, local: LocalProgram) -> list[E
     return [
         equation
         for equation in local.collectives()
-        if is_inserted(equation.reason) and explicit.isdisjoint(collective_axes(equation.op))  # type: ignore[arg-type]
+        if is_inserted(equation.reason) and explicit.isdisjoint(equation.op.communicates_along)
     ]
 
 
 def pin_candidates(sharded: ShardedProgram, plan: LayoutPlan, costliest: Equation) -> Iterator[tuple[Value, Layout]]:
     """Yield values around a collective with layouts that could avoid it; likelier ones first, each once."""
     choices = plan.choices
-    axes = collective_axes(costliest.op)  # type: ignore[arg-type]
+    axes = costliest.op.communicates_along
     layouts = dict(zip(sharded.program.inputs, [pin.layout for pin in sharded.in_pins], strict=True))
     producers: dict[Value, Equation] = {}
     for equation, choice in choices.items():

@@ -13,7 +13,6 @@ from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.partition.reason import is_inserted
-from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.explicit_axes import TypedAxis, typed_axes
@@ -292,7 +291,7 @@ def _collective_row(
     typed: Mapping[str, TypedAxis],
 ) -> CollectiveRow:
     assert isinstance(equation.op, Collective)
-    times, sent, axes = local.times[equation], local.bytes_sent(equation), collective_axes(equation.op)
+    times, sent, axes = local.times[equation], local.bytes_sent(equation), equation.op.communicates_along
     typed_reason = format_typed_reason(equation, axes, typed, sharded)
     pins = () if typed_reason else origins.conflicting_pins(equation, axes)
     return CollectiveRow(
@@ -303,7 +302,7 @@ def _collective_row(
         equation.source,
         typed_reason or ("" if equation.reason is None else str(equation.reason)),
         times,
-        chip.collective_time(equation.op.name, sent, local.mesh, axes) * times,
+        local.collective_seconds(equation, chip) * times,
         is_inserted(equation.reason),
         tuple(f"{pin} in {origins.pins[pin]}" for pin in pins),
     )

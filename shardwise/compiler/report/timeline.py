@@ -15,13 +15,11 @@ from typing import final
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
-from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.contract.fused_attention import Attention
 from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.liveness import Held, Sweep
 from shardwise.compiler.partition.local_program import LocalProgram
-from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.idle import IdleRow, idle_of, idle_rows
 
@@ -208,8 +206,7 @@ class _Schedule:
     def _seconds(self, kernel: Kernel, sent: float, flops: float) -> float:
         op, accessed = kernel.root.op, kernel.bytes_accessed
         if sent:
-            assert isinstance(op, Collective)
-            return self.chip.collective_time(op.name, sent, self.local.mesh, collective_axes(op))
+            return self.local.collective_seconds(kernel.root, self.chip)
         if not op.is_contraction:
             return self.chip.memory_time(accessed)
         dtype = kernel.root.inputs[0].type.dtype

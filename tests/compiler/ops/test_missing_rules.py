@@ -22,7 +22,7 @@ from shardwise.errors import MissingRuleError
 
 RULES = {
     Op: ("with_programs", "result_sums", "exchanged_bytes", "interpret"),
-    Collective: ("exchange", "bytes_sent"),
+    Collective: ("exchange", "traffic"),
     CollectivePermute: ("pairs",),
     NamedReduction: ("groups", "along_dim", "reduce_copies"),
     NamedExchangeOp: ("along_dim", "with_leading_dim"),

@@ -7,7 +7,6 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.ops.collective.collectives import PPermute
-from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -165,4 +164,4 @@ def test_callbacks_are_never_removed(count, devices):
 
 
 def test_a_permute_along_no_axes_has_no_mesh_axes():
-    assert collective_axes(PPermute((), ())) == ()
+    assert PPermute((), ()).communicates_along == ()

@@ -203,7 +203,7 @@ def test_replacing_an_axis_by_a_permute_is_cheaper_than_gathering():
         ArrayType((1024, 512), np.float32), FOUR_TWO, Layout((("a",), ())), Layout((("b",), ()))
     )
     assert [op.name for op, _ in steps] == ["coarsening_permute", "all_gather"]
-    latency = Costs(CPU, FOUR_TWO).link_cost("a").collective
+    latency = Costs(CPU, FOUR_TWO).ring("a").latency
     assert cost == pytest.approx(1024 * 512 * 4 * (1 / 4 + 1 / 4) + 2 * latency, rel=1e-5)
 
 

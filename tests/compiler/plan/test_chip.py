@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from shardwise.compiler.plan.chip import Chip, Link, hops
+from shardwise.compiler.ops.collective.traffic import all_reduce, one_hop
+from shardwise.compiler.plan.chip import Chip, Link
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -17,35 +18,35 @@ IDEAL = Chip("ideal", (), 1e12, 5e11, 10**9, 1e11, Link(1e10, 1e-6), Link(1e9, 1
 def test_a_ring_uses_the_slowest_link_that_it_crosses():
     mesh = AbstractMesh((4, 8), ("node", "gpu"))
     h100 = chip("h100")
-    assert h100.link(mesh, ("gpu",)) is h100.fast_link
-    assert h100.link(mesh, ("node",)) is h100.slow_link
-    assert h100.link(mesh, ("gpu", "node")) is h100.slow_link
-    assert h100.link(AbstractMesh((2, 4), ("a", "b")), ("a",)) is h100.fast_link
-    assert h100.link(AbstractMesh((1, 8), ("a", "b")), ("a",)) is h100.fast_link
-    assert chip("v5p").link(mesh, ("node",)) is chip("v5p").fast_link
+    fast, slow = h100.fast_link.latency, h100.slow_link.latency
+    assert h100.ring(mesh, ("gpu",)).latency == fast
+    assert h100.ring(mesh, ("node",)).latency == slow
+    assert h100.ring(mesh, ("gpu", "node")).latency == slow
+    assert h100.ring(AbstractMesh((2, 4), ("a", "b")), ("a",)).latency == fast
+    assert h100.ring(AbstractMesh((1, 8), ("a", "b")), ("a",)).latency == fast
+    assert chip("v5p").ring(mesh, ("node",)).latency == chip("v5p").fast_link.latency
 
 
 def test_a_ring_between_nodes_uses_the_slow_links_of_all_its_devices_in_a_node():
     mesh = AbstractMesh((4, 2, 4), ("node", "pair", "gpu"))
-    assert IDEAL.ring_bandwidth(mesh, ("gpu",)) == IDEAL.ring_bandwidth(mesh, ("pair", "gpu")) == 1e10
-    assert IDEAL.ring_bandwidth(mesh, ("node",)) == 1e9
-    assert IDEAL.ring_bandwidth(mesh, ("node", "pair")) == 2e9
-    assert IDEAL.ring_bandwidth(mesh, ("node", "pair", "gpu")) == 8e9
+    assert IDEAL.ring(mesh, ("gpu",)).bandwidth == IDEAL.ring(mesh, ("pair", "gpu")).bandwidth == 1e10
+    assert IDEAL.ring(mesh, ("node",)).bandwidth == 1e9
+    assert IDEAL.ring(mesh, ("node", "pair")).bandwidth == 2e9
+    assert IDEAL.ring(mesh, ("node", "pair", "gpu")).bandwidth == 8e9
     whole = replace(IDEAL, slow_link=Link(2e9, 1e-5))
-    assert whole.ring_bandwidth(mesh, ("node", "pair", "gpu")) == 1e10  # no more than the fast links
-    assert replace(IDEAL, link_fraction=0.5).ring_bandwidth(mesh, ("node",)) == 5e8
+    assert whole.ring(mesh, ("node", "pair", "gpu")).bandwidth == 1e10  # no more than the fast links
+    assert replace(IDEAL, link_fraction=0.5).ring(mesh, ("node",)).bandwidth == 5e8
     half = AbstractMesh((2, 16), ("a", "b"))  # b fills two nodes
-    assert IDEAL.ring_bandwidth(half, ("b",)) == 8e9
-    assert IDEAL.ring_bandwidth(half, ("a",)) == 1e9
+    assert IDEAL.ring(half, ("b",)).bandwidth == 8e9
+    assert IDEAL.ring(half, ("a",)).bandwidth == 1e9
 
 
 def test_a_collective_takes_its_bytes_and_a_latency_per_hop():
     mesh = AbstractMesh((8,), ("x",))
-    assert IDEAL.collective_time("all_reduce", 1e7, mesh, ("x",)) == pytest.approx(1e-3 + 14e-6)
-    assert IDEAL.collective_time("all_reduce", 1e2, mesh, ("x",)) == pytest.approx(2e2 / 1e10 + 6e-6)  # a tree
-    assert IDEAL.collective_time("permute", 1e7, mesh, ("x",)) == pytest.approx(1e-3 + 1e-6)
-    assert [hops(kind, 8) for kind in ("all_gather", "reduce_scatter", "all_to_all", "take_window")] == [7, 7, 7, 1]
-    assert hops("permute", 8) == hops("rotate", 8) == 1
+    assert IDEAL.collective_time(all_reduce(1e7 * 4 / 7, 8), mesh, ("x",)) == pytest.approx(1e-3 + 14e-6)
+    assert IDEAL.collective_time(all_reduce(1e2 * 4 / 7, 8), mesh, ("x",)) == pytest.approx(2e2 / 1e10 + 6e-6)  # a tree
+    assert IDEAL.collective_time(one_hop(1e7), mesh, ("x",)) == pytest.approx(1e-3 + 1e-6)
+    assert IDEAL.collective_time((), mesh, ("x",)) == 0
 
 
 def test_a_product_takes_its_flops_or_its_bytes():

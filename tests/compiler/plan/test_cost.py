@@ -1,8 +1,12 @@
-"""The cost model: reshard costs equal the bytes that the collectives send."""
+"""The objective of the planner: reshards cost what the report and `simulate` predict for their collectives."""
+
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
+import shardwise as sw
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, AllToAll, LocalSlice, ReduceScatter
@@ -15,12 +19,14 @@ from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED
 from shardwise.compiler.reduction import MAX, SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
 
 MESH = AbstractMesh((4, 2), ("a", "b"))
 COSTS = Costs(CPU, MESH)
-LINK = COSTS.link_cost("a")
+LATENCY = COSTS.ring("a").latency
 UNSHARDED = ArrayType((64, 32), np.float32)
-ROWS, COLUMNS = UNSHARDED.with_shape((16, 32)), UNSHARDED.with_shape((64, 8))
+ROWS = UNSHARDED.with_shape((16, 32))
 
 MOVES = {
     "gather": (0, REPLICATED, AllGather(0, ("a",), 4), ROWS),
@@ -30,37 +36,76 @@ MOVES = {
 }
 
 
+def cost(before, after, as_partial=False, costs=COSTS, times=1, axis="a"):
+    return reshard_cost(before, after, UNSHARDED.nbytes, axis, as_partial, costs, times)
+
+
 @pytest.mark.parametrize("name", MOVES)
-def test_a_reshard_costs_the_bytes_of_its_collective(name):
-    before, after, op, piece = MOVES[name]
-    counted = reshard_cost(before, after, UNSHARDED.nbytes, 4, False, LINK)
-    latency = LINK.reduction if isinstance(op, (AllReduce, ReduceScatter)) else LINK.collective
-    assert counted == op.bytes_sent(piece, MESH) + latency
+def test_a_reshard_costs_the_bytes_of_its_collective_and_one_latency(name):
+    before, after, op, shard = MOVES[name]
+    sent = op.traffic(shard, MESH)[0].bytes_sent
+    share = COMBINED_REDUCTIONS if isinstance(op, (AllReduce, ReduceScatter)) else 1
+    assert cost(before, after) == sent + LATENCY / share
+    assert cost(before, after, times=3) == 3 * (sent + LATENCY)  # in a loop, reductions are not combined
+
+
+CHIPS = {name: chip(name) for name in built_in_chips()}
+MESHES = [AbstractMesh(sizes, ("a", "b")) for sizes in ((8, 1), (4, 8), (3, 5), (64, 8))]
+
+
+@pytest.mark.parametrize("size", [8, 1 << 14, 1 << 20])
+@pytest.mark.parametrize("name", MOVES)
+def test_planner_report_and_simulate_agree(name, size):
+    """The planner's price of a reshard, with all hops, is the time that the report and the timeline predict for it.
+
+    They are reached through the public functions, for every chip and for meshes within a node and across nodes.
+    """
+    for this, mesh, axis in product(CHIPS.values(), MESHES, ("a", "b")):
+        count = mesh.shape[axis]
+        if count == 1:
+            continue
+        shape = (count * 4, count * max(1, size // 64))
+        before, after = {
+            "gather": (P(axis), P()),
+            "exchange": (P(axis), P(None, axis)),
+            "reduce": (P(None, None, axis), P()),
+            "scatter": (P(None, None, axis), P(axis)),
+        }[name]
+        reduces = len(before) == 3
+        x = sw.ShapeDtypeStruct((*shape, count) if reduces else shape, np.float32, sharding=NamedSharding(mesh, before))
+        function = sw.jit(lambda x: x.sum(2) if x.ndim == 3 else x, out_shardings=NamedSharding(mesh, after))
+        run = sw.simulate(function, hardware=replace(this, overlaps=False))(x)
+        (row,) = run.plan.collectives
+        (step,) = [step for step in run.plan.timeline.steps if step.sent]
+        costs = Costs(this, mesh, exposes_hops=True)
+        states = (PARTIAL_SUM if reduces else 0, {P(): REPLICATED, P(axis): 0, P(None, axis): 1}[after])
+        planned = reshard_cost(*states, float(np.prod(shape)) * 4, axis, False, costs, 1) / this.sending_rate
+        assert row.seconds == step.seconds == pytest.approx(planned, rel=1e-9), (this.name, mesh, axis)
 
 
 def test_slicing_a_replicated_value_is_free():
-    assert reshard_cost(REPLICATED, 0, UNSHARDED.nbytes, 4, False, LINK) == 0
-    assert LocalSlice(0, ("a",), 4).bytes_sent(UNSHARDED, MESH) == 0
+    assert cost(REPLICATED, 0) == 0
+    assert LocalSlice(0, ("a",), 4).traffic(UNSHARDED, MESH) == ()
 
 
 def test_keeping_a_state_is_free():
     for state in (REPLICATED, 0, PARTIAL_SUM):
-        assert reshard_cost(state, state, UNSHARDED.nbytes, 4, False, LINK) == 0
+        assert cost(state, state) == 0
 
 
 def test_only_replicated_as_partial_candidates_accept_other_values_as_terms():
     for state in (REPLICATED, 0):
-        assert reshard_cost(state, PARTIAL_SUM, UNSHARDED.nbytes, 4, True, LINK) == TO_PARTIAL < LINK.reduction
-        assert reshard_cost(state, PARTIAL_SUM, UNSHARDED.nbytes, 4, False, LINK) == FORBIDDEN
-    assert reshard_cost(MAX, PARTIAL_SUM, UNSHARDED.nbytes, 4, True, LINK) == FORBIDDEN
+        assert cost(state, PARTIAL_SUM, as_partial=True) == TO_PARTIAL < LATENCY / COMBINED_REDUCTIONS
+        assert cost(state, PARTIAL_SUM) == FORBIDDEN
+    assert cost(MAX, PARTIAL_SUM, as_partial=True) == FORBIDDEN
 
 
 def test_communication_along_an_axis_of_size_one_is_free():
-    alone = Costs(CPU, AbstractMesh((1, 8), ("a", "b"))).link_cost("a")
+    alone = Costs(CPU, AbstractMesh((1, 8), ("a", "b")))
     for before in (REPLICATED, 0, PARTIAL_SUM):
         for after in (REPLICATED, 1):
-            assert reshard_cost(before, after, UNSHARDED.nbytes, 1, False, alone) == 0
-    assert reshard_cost(0, PARTIAL_SUM, UNSHARDED.nbytes, 1, False, alone) == FORBIDDEN
+            assert cost(before, after, costs=alone) == 0
+    assert cost(0, PARTIAL_SUM, costs=alone) == FORBIDDEN
 
 
 def test_sharded_work_costs_its_share():
@@ -80,11 +125,6 @@ def test_attention_costs_all_its_products():
     assert compute_cost(attention, 1, COSTS) == pytest.approx(work + COSTS.memory_byte * 4 * x.type.nbytes)
 
 
-def test_hops_of_a_collective_count_if_asked_for():
-    exact = Costs(CPU, MESH, counts_hops=True).link_cost("a")
-    assert (exact.byte, exact.collective, exact.reduction) == (LINK.byte, 3 * LINK.collective, 3 * LINK.collective)
-
-
 def test_a_loop_writes_one_slice_of_a_stack_per_iteration():
     x = Value(UNSHARDED)
     stack = Equation(Stack(5), [x], [Value(UNSHARDED.with_shape((5, *UNSHARDED.shape)))])
@@ -100,10 +140,9 @@ def test_costs_are_seconds_times_the_bandwidth_of_fast_links(name):
     assert costs.flop(np.dtype(np.float32)) == pytest.approx(second / (this.f32_flops * this.product_fraction))
     assert costs.memory_byte == pytest.approx((this.memory_time(1) - this.kernel_gap) * second)
     for axis, link in (("near", this.fast_link), ("far", this.slow_link)):
-        cost = costs.link_cost(axis)
-        assert cost.byte == pytest.approx(second / (link.bandwidth * this.link_fraction))
-        assert cost.collective == pytest.approx(link.latency * second)
-        assert cost.reduction == pytest.approx(cost.collective / COMBINED_REDUCTIONS)
-    assert costs.link_cost("near").byte == 1
-    assert costs.link_cost("near", "far").byte == pytest.approx(costs.link_cost("far").byte / 2)  # two links per node
-    assert costs.link_cost("near", "far").collective == costs.link_cost("far").collective
+        ring = costs.ring(axis)
+        assert 1 / ring.bandwidth == pytest.approx(second / (link.bandwidth * this.link_fraction))
+        assert ring.latency == pytest.approx(link.latency * second)
+    assert costs.ring("near").bandwidth == 1
+    assert costs.ring("near", "far").bandwidth == pytest.approx(2 * costs.ring("far").bandwidth)  # two links per node
+    assert costs.ring("near", "far").latency == costs.ring("far").latency

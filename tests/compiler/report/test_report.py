@@ -8,6 +8,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.compiler.ops.collective.traffic import all_reduce
 from shardwise.compiler.plan.hardware import chip
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -55,7 +56,7 @@ def test_a_collective_has_its_bytes_time_line_and_pins(plan, mesh):
     (row,) = plan.collectives
     assert (row.kind, row.axes, row.type, row.times, row.inserted) == ("all_reduce", ("model",), "f32[8,4]", 1, True)
     assert row.sent == 128
-    assert row.seconds == chip("cpu").collective_time("all_reduce", 128, mesh.abstract, ("model",))
+    assert row.seconds == chip("cpu").collective_time(all_reduce(128, 2), mesh.abstract, ("model",))
     assert row.source.function == "mlp" and row.source.file == __file__
     assert row.pins == ("`w1` in P(None, 'model')", "`w2` in P('model', None)")
     assert plan.communication_seconds == row.seconds

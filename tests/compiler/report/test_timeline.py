@@ -6,6 +6,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.compiler.ops.collective.traffic import all_gather
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.timeline import timeline
 from shardwise.sharding import NamedSharding
@@ -97,7 +98,7 @@ def test_values_of_a_loop_body_are_live_beside_those_outside(mesh):
     assert gather.held == outside + slice_ + gathered
     assert product.held == outside + gathered + rows
     assert gather.sent == 6 * 3 * slice_
-    assert gather.seconds == pytest.approx(6 * CPU.collective_time("all_gather", 3 * slice_, mesh.abstract, ("data",)))
+    assert gather.seconds == pytest.approx(6 * CPU.collective_time(all_gather(slice_, 4), mesh.abstract, ("data",)))
     assert product.seconds == pytest.approx(6 * 2 * 64**3 / CPU.f32_flops)
     assert product.start == pytest.approx(gather.seconds)
 

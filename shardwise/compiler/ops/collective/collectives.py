@@ -13,9 +13,19 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_inexact
+from shardwise.compiler.ir.fusion import Fusion
 from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective.traffic import (
+    NOTHING_SENT,
+    Traffic,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    one_hop,
+    reduce_scatter,
+)
 from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute, inverse_permutation, lower_permute
 from shardwise.compiler.reduction import Reduction
@@ -31,9 +41,25 @@ class Collective(Op):
         """Return the shards of the result on all devices, given those of the operand."""
         raise self.missing_rule("exchange")
 
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
+        """Return the bytes and hops of each algorithm of the collective; `operand` is the type of a device's shard."""
+        raise self.missing_rule("traffic")
+
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        """Return the bytes that each device sends, by the ring model; `operand` is the type of its shard."""
-        raise self.missing_rule("bytes_sent")
+        """Return the bytes that each device sends around a ring."""
+        traffic = self.traffic(operand, mesh)
+        return traffic[0].bytes_sent if traffic else 0.0
+
+    @property
+    def communicates_along(self) -> tuple[str, ...]:
+        return self.axes  # type: ignore[attr-defined,no-any-return]
+
+
+class PositionOp(Collective):
+    """The base class of ops that depend on the position of the device, and send nothing."""
+
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
+        return NOTHING_SENT
 
 
 def _exchange_in_groups(
@@ -72,9 +98,9 @@ class AllReduce(Collective):
             mesh, self.axes, self.groups, shards, lambda group: [_reduce_shards(self.reduction, group)] * len(group)
         )
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
         count = max(map(len, self.groups)) if self.groups else mesh.extent(self.axes)
-        return 2 * operand.nbytes * (count - 1) / count
+        return all_reduce(operand.nbytes, count)
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         groups = f"replica_groups = {hlo.groups(self.axes, self.groups)}"
@@ -104,8 +130,8 @@ class AllGather(Collective):
             mesh, self.axes, self.groups, shards, lambda group: [np.concatenate(group, self.dim)] * len(group)
         )
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return operand.nbytes * (self.count - 1)
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
+        return all_gather(operand.nbytes, self.count)
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         attributes = f"all_gather_dim = 0 : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
@@ -140,8 +166,8 @@ class ReduceScatter(Collective):
 
         return _exchange_in_groups(mesh, self.axes, self.groups, shards, scatter)
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return operand.nbytes * (self.count - 1) / self.count
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
+        return reduce_scatter(operand.nbytes, self.count)
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         attributes = f"scatter_dimension = 0 : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
@@ -179,8 +205,8 @@ class AllToAll(Collective):
 
         return _exchange_in_groups(mesh, self.axes, self.groups, shards, exchange)
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return operand.nbytes * (self.count - 1) / self.count
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
+        return all_to_all(operand.nbytes, self.count)
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         block = _scale_dim(x.type, self.split, 1, self.count).shape
@@ -223,8 +249,8 @@ class CollectivePermute(Collective):
             for device, shard in enumerate(shards)
         ]
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return operand.nbytes
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
+        return one_hop(operand.nbytes)
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         return hlo.op("stablehlo.collective_permute", (x,), x.type, f"source_target_pairs = {hlo.pairs(self)}")
@@ -241,6 +267,10 @@ class Permute(CollectivePermute):
     name = "permute"
     before: tuple[str, ...]
     after: tuple[str, ...]
+
+    @property
+    def communicates_along(self) -> tuple[str, ...]:
+        return self.after
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
         """Each target has a source of its own, at its own position along all other axes.
@@ -295,8 +325,8 @@ class PPermute(CollectivePermute):
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
         return np.array([(group[a], group[b]) for group in mesh.groups(self.axes) for a, b in self.to]).reshape(-1, 2)
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return operand.nbytes if any(a != b for a, b in self.to) else 0
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
+        return one_hop(operand.nbytes) if any(a != b for a, b in self.to) else NOTHING_SENT
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         return super().lower(hlo, x) if self.to else hlo.constant(0, x.type.strong())
@@ -304,7 +334,7 @@ class PPermute(CollectivePermute):
 
 @final
 @record
-class DeviceIndex(Collective):
+class DeviceIndex(PositionOp):
     """The position of this device along `axes`, an i32 scalar."""
 
     name = "device_index"
@@ -316,21 +346,19 @@ class DeviceIndex(Collective):
     def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
         return [np.asarray(position, np.int32) for position in mesh.coordinates(self.axes)]
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return 0
-
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         return hlo.device_index(self.axes)
 
 
 @final
 @record
-class LocalSlice(Collective):
+class LocalSlice(PositionOp):
     """Slice this device's shard, one of `count` along `dim`, out of an array that is replicated over `axes`.
 
     `padded_size`: the size to which `dim` is padded with zeros first; None for no padding.
     """
 
+    fusion = Fusion(reads_part=True)
     name = "local_slice"
     dim: int
     axes: tuple[str, ...]
@@ -345,9 +373,6 @@ class LocalSlice(Collective):
         positions = mesh.coordinates(self.axes)
         padded = shards if self.padded_size is None else PadOrTrim(self.dim, self.padded_size).exchange(mesh, shards)
         return [np.split(x, self.count, self.dim)[position] for x, position in zip(padded, positions, strict=True)]
-
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         out, scalar = self.out_type(x.type), ArrayType((), np.int32)
@@ -366,7 +391,7 @@ class LocalSlice(Collective):
 
 @final
 @record
-class ToPartial(Collective):
+class ToPartial(PositionOp):
     """Make a replicated value partial over `axes`: the first device keeps it, the others get zeros.
 
     Floating-point zeros are negative: x + -0.0 is x for every x, but -0.0 + 0.0 is 0.0.
@@ -385,9 +410,6 @@ class ToPartial(Collective):
             np.full_like(shard, zero) if position else shard for shard, position in zip(shards, positions, strict=True)
         ]
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return 0
-
     def lower(self, hlo: Hlo, x: Any) -> Any:
         is_first = lower_compare(hlo, "EQ", hlo.device_index(self.axes), hlo.constant(0, ArrayType((), np.int32)))
         zeros = hlo.constant(zero_term(x.type.dtype), x.type.strong())
@@ -396,7 +418,7 @@ class ToPartial(Collective):
 
 @final
 @record
-class ShardToPartial(Collective):
+class ShardToPartial(PositionOp):
     """Make a shard, one of `count` along `dim` over `axes`, a term of a sum: the array with zeros around the shard."""
 
     name = "shard_to_partial"
@@ -417,9 +439,6 @@ class ShardToPartial(Collective):
             terms.append(term)
         return terms
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return 0
-
     def lower(self, hlo: Hlo, x: Any) -> Any:
         out, scalar = self.out_type(x.type), ArrayType((), np.int32)
         size = hlo.constant(x.type.shape[self.dim], scalar)
@@ -438,12 +457,16 @@ def zero_term(dtype: DType) -> Any:
 
 @final
 @record
-class PadOrTrim(Collective):
+class PadOrTrim(PositionOp):
     """Pad the shard at the end of `dim` with zeros to `size`, or trim it to `size`."""
 
     name = "pad_or_trim"
     dim: int
     size: int
+
+    @property
+    def communicates_along(self) -> tuple[str, ...]:
+        return ()
 
     def out_type(self, x: ArrayType) -> ArrayType:
         return x.with_shape((*x.shape[: self.dim], self.size, *x.shape[self.dim + 1 :]))
@@ -452,9 +475,6 @@ class PadOrTrim(Collective):
         padding = [(0, 0)] * shards[0].ndim
         padding[self.dim] = (0, max(0, self.size - shards[0].shape[self.dim]))
         return [np.take(np.pad(shard, padding), range(self.size), self.dim) for shard in shards]
-
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         out = self.out_type(x.type)

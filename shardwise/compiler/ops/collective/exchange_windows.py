@@ -18,6 +18,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.block_schedule import Piece, Round, merge_adjacent, schedule, sent_elements
 from shardwise.compiler.ops.collective.collectives import Collective, PPermute, lower_unstack
+from shardwise.compiler.ops.collective.traffic import Traffic, all_gather, one_hop
 from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.lower_dim import lower_concatenate, lower_slice, lower_zeros, resize_dim
@@ -100,8 +101,10 @@ class ExchangeWindows(Collective):
                 out[device] = np.moveaxis(result, 0, self.dim)
         return out
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return self.bytes_sent_of_shard(operand)
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
+        if self.uses_all_gather(operand.shape[self.dim]):
+            return all_gather(operand.nbytes, self.count)
+        return one_hop(self.bytes_sent_of_shard(operand))
 
     def bytes_sent_of_shard(self, operand: ArrayType) -> float:
         """Return the bytes that each device sends if its operand has this type."""

@@ -25,6 +25,7 @@ from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ops.collective.collectives import AllGather, AllToAll, Collective, Groups
 from shardwise.compiler.ops.collective.named import mesh_axes_of
 from shardwise.compiler.ops.collective.named_exchange import NamedAllToAll, NamedExchangeOp
+from shardwise.compiler.ops.collective.traffic import Traffic, all_to_all
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -74,10 +75,10 @@ class RaggedAllToAll(Collective):
                         results[receiver][place + rows[inside]] = xs[sender][start + rows[inside]]
         return results
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        """Return the bytes of a device that sends each of `rows` rows once, and as many to each device."""
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
+        """Return the traffic of a device that sends each of `rows` rows once, and as many to each device."""
         row_bytes = operand.nbytes / operand.shape[0] if operand.shape[0] else 0
-        return self.rows * row_bytes * (self.count - 1) / self.count
+        return all_to_all(self.rows * row_bytes, self.count)
 
     def lower(self, hlo: Hlo, x: Any, output: Any, *slices: Any) -> Any:
         if not x.type.size:

@@ -15,6 +15,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.collective.exchange_windows import ExchangeWindows, Source, Window
+from shardwise.compiler.ops.collective.traffic import Traffic, one_hop
 from shardwise.compiler.ops.shape.lower_dim import lower_concatenate, lower_slice, lower_zeros, resize_dim
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -67,8 +68,8 @@ class TakeWindow(Collective):
     def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
         return self._general(shards[0].shape[self.dim]).exchange(mesh, shards)
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return self.bytes_sent_of_shard(operand)
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
+        return one_hop(self.bytes_sent_of_shard(operand))
 
     def bytes_sent_of_shard(self, operand: ArrayType) -> float:
         """Return the bytes that each device sends if its shard has this type."""

@@ -56,6 +56,11 @@ class RowExchange:
             return self.padded_row_count * (before + after) * (self.count - 1) / self.count
         return float(self.row_count * before * (self.count - 1))
 
+    @property
+    def hops(self) -> int:
+        """The messages that follow one another: of two all-to-alls, or of one all-gather."""
+        return (2 if self.uses_all_to_all else 1) * (self.count - 1)
+
     def gather(self, x: Any, size: int) -> Any:
         """Return complete rows of `size` elements, as an array of two dims: all rows, or some on each device."""
         rows = move_dim(x, self.dim, x.type.ndim - 1)

@@ -15,6 +15,7 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, O
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
+from shardwise.compiler.ops.collective.traffic import Traffic, all_reduce
 from shardwise.compiler.ops.control.scan import vmap_by_scan
 from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
@@ -175,9 +176,9 @@ class CallOnce(Collective):
                     shards[device] = result
         return out
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        count = mesh.extent(self.axes)
-        return sum(2 * type.nbytes * (count - 1) / count for type in self.callback.results)
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
+        """The other devices have zeros, and all results are all-reduced."""
+        return all_reduce(sum(type.nbytes for type in self.callback.results), mesh.extent(self.axes))
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         index = hlo.device_index(self.axes)

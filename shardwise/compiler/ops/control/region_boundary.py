@@ -147,6 +147,9 @@ class Stack(BoundaryOp):
     leading = 1
     length: int
 
+    def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
+        return sum(type.nbytes for type in operands)  # a loop writes one slice of a stack per iteration
+
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         return (x.with_dim(0, self.length),)
 

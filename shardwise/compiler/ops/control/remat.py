@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir.fusion import OWN_KERNEL, Fusion
 from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -53,6 +54,7 @@ class Remat(CallLike):
 class Barrier(Elementwise):
     """The identity, as an optimization barrier for XLA. Adjacent barriers are lowered as one."""
 
+    fusion = OWN_KERNEL
     name = "barrier"
     accepts_keys = True
     arity = 1
@@ -72,6 +74,7 @@ class Barrier(Elementwise):
 class CheckpointName(Elementwise):
     """The identity, with a name that checkpoint policies refer to."""
 
+    fusion = Fusion(fuses=True, is_view=True)
     name = "checkpoint_name"
     accepts_keys = True
     arity = 1

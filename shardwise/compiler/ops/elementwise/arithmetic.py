@@ -6,6 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_inexact, is_integer, numpy_carrier
+from shardwise.compiler.ir.fusion import CHEAP
 from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -25,6 +26,7 @@ def add_tangents(a: Any, b: Any) -> Any:
 class Add(Elementwise):
     """`x + y`. Booleans are combined with OR."""
 
+    fusion = CHEAP
     name = hlo_name = "add"
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -46,6 +48,7 @@ class Add(Elementwise):
 class Sub(Elementwise):
     """`x - y`."""
 
+    fusion = CHEAP
     name = "sub"
     hlo_name = "subtract"
 
@@ -79,6 +82,7 @@ class Sub(Elementwise):
 class Mul(Elementwise):
     """`x * y`. Booleans are combined with AND."""
 
+    fusion = CHEAP
     name = "mul"
     hlo_name = "multiply"
 
@@ -179,6 +183,7 @@ class Rem(Elementwise):
 class Neg(Elementwise):
     """`-x`."""
 
+    fusion = CHEAP
     name = "neg"
     hlo_name = "negate"
     arity = 1
@@ -207,6 +212,7 @@ class Neg(Elementwise):
 class StopGradient(Elementwise):
     """The operand, with a zero derivative."""
 
+    fusion = CHEAP
     name = "stop_gradient"
     accepts_keys = True
     arity = 1

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, numpy_carrier
+from shardwise.compiler.ir.fusion import FUSED
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -48,6 +49,7 @@ FLOATS = DtypeSet("floats", is_float)
 class Elementwise(Op):
     """An op whose operands and result have the same shape."""
 
+    fusion = FUSED
     cheap_to_recompute = True
     arity: ClassVar[int] = 2
     accepts: ClassVar[DtypeSet] = ANY

@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_inexact, is_integer, is_key, numpy_carrier
+from shardwise.compiler.ir.fusion import ALWAYS_FUSED
 from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -24,6 +25,7 @@ class Convert(Elementwise):
     its type, and each device rounds its term.
     """
 
+    fusion = ALWAYS_FUSED
     name = hlo_name = "convert"
     arity = 1
     dtype: DType

@@ -6,6 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_inexact, is_integer, is_key, short_name
+from shardwise.compiler.ir.fusion import CHEAP
 from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -27,6 +28,7 @@ DIRECTIONS = {
 class Select(Elementwise):
     """The second operand where the first is true, else the third."""
 
+    fusion = CHEAP
     name = hlo_name = "select"
     accepts_keys = True
     arity = 3
@@ -63,6 +65,7 @@ class Compare(Elementwise):
     Complex numbers are ordered by real part, then by imaginary part; a number with NaN in either part is NaN.
     """
 
+    fusion = CHEAP
     name = hlo_name = "compare"
     accepts_keys = True
     direction: str

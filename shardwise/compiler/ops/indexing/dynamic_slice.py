@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.ir.fusion import Fusion
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, UndefinedPrimal
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -41,6 +42,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 class DynamicSlice(Op):
     """A slice of `sizes[i]` elements along each dim i; the operands after the first are the start indices."""
 
+    fusion = Fusion(reads_part=True)
     name = "dynamic_slice"
     accepts_keys = True
     sizes: tuple[int, ...]
@@ -131,6 +133,7 @@ class DynamicSlice(Op):
 class DynamicUpdateSlice(Op):
     """The first operand with a slice replaced by the second; the operands after them are the start indices."""
 
+    fusion = Fusion(updates=1)
     name = "dynamic_update_slice"
     accepts_keys = True
 

@@ -11,6 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.ir.fusion import Fusion
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -44,6 +45,7 @@ class Gather(Indexed):
     `sorted` and `unique` are promises about the indices that XLA may use.
     """
 
+    fusion = Fusion(reads_part=True)
     name = "gather"
     accepts_keys = True
     sizes: tuple[int, ...]

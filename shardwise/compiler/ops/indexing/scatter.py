@@ -16,6 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, is_float, numpy_carrier
+from shardwise.compiler.ir.fusion import Fusion
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, UndefinedPrimal, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -49,6 +50,7 @@ class Scatter(Indexed):
     promises about the indices that XLA may use.
     """
 
+    fusion = Fusion(updates=2)
     name = "scatter"
     accepts_keys = True
     combine: Reduction | None

@@ -64,6 +64,9 @@ class Sort(Op):
         tables = (dims,) * len(types)
         return FactorRule(tables, tables, types[0].shape, exchange=frozenset({self.dim}))
 
+    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
+        return len(types) * RowExchange.of(types[0].shape, self.dim, (), count).hops
+
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         shard_bytes = -(-types[0].shape[self.dim] // count) * sum(type.dtype.itemsize for type in types)
         return RowExchange.of(types[0].shape, self.dim, (), count).bytes_sent(shard_bytes, shard_bytes)
@@ -174,6 +177,12 @@ class TopK(Op):
             need_replication=frozenset({k_factor}),
             exchange=frozenset({last}),
         )
+
+    def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
+        return sum(type.nbytes for type in operands)
+
+    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
+        return count - 1  # an all-gather
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         (x,) = types

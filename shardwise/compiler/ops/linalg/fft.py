@@ -67,6 +67,9 @@ class Fft(Op):
         dims = tuple((dim,) for dim in range(x.ndim))
         return FactorRule((dims,), (dims,), x.shape, exchange=frozenset({self.dim}))
 
+    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
+        return RowExchange.of(types[0].shape, self.dim, (), count).hops
+
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         (x,) = types
         types = (x, self.out_type(x))

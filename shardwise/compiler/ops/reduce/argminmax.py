@@ -143,6 +143,12 @@ class ArgExtremum(Op):
         rule = FactorRule.reducing(x.shape, self.dims, None)
         return replace(rule, reduce={}, exchange=frozenset(self.dims))
 
+    def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
+        return sum(type.nbytes for type in operands)
+
+    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
+        return count - 1  # an all-gather
+
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         (x,) = types
         return float((count - 1) * self.out_type(x).size * (x.dtype.itemsize + self._index_dtype.itemsize))

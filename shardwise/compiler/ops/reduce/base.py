@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from shardwise.compiler.dtypes import DType, accumulation_dtype
+from shardwise.compiler.ir.fusion import FUSED
 from shardwise.compiler.ir.op import BatchAxis, Hlo, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -25,8 +26,12 @@ def check_dims(name: str, dims: tuple[int, ...], x: ArrayType) -> None:
 class Reduce(Op):
     """Reduce the elements along `dims` to one. Floats narrower than f32 are reduced in f32 and rounded once."""
 
+    fusion = FUSED
     reduction: ClassVar[Reduction]
     dims: tuple[int, ...]
+
+    def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
+        return sum(type.nbytes for type in operands)
 
     def across_shards(self, dtype: DType) -> Reduction | None:
         """Return the reduction that combines the results of shards; None if all elements are needed in one place."""

@@ -8,6 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.ir.fusion import ALWAYS_FUSED
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -21,6 +22,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 class Broadcast(MovementOp):
     """Broadcast to `shape`: operand dim i becomes dim `dims[i]`, and the operand repeats along the other dims."""
 
+    fusion = ALWAYS_FUSED
     name = "broadcast"
     shape: tuple[int, ...]
     dims: tuple[int, ...]

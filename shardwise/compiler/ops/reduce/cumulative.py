@@ -77,6 +77,9 @@ class PrefixScan(Op):
         """Return the scans of all totals that `combine` combines, one per operand."""
         raise self.missing_rule("scans")
 
+    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
+        return count - 1  # an all-gather
+
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         slices = sum(type.nbytes / max(1, type.shape[self.dim]) for type in types)
         return (count - 1) * slices * accumulation_dtype(types[0].dtype).itemsize / types[0].dtype.itemsize

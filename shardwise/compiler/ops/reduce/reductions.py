@@ -39,6 +39,9 @@ class GatheredReduce(Reduce):
         rule = super().factors(x)
         return rule if rule.reduce else replace(rule, need_replication=frozenset(), exchange=frozenset(self.dims))
 
+    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
+        return count - 1  # an all-gather
+
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         return float((count - 1) * self.out_type(*types).size * accumulation_dtype(types[0].dtype).itemsize)
 

@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.ir.fusion import ALWAYS_FUSED
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, Scalar
@@ -15,6 +16,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 class Nullary(Op):
     """An op without operands: it has no derivative and no batch dim. It is recomputed where needed if `cheap`."""
 
+    fusion = ALWAYS_FUSED
     cheap_to_recompute = True
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.collective.exchange_windows import ExchangeWindows, Source, Window
+from shardwise.compiler.ops.collective.traffic import Traffic, one_hop
 from shardwise.compiler.ops.shape.lower_dim import lower_concatenate, lower_slice, resize_dim
 from shardwise.compiler.ops.shape.movement import MovementOp
 from shardwise.compiler.shardings.factors import FactorRule
@@ -120,8 +121,8 @@ class Rotate(Collective):
                 out[device] = shard
         return out
 
-    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return self.bytes_sent_of_shard(operand)
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
+        return one_hop(self.bytes_sent_of_shard(operand))
 
     def bytes_sent_of_shard(self, shard: ArrayType) -> float:
         """Return the bytes that one device sends of a shard of this type."""

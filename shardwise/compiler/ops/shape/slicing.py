@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.ir.fusion import FUSED, Fusion
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, UndefinedPrimal
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -30,6 +31,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 class Slice(MovementOp):
     """Slice each dim i from `start[i]` to `limit[i]` with step `stride[i]`."""
 
+    fusion = Fusion(fuses=True, duplicates="always", reads_part=True)
     name = "slice"
     start: tuple[int, ...]
     limit: tuple[int, ...]
@@ -111,6 +113,7 @@ class Slice(MovementOp):
 class Reverse(MovementOp):
     """Reverse the order of elements along `dims`."""
 
+    fusion = FUSED
     name = "reverse"
     dims: tuple[int, ...]
 
@@ -184,6 +187,7 @@ class Pad(JointlyLinearMovement):
     `high` crops after the interior padding.
     """
 
+    fusion = FUSED
     name = "pad"
     low: tuple[int, ...]
     high: tuple[int, ...]

@@ -1,0 +1,54 @@
+"""Traffic of collectives: the bytes that each device sends, and the hops that follow one another.
+
+This is the only place with formulas of collectives. The planner, the report and `simulate` all price these numbers with
+one formula, `Chip.collective_time`: bytes over the bandwidth of the ring, and a latency per hop.
+"""
+
+from typing import NamedTuple
+
+
+class Algorithm(NamedTuple):
+    """One way to run a collective.
+
+    Attributes:
+        bytes_sent: the bytes that each device sends.
+        hops: the number of messages that follow one another, each after the one before has arrived. A planner may
+            count a part of them, if the others overlap with other work.
+    """
+
+    bytes_sent: float
+    hops: float
+
+
+Traffic = tuple[Algorithm, ...]  # the algorithms of a collective, of which the fastest runs; the first is a ring
+
+NOTHING_SENT: Traffic = ()
+
+
+def all_gather(shard_bytes: float, count: int) -> Traffic:
+    """Return the traffic of an all-gather: every shard travels around the ring."""
+    return (Algorithm(shard_bytes * (count - 1), count - 1),)
+
+
+def reduce_scatter(shard_bytes: float, count: int) -> Traffic:
+    """Return the traffic of a reduce-scatter: sums of one block each travel around the ring."""
+    return (Algorithm(shard_bytes * (count - 1) / count, count - 1),)
+
+
+def all_to_all(shard_bytes: float, count: int) -> Traffic:
+    """Return the traffic of an all-to-all: every device sends one block to each other device."""
+    return (Algorithm(shard_bytes * (count - 1) / count, count - 1),)
+
+
+def all_reduce(shard_bytes: float, count: int) -> Traffic:
+    """Return the traffic of an all-reduce: by a ring, or by a tree, which sends more bytes in fewer hops.
+
+    A ring is a reduce-scatter and an all-gather. In a binary tree a device sends to its parent, then to two children.
+    """
+    sent = 2 * shard_bytes * (count - 1) / count
+    return (Algorithm(sent, 2 * (count - 1)), Algorithm(2 * sent, 2 * (count - 1).bit_length()))
+
+
+def one_hop(sent: float) -> Traffic:
+    """Return the traffic of messages that are all sent at the same time, such as a permute or a halo exchange."""
+    return (Algorithm(sent, 1),) if sent else NOTHING_SENT

@@ -1,0 +1,71 @@
+"""Traffic of collectives against messages that are counted one by one."""
+
+import numpy as np
+import pytest
+
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, Collective, PositionOp
+from shardwise.compiler.ops.collective.traffic import all_gather, all_reduce, all_to_all, one_hop, reduce_scatter
+from shardwise.compiler.reduction import SUM
+from shardwise.compiler.shardings.mesh import AbstractMesh
+
+COUNTS = (1, 2, 3, 4, 7, 8, 64)
+
+
+def ring_messages(count):
+    """Return the blocks that device 0 sends while every block travels around a ring, one message after the other."""
+    holds, messages = {0}, []
+    for step in range(count - 1):
+        messages.append((0 - step) % count)
+        holds.add((0 - step - 1) % count)
+    assert holds == set(range(count))
+    return messages
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_rings_send_one_block_per_hop(count):
+    messages, block = ring_messages(count), 24.0
+    gathered, scattered = all_gather(block, count), reduce_scatter(block * count, count)
+    assert gathered == scattered == ((block * len(messages), len(messages)),)
+    reduced = all_reduce(block * count, count)
+    assert reduced[0] == (2 * block * len(messages), 2 * len(messages))  # a reduce-scatter, then an all-gather
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_tree_has_the_hops_of_its_depth_up_and_down(count):
+    depth = int(np.ceil(np.log2(count))) if count > 1 else 0
+    assert all_reduce(1e3, count)[1].hops == 2 * depth
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_an_all_to_all_keeps_one_block(count):
+    ((sent, hops),) = all_to_all(8.0 * count, count)
+    assert sent == pytest.approx(8.0 * (count - 1)) and hops == count - 1
+
+
+def test_messages_at_the_same_time_are_one_hop_and_none_are_none():
+    assert one_hop(12.0) == ((12.0, 1),)
+    assert one_hop(0.0) == ()
+
+
+def test_groups_communicate_among_themselves():
+    mesh, x = AbstractMesh((8,), ("x",)), ArrayType((4,), np.float32)
+    halves = ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert AllReduce(("x",), SUM, halves).traffic(x, mesh) == all_reduce(x.nbytes, 4)
+    assert AllGather(0, ("x",), 4, halves).traffic(x, mesh) == all_gather(x.nbytes, 4)
+
+
+def test_every_collective_has_traffic_and_axes():
+    """A forgotten rule is an error when it is asked for, and no class of collectives lacks it."""
+
+    def subclasses(cls):
+        return [cls, *(c for sub in cls.__subclasses__() for c in subclasses(sub))]
+
+    concrete = [cls for cls in subclasses(Collective) if "name" in vars(cls)]
+    assert len(concrete) > 12
+    for cls in concrete:
+        assert cls.traffic is not Collective.traffic, cls
+        if not issubclass(cls, PositionOp):
+            assert cls.traffic is not PositionOp.traffic, cls
+        names = {field for base in cls.__mro__ for field in getattr(base, "__annotations__", {})}
+        assert "axes" in names or "axes" in dir(cls) or "communicates_along" in vars(cls), cls
