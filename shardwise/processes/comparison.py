@@ -72,6 +72,15 @@ class LaunchComparison:
         self._ask = ask
         self._send = send
         self._sets: dict[str, _ProcessSet] = {}
+        self._failed: set[int] = set()
+
+    def give_up(self, rank: int) -> None:
+        """Note that a member failed. The survivors abandon the sets that it belongs to, each after its own launch."""
+        self._failed.add(rank)
+
+    def is_given_up(self, processes: str) -> bool:
+        """Return whether a member of a set failed: the numbers of launches of the others may then differ."""
+        return not self._failed.isdisjoint(self._set(processes).ranks)
 
     def _set(self, processes: str) -> _ProcessSet:
         if processes not in self._sets:
@@ -83,7 +92,7 @@ class LaunchComparison:
         for processes, (count, rolling_hash, *_) in progress.launches.items():
             state = self._set(processes)
             self._compare_hash(processes, rank, count, rolling_hash)
-            if progress.at_step and progress.step is not None:
+            if progress.at_step and progress.step is not None and not self.is_given_up(processes):
                 other, expected = state.steps.setdefault(progress.step, (rank, count))
                 if expected != count:
                     self._report_step(processes, progress.step, {other: expected, rank: count})

@@ -442,6 +442,7 @@ class Coordinator:
             return
         member = self._members[rank]
         failure = self.failures[rank] = Failure(rank, member.step, reason, detail)
+        self._comparison.give_up(rank)
         self._on_event(Event("failed", rank, member.step, reason, detail))
         for other in self._members:
             self._send_to(other, failure)
@@ -464,7 +465,8 @@ class Coordinator:
             for other, member in self._members.items():
                 for processes, (count, *_) in member.launches.items():
                     own = leaver.progress(processes)[0]
-                    if str(rank) in processes.split(",") and count > own:
+                    is_member = str(rank) in processes.split(",")
+                    if is_member and count > own and not self._comparison.is_given_up(processes):
                         self._fail(
                             rank,
                             f"it reached the end of its program after {own} launches on the processes {processes}, but "

@@ -295,3 +295,15 @@ def test_an_old_difference_is_not_in_the_histories():
     assert "the setting debug_launch_order finds the first difference" in describe_order(
         "0,1", {0: {5: "`f`"}, 1: {5: "`f`"}}
     )
+
+
+def test_survivors_of_a_failed_process_may_have_made_different_numbers_of_launches():
+    """They restore a checkpoint and come to the same step again, with what each had launched before the failure."""
+    members, _ = launching(r0=[7, 8], r2=[7, 8, 9])
+    members.comparison.give_up(1)
+    for rank, programs in ((0, [7, 8]), (2, [7, 8, 9])):
+        members.progress(rank, len(programs), hash_of(programs), processes="0,1,2", step=5, at_step=True)
+    assert not members.received
+    for rank, programs in ((0, [7, 8]), (2, [7, 8, 9])):  # a set without the failed process is still compared
+        members.progress(rank, len(programs), hash_of(programs), processes="0,2", step=5, at_step=True)
+    assert {rank for rank, message in members.received if isinstance(message, Mismatch)} == {0, 2}
