@@ -1,6 +1,6 @@
 """Lookup of chips by name and device kind: the built-in table (`chips.toml`) and the tables of users.
 
-The comments in `chips.toml` say where each figure comes from. Peak rates, memory and links are from data sheets. The
+The comments in `chips.toml` name the source of each spec. Peak rates, memory and links are from data sheets. The
 fractions of them that programs reach are measured (H200), fitted to published runs (A100), or assumed (the others).
 `shardwise calibrate` measures the fractions of the devices at hand, and writes an entry to the user's table.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:  # programs that run on CPU need no table
     chip_table = lazy_module("shardwise.compiler.plan.chip_table")
 
-# Virtual devices share one memory and a few cores. The figures have the order of magnitude of a laptop. They are not
+# Virtual devices share one memory and a few cores. The specs have the order of magnitude of a laptop. They are not
 # measured, so that plans on CPU, such as those in tests and documents, are the same on every machine.
 CPU = Chip(
     "cpu",
