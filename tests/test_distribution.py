@@ -13,7 +13,6 @@ from zipfile import ZipFile
 import pytest
 
 from shardwise.launch.command_line import main
-from shardwise.launch.doctor import JAXLIB_VERSIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -22,15 +21,6 @@ COMMANDS = [
     *((name,) for name in ("run", "launch", "checkpoint", "explain", "simulate", "calibrate", "doctor")),
     *(("checkpoint", name) for name in ("ls", "inspect", "verify", "diff", "export", "import")),
 ]
-
-
-def test_cuda_extras_have_the_bounds_of_jaxlib():
-    (jaxlib,) = (requirement for requirement in PROJECT["dependencies"] if requirement.startswith("jaxlib"))
-    bounds = jaxlib.removeprefix("jaxlib")
-    oldest, unsupported = (".".join(map(str, numbers)) for numbers in JAXLIB_VERSIONS)
-    assert bounds == f">={oldest},<{unsupported}"
-    for name in ("cuda12", "cuda13"):
-        assert PROJECT["optional-dependencies"][name] == [f"jax-{name}-plugin[with-cuda]{bounds}"]
 
 
 def test_documented_extras_exist():
@@ -45,6 +35,11 @@ def test_documented_extras_exist():
 def test_files_that_the_metadata_name_exist():
     assert (ROOT / PROJECT["readme"]).is_file()
     assert all((ROOT / name).is_file() for name in PROJECT["license-files"])
+    assert set(PROJECT["urls"]) == {"Documentation", "Source", "Issues", "Changelog"}
+    in_the_repository = [
+        re.sub(r".*/(?:blob|tree)/main/", "", url) for url in PROJECT["urls"].values() if "/main/" in url
+    ]
+    assert in_the_repository and all((ROOT / path).exists() for path in in_the_repository)
 
 
 def test_every_data_file_of_the_package_is_matched_by_a_pattern():
@@ -153,7 +148,9 @@ def test_wheel_and_source_distribution_install_into_a_clean_environment(tmp_path
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"README.md", "LICENSE", "SECURITY.md", "Makefile", "docs/installation.md", "tests/conftest.py"} <= names
-    assert not [name for name in names if name.endswith(".pyc") or name.startswith(".")]
+    assert not [name for name in names if name.endswith(".pyc")]
+    hidden = {name.partition("/")[0] for name in names if name.startswith(".")}
+    assert hidden == {".ci", ".devcontainer", ".github", ".pre-commit-config.yaml"}  # tests read them
 
     venv.create(tmp_path / "clean", with_pip=True)
     clean = tmp_path / "clean/bin"

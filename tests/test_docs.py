@@ -127,6 +127,17 @@ def test_kubernetes_manifest_sets_the_variables_that_are_read():
     assert f"name: {subdomain}\n" in service and f"job-name: {name}\n" in service
 
 
+def test_contributing_names_files_and_tests_that_exist():
+    names = re.findall(r"`([^`\n]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    paths = [name for name in names if re.fullmatch(r"(?:shardwise|tests|docs|\.github)/[\w./*-]+", name)]
+    assert len(paths) > 30
+    assert [path for path in paths if not list(ROOT.glob(path))] == []
+    tests = {name for name in names if re.fullmatch(r"test_\w+", name)}
+    source = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert len(tests) > 10
+    assert [name for name in tests if f"def {name}(" not in source] == []
+
+
 def test_links_exist():
     for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
         for link in re.findall(r"\]\(([^)#]+?)\)", document.read_text()):

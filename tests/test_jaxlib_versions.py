@@ -1,13 +1,11 @@
 """`make test-versions`: finding interpreters, and the summary."""
 
-import re
 import sys
-import tomllib
 
 import pytest
 
 from tests import jaxlib_versions
-from tests.jaxlib_versions import PAIRS, ROOT, find_python, main
+from tests.jaxlib_versions import PAIRS, find_python, main
 
 
 def _script(path, exit_code):
@@ -56,12 +54,3 @@ def test_summary_names_skipped_pairs_and_why(monkeypatch, capsys, installed, out
         for python, jaxlib in PAIRS
     ]
     assert capsys.readouterr().out.splitlines() == expected
-
-
-def test_pairs_span_the_range_of_the_dependency():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (bound,) = [entry for entry in project["dependencies"] if entry.startswith("jaxlib")]
-    oldest, first_unsupported = re.fullmatch(r"jaxlib>=([\d.]+),<0\.(\d+)", bound).groups()
-    minors = [int(jaxlib.split(".")[1]) for _, jaxlib in PAIRS]
-    assert PAIRS[0][1] == oldest
-    assert minors == list(range(minors[0], int(first_unsupported)))

@@ -1,6 +1,7 @@
 """The package: what its import loads, and its public names."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -20,6 +21,45 @@ def test_importing_does_not_import_jax():
     code = "import sys, shardwise; print('jax' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout.strip() == "False"
+
+
+_LISTS_CHANGES = """
+import gc, os, signal, sys, threading
+
+def state():
+    return {
+        "finders": list(sys.meta_path),
+        "absent": [name for name, module in sys.modules.items() if module is None],
+        "variables": sorted(os.environ),
+        "collection": len(gc.callbacks),
+        "other": (sys.path, sys.path_hooks, sys.excepthook, threading.active_count(), signal.getsignal(signal.SIGINT)),
+    }
+
+before = state()
+import shardwise
+after = state()
+assert before["other"] == after["other"]
+print([finder.__name__ for finder in after["finders"][: len(after["finders"]) - len(before["finders"])]])
+print(after["absent"])
+print(sorted({*after["variables"]} - {*before["variables"]}), after["collection"] - before["collection"])
+"""
+
+
+def test_import_changes_only_what_the_installation_page_lists():
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    run = subprocess.run(
+        [sys.executable, "-c", _LISTS_CHANGES],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == ["['JaxBlocker']", "['jax._src.sharding_impls']", "['TF_CPP_MIN_LOG_LEVEL'] 1"]
+    page = (PACKAGE.parent / "docs/installation.md").read_text()
+    for name in ("sys.meta_path", "jax._src.sharding_impls", "TF_CPP_MIN_LOG_LEVEL", "gc.callbacks"):
+        assert f"`{name}`" in page
 
 
 _READS_ARRAYS = """
@@ -106,7 +146,7 @@ def test_lazy_names_match_the_stubs():
     assert int(run.stdout) > 700
 
 
-def test_only_lazy_py_imports_dynamically():
+def test_three_modules_import_dynamically():
     users = [path.name for path in PACKAGE.rglob("*.py") if re.search("import_module|__import__", path.read_text())]
     assert sorted(users) == ["install.py", "lazy.py", "load_target.py"]  # two import what libraries and users name
 

@@ -1,6 +1,6 @@
 """Adapter for jaxlib. No other module imports jaxlib, because its Python API changes between versions.
 
-Works with jaxlib 0.10.2 (Python 3.11) to 0.12.x (Python 3.12 and later). `tests/test_jaxlib.py` exercises each name.
+Works with the versions of jaxlib that `shardwise/version.py` names. `tests/test_jaxlib.py` exercises each name.
 
 "Buffers" are jaxlib's ArrayImpl: one buffer on each of some devices. jaxlib sees the shards of all devices as one
 array, concatenated along dim 0; the package's own layouts are unknown to it.

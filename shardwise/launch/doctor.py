@@ -18,12 +18,10 @@ from shardwise.base._jaxlib import jaxlib_version
 from shardwise.base.blas_threads import blas_libraries, run_blas_in_calling_thread
 from shardwise.base.lazy import lazy_module
 from shardwise.processes.environment import NoProcessesError, find_processes
-from shardwise.version import __version__
+from shardwise.version import JAXLIB_BOUNDS, NEWEST_JAXLIB, OLDEST_JAXLIB, UNSUPPORTED_JAXLIB, __version__
 
 _linear_algebra = lazy_module("scipy.linalg")
 
-OLDEST_PYTHON = (3, 11)
-JAXLIB_VERSIONS = ((0, 10, 2), (0, 13))  # the oldest supported version, and the first that is not supported
 PROCESSES, DEVICES_EACH = 2, 2  # of the loopback collective
 CHECK_TIME = 120  # seconds for a check that starts processes
 ENOUGH_MEMORY = 2**30
@@ -85,8 +83,9 @@ def _text(check: Check) -> str:
 def check_python() -> Check:
     """Check version and word size of Python."""
     detail = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
-    if sys.version_info < OLDEST_PYTHON or struct.calcsize("P") < 8:
-        return Check("python", "error", detail, "install a 64-bit Python 3.11 or newer")
+    oldest = min(NEWEST_JAXLIB)
+    if sys.version_info < oldest or struct.calcsize("P") < 8:
+        return Check("python", "error", detail, f"install a 64-bit Python {'.'.join(map(str, oldest))} or newer")
     return Check("python", "ok", detail)
 
 
@@ -94,10 +93,9 @@ def check_jaxlib(version: str | None = None) -> Check:
     """Check that jaxlib has a supported version."""
     version = version or jaxlib_version()
     numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
-    oldest, unsupported = JAXLIB_VERSIONS
     detail = f"jaxlib {version}, shardwise {__version__}"
-    if not oldest <= numbers < unsupported:
-        return Check("jaxlib", "error", detail, 'pip install "jaxlib>=0.10.2,<0.13"')
+    if not OLDEST_JAXLIB <= numbers < UNSUPPORTED_JAXLIB:
+        return Check("jaxlib", "error", detail, f'pip install "jaxlib{JAXLIB_BOUNDS}"')
     return Check("jaxlib", "ok", detail)
 
 

@@ -163,6 +163,7 @@ class ProcessSet:
         if result is None:
             self.check()
             raise self._find_failure(f"waited {self._timeout:.0f} s for the callbacks of `{name}`")
+        # -1: none failed. The runtime raises the exception of a callback of this process itself (`callbacks.py`).
         if result.rank not in (-1, self._member.rank):
             raise PeerFailure(result.rank, result.step, f"{result.reason}, in `{name}`", result.detail)
 
@@ -281,11 +282,11 @@ class ProcessSet:
         if self._collective_runs.have_ended():
             return  # no run waits for another process
         is_ready = getattr(awaited, "is_ready", None)
-        if is_ready is None:  # a token
+        if is_ready is None:  # a token, which cannot be polled
             ended = self._waiters.wait(awaited, self._has_failed, self._timeout)
         else:
             ended = self._poll(is_ready)
-            if not ended:
+            if not ended:  # XLA still runs it, and `drain` must wait for its end
                 self._waiters.watch(awaited)
         if not ended:
             self.check()
@@ -363,10 +364,12 @@ class LaunchHistory:
     def fold(self) -> None:
         """Add the launches of `recent` to the hash, and remember the last of all."""
         with self._lock:
+            # Exactly this many, although other threads may have launched more: so the marks reach as far back as the
+            # history, and a hash at any number of launches in it is found from the mark before.
             first = self.recent[:REPORT_INTERVAL]
             self._count, self._hash = self._folded(first)
             self._history.extend(first)
-            if len(self._history) >= 2 * _HISTORY:
+            if len(self._history) >= 2 * _HISTORY:  # so rarely that moving the rest costs nothing per launch
                 del self._history[:-_HISTORY]
             self._marks.append((self._count, self._hash))
             del self.recent[: len(first)]
@@ -422,6 +425,7 @@ class CollectiveRuns:
             buffers = results[small].buffers
             self._last[processes] = lambda: buffers
         else:
+            # A weak reference: a large result must not stay in memory for this.
             self._last[processes] = ref(results[0]) if results else None
 
     def have_ended(self) -> bool:

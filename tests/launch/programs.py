@@ -140,11 +140,15 @@ def kill_self(folder):
 
 
 def stop_self(folder):
-    """Process 1 stops itself; the others end."""
+    """Process 1 stops itself; the others end when they see it stopped."""
+    note_pid(folder)
     if RANK == 1:
-        note_pid(folder)
         os.kill(os.getpid(), signal.SIGSTOP)
         print("continued")
+        return
+    stopping = Path(folder, "pid1")
+    while not (stopping.exists() and " T " in Path(f"/proc/{stopping.read_text()}/stat").read_text()):
+        time.sleep(0.01)
 
 
 def one_stops(folder):

@@ -10,6 +10,7 @@ import pytest
 
 from shardwise.base._jaxlib import jaxlib_version
 from shardwise.launch import doctor
+from shardwise.version import JAXLIB_BOUNDS, NEWEST_JAXLIB, OLDEST_JAXLIB, UNSUPPORTED_JAXLIB
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,10 +43,12 @@ def test_checks_pass_here(name):
 
 
 def test_versions_of_jaxlib():
-    assert doctor.check_jaxlib("0.10.2").status == doctor.check_jaxlib("0.12.1").status == "ok"
-    for version in ("0.10.1", "0.9.9", "0.13.0", "1.0"):
-        check = doctor.check_jaxlib(version)
-        assert check.status == "error" and check.fix == 'pip install "jaxlib>=0.10.2,<0.13"'
+    newest = max(NEWEST_JAXLIB.values())
+    for supported in (OLDEST_JAXLIB, (*newest[:2], 7), (*newest[:2], 0, 1)):
+        assert doctor.check_jaxlib(".".join(map(str, supported))).status == "ok"
+    for unsupported in ((*OLDEST_JAXLIB[:2], OLDEST_JAXLIB[2] - 1), (0, 9, 9), (*UNSUPPORTED_JAXLIB, 0), (1, 0)):
+        check = doctor.check_jaxlib(".".join(map(str, unsupported)))
+        assert check.status == "error" and check.fix == f'pip install "jaxlib{JAXLIB_BOUNDS}"'
 
 
 def test_plugins_must_have_the_version_of_jaxlib():

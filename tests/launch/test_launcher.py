@@ -87,6 +87,14 @@ def wait_for_end(pids):
         time.sleep(0.02)
 
 
+def wait_for_reaping(pid):
+    """Wait until the parent of a process has learned that it has ended."""
+    deadline = time.monotonic() + LIMIT
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, f"nobody has waited for the process {pid}"
+        time.sleep(0.02)
+
+
 @pytest.fixture(autouse=True)
 def temporary_folder(tmp_path, monkeypatch):
     """Let the launcher write its logs there."""
@@ -305,11 +313,9 @@ def test_a_process_that_does_not_join_a_save_is_reported(fault, reason, tmp_path
 @pytest.mark.slow
 def test_a_process_that_continues_is_waited_for(tmp_path):
     with Running("-n", 2, "--grace-period", 60, ["stop_self", str(tmp_path)]) as launch:
-        (pid,) = launch.wait_for(tmp_path, ["pid1"])
-        while " T " not in Path(f"/proc/{pid}/stat").read_text():
-            time.sleep(0.01)
-        time.sleep(0.5)
-        os.kill(pid, signal.SIGCONT)
+        ended, stopped = launch.wait_for(tmp_path, ["pid0", "pid1"])
+        wait_for_reaping(ended)  # the launcher knows that only the stopped process is left
+        os.kill(stopped, signal.SIGCONT)
         out, err = launch.process.communicate(timeout=LIMIT)
     assert launch.process.returncode == 0, err
     assert "continued" in out
@@ -452,8 +458,9 @@ def test_nohup_is_respected(tmp_path):
     with Running(line=["nohup", *command("-n", 1, ["sleep", str(tmp_path)])]) as launch:
         (pid,) = launch.wait_for(tmp_path, ["pid0"])
         launch.process.send_signal(signal.SIGHUP)
-        time.sleep(0.5)
-        assert launch.process.poll() is None and is_alive(pid)
+        assert is_alive(pid)
+        launch.process.send_signal(signal.SIGTERM)  # it is delivered after SIGHUP
+        assert launch.process.wait(timeout=LIMIT) == 128 + signal.SIGTERM
 
 
 def test_restarts(tmp_path):

@@ -64,6 +64,6 @@ def test_checkpoints_of_several_processes(results, tmp_path):
 
     stops = results["all_processes_save_the_same_step_on_sigterm"]
     last, steps, others, received = stops[0]
-    assert all(stop == stops[0] for stop in stops) and 5 <= last < 199
+    assert all(stop == stops[0] for stop in stops) and last >= 5
     assert steps == list(range(steps[0], last + 1)) and 5 <= steps[0] <= last
     assert others == [1000 + last] and received == 2

@@ -77,7 +77,7 @@ def regather_to_fit(local: LocalProgram, limit: int, donated: Collection[int] = 
     """
     if not any(isinstance(equation.op, AllGather) for equation in local.program.walk()):
         return local
-    if total_bytes(local.program) <= limit:
+    if total_bytes(local.program) <= limit:  # a bound of the peak that needs no analysis of kernels and lifetimes
         return local
     best_bytes, best, current = math.inf, local, local
     for _ in range(MAX_ROUNDS):
@@ -147,6 +147,7 @@ def _idle_copies(local: LocalProgram, level: Level, inputs_may_die: bool) -> lis
     for number, equation in enumerate(program.equations):
         for value in equation.inputs:
             uses.setdefault(value, []).append(number)
+        # After the peak, a copy may still be converted: these results are not held at the peak, and stay as they are.
         if number > place or not isinstance(equation.op, (AllGather, Convert, Reshape, Transpose)):
             continue
         first = gathers.get(equation.inputs[0]) or (equation if isinstance(equation.op, AllGather) else None)
@@ -168,7 +169,8 @@ def _idle_copies(local: LocalProgram, level: Level, inputs_may_die: bool) -> lis
             continue
         (source,) = first.inputs
         if max(uses[source]) <= min(after) and (inputs_may_die or source not in program.inputs):
-            saved_bytes -= source.type.nbytes  # the source has to live longer
+            # The source has to live until the second gather. Arguments of the call live to its end anyway.
+            saved_bytes -= source.type.nbytes
         if saved_bytes > 0:
             needed = frozenset(value for value in values if any(n > place for n in uses.get(value, ())))
             sent = local.times[first] * sum(
@@ -219,6 +221,8 @@ def _repeat_gather(copy: _IdleCopy, consumer: Equation, renamed: dict[Value, Val
     """
     other_operands = [renamed.get(value, value) for value in consumer.inputs if value not in copy.needed]
     recent = [value for equation in reversed(equations[-LOOK_BACK:]) for value in equation.outputs]
+    # Another operand of the consumer is best: the gather cannot start much earlier than the consumer could. It is a
+    # float, because the condition that XLA does not fold is about NaN and infinity.
     dependencies = (v for v in (*other_operands, *recent) if is_float(v.type.dtype) and v.type.size)
     dependency = next(dependencies, None)
     source = renamed.get(copy.source, copy.source)
@@ -244,7 +248,7 @@ def _add_false_dependency(x: Value, other: Value, consumer: Equation, equations:
     """
 
     def body(x: Any, other: Any) -> list[Any]:
-        ones = (1,) * other.type.ndim
+        ones = (1,) * other.type.ndim  # one element is enough to depend on the computation of all
         element = Reshape(())(Slice((0,) * other.type.ndim, ones, ones)(other))
         infinite = Compare("EQ")(Abs()(element), full((), np.inf, element.type.dtype))
         never = And()(Compare("NE")(element, element), infinite)

@@ -69,7 +69,7 @@ def parse_chips(text: str, path: str, known: Mapping[str, Chip]) -> dict[str, Ch
         where = f"{path}: entry [{name}]"
         if not isinstance(entry, dict):
             raise HardwareError(f"{path}: {name!r} must be an entry: a line [name], and below it the fields of a chip")
-        if name.lower() in known:
+        if name.lower() in known:  # reports name the chip that they are for: one name must not mean two chips
             raise HardwareError(f"{where} has the name of a built-in chip: choose another, such as {f'my-{name}'!r}")
         chips[name.lower()] = _chip(name.lower(), entry, where, {**known, **chips})
     return chips
@@ -118,7 +118,7 @@ def write_chip(path: str | Path, chip: Chip, known: Mapping[str, Chip], comment:
     """
     path = Path(path)
     before = _read_table(path) if path.exists() else ""
-    parse_chips(before, str(path), known)
+    parse_chips(before, str(path), known)  # a file that is no table of chips is not overwritten
     text = _with_entry(before, chip.name, format_chip(chip, comment))
     parse_chips(text, str(path), known)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,6 +136,7 @@ def _chip(name: str, entry: Mapping[str, Any], where: str, known: Mapping[str, C
         base = entry[_EXTENDS]
         if base not in known:
             raise HardwareError(f"{where}: extends must be one of {', '.join(map(repr, known))}, not {base!r}")
+        # Without its own kinds, the entry matches no devices: those of the chip that it extends are that chip's.
         return replace(known[base], name=name, **{"device_kinds": (), **values})
     needed = [field.name for field in _FIELDS.values() if field.default is MISSING]
     if missing := [field for field in needed if field not in values]:
@@ -198,7 +199,7 @@ def _value(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number with four digits: 4.5e11, 2e-6, 0.8."""
+    """Return a number with four digits: 4.5e11, 2e-6, 0.8. More digits of a measurement would be noise."""
     text = re.sub(r"e([+-])0*", lambda match: "e" + match[1].strip("+"), f"{value:.4g}")
     return text if any(mark in text for mark in ".e") else f"{text}.0"
 

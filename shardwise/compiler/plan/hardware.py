@@ -1,4 +1,9 @@
-"""Lookup of chips by name and device kind: the built-in table (`chips.toml`) and the tables of users."""
+"""Lookup of chips by name and device kind: the built-in table (`chips.toml`) and the tables of users.
+
+The comments in `chips.toml` name the source of each spec. Peak rates, memory and links are from data sheets. The
+fractions of them that programs reach are measured (H200), fitted to published runs (A100), or assumed (the others).
+`shardwise calibrate` measures the fractions of the devices at hand, and writes an entry to the user's table.
+"""
 
 import re
 from collections.abc import Mapping
@@ -17,8 +22,19 @@ if TYPE_CHECKING:
 else:  # programs that run on CPU need no table
     chip_table = lazy_module("shardwise.compiler.plan.chip_table")
 
-# Virtual devices share one memory and a few cores. The figures have the order of magnitude of a laptop.
-CPU = Chip("cpu", ("cpu", "absent"), 2e10, 2e10, 4 << 30, 4e10, Link(2e9, 5e-6), Link(1e9, 5e-5), 1 << 16)
+# Virtual devices share one memory and a few cores. The specs have the order of magnitude of a laptop. They are not
+# measured, so that plans on CPU, such as those in tests and documents, are the same on every machine.
+CPU = Chip(
+    "cpu",
+    device_kinds=("cpu", "absent"),  # the second is that of devices of an AbstractMesh
+    bf16_flops=2e10,
+    f32_flops=2e10,
+    memory=4 << 30,
+    memory_bandwidth=4e10,
+    fast_link=Link(2e9, 5e-6),
+    slow_link=Link(1e9, 5e-5),
+    fast_domain_size=1 << 16,  # so all axes have fast links
+)
 
 _PATH = re.compile(r"(?P<path>.+\.toml)(:(?P<name>[^:/\\]+))?")
 

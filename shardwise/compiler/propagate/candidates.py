@@ -59,6 +59,7 @@ class Candidate:
 def factor_candidate(rule: FactorRule, factor: int) -> Candidate:
     """Return the candidate that shards one factor."""
     reduced: State = rule.reduce.get(factor, REPLICATED)
+    # Every shard adds its addends. A replicated one would be added once per shard, so it must be a term of the sum.
     addends = rule.addends if reduced is PARTIAL_SUM else frozenset()
 
     def state(dims: tuple[tuple[int, ...], ...], without_factor: State) -> State:
@@ -102,7 +103,8 @@ def candidates(
         options.insert(0, replicated_candidate(len(types), results))
     for linear in op.linear_in(*types):
         joint = len(linear) > 1  # an add or a select: it does not multiply, and replicated operands can be terms
-        # Operands that are not inexact are indices or predicates, which do not multiply either.
+        # Operands that are not inexact are indices or predicates, which do not multiply either. If the op itself is one
+        # of integers, any multiplier will do: there are no infinities, and sums of products wrap around exactly.
         multipliers = {i for i, type in enumerate(types) if i not in linear and is_inexact(type.dtype)}
         if not partial.isdisjoint(linear) and (joint or multipliers <= scales or not is_inexact(types[0].dtype)):
             operands = tuple(PARTIAL_SUM if i in linear else REPLICATED for i in range(len(types)))

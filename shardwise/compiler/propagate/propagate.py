@@ -286,6 +286,8 @@ def candidates_on(
         if typed is not None and (not typed.mixed or all([typed.types(value) for value in values])):
             factors_of[equation] = typed_factors(equation, rule, typed)
             continue
+        # Dims that begin with the same factor are in one dim group, so the first of them stands for all. Any number of
+        # devices may shard a simple dim, which is padded; the first factor of a compound dim needs an element for each.
         factors = seeds.minor.get(equation, frozenset()) | frozenset(
             [
                 factor
@@ -295,7 +297,7 @@ def candidates_on(
             ]
         )
         if isinstance(equation.op, (Split, Join)):
-            factors -= equation.op.shard_index_factors
+            factors -= equation.op.shard_index_factors  # the axes of the region shard them down to single elements
         factors_of[equation] = factors
     candidates_of: dict[Equation, tuple[Candidate, ...]] = {}
     computed_for: dict[Equation, frozenset[int]] = {}  # the partial operands for which the candidates were computed
@@ -313,8 +315,9 @@ def candidates_on(
                 scale_operands = frozenset(range(len(inputs)))
             else:
                 scale_operands = _numbers_in(inputs, scales)
+                # A loop would reduce a partial sum that it reads in every iteration, in place of once before it.
                 partial_operands = _NONE if reads else partial_operands
-            if computed_for.get(equation) == partial_operands:
+            if computed_for.get(equation) == partial_operands:  # nothing else changes between rounds
                 continue
             computed_for[equation] = partial_operands
             types = tuple([value.type for value in inputs])
@@ -336,6 +339,7 @@ def candidates_on(
                 partial.update(equation.outputs)
                 if fresh is not None:
                     fresh.update(equation.outputs)
+        # Without loops and branches, values are defined before they are used, and the first round has seen all.
         if len(partial) == len(before) or not sharded.unfolded.boundaries:
             return candidates_of
         fresh = partial - before

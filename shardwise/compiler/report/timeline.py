@@ -23,7 +23,9 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.idle import IdleRow, idle_of, idle_rows
 
-_WINDOW = 256  # kernels that the scheduler looks ahead
+# Kernels that the scheduler looks ahead. Without a bound, all gathers of arguments would start at once, however late
+# their results are needed. A device could not hold these: live bytes are counted in program order.
+_WINDOW = 256
 
 
 @final
@@ -175,6 +177,7 @@ class _Schedule:
             offset = len(level.steps)
             level.steps += [step.repeated(start, count) for step in part.steps]
             level.numbers.update({equation: offset + number for equation, number in part.numbers.items()})
+            # The memory peak may be at an equation without a step, such as a view: it is shown at the step before.
             last = max(0, len(level.steps) - 1)
             level.numbers.update({equation: last for equation in kernel.equations if equation not in part.numbers})
             level.seconds = max(level.seconds, start + part.seconds * count)
@@ -222,6 +225,7 @@ class _Schedule:
     def _starts(self, kernels: Sequence[Kernel], parts: Sequence[_Level]) -> list[float]:
         """Return when each kernel starts."""
         seconds = [part.seconds * self._trip_count(kernel) for kernel, part in zip(kernels, parts, strict=True)]
+        # A loop of several steps is one task of compute: its collectives overlap with its own kernels, in their level.
         communicates = [bool(part.steps and part.steps[0].sent) and len(part.steps) == 1 for part in parts]
         if not self.chip.overlaps:
             starts, now = [], 0.0

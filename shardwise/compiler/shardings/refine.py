@@ -46,7 +46,7 @@ def common_mesh(meshes: Sequence[Mesh], scoped: Iterable[AbstractMesh] = ()) -> 
 def _split_for(mesh: Mesh, part: AbstractMesh) -> Mesh | None:
     """Split the axes of a mesh so that those of `part` consist of them; None if the axes do not nest."""
     ends = {end for strides in _strides(part).values() for end in strides}
-    while True:
+    while True:  # an axis that is cut at several ends is split in two each time, at the most major end first
         sizes = {}  # the size of the major sub-axis of each axis that is split
         for axis, (low, high) in _strides(mesh.abstract).items():
             inside = [end for end in ends if low < end < high]
@@ -65,10 +65,12 @@ def _refine_all(meshes: Sequence[Mesh]) -> Mesh | None:
     if any(mesh.flat_devices != first.flat_devices for mesh in meshes):
         return None
     ends = sorted({end for mesh in meshes for strides in _strides(mesh.abstract).values() for end in strides})
+    # 2×3 and 3×2 devices have the ends 1, 2, 3, 6: an axis from 2 to 3 would have size 1.5.
     if any(high % low for low, high in pairwise(ends)):
         return None
     refined = list(reversed(list(pairwise(ends))))
     for mesh in sorted(meshes, key=lambda mesh: not mesh.abstract.explicit_axes):
+        # Axes of size one have no extent, and may be anywhere.
         if [strides for strides in _strides(mesh.abstract).values() if strides[0] < strides[1]] == refined:
             return mesh
     if any(mesh.abstract.explicit_axes for mesh in meshes):
@@ -142,15 +144,14 @@ def refine_pin(pin: Pin, coarse: AbstractMesh, fine: AbstractMesh) -> Pin:
 
 def coarsen_layout(layout: Layout, coarse: AbstractMesh, fine: AbstractMesh) -> Layout | None:
     """Express a layout of a fine mesh on a coarser mesh; return None if it splits an axis of the coarser mesh."""
-    if coarse == fine:
-        return layout
-    if coarse.shape == fine.shape:
+    if coarse.shape == fine.shape:  # their axis types may differ
         return layout
     by_first = {sub_axes[0]: (axis, sub_axes) for axis, sub_axes in sub_axes_of(coarse, fine).items() if sub_axes}
     dims = []
     for dim in layout.dims:
         axes, rest = [], tuple(axis for axis in dim if fine.shape[axis] > 1)
         while rest:
+            # An axis of the coarser mesh stands for all of its sub-axes, next to each other and in their order.
             axis, sub_axes = by_first.get(rest[0], ("", ()))
             if not axis or rest[: len(sub_axes)] != sub_axes:
                 return None
@@ -161,7 +162,7 @@ def coarsen_layout(layout: Layout, coarse: AbstractMesh, fine: AbstractMesh) -> 
     partial = []
     for axis, sub_axes in by_first.values():
         reductions = {terms.pop(part, None) for part in sub_axes}
-        if len(reductions) > 1:
+        if len(reductions) > 1:  # partial along one sub-axis, and not or otherwise along another
             return None
         partial += [(axis, reduction) for reduction in reductions if reduction is not None]
     return None if terms else Layout(tuple(dims), tuple(sorted(partial)))

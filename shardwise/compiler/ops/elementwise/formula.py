@@ -1,4 +1,4 @@
-"""Operators on arrays for the formulas of rules: `(x - 1) * log(x)` for `Mul()(Sub()(x, like(x, 1)), Log()(x))`.
+"""Operators on arrays for the formulas of rules: `(x - 1) * log(x)` for `Mul()(Sub()(x, full_like(x, 1)), Log()(x))`.
 
 The operators of arrays and tracers promote according to the user's settings. Those of an `Expr` do not: a Python number
 gets the type of the other operand, and two `Expr` operands must have the same type.
