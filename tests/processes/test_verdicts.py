@@ -144,6 +144,18 @@ def test_a_process_that_ends_too_early_is_reported():
         close_all([first, second])
 
 
+def test_survivors_that_launched_different_numbers_before_a_failure_may_leave():
+    with coordinator(3) as server:
+        first, second, third = join(server, range(3), num_processes=3)
+        first.launches = lambda: {"0,1,2": [4, 4, 1]}
+        third.launches = lambda: {"0,1,2": [3, 3, 1]}
+        second.close()
+        wait_until(lambda: first.failures and third.failures)
+        first.send_progress()
+        leave_all([first, third])
+        assert list(server.failures) == [1]
+
+
 def test_the_end_of_the_coordinator_ends_every_wait():
     with coordinator(2) as server:
         first, second = join(server, range(2))
