@@ -279,16 +279,23 @@ class _Pending:
     def __init__(self) -> None:
         self.save: Save | None = None
         self.lock = threading.Lock()
-        self._count = 0
+        self._waits_at_exit = False
 
-    def next_number(self) -> int:
-        """Return the number of the next save, after the one that is being written has ended."""
-        self.finish()
-        if self._count == 0:
+    def make_way(self, processes: Sequence[int] | None) -> None:
+        """Wait until the save that is being written has ended, before the next one of these processes.
+
+        The error of a save that lost a process is logged if these processes go on without it: their program knows.
+        """
+        try:
+            self.finish()
+        except PeerFailure as failure:
+            if processes is None or failure.rank in processes:
+                raise
+            _log.warning("%s was not committed: %s", self.save, failure)
+        if not self._waits_at_exit:
             # Functions that are registered last run first, so this one runs while processes are still connected.
             atexit.register(self._finish_at_exit)
-        self._count += 1
-        return self._count
+            self._waits_at_exit = True
 
     def finish(self) -> None:
         """Wait for the save that is being written, and raise its error unless a call has raised it."""
@@ -336,7 +343,9 @@ def start_save(
     """
     location = location_of(path)
     with _pending.lock:
-        group = Group(f"save {_pending.next_number()} of {location}", timeout, processes)
+        _pending.make_way(processes)
+        # Survivors of a failure may have started different numbers of saves: the name has no count of them.
+        group = Group(f"save of {location}", timeout, processes)
         error: Exception | None = None
         try:
             checked_metadata = check_metadata(metadata or {})

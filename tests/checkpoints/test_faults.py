@@ -16,7 +16,7 @@ import pytest
 import shardwise.numpy as jnp
 from shardwise import checkpoints
 from shardwise.checkpoints.location import location_of
-from shardwise.errors import CheckpointError, CheckpointExists
+from shardwise.errors import CheckpointError, CheckpointExists, PeerFailure
 from tests.checkpoints.faulty_writer import state
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,6 +166,22 @@ def test_the_error_of_a_save_that_nobody_waited_for_comes_with_the_next(tmp_path
     with pytest.raises(CheckpointError, match="disk"):
         checkpoints.save(tmp_path / "three", {"x": jnp.ones(3)})
     checkpoints.save(tmp_path / "three", {"x": jnp.ones(3)}).wait()
+
+
+def test_a_save_that_lost_a_process_does_not_fail_the_next_one_without_it(tmp_path, caplog):
+    """The program has seen the failure, and goes on with the other processes."""
+    lost = checkpoints.save(tmp_path / "one", {"x": jnp.ones(3)})
+    while not lost.done():
+        time.sleep(0.01)
+    lost._error = PeerFailure(1, 5, "it was killed")
+    checkpoints.save(tmp_path / "two", {"x": jnp.ones(3)}, processes=[0]).wait()
+    assert "one: failed: process 1 failed after step 5" in caplog.text
+    again = checkpoints.save(tmp_path / "three", {"x": jnp.ones(3)})
+    while not again.done():
+        time.sleep(0.01)
+    again._error = PeerFailure(0, 5, "it was killed")
+    with pytest.raises(PeerFailure):  # the next save is that of the process, too
+        checkpoints.save(tmp_path / "four", {"x": jnp.ones(3)}, processes=[0])
 
 
 @pytest.mark.parametrize("source", ["a tree", "a file"])

@@ -151,8 +151,10 @@ def test_survivors_that_launched_different_numbers_before_a_failure_may_leave():
         third.launches = lambda: {"0,1,2": [3, 3, 1]}
         second.close()
         wait_until(lambda: first.failures and third.failures)
+        third.leave(WAIT)
         first.send_progress()
-        leave_all([first, third])
+        leave_all([first])
+        third.close()
         assert list(server.failures) == [1]
 
 
