@@ -35,11 +35,12 @@ from shardwise.compiler.transforms.lower_keys import lower_keys
 from shardwise.compiler.transforms.merge_stacks import merge_stacks
 
 if TYPE_CHECKING:
-    from shardwise.compiler import improve as improving
-    from shardwise.compiler.partition import fit_memory
+    from shardwise.compiler.search import fit_memory, move_exchanges
+    from shardwise.compiler.search import improve as improving
 else:  # loaded on first use: few programs need them
-    improving = module_of("shardwise.compiler.improve")
-    fit_memory = module_of("shardwise.compiler.partition.fit_memory")
+    fit_memory = module_of("shardwise.compiler.search.fit_memory")
+    improving = module_of("shardwise.compiler.search.improve")
+    move_exchanges = module_of("shardwise.compiler.search.move_exchanges")
 _dumps = count()
 
 
@@ -102,11 +103,14 @@ def run_stages(
     plan = choose(sharded, chip)
     local = partition(sharded, plan)
     donors = [number for number, is_donated in enumerate(donated) if is_donated]
+    planned = PartitionedProgram(sharded, plan, local)
+    if local.collectives():
+        planned = move_exchanges.move_exchanges(planned, donors)
     if config.improve_plans:
-        sharded, plan, local = improving.improve(PartitionedProgram(sharded, plan, local), donors)
+        planned = improving.improve(planned, donors)
     if memory_limit is not None:
-        unlimited = PartitionedProgram(sharded, plan, local)
-        sharded, plan, local = fit_memory.fit_memory(unlimited, memory_limit, donors)
+        planned = fit_memory.fit_memory(planned, memory_limit, donors)
+    sharded, plan, local = planned
     module = lower(local, donated, platform)
     stages = Stages(sharded, plan, local, module, program.out_types)
     if config.dump_to:

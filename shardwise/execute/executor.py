@@ -67,9 +67,9 @@ from shardwise.runtime.sharding import NamedSharding, Sharding, SingleDeviceShar
 from shardwise.runtime.transfer_guard import check_transfer
 
 if TYPE_CHECKING:
-    from shardwise.compiler.report import avoidable_gathers
+    from shardwise.compiler.search import avoidable_gathers
 else:  # programs on one device do not need it
-    avoidable_gathers = lazy_module("shardwise.compiler.report.avoidable_gathers")
+    avoidable_gathers = lazy_module("shardwise.compiler.search.avoidable_gathers")
 
 _log = logging.getLogger("shardwise")
 

@@ -11,11 +11,11 @@ whose tree paths end with the same key, such as a weight and its moments, change
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
 
-from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.ir.program import Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce, ReduceScatter
 from shardwise.compiler.partition.local_program import LocalProgram
@@ -24,18 +24,17 @@ from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.report.origins import layout_origins
-from shardwise.compiler.report.pin_candidates import inserted_collectives, layouts_with, pin_candidates
-from shardwise.compiler.report.replan import is_in_sharding, replan_limit, replan_with_inputs, replan_with_pin
-from shardwise.compiler.report.timeline import timeline
+from shardwise.compiler.search.pins import inserted_collectives, layouts_with, pin_candidates
+from shardwise.compiler.search.replan import is_in_sharding, replan_with_inputs, replan_with_pin
+from shardwise.compiler.search.search import Move, Search, move_limit
+from shardwise.compiler.search.time_objective import TimeObjective
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import coarsen_to_first
 from shardwise.explain.end_groups import path_patterns
 from shardwise.explain.text import human_bytes, human_seconds
 
-MAX_REPLANS = 12
-_TIME_RATIO = 0.99  # a plan must be at least one percent faster to be advised
-_MEMORY_RATIO = 1.05  # and may need only little more memory: gathering everything once would always be fast
+MAX_MOVES = 12
 
 
 @final
@@ -93,90 +92,82 @@ class Advice:
 
 def advise(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice:
     """Return the best single constraint, with its layout in the axes of one of the user's meshes."""
-    search = _Search(stages, chip, meshes)
-    if not search.inserted:
+    sharded, local = stages.sharded, stages.local
+    inserted = inserted_collectives(sharded, local)
+    if not inserted:
         return Advice(0)
-    costliest = max(search.inserted, key=lambda e: (search.seconds_of(e), search.sent_by(e)))
-    limit = replan_limit(stages.sharded, 2, MAX_REPLANS)
-    for value, layout in pin_candidates(stages.sharded, stages.plan, costliest):
-        user_layout = coarsen_to_first(layout, meshes, stages.sharded.mesh)
-        if user_layout is None:
-            continue  # it shards along a part of a user's axis, which a constraint cannot name
-        if search.tried == limit:
-            break
-        replanned = replan_with_pin(stages.sharded, value, layout, stages.plan.chip)
-        search.add(replanned.local, user_layout, _describe_value(stages.sharded, value))
-    return search.result()
+
+    def moves() -> Iterator[Move[_Change, LocalProgram]]:
+        costliest = max(inserted, key=lambda e: (local.total_seconds(e, chip), local.times[e] * local.bytes_sent(e)))
+        for value, layout in pin_candidates(sharded, stages.plan, costliest):
+            user_layout = coarsen_to_first(layout, meshes, sharded.mesh)
+            if user_layout is not None:  # else it shards along a part of a user's axis, which a constraint cannot name
+                yield Move(
+                    _Change(user_layout, _describe_value(sharded, value)),
+                    lambda value=value, layout=layout: (
+                        replan_with_pin(  # type: ignore[misc]
+                            sharded, value, layout, stages.plan.chip
+                        ).local
+                    ),
+                )
+
+    return _best_advice(stages, chip, meshes, moves())
 
 
 def advise_arguments(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice:
     """Return the best other layout of an argument, or of arguments whose tree paths end with the same key."""
-    search, sharded = _Search(stages, chip, meshes), stages.sharded
-    limit = replan_limit(sharded, 2, MAX_REPLANS)
-    for arguments, axes, needed in _costly_arguments(search, sharded, stages):
-        value, old_layout = arguments[0].value, arguments[0].layout
-        what = path_patterns([argument.name for argument in arguments])
-        for layout in dict.fromkeys([*needed, *layouts_with(value, old_layout, axes, sharded.mesh)]):
-            user_layout, user_old = (coarsen_to_first(each, meshes, sharded.mesh) for each in (layout, old_layout))
-            if user_layout is None or user_old is None:
-                continue
-            if search.tried == limit:
-                return search.result()
-            layouts = {argument.value: layout for argument in arguments}
-            search.add(replan_with_inputs(sharded, layouts, stages.plan.chip), user_layout, what, user_old)
-    return search.result()
+    sharded = stages.sharded
+
+    def moves() -> Iterator[Move[_Change, LocalProgram]]:
+        for arguments, axes, needed in _costly_arguments(stages, chip):
+            value, old_layout = arguments[0].value, arguments[0].layout
+            what = path_patterns([argument.name for argument in arguments])
+            for layout in dict.fromkeys([*needed, *layouts_with(value, old_layout, axes, sharded.mesh)]):
+                user_layout, user_old = (coarsen_to_first(each, meshes, sharded.mesh) for each in (layout, old_layout))
+                if user_layout is not None and user_old is not None:
+                    layouts = {argument.value: layout for argument in arguments}
+                    yield Move(
+                        _Change(user_layout, what, user_old),
+                        lambda layouts=layouts: replan_with_inputs(sharded, layouts, stages.plan.chip),  # type: ignore[misc]
+                    )
+
+    return _best_advice(stages, chip, meshes, moves())
 
 
-@final
-class _Search:
-    """The present plan, and the best of the candidates that were tried so far.
+class _Change(NamedTuple):
+    """A constraint, or another layout of arguments, as the advice describes it."""
 
-    Times are compared without overlap: a collective that is hidden now may be exposed by the next change of a program.
-    """
+    layout: Layout
+    what: str
+    old_layout: Layout | None = None
 
-    def __init__(self, stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]):
-        self.stages = stages
-        self.chip = replace(chip, overlaps=False)
-        self.overlaps = chip.overlaps
-        self.meshes = meshes
-        self.tried = 0
-        self._best = Advice(0)
-        local = stages.local
-        self.inserted = inserted_collectives(stages.sharded, local)
-        self._now = timeline(local, self.chip, donated=stages.module.aliases)
 
-    def seconds_of(self, equation: Equation) -> float:
-        """Return the estimated time of a collective, all runs together."""
-        local = self.stages.local
-        return local.times[equation] * local.collective_seconds(equation, self.chip)
-
-    def sent_by(self, equation: Equation) -> float:
-        """Return the bytes that each device sends for a collective, all runs together."""
-        return self.stages.local.times[equation] * self.stages.local.bytes_sent(equation)
-
-    def add(self, replanned: LocalProgram, layout: Layout, what: str, old_layout: Layout | None = None) -> None:
-        """Compare a new plan with the best so far. `layout` and `what` describe the candidate, for the advice."""
-        self.tried += 1
-        local = self.stages.local
-        seconds = self._now.seconds
-        after = timeline(replanned, self.chip, donated=self.stages.module.aliases)
-        bound = self._best.seconds if self._best.layout else _TIME_RATIO * seconds
-        is_cheaper = after.seconds < bound and replanned.sent < local.sent
-        if is_cheaper and after.peak_bytes <= _MEMORY_RATIO * self._now.peak_bytes:
-            changed: dict[Layout, list[str]] = {}
-            for name, old, new in zip(self.stages.sharded.out_names, local.outputs, replanned.outputs, strict=True):
-                if old.layout != new.layout:
-                    new_layout = coarsen_to_first(new.layout, self.meshes, replanned.mesh) or new.layout
-                    changed.setdefault(new_layout, []).append(name)
-            outputs = tuple(
-                f"{path_patterns(names)} would then have sharding {new_layout}" for new_layout, names in changed.items()
-            )
-            self._best = Advice(
-                0, layout, what, old_layout, outputs, after.seconds, replanned.sent, seconds, local.sent, self.overlaps
-            )
-
-    def result(self) -> Advice:
-        return replace(self._best, tried=self.tried)
+def _best_advice(
+    stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh], moves: Iterator[Move[_Change, LocalProgram]]
+) -> Advice:
+    """Return the advice to make the best of these moves."""
+    local = stages.local
+    objective = TimeObjective(local, chip, stages.module.aliases)
+    limit = move_limit(len(stages.sharded.unfolded.equations), 2, MAX_MOVES)
+    search: Search[_Change, LocalProgram] = Search(objective, objective.bound, limit)
+    best = search.best(moves)
+    if best is None:
+        return Advice(search.tried)
+    changed: dict[Layout, list[str]] = {}
+    for name, old, new in zip(stages.sharded.out_names, local.outputs, best.result.outputs, strict=True):
+        if old.layout != new.layout:
+            new_layout = coarsen_to_first(new.layout, meshes, best.result.mesh) or new.layout
+            changed.setdefault(new_layout, []).append(name)
+    return Advice(
+        search.tried,
+        *best.change,
+        tuple(f"{path_patterns(names)} would then have sharding {layout}" for layout, names in changed.items()),
+        best.cost,
+        best.result.sent,
+        objective.now.seconds,
+        local.sent,
+        chip.overlaps,
+    )
 
 
 @final
@@ -195,14 +186,13 @@ class _Argument:
         return keys[-1] if keys else self.name, self.value.type, self.layout
 
 
-def _costly_arguments(
-    search: _Search, sharded: ShardedProgram, stages: Stages
-) -> list[tuple[list[_Argument], tuple[str, ...], list[Layout]]]:
+def _costly_arguments(stages: Stages, chip: Chip) -> list[tuple[list[_Argument], tuple[str, ...], list[Layout]]]:
     """Return groups of arguments with mesh axes along which their layouts cause collectives.
 
     The last item lists the layouts that consumers need in place of theirs. Those with the costliest reshards come
     first, because another layout avoids reductions less often.
     """
+    sharded, local = stages.sharded, stages.local
     origins = layout_origins(sharded, stages.plan)
     arguments: dict[str, _Argument] = {}  # by the names of their pins
     for value, pin in zip(sharded.program.inputs, sharded.in_pins, strict=True):
@@ -216,7 +206,7 @@ def _costly_arguments(
     resharded = {argument.value: argument for argument in arguments.values()}
     costs: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[float]] = {}  # of reshards, of reductions
     needed: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[Layout]] = {}
-    for equation in search.inserted:
+    for equation in inserted_collectives(sharded, local):
         axes = equation.op.communicates_along
         is_reduction = isinstance(equation.op, (AllReduce, ReduceScatter))
         groups = {arguments[pin].group for pin in origins.conflicting_pins(equation, axes) if pin in arguments}
@@ -225,7 +215,7 @@ def _costly_arguments(
             groups.add(group)
             needed.setdefault((group, axes), []).append(Layout(equation.reason.after.dims))
         for group in groups:
-            costs.setdefault((group, axes), [0.0, 0.0])[is_reduction] += search.seconds_of(equation)
+            costs.setdefault((group, axes), [0.0, 0.0])[is_reduction] += local.total_seconds(equation, chip)
     members: dict[tuple[str, ArrayType, Layout], dict[Value, _Argument]] = {}
     for argument in arguments.values():
         members.setdefault(argument.group, {})[argument.value] = argument

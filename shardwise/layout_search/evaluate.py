@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from shardwise.compiler.partition.fit_memory import fit_memory
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.spmd import partition
@@ -21,6 +20,7 @@ from shardwise.compiler.plan.eliminate import IdentityCache
 from shardwise.compiler.plan.transfer import transfer_picks
 from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.report.timeline import timeline
+from shardwise.compiler.search.fit_memory import fit_memory
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.meshes import STAGE

@@ -9,10 +9,10 @@ import pytest
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.hardware import CPU, built_in_chips
-from shardwise.compiler.report.pin_candidates import pin_candidates
-from shardwise.compiler.report.replan import replan_with_pin
 from shardwise.compiler.report.report import report
 from shardwise.compiler.report.timeline import timeline
+from shardwise.compiler.search.pins import pin_candidates
+from shardwise.compiler.search.replan import replan_with_pin
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.explain.advise import advise
 from shardwise.explain.page import format_page

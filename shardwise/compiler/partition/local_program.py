@@ -79,6 +79,10 @@ class LocalProgram:
         """The bytes that each device sends in one call."""
         return sum(times * self.bytes_sent(equation) for equation, times in self.times.items())
 
+    def total_seconds(self, equation: Equation, chip: Chip) -> float:
+        """Return the estimated seconds of all runs of a collective in one call."""
+        return self.times[equation] * self.collective_seconds(equation, chip)
+
     def kernel_groups(self, program: Program) -> KernelGroups:
         """Return the kernels of this program or of a nested one; they are computed once."""
         key = (program.equations, program.outputs)

@@ -11,7 +11,7 @@ sub-axes: over data=8, the 4 is sharded by a sub-axis of size 4, and the 8 by th
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import NamedTuple, final
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
@@ -23,6 +23,21 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import split_mesh, sub_axes_of
 
 Pins = Sequence[tuple[Value, Pin]]
+Dim = tuple[Value, int]
+
+
+class DimMove(NamedTuple):
+    """A change of the dims that an axis may shard.
+
+    Attributes:
+        axis: the axis.
+        source: a dim that the axis may not shard, with all dims that are connected to it; None to keep all.
+        target: a dim that the axis may shard although no pin says so, with all dims that are connected to it.
+    """
+
+    axis: str
+    source: Dim | None
+    target: Dim
 
 
 @final
@@ -106,7 +121,12 @@ def _axes_across_factors(sizes: Sequence[int], axes: Sequence[str], mesh: Abstra
 
 
 def seed_axes(
-    equations: Sequence[Equation], coarse: AbstractMesh, mesh: AbstractMesh, pins: Pins, dim_groups: DimGroups
+    equations: Sequence[Equation],
+    coarse: AbstractMesh,
+    mesh: AbstractMesh,
+    pins: Pins,
+    dim_groups: DimGroups,
+    moves: Collection[DimMove] = (),
 ) -> dict[str, Seeds]:
     """Return the dims that each axis of a mesh may shard.
 
@@ -116,6 +136,7 @@ def seed_axes(
         mesh: the mesh, whose axes may be sub-axes of `coarse`.
         pins: the pinned values.
         dim_groups: the groups of connected dims.
+        moves: changes of what the pins say.
     """
     seeds_of = {
         axis: Seeds(
@@ -124,6 +145,8 @@ def seed_axes(
         )
         for axis in mesh.axis_names
     }
+    for move in moves:
+        seeds_of[move.axis].groups.add(dim_groups.find(*move.target))
     reshapes = list(_compound_equations(equations))
     unsplit_sizes = {**mesh.shape}  # for each axis, the size of the axis of `coarse` that it is part of
     for axis, sub_axes in sub_axes_of(coarse, mesh).items():
@@ -148,6 +171,9 @@ def seed_axes(
                 }
                 changed = changed or not reached <= seeds.groups
                 seeds.groups.update(reached)
+    for move in moves:
+        if move.source is not None:
+            seeds_of[move.axis].groups.discard(dim_groups.find(*move.source))
     return seeds_of
 
 

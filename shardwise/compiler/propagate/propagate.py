@@ -18,7 +18,7 @@ from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.control.region_boundary import BoundaryOp, Join, Split, Unstack
 from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.propagate.axis_seeds import Seeds, seed_axes, split_axes
+from shardwise.compiler.propagate.axis_seeds import DimMove, Seeds, seed_axes, split_axes
 from shardwise.compiler.propagate.candidates import (
     PARTIAL_SUM,
     Candidate,
@@ -65,6 +65,7 @@ class ShardedProgram:
         out_names: the names of the outputs, for messages.
         user_meshes: the meshes of which one must have axes for the layout of each output; empty if any layout will do.
         shardings: the shardings of values along Explicit axes, from their types.
+        moves: changes of the dims that axes may shard, if not those of the pins.
     """
 
     program: Program
@@ -79,6 +80,7 @@ class ShardedProgram:
     out_names: tuple[str, ...] = ()
     user_meshes: tuple[AbstractMesh, ...] = ()
     shardings: Mapping[Value, ExplicitSharding] = field(default_factory=dict)
+    moves: frozenset[DimMove] = frozenset()
 
     def __str__(self) -> str:
         outs = ("free" if pin is None else str(pin) for pin in self.out_pins)
@@ -181,6 +183,7 @@ def propagate(
     user_meshes: Sequence[AbstractMesh] = (),
     shardings: Mapping[Value, ExplicitSharding] = MappingProxyType({}),
     structure: ProgramStructure | None = None,
+    moves: frozenset[DimMove] = frozenset(),
 ) -> ShardedProgram:
     """Compute the candidates of all equations on all axes.
 
@@ -194,6 +197,7 @@ def propagate(
             outputs may be sharded along sub-axes.
         shardings: the shardings of values along Explicit axes; the other values are replicated along these.
         structure: the structure of the program, if it is known.
+        moves: changes of the dims that axes may shard, if not those of the pins.
 
     Raises:
         ProgramError: if the number of pins differs from the number of inputs or outputs.
@@ -246,8 +250,9 @@ def propagate(
         out_names=names,
         user_meshes=tuple(user_meshes),
         shardings=shardings,
+        moves=moves,
     )
-    for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, structure.groups).items():
+    for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, structure.groups, moves).items():
         sharded.candidates[axis] = candidates_on(sharded, axis, seeds, scales, typed.get(axis))
     return sharded
 

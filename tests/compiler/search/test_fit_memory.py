@@ -5,11 +5,11 @@ import pytest
 
 import shardwise as sw
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.partition.fit_memory import fit_memory
 from shardwise.compiler.partition.liveness import peak, total_bytes
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.regather import regather_to_fit
 from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.search.fit_memory import fit_memory
 from shardwise.compiler.transforms.inline import inline
 from shardwise.sharding import AbstractMesh, NamedSharding
 from tests.golden import models

@@ -14,13 +14,6 @@ from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.shardings.layout import Layout, Pin
 
-_MAX_EQUATIONS = 20_000  # planned again in all attempts together
-
-
-def replan_limit(sharded: ShardedProgram, fewest: int, most: int) -> int:
-    """Return how many times a program may be planned again: less often if it is large, so that users need not wait."""
-    return max(fewest, min(most, _MAX_EQUATIONS // max(1, len(sharded.unfolded.equations))))
-
 
 def replan_with_pin(
     sharded: ShardedProgram, value: Value, layout: Layout, chip: Chip, requested_by: str = ""
@@ -36,6 +29,7 @@ def replan_with_pin(
         sharded.out_names,
         sharded.user_meshes,
         sharded.shardings,
+        moves=sharded.moves,
     )
     plan = choose(constrained, chip)
     return PartitionedProgram(constrained, plan, partition(constrained, plan))
@@ -64,6 +58,7 @@ def replan_with_inputs(sharded: ShardedProgram, layouts: Mapping[Value, Layout],
         sharded.requested_out_pins,
         sharded.out_names,
         sharded.user_meshes,
+        moves=sharded.moves,
     )
     return partition(replanned, choose(replanned, chip))
 

@@ -1,4 +1,4 @@
-"""Pin candidates: values around a collective, with layouts that could make it unnecessary.
+"""Pins: values around a collective, with layouts that could make it unnecessary.
 
 These are its operand in the layout that the consumer needs, or with the same axes along another dim; and the results of
 the consumer and the operands of the producer in such layouts.

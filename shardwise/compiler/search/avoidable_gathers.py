@@ -28,13 +28,14 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Reshard
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram
-from shardwise.compiler.report.replan import replan_limit, replan_with_pin
+from shardwise.compiler.search.replan import replan_with_pin
+from shardwise.compiler.search.search import Move, Search, bytes_sent, move_limit
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import coarsen_to_first
 
 LARGE = 1 << 20  # bytes that each device receives
-MAX_REPLANS = 4  # plans that are made at most to find out whether a pin helps
+MAX_MOVES = 4  # plans that are made at most to find out whether a pin helps
 
 Uses = Mapping[Value, Sequence[tuple[Equation, int]]]  # the equations that read each value, and the operand's number
 
@@ -85,21 +86,29 @@ def avoidable_gathers(
         for number, value in enumerate(equation.inputs):
             uses.setdefault(value, []).append((equation, number))
     avoidable: list[AvoidableGather] = []
-    replans_left = replan_limit(sharded, 1, MAX_REPLANS)
+    limit = move_limit(len(sharded.unfolded.equations), 1, MAX_MOVES)
+    search: Search[tuple[Equation, Layout], LocalProgram] = Search(bytes_sent, local.sent, limit)
     for gather in sorted(large, key=lambda gather: -local.times[gather] * local.bytes_sent(gather)):
-        for consumer, value, layout in _candidate_pins(gather, uses, sharded, plan):
-            user_layout = coarsen_to_first(layout, meshes, local.mesh)
-            if user_layout is None:
-                continue  # it shards along a part of a user's axis, which a constraint cannot name
-            if not replans_left:
-                return avoidable
-            replans_left -= 1
-            saved = local.sent - replan_with_pin(sharded, value, layout, plan.chip).local.sent
-            if saved > 0:
-                sent = local.times[gather] * local.bytes_sent(gather)
-                avoidable.append(AvoidableGather(gather, consumer, user_layout, sent, saved))
-                break
+        trial = search.first(_moves(gather, uses, sharded, plan, meshes))
+        if trial is not None:
+            consumer, layout = trial.change
+            sent = local.times[gather] * local.bytes_sent(gather)
+            avoidable.append(AvoidableGather(gather, consumer, layout, sent, local.sent - trial.cost))
     return avoidable
+
+
+def _moves(
+    gather: Equation, uses: Uses, sharded: ShardedProgram, plan: LayoutPlan, meshes: Sequence[AbstractMesh]
+) -> Iterator[Move[tuple[Equation, Layout], LocalProgram]]:
+    """Yield pins that could avoid a gather, with the equation whose work they shard and the layout in users' axes."""
+    for consumer, value, layout in _candidate_pins(gather, uses, sharded, plan):
+        user_layout = coarsen_to_first(layout, meshes, sharded.mesh)
+        if user_layout is None:
+            continue  # it shards along a part of a user's axis, which a constraint cannot name
+        yield Move(
+            (consumer, user_layout),
+            lambda value=value, layout=layout: replan_with_pin(sharded, value, layout, plan.chip).local,  # type: ignore[misc]
+        )
 
 
 def _candidate_pins(
