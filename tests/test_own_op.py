@@ -10,10 +10,10 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import MissingRuleError
@@ -64,8 +64,8 @@ def test_laws_apply(page):
 def test_only_the_halo_is_sent(page):
     op_case = case(page["Stencil"](0, SECOND_DIFFERENCE), "f32[64,3]")
     pin = Pin(Layout((("x",), ())))
-    sharded = propagate(op_case.program, AbstractMesh((8,), ("x",)), [pin], [pin])
-    local = partition(sharded, choose(sharded))
+    problem = layout_problem(op_case.program, AbstractMesh((8,), ("x",)), [pin], [pin])
+    local = partition(problem, choose(problem))
     (equation,) = local.collectives()
     assert equation.op.name == "take_window"
     assert local.bytes_sent(equation) == 2 * 3 * 4  # two rows of three floats

@@ -16,7 +16,7 @@ from shardwise.checkpoints.host_memory import empty_host_array
 from shardwise.checkpoints.location import MANIFEST, Folder, Location, location_of, ts
 from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part, Shape, file_grid
 from shardwise.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
-from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text, cut, relative, whole
+from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text, relative, split_box, whole
 
 _PACK_WINDOW = 1 << 24  # bytes of a pack that are read at a time
 _READS_IN_FLIGHT = 8
@@ -88,7 +88,7 @@ class Reader:
         """Return the boxes to read an array in: those of the files of a large array, and all of a small one."""
         leaf = self.manifest.arrays[name]
         if isinstance(leaf.storage, Chunked):
-            return list(cut(whole(leaf.shape), leaf.storage.file_shape))
+            return list(split_box(whole(leaf.shape), leaf.storage.file_shape))
         return [whole(leaf.shape)]
 
     def batches(self, names: Iterable[str], limit: int = 1 << 27) -> Iterator[list[str]]:
@@ -147,7 +147,9 @@ class Reader:
             in_arrays += nbytes
             data = allocate(name, box) if allocate else self.empty(name, box)
             store = self._open(leaf.shape, leaf.dtype, leaf.storage)
-            for part in cut(box, read_shape(leaf.dtype.itemsize, leaf.storage, min(limit, self.location.read_bytes))):
+            for part in split_box(
+                box, read_shape(leaf.dtype.itemsize, leaf.storage, min(limit, self.location.read_bytes))
+            ):
                 part_bytes = box_size(part) * leaf.dtype.itemsize
                 while reads and in_flight + part_bytes > limit:
                     yield from finish_read()
@@ -202,7 +204,7 @@ class Reader:
         assert isinstance(leaf.storage, Chunked)
         if leaf.storage.checksums is None:
             return
-        for part in cut(box, leaf.storage.file_shape):
+        for part in split_box(box, leaf.storage.file_shape):
             chunks = chunk_range(leaf.shape, leaf.storage, part)
             content = chunks.read(self.location, leaf.storage, leaf.dtype.itemsize)
             if content != chunks.recorded(leaf.storage):

@@ -29,7 +29,7 @@ from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Leaf, Manifest, c
 from shardwise.checkpoints.parts import FileChecksums, merge_files, merge_parts, parts_of
 from shardwise.checkpoints.snapshot import Snapshot, take_snapshot
 from shardwise.errors import CheckpointError, PeerFailure
-from shardwise.runtime.box import Box, box_index, cut, relative, whole
+from shardwise.runtime.box import Box, box_index, relative, split_box, whole
 from shardwise.runtime.group import Group
 from shardwise.version import __version__
 
@@ -260,7 +260,7 @@ def _writes(partial: Location, snapshot: Snapshot, group: Group, context: Any) -
         if shards := snapshot.shards[name]:
             store = open_blocks(partial, leaf.shape, leaf.dtype, leaf.storage, context).result()
             for box, data in shards:
-                for part in cut(box, leaf.storage.file_shape):
+                for part in split_box(box, leaf.storage.file_shape):
                     block = data[box_index(relative(part, box))]
                     yield _Write(name, leaf.storage.folder, leaf, store, part, block)
     if snapshot.pack:
@@ -268,7 +268,7 @@ def _writes(partial: Location, snapshot: Snapshot, group: Group, context: Any) -
         blocks = pack_blocks(group.index, len(data))
         partial.write(f"{blocks.folder}/zarr.json", zarr_file(data.shape, data.dtype, blocks))
         store = open_blocks(partial, data.shape, data.dtype, blocks, context).result()
-        for part in cut(whole(data.shape), blocks.file_shape):
+        for part in split_box(whole(data.shape), blocks.file_shape):
             yield _Write("small arrays", blocks.folder, None, store, part, data[box_index(part)])
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from shardwise.base.config import config
 from shardwise.base.lazy import lazy_module as module_of
+from shardwise.compiler.candidates.layout_problem import LayoutProblem, layout_problem
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
@@ -23,7 +24,6 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.plan.plan import LayoutPlan
-from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.transforms.dce import dce
@@ -50,14 +50,14 @@ class Stages:
     """A program at every compiler stage. PRNG keys are arrays of words in all of them.
 
     Attributes:
-        sharded: the program with the candidate layouts of every equation.
+        problem: the program with the candidate layouts of every equation.
         plan: the chosen layouts.
         local: the program of one device.
         module: the StableHLO module.
         out_types: the types of the outputs as users see them, with key types.
     """
 
-    sharded: ShardedProgram
+    problem: LayoutProblem
     plan: LayoutPlan
     local: LocalProgram
     module: StableHlo
@@ -99,27 +99,27 @@ def run_stages(
         _pin_words(pin, type) if is_key(type.dtype) else pin
         for pin, type in zip(out_pins, program.out_types, strict=True)
     ]
-    sharded = propagate(simplified, mesh, ins, outs, out_names, user_meshes, shardings)
-    plan = choose(sharded, chip)
-    local = partition(sharded, plan)
+    problem = layout_problem(simplified, mesh, ins, outs, out_names, user_meshes, shardings)
+    plan = choose(problem, chip)
+    local = partition(problem, plan)
     donors = [number for number, is_donated in enumerate(donated) if is_donated]
-    planned = PartitionedProgram(sharded, plan, local)
+    planned = PartitionedProgram(problem, plan, local)
     if local.collectives():
         planned = move_exchanges.move_exchanges(planned, donors)
     if config.improve_plans:
         planned = improving.improve(planned, donors)
     if memory_limit is not None:
         planned = fit_memory.fit_memory(planned, memory_limit, donors)
-    sharded, plan, local = planned
+    problem, plan, local = planned
     module = lower(local, donated, platform)
-    stages = Stages(sharded, plan, local, module, program.out_types)
+    stages = Stages(problem, plan, local, module, program.out_types)
     if config.dump_to:
         _dump_stages(program, stages)
     return stages
 
 
 def simplify(program: Program) -> Program:
-    """Return a traced program without calls, keys and dead code, as `propagate` expects it."""
+    """Return a traced program without calls, keys and dead code, as `layout_problem` expects it."""
     return dce(merge_stacks(hoist(lower_keys(erase_varying(inline(verify(program)))))))
 
 
@@ -133,7 +133,7 @@ def _pin_words(pin: Pin | None, type: ArrayType) -> Pin:
 def _dump_stages(program: Program, stages: Stages) -> None:
     texts = {
         "1-program": str(program),
-        "2-sharded": str(stages.sharded),
+        "2-sharded": str(stages.problem),
         "3-plan": str(stages.plan),
         "4-local": str(stages.local),
         "5-stablehlo": stages.module.text,

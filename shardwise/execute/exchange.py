@@ -32,7 +32,7 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.build import build
 from shardwise.execute.block_plan import plan_blocks
 from shardwise.runtime.array import ArrayImpl, array_signature, put_shards
-from shardwise.runtime.process_sets import process_sets
+from shardwise.runtime.process_set_registry import process_sets
 from shardwise.runtime.sharding import NamedSharding, Sharding
 
 AXIS = "device"  # the mesh axis of all devices that take part

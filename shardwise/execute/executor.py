@@ -62,7 +62,7 @@ from shardwise.runtime.callbacks import error_of_callback
 from shardwise.runtime.client import platform_of
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.out_of_memory import check_memory, program_needs
-from shardwise.runtime.process_sets import process_sets
+from shardwise.runtime.process_set_registry import process_sets
 from shardwise.runtime.sharding import NamedSharding, Sharding, SingleDeviceSharding, as_typed
 from shardwise.runtime.transfer_guard import check_transfer
 
@@ -206,7 +206,7 @@ class LoweredRequest:
         """Compile the program with XLA. `options` are XLA's compiler options."""
         if isinstance(self.target.devices[0], AbsentDevice):
             raise DeviceMismatchError(
-                f"`{self.request.program.name}` was lowered for the mesh {self.stages.sharded.mesh}, which has no "
+                f"`{self.request.program.name}` was lowered for the mesh {self.stages.problem.mesh}, which has no "
                 "devices, so it cannot be compiled. Pass the devices to `compile(device_assignment=...)`, or use "
                 "shardings on a Mesh."
             )
@@ -240,7 +240,7 @@ class LoweredRequest:
         if len(self.target.devices) == 1:
             return
         meshes = [mesh.abstract for mesh in self.target.meshes]
-        gathers = avoidable_gathers.avoidable_gathers(self.stages.sharded, self.stages.plan, self.stages.local, meshes)
+        gathers = avoidable_gathers.avoidable_gathers(self.stages.problem, self.stages.plan, self.stages.local, meshes)
         if gathers:
             text = f"in `{self.request.program.name}`, {gathers[0]}"
             more = f" Further avoidable all-gathers in this program: {len(gathers) - 1}." if len(gathers) > 1 else ""
@@ -250,7 +250,7 @@ class LoweredRequest:
         """Warn of committed arguments that every call reshards to their `in_shardings`."""
         if config.in_shardings_mismatch != "warn":
             return
-        local, inputs = self.stages.local, self.stages.sharded.program.inputs
+        local, inputs = self.stages.local, self.stages.problem.program.inputs
         for number in self.request.resharded_arguments():
             sent = sum(
                 local.times[equation] * local.bytes_sent(equation)
@@ -326,7 +326,7 @@ def lower_request(request: Request, constants: Sequence[ArrayImpl] = (), chip: C
         constants = [constants[number - arguments] for number in request.kept if number >= arguments]
     target = request.target()
     stages, moves = partition_request(request, target, chip)
-    target = target.refined(stages.sharded.mesh)
+    target = target.refined(stages.problem.mesh)
     return LoweredRequest(request, list(constants), target, stages, moves)
 
 

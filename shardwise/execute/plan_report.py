@@ -11,7 +11,7 @@ Plan = Report  # the public name; in the compiler, a plan is the chosen layouts
 def request_report(request: Request, stages: Stages, chip: Chip | None = None) -> Report:
     """Return the report of a partitioned request. `chip`: estimate times for this hardware instead of the target's."""
     return report(
-        stages.sharded,
+        stages.problem,
         stages.plan,
         stages.local,
         chip or stages.plan.chip,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from shardwise.base.config import config
+from shardwise.compiler.candidates.refine import refine_program
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.control.manual import Manual
@@ -18,7 +19,6 @@ from shardwise.compiler.ops.shape.constants import ArrayConstant
 from shardwise.compiler.pipeline import Stages, run_stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip_of
-from shardwise.compiler.propagate.refine import refine_program
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, absent_mesh, device_grid
 from shardwise.compiler.shardings.refine import coarsen_layout, common_mesh, refine_pin

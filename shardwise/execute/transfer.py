@@ -32,7 +32,7 @@ from shardwise.runtime.array import (
     single_device_array,
 )
 from shardwise.runtime.box import Box
-from shardwise.runtime.process_sets import process_sets
+from shardwise.runtime.process_set_registry import process_sets
 from shardwise.runtime.sharding import NamedSharding, Sharding, explicit_sharding, mesh_of
 
 if TYPE_CHECKING:

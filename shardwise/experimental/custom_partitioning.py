@@ -21,6 +21,8 @@ from shardwise.api.flatten import FlatFunction
 from shardwise.api.meshes.shard_map import ShardMapOptions, map_shards
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.candidates.layout_problem import layout_problem
+from shardwise.compiler.candidates.refine import refine_program
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.program import Program
@@ -33,8 +35,6 @@ from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.shape.constants import IdentityKey, hashable
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.propagate.propagate import propagate
-from shardwise.compiler.propagate.refine import refine_program
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
@@ -358,13 +358,13 @@ class _UserPartition:
             raise TypeError(
                 f"{label}: lower_fn returns shards of {program.out_types}, but the results are {tuple(out_types)}"
             )
-        sharded = propagate(
+        problem = layout_problem(
             refine_program(_simplify(program), context.mesh),
             context.mesh,
             [Pin(layout, reason=f"operand {number} of {label}") for number, layout in enumerate(ins)],
             [Pin(layout, reason=f"result {number} of {label}") for number, layout in enumerate(outs)],
         )
-        return _replay(partition(sharded, choose(sharded)).program, operands)
+        return _replay(partition(problem, choose(problem)).program, operands)
 
     def _user_mesh(self, context: LocalContext) -> Mesh | AbstractMesh:
         """Return the mesh for the callback: the user's, if it has the same devices, else that of the partitioner."""

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.program import Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce, ReduceScatter
@@ -22,7 +23,6 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Conversion
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.report.origins import layout_origins
 from shardwise.compiler.search.pins import inserted_collectives, layouts_with, pin_candidates
 from shardwise.compiler.search.replan import is_in_sharding, replan_with_inputs, replan_with_pin
@@ -92,21 +92,21 @@ class Advice:
 
 def advise(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice:
     """Return the best single constraint, with its layout in the axes of one of the user's meshes."""
-    sharded, local = stages.sharded, stages.local
-    inserted = inserted_collectives(sharded, local)
+    problem, local = stages.problem, stages.local
+    inserted = inserted_collectives(problem, local)
     if not inserted:
         return Advice(0)
 
     def moves() -> Iterator[Move[_Change, LocalProgram]]:
         costliest = max(inserted, key=lambda e: (local.total_seconds(e, chip), local.times[e] * local.bytes_sent(e)))
-        for value, layout in pin_candidates(sharded, stages.plan, costliest):
-            user_layout = coarsen_to_first(layout, meshes, sharded.mesh)
+        for value, layout in pin_candidates(problem, stages.plan, costliest):
+            user_layout = coarsen_to_first(layout, meshes, problem.mesh)
             if user_layout is not None:  # else it shards along a part of a user's axis, which a constraint cannot name
                 yield Move(
-                    _Change(user_layout, _describe_value(sharded, value)),
+                    _Change(user_layout, _describe_value(problem, value)),
                     lambda value=value, layout=layout: (
                         replan_with_pin(  # type: ignore[misc]
-                            sharded, value, layout, stages.plan.chip
+                            problem, value, layout, stages.plan.chip
                         ).local
                     ),
                 )
@@ -116,19 +116,19 @@ def advise(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice
 
 def advise_arguments(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice:
     """Return the best other layout of an argument, or of arguments whose tree paths end with the same key."""
-    sharded = stages.sharded
+    problem = stages.problem
 
     def moves() -> Iterator[Move[_Change, LocalProgram]]:
         for arguments, axes, needed in _costly_arguments(stages, chip):
             value, old_layout = arguments[0].value, arguments[0].layout
             what = path_patterns([argument.name for argument in arguments])
-            for layout in dict.fromkeys([*needed, *layouts_with(value, old_layout, axes, sharded.mesh)]):
-                user_layout, user_old = (coarsen_to_first(each, meshes, sharded.mesh) for each in (layout, old_layout))
+            for layout in dict.fromkeys([*needed, *layouts_with(value, old_layout, axes, problem.mesh)]):
+                user_layout, user_old = (coarsen_to_first(each, meshes, problem.mesh) for each in (layout, old_layout))
                 if user_layout is not None and user_old is not None:
                     layouts = {argument.value: layout for argument in arguments}
                     yield Move(
                         _Change(user_layout, what, user_old),
-                        lambda layouts=layouts: replan_with_inputs(sharded, layouts, stages.plan.chip),  # type: ignore[misc]
+                        lambda layouts=layouts: replan_with_inputs(problem, layouts, stages.plan.chip),  # type: ignore[misc]
                     )
 
     return _best_advice(stages, chip, meshes, moves())
@@ -148,13 +148,13 @@ def _best_advice(
     """Return the advice to make the best of these moves."""
     local = stages.local
     objective = TimeObjective(local, chip, stages.module.aliases)
-    limit = move_limit(len(stages.sharded.unfolded.equations), 2, MAX_MOVES)
+    limit = move_limit(len(stages.problem.unfolded.equations), 2, MAX_MOVES)
     search: Search[_Change, LocalProgram] = Search(objective, objective.bound, limit)
     best = search.best(moves)
     if best is None:
         return Advice(search.tried)
     changed: dict[Layout, list[str]] = {}
-    for name, old, new in zip(stages.sharded.out_names, local.outputs, best.result.outputs, strict=True):
+    for name, old, new in zip(stages.problem.out_names, local.outputs, best.result.outputs, strict=True):
         if old.layout != new.layout:
             new_layout = coarsen_to_first(new.layout, meshes, best.result.mesh) or new.layout
             changed.setdefault(new_layout, []).append(name)
@@ -192,21 +192,21 @@ def _costly_arguments(stages: Stages, chip: Chip) -> list[tuple[list[_Argument],
     The last item lists the layouts that consumers need in place of theirs. Those with the costliest reshards come
     first, because another layout avoids reductions less often.
     """
-    sharded, local = stages.sharded, stages.local
-    origins = layout_origins(sharded, stages.plan)
+    problem, local = stages.problem, stages.local
+    origins = layout_origins(problem, stages.plan)
     arguments: dict[str, _Argument] = {}  # by the names of their pins
-    for value, pin in zip(sharded.program.inputs, sharded.in_pins, strict=True):
+    for value, pin in zip(problem.program.inputs, problem.in_pins, strict=True):
         if pin.reason and not pin.open_dims:
             arguments[pin.reason] = _Argument(pin.reason, value, pin.layout)
-    for equation in sharded.program.equations:
+    for equation in problem.program.equations:
         if is_in_sharding(equation):
-            pin = sharded.pinned[equation.inputs[0]]
+            pin = problem.pinned[equation.inputs[0]]
             constraint = equation.op.describe(equation.source)  # type: ignore[attr-defined]
             arguments[constraint] = _Argument(pin.reason, equation.inputs[0], origins.pins[constraint])
     resharded = {argument.value: argument for argument in arguments.values()}
     costs: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[float]] = {}  # of reshards, of reductions
     needed: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[Layout]] = {}
-    for equation in inserted_collectives(sharded, local):
+    for equation in inserted_collectives(problem, local):
         axes = equation.op.communicates_along
         is_reduction = isinstance(equation.op, (AllReduce, ReduceScatter))
         groups = {arguments[pin].group for pin in origins.conflicting_pins(equation, axes) if pin in arguments}
@@ -223,12 +223,12 @@ def _costly_arguments(stages: Stages, chip: Chip) -> list[tuple[list[_Argument],
     return [(list(members[group].values()), axes, needed.get((group, axes), [])) for group, axes in ranked]
 
 
-def _describe_value(sharded: ShardedProgram, value: Value) -> str:
+def _describe_value(problem: LayoutProblem, value: Value) -> str:
     """Return a value in words: the name of an input, or the op that computes it."""
-    for number, program_input in enumerate(sharded.program.inputs):
+    for number, program_input in enumerate(problem.program.inputs):
         if program_input is value:
-            return sharded.in_pins[number].reason or f"input {number}"
-    for equation in sharded.program.walk():
+            return problem.in_pins[number].reason or f"input {number}"
+    for equation in problem.program.walk():
         if value in equation.outputs:
             return f"the {value.type} result of {equation.op.name} at {equation.source}"
         if any(value in inner.inputs for inner in equation.op.programs):

@@ -174,7 +174,7 @@ def _card(row: EndRow) -> str:
     return (
         f'<div class="card"><h3>{_with_code(row.name)}</h3><p><code>{escape(row.type)}</code></p>'
         f"<p><code>{escape(str(row.layout))}</code></p>"
-        f'<p class="note">{escape(shape_text(row.piece))} per device, {human_bytes(row.bytes)}</p>'
+        f'<p class="note">{escape(shape_text(row.shard_shape))} per device, {human_bytes(row.bytes)}</p>'
         f"{draw_layout(row.shape, row.layout, row.mesh)}</div>"
     )
 

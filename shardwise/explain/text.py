@@ -55,7 +55,7 @@ def _end_lines(report: Report) -> list[str]:
         ]
         return align([["", "layout", "arrays", "per device", "names"], *rows], (3, 28, 10, -10, 0))
     rows = [
-        [direction, row.name, row.type, str(row.layout), f"{shape_text(row.piece)} per device"]
+        [direction, row.name, row.type, str(row.layout), f"{shape_text(row.shard_shape)} per device"]
         for direction, end_rows in ends
         for row in end_rows
     ]

@@ -8,10 +8,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import final
 
+from shardwise.compiler.candidates.dim_groups import dim_groups
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.program import Source
 from shardwise.compiler.plan.plan import LayoutPlan
-from shardwise.compiler.propagate.dim_groups import dim_groups
-from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.spec import PartitionSpec, spec_of
 from shardwise.explain.text import align, human_bytes
@@ -68,7 +68,7 @@ class Activations(tuple[Activation, ...]):
 
 
 def activations(
-    sharded: ShardedProgram, plan: LayoutPlan, state: Collection[int], batch: Collection[int]
+    problem: LayoutProblem, plan: LayoutPlan, state: Collection[int], batch: Collection[int]
 ) -> Activations:
     """Return the activations of a planned program.
 
@@ -78,8 +78,8 @@ def activations(
         state: the inputs that are state.
         batch: the inputs that are not.
     """
-    groups = dim_groups(sharded.unfolded.equations)
-    inputs = sharded.program.inputs
+    groups = dim_groups(problem.unfolded.equations)
+    inputs = problem.program.inputs
 
     def groups_of(numbers: Collection[int]) -> set[int]:
         return {groups.find(inputs[number], dim) for number in numbers for dim in range(inputs[number].type.ndim)}
@@ -91,11 +91,11 @@ def activations(
             str(value.type),
             layout,
             value.type.with_shape(
-                layout.shard_shape(layout.padded_shape(value.type.shape, sharded.mesh), sharded.mesh)
+                layout.shard_shape(layout.padded_shape(value.type.shape, problem.mesh), problem.mesh)
             ).nbytes,
             equation.source,
         )
-        for equation in sharded.planned
+        for equation in problem.planned
         if equation.op.name != "constrain" or equation.inputs[0] not in inputs
         for value, layout in zip(equation.outputs, plan.choices[equation].results, strict=True)
         if any(groups.find(value, dim) in batch_groups for dim in range(value.type.ndim))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
+from shardwise.compiler.candidates.layout_problem import LayoutProblem, layout_problem
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.spmd import partition
@@ -18,7 +19,6 @@ from shardwise.compiler.plan.choose import Picks, choose, choose_candidates, pla
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.eliminate import IdentityCache
 from shardwise.compiler.plan.transfer import transfer_picks
-from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.report.timeline import timeline
 from shardwise.compiler.search.fit_memory import fit_memory
 from shardwise.compiler.shardings.layout import Layout, Pin
@@ -123,7 +123,7 @@ class SearchState:
 
     tables: IdentityCache = field(default_factory=IdentityCache)
     fastest: float = math.inf
-    reference: tuple[ShardedProgram, Picks] | None = None
+    reference: tuple[LayoutProblem, Picks] | None = None
 
 
 @final
@@ -157,14 +157,14 @@ class Evaluator:
         """Return the predicted costs of these layouts; layouts that were evaluated before keep their first name."""
         known = self.known.get((mesh, layouts))
         if known is None:
-            sharded = self.propagate(mesh, layouts)
-            known = self._estimate(sharded, name, mesh, layouts)
+            problem = self.layout_problem(mesh, layouts)
+            known = self._estimate(problem, name, mesh, layouts)
             if known is None or known.seconds < _PROMISING * self.state.fastest:
-                known = self._plan(sharded, name, mesh, layouts)
+                known = self._plan(problem, name, mesh, layouts)
             self.known[mesh, layouts] = known
         return known
 
-    def propagate(self, mesh: AbstractMesh, layouts: Sequence[Layout]) -> ShardedProgram:
+    def layout_problem(self, mesh: AbstractMesh, layouts: Sequence[Layout]) -> LayoutProblem:
         """Return the program with the candidates that these layouts of arguments allow."""
         step = self.step
         fixed = len(step.request.names)  # the inputs after the arguments are captured arrays
@@ -177,34 +177,34 @@ class Evaluator:
         outs: list[Pin | None] = [None] * len(step.program.outputs)
         for number, output in step.next_outputs.items():
             outs[output] = Pin(layouts[number], reason=step.request.output_name(output))
-        return propagate(
+        return layout_problem(
             step.program, mesh, pins, outs, step.request.out_names, [mesh], structure=step.program_structure
         )
 
     def _estimate(
-        self, sharded: ShardedProgram, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...]
+        self, problem: LayoutProblem, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...]
     ) -> Alternative | None:
         """Return the costs of a pipelined step with the plan of another one; None if there is no such plan."""
         reference = self.state.reference
         if reference is None or self.variant.mesh is None:
             return None
-        picks = transfer_picks(reference[1], reference[0], sharded)
+        picks = transfer_picks(reference[1], reference[0], problem)
         if picks is None:
             return None
-        self.planned_equations += _ESTIMATE_EFFORT * len(sharded.planned)
-        local = partition(sharded, plan_from_picks(sharded, picks, self.chip), is_estimate=True)
+        self.planned_equations += _ESTIMATE_EFFORT * len(problem.planned)
+        local = partition(problem, plan_from_picks(problem, picks, self.chip), is_estimate=True)
         return self._alternative(local, name, mesh, layouts, is_estimated=True)
 
-    def _plan(self, sharded: ShardedProgram, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...]) -> Alternative:
+    def _plan(self, problem: LayoutProblem, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...]) -> Alternative:
         """Return the costs of a program with its cheapest plan."""
         state, limit = self.state, self.memory_limit
-        self.planned_equations += len(sharded.planned)
+        self.planned_equations += len(problem.planned)
         if self.variant.mesh is None:
-            plan = choose(sharded, self.chip, state.tables)
+            plan = choose(problem, self.chip, state.tables)
         else:
-            picks = choose_candidates(sharded, Costs(self.chip, sharded.mesh), cache=state.tables)
-            plan = plan_from_picks(sharded, picks, self.chip)
-        program = PartitionedProgram(sharded, plan, partition(sharded, plan))
+            picks = choose_candidates(problem, Costs(self.chip, problem.mesh), cache=state.tables)
+            plan = plan_from_picks(problem, picks, self.chip)
+        program = PartitionedProgram(problem, plan, partition(problem, plan))
         result = self._alternative(program.local, name, mesh, layouts)
         is_near = limit is not None and limit < result.peak_bytes < _HOPELESS * limit
         if limit is not None and is_near and result.seconds < state.fastest:
@@ -212,7 +212,7 @@ class Evaluator:
             result = self._alternative(program.local, name, mesh, layouts)
         if result.fits and result.seconds < state.fastest:
             state.fastest = result.seconds
-            state.reference = None if self.variant.mesh is None else (sharded, picks)
+            state.reference = None if self.variant.mesh is None else (problem, picks)
         return result
 
     def _alternative(

@@ -147,7 +147,7 @@ class AutoSharding:
         stages, names = self._lowered.stages, self._lowered.request.names  # arguments that are not used are left out
         state = [number for number, name in enumerate(names) if name in self._state]
         batch = [number for number, name in enumerate(names) if name not in self._state]
-        return activations(stages.sharded, stages.plan, state, batch)
+        return activations(stages.problem, stages.plan, state, batch)
 
     @cached_property
     def _lowered(self) -> LoweredRequest:

@@ -12,9 +12,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import final
 
+from shardwise.compiler.candidates.open_arguments import open_arguments
 from shardwise.compiler.plan.choose import choose_candidates
 from shardwise.compiler.plan.cost import Costs
-from shardwise.compiler.propagate.open_arguments import open_arguments
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.evaluate import Alternative, Evaluator
@@ -218,7 +218,7 @@ class Search:
             storage_cost: the cost of each byte of these inputs that a device stores, in bytes sent.
             inputs: the inputs whose layouts are chosen, each with the output that it is in the next call, or None.
         """
-        sharded = self.evaluator.propagate(mesh, layouts)
+        sharded = self.evaluator.layout_problem(mesh, layouts)
         if sharded.mesh != mesh or not inputs:  # a pinned dim needs sub-axes, which arguments cannot name
             return tuple(layouts)
         opened, equations = open_arguments(sharded, inputs, axes)

@@ -12,6 +12,11 @@ from typing import Any, final
 
 from shardwise import tree_util
 from shardwise.api.jit import Jitted
+from shardwise.compiler.candidates.dim_groups import DimGroups
+from shardwise.compiler.candidates.layout_problem import ProgramStructure
+from shardwise.compiler.candidates.open_arguments import loop_groups
+from shardwise.compiler.candidates.output_layouts import infer_output_pins
+from shardwise.compiler.candidates.unfold import Unfolded
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
@@ -19,11 +24,6 @@ from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.pipeline import simplify
-from shardwise.compiler.propagate.dim_groups import DimGroups
-from shardwise.compiler.propagate.open_arguments import loop_groups
-from shardwise.compiler.propagate.output_layouts import infer_output_pins
-from shardwise.compiler.propagate.propagate import ProgramStructure
-from shardwise.compiler.propagate.unfold import Unfolded
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.transforms.dce import dce

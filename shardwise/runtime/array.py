@@ -38,7 +38,7 @@ from shardwise.runtime.box import Box, box_index, box_of, box_shape, box_size
 from shardwise.runtime.client import local_devices, process_index
 from shardwise.runtime.memory_layout import Format, row_major
 from shardwise.runtime.out_of_memory import array_needs, check_memory
-from shardwise.runtime.process_sets import process_sets
+from shardwise.runtime.process_set_registry import process_sets
 from shardwise.runtime.sharding import (
     NamedSharding,
     PositionalSharding,

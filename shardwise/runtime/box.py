@@ -44,14 +44,14 @@ def relative(box: Box, outer: Box) -> Box:
     return tuple((low - start, high - start) for (low, high), (start, _) in zip(box, outer, strict=True))
 
 
-def cut(box: Box, sizes: Sequence[int]) -> Iterator[Box]:
+def split_box(box: Box, sizes: Sequence[int]) -> Iterator[Box]:
     """Cut a box at the multiples of these sizes; boxes at its beginning and at its end may be smaller."""
     if not box:
         yield ()
         return
     (low, high), size = box[0], sizes[0]
     for start in range(low // size * size, high, size):
-        for rest in cut(box[1:], sizes[1:]):
+        for rest in split_box(box[1:], sizes[1:]):
             yield ((max(start, low), min(start + size, high)), *rest)
 
 

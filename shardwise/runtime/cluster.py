@@ -37,7 +37,7 @@ from shardwise.processes.protocol import resolve, split_address
 from shardwise.processes.relay import Relay
 from shardwise.processes.supervised_call import call_supervised, drain_calls
 from shardwise.runtime.client import clients
-from shardwise.runtime.process_sets import process_sets
+from shardwise.runtime.process_set_registry import process_sets
 from shardwise.version import __version__
 
 _COLLECTIVE_TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"

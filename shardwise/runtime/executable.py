@@ -11,7 +11,7 @@ from shardwise.compiler.lower.lower import StableHlo
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.runtime.array import ArrayImpl, ResultTemplate, array_signature
 from shardwise.runtime.callbacks import Callbacks
-from shardwise.runtime.process_sets import process_sets, ranks_of
+from shardwise.runtime.process_set_registry import process_sets, ranks_of
 from shardwise.runtime.sharding import Sharding
 from shardwise.runtime.thread_guard import guard
 

@@ -24,7 +24,7 @@ from shardwise.compiler.shardings.mesh import (
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.errors import NoMeshError, ShardingError, ShardingTypeError
 from shardwise.runtime.box import box_of
-from shardwise.runtime.process_sets import ranks_of
+from shardwise.runtime.process_set_registry import ranks_of
 
 _MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
 ONE_DEVICE = AbstractMesh((), ())

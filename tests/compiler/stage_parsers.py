@@ -1,4 +1,4 @@
-"""Parsers for the texts of a ShardedProgram, a LayoutPlan and a LocalProgram: they show that the texts are complete.
+"""Parsers for the texts of a LayoutProblem, a LayoutPlan and a LocalProgram: they show that the texts are complete.
 
 sharded mlp on mesh(data=4, model=2)    local mlp on mesh(data=4, model=2)      plan {
 in P('data', None)                      in f32[30,16] P('data', None)             dot: P('data') ; P() -> P('data')
@@ -6,32 +6,32 @@ out free                                out f32[30,4] P('data', None)           
 program mlp(…) { … }                    program mlp(a: f32[8,16], …) { … }      }
 """
 
+from shardwise.compiler.candidates.layout_problem import LayoutProblem, layout_problem
 from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
 from shardwise.compiler.plan.plan import SEPARATOR, Choice, LayoutPlan
-from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.shardings.layout import Layout, Pin, parse_layout
 from shardwise.compiler.shardings.mesh import AbstractMesh, parse_mesh
 from shardwise.errors import ProgramError
 
 
-def parse_sharded(text: str) -> ShardedProgram:
-    """Return the sharded program that prints as `text`. Candidates are not printed: `propagate` recomputes them."""
+def parse_sharded(text: str) -> LayoutProblem:
+    """Return the sharded program that prints as `text`. `layout_problem` recomputes its candidates."""
     program, mesh, ins, outs = _parse_stage("sharded", text)
     pinned = [None if line == "free" else _parse_pin(line) for line in outs]
-    return propagate(program, mesh, [_parse_pin(line) for line in ins], pinned)
+    return layout_problem(program, mesh, [_parse_pin(line) for line in ins], pinned)
 
 
-def parse_plan(text: str, sharded: ShardedProgram) -> LayoutPlan:
+def parse_plan(text: str, problem: LayoutProblem) -> LayoutPlan:
     """Return the plan for `sharded` that prints as `text`."""
     head, *rows, last, end = text.strip().splitlines()
     if head != "plan {" or end != "}" or not last.strip().startswith("return"):
         raise ProgramError("a plan consists of 'plan {', one line per equation, 'return …' and '}'")
-    planned = sharded.planned
+    planned = problem.planned
     if len(planned) != len(rows):
-        raise ProgramError(f"the plan has {len(rows)} lines for {len(planned)} equations of {sharded.program.name}")
+        raise ProgramError(f"the plan has {len(rows)} lines for {len(planned)} equations of {problem.program.name}")
     choices = {}
     for number, (equation, row) in enumerate(zip(planned, rows, strict=True), 2):
         name, _, layouts = row.strip().partition(": ")

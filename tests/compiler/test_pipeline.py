@@ -7,7 +7,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from examples import mlp
 from shardwise.compiler.ir.parse import parse_program
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.spmd import partition
 from shardwise.errors import ProgramError
 from shardwise.execute.request import partition_request
@@ -30,7 +30,7 @@ def demo(mesh):
 
 
 def test_a_program_parses_back(demo):
-    program = demo[0].sharded.program
+    program = demo[0].problem.program
     text = str(program)
     again = parse_program(text)
     assert str(again) == _without_comments(text)  # a constraint parses back without its devices
@@ -38,16 +38,16 @@ def test_a_program_parses_back(demo):
 
 
 def test_a_parsed_sharded_program_has_the_same_collectives(demo):
-    sharded = demo[0].sharded
-    again = parse_sharded(str(sharded))
-    assert str(again) == _without_comments(str(sharded))
+    problem = demo[0].problem
+    again = parse_sharded(str(problem))
+    assert str(again) == _without_comments(str(problem))
     planned = partition(again, parse_plan(str(demo[0].plan), again))
     assert _collectives(planned) == _collectives(demo[0].local)
 
 
 def test_a_plan_parses_back(demo):
-    sharded, plan = demo[0].sharded, demo[0].plan
-    again = parse_plan(str(plan), sharded)
+    problem, plan = demo[0].problem, demo[0].plan
+    again = parse_plan(str(plan), problem)
     assert again.outputs == plan.outputs
     assert again.choices == plan.choices
 
@@ -57,7 +57,7 @@ def test_a_local_program_parses_back_and_runs(demo):
     again = parse_local(str(local))
     assert again.program == local.program
     assert (again.inputs, again.outputs, again.mesh) == (local.inputs, local.outputs, local.mesh)
-    for mine, other in zip(simulate(again, args), simulate(local, args), strict=True):
+    for mine, other in zip(evaluate_shards(again, args), evaluate_shards(local, args), strict=True):
         np.testing.assert_array_equal(mine, other)
 
 
@@ -87,9 +87,9 @@ def test_text_of_another_stage_or_with_wrong_shard_shapes_raises(parse, text, me
 def test_the_plan_of_another_program_raises(demo):
     text = str(demo[0].plan)
     with pytest.raises(ProgramError, match=r"the plan has \d+ lines for \d+ equations"):
-        parse_plan("\n".join(text.splitlines()[:3] + text.splitlines()[4:]), demo[0].sharded)
+        parse_plan("\n".join(text.splitlines()[:3] + text.splitlines()[4:]), demo[0].problem)
     with pytest.raises(ProgramError, match="line 2: a choice for 'nonsense'"):
-        parse_plan(text.replace(text.splitlines()[1].strip().partition(":")[0], "nonsense", 1), demo[0].sharded)
+        parse_plan(text.replace(text.splitlines()[1].strip().partition(":")[0], "nonsense", 1), demo[0].problem)
 
 
 def _collectives(local):

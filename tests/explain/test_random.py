@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.hardware import CPU, built_in_chips
 from shardwise.compiler.report.report import report
@@ -38,7 +38,7 @@ def check(case):
     stages = stages_of(case)
     rng = Random(case.seed)
     chip = rng.choice(list(built_in_chips().values()))
-    found = report(stages.sharded, stages.plan, stages.local, chip, donated=stages.module.aliases)
+    found = report(stages.problem, stages.plan, stages.local, chip, donated=stages.module.aliases)
     steps, alive = found.timeline.steps, found.timeline.alive
     assert found.wire_bytes == pytest.approx(stages.local.counts()["wire bytes"])
     assert sum(step.sent for step in steps) == pytest.approx(found.wire_bytes)
@@ -63,10 +63,10 @@ def check(case):
     costliest = next((e for e in stages.local.collectives() if e.reason), None)
     if costliest is not None:  # a further constraint does not change the results
         args = [*case.args, *(np.asarray(array) for array in case.traced[1])]
-        for value, layout in list(pin_candidates(stages.sharded, stages.plan, costliest))[:1]:
+        for value, layout in list(pin_candidates(stages.problem, stages.plan, costliest))[:1]:
             pairs = zip(
-                simulate(replan_with_pin(stages.sharded, value, layout, CPU).local, args),
-                simulate(stages.local, args),
+                evaluate_shards(replan_with_pin(stages.problem, value, layout, CPU).local, args),
+                evaluate_shards(stages.local, args),
                 strict=True,
             )
             for got, expected in pairs:

@@ -22,7 +22,7 @@ from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard, reshard_to
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import Stages, run_stages
 from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.report.report import report
@@ -177,7 +177,7 @@ def check_values(sample: Sample) -> None:
     program = typed_program("sample", sample, lambda *operands: _results(case.op(*operands)), sample.types)
     stages = run_stages(program, sample.mesh, sample.in_pins, [None] * len(program.outputs))
     expected = evaluate(case.program, case.args)
-    assert_alike(case.op, simulate(stages.local, case.args), expected)
+    assert_alike(case.op, evaluate_shards(stages.local, case.args), expected)
     if any(sample.unreduced) or isinstance(sample.expected, str):
         return  # an Auto axis has no such pins, or the op is an error
     auto = AbstractMesh(sample.mesh.axis_sizes, sample.mesh.axis_names)
@@ -212,7 +212,7 @@ def check_cotangents(sample: Sample) -> None:
     pins = [*typed.in_pins, *(Pin(Layout(spec_of(type).dims)) for type in cotangent_types)]
     stages = run_stages(program, sample.mesh, pins, [None] * len(program.outputs))
     expected = evaluate(reference, args)
-    for actual, right in zip(simulate(stages.local, args), expected, strict=True):
+    for actual, right in zip(evaluate_shards(stages.local, args), expected, strict=True):
         scale = float(np.abs(right[np.isfinite(right)]).max(initial=1))
         np.testing.assert_allclose(actual, right, rtol=1e-7, atol=1e-9 * scale)
 
@@ -268,4 +268,4 @@ def _open_dims(mesh: AbstractMesh, type: ArrayType) -> frozenset[int]:
 
 
 def wire_bytes(stages: Stages) -> float:
-    return report(stages.sharded, stages.plan, stages.local, CPU).wire_bytes
+    return report(stages.problem, stages.plan, stages.local, CPU).wire_bytes

@@ -30,7 +30,7 @@ class Spec:
         return Spec(self.dims, self.reduced, self.unreduced)
 
     @property
-    def sharded(self) -> frozenset[str]:
+    def problem(self) -> frozenset[str]:
         return frozenset(axis for axes in self.dims for axis in axes)
 
 
@@ -81,7 +81,7 @@ def result_specs(
     for factor, source in rule.typed_as.items():  # a slice at a traced index keeps the sharding of the sliced dim
         factor_axes[factor] = next(iter({axes for axes in shardings.get(source, ()) if axes}), ())
     unreduced = unreduced_axes(linear_in, operands)
-    sharded = frozenset().union(*(spec.sharded for spec in operands)) if operands else frozenset()
+    problem = frozenset().union(*(spec.problem for spec in operands)) if operands else frozenset()
     reduced = (frozenset().union(*(spec.reduced for spec in operands)) if operands else frozenset()) - unreduced
     results = []
     for dims in rule.results:
@@ -89,7 +89,7 @@ def result_specs(
         axes = [axis for of_dim in of_dims for axis in of_dim]
         if len(set(axes)) < len(axes):
             raise Refused("twice")
-        results.append(Spec(of_dims, unreduced, reduced - sharded))
+        results.append(Spec(of_dims, unreduced, reduced - problem))
     return results
 
 
@@ -161,6 +161,6 @@ def unreduced_axes(linear_in: Sequence[Sequence[int]], operands: Sequence[Spec])
     scalars = {number for number, spec in enumerate(operands) if not spec.dims and operands[min(terms)].dims}
     if not alike or not any(terms <= set(linear) <= terms | scalars for linear in linear_in):
         raise Refused("not linear")
-    if any(axes & spec.sharded for spec in operands):
+    if any(axes & spec.problem for spec in operands):
         raise Refused("not linear")  # each device multiplies its term by another shard
     return axes

@@ -12,7 +12,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.errors import ShardingError, ShardingTypeError
 from shardwise.sharding import AbstractMesh, AxisType, NamedSharding, reshard
 from shardwise.sharding import PartitionSpec as P
@@ -316,7 +316,7 @@ class TestJit:
         lowered = sw.jit(lambda x, w: (x + x, reshard(x, P("X")) * 2, x @ w)).lower(
             terms_of(X, P("Y", unreduced={"X"})), sw.device_put(X.T.copy(), P())
         )
-        outputs = simulate(lowered._prepared.stages.local, [X, X.T])
+        outputs = evaluate_shards(lowered._prepared.stages.local, [X, X.T])
         for output, expected in zip(outputs, (2 * X, 2 * X, X @ X.T), strict=True):
             np.testing.assert_array_equal(output, expected)
 

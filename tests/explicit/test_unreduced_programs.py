@@ -9,7 +9,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.sharding import AxisType, NamedSharding, reshard
 from shardwise.sharding import PartitionSpec as P
 from tests.explicit.test_unreduced import summed, terms_of
@@ -86,7 +86,7 @@ def test_a_random_linear_program(seed):
         lowered = sw.jit(lambda x: run(jnp, x), keep_unused=True).lower(x)
         assert lowered.plan.collectives == ()
         constants = [constant.numpy() for constant in lowered._prepared.constants]
-        np.testing.assert_array_equal(simulate(lowered._prepared.stages.local, [value, *constants])[0], expected)
+        np.testing.assert_array_equal(evaluate_shards(lowered._prepared.stages.local, [value, *constants])[0], expected)
         reduced = sw.jit(lambda x: reshard(run(jnp, x), P()))
         np.testing.assert_array_equal(reduced(x), expected)
         sent = sum(row.sent for row in reduced.lower(x).plan.collectives)

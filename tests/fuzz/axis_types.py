@@ -15,7 +15,7 @@ from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import reshard_to
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import Stages, run_stages
 from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.report.report import report
@@ -110,13 +110,13 @@ def judge(case: Case, stages: Stages, captured: list[Any]) -> None:
     """Compare the results of all devices with those of one."""
     reference, constants = case.traced
     compare = Judge(case, reference, [*case.args, *map(np.asarray, constants)])
-    compare("simulate", simulate(stages.local, [*case.args, *map(np.asarray, captured)]), stages.local)
+    compare("simulate", evaluate_shards(stages.local, [*case.args, *map(np.asarray, captured)]), stages.local)
 
 
 def all_planned(stages: Stages) -> bool:
     """Return whether the planner decides for all values: it does not for those that depend on no argument."""
-    values = [value for equation in stages.sharded.planned for value in equation.outputs]
-    return all(value in stages.sharded.shardings for value in values)
+    values = [value for equation in stages.problem.planned for value in equation.outputs]
+    return all(value in stages.problem.shardings for value in values)
 
 
 def replicated(arrays: list[Any]) -> list[Pin]:
@@ -125,5 +125,5 @@ def replicated(arrays: list[Any]) -> list[Pin]:
 
 def collectives(stages: Stages) -> list[tuple[Any, ...]]:
     """Return the collectives of a plan, in any order."""
-    rows = report(stages.sharded, stages.plan, stages.local, CPU).collectives
+    rows = report(stages.problem, stages.plan, stages.local, CPU).collectives
     return sorted((row.kind, row.axes, row.times, row.sent) for row in rows)

@@ -18,6 +18,8 @@ import numpy as np
 import shardwise
 from shardwise.base._jaxlib import put
 from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.candidates.candidate import PARTIAL_SUM, REPLICATED, Candidate, State
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.dtypes import is_float, is_inexact, is_key
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.parse import parse_program
@@ -29,14 +31,12 @@ from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.control.custom_derivatives import Custom
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.constants import ArrayConstant
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards, split_into_shards
 from shardwise.compiler.partition.local_program import LocalProgram
-from shardwise.compiler.partition.simulate import simulate, split_into_shards
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.choose import Picks, is_compatible, plan_from_picks
 from shardwise.compiler.plan.plan import LayoutPlan
-from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, State
-from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.spec import pin_of, spec_of
@@ -245,19 +245,19 @@ def _check(case: Case, on_devices: bool, compile_twice: bool) -> None:
         raise Mismatch("two different plans for the same program")
     if repeated.module.text != stages.module.text:
         raise Mismatch("two different HLO texts for the same program")
-    check_pins(stages.sharded, stages.plan)
+    check_pins(stages.problem, stages.plan)
     if is_parsable(program):
         check_text(program)
-    check_text(stages.sharded.program)
+    check_text(stages.problem.program)
     check_text(stages.local.program)
-    judge("simulate", simulate(stages.local, args), stages.local)
+    judge("simulate", evaluate_shards(stages.local, args), stages.local)
     rng = Random(f"{case.seed} plans")
     for number in range(PLANS):
-        plan = plan_from_picks(stages.sharded, random_picks(stages.sharded, rng))
-        check_pins(stages.sharded, plan)
-        local = partition(stages.sharded, plan)
+        plan = plan_from_picks(stages.problem, random_picks(stages.problem, rng))
+        check_pins(stages.problem, plan)
+        local = partition(stages.problem, plan)
         check_text(local.program)
-        judge(f"simulate, random plan {number}", simulate(local, args), local)
+        judge(f"simulate, random plan {number}", evaluate_shards(local, args), local)
         if on_devices and number == 0:
             judge("devices, random plan", run_local(local, args), local)
     if on_devices:
@@ -386,9 +386,9 @@ def check_text(program: Program) -> None:
         raise Mismatch(f"the text parses to a different program:\n{program!s}")
 
 
-def check_pins(sharded: ShardedProgram, plan: LayoutPlan) -> None:
+def check_pins(problem: LayoutProblem, plan: LayoutPlan) -> None:
     """Check that the plan satisfies all pins."""
-    pairs = [(layout, pin) for layout, pin in zip(plan.outputs, sharded.out_pins, strict=True) if pin]
+    pairs = [(layout, pin) for layout, pin in zip(plan.outputs, problem.out_pins, strict=True) if pin]
     for equation, choice in plan.choices.items():
         if isinstance(equation.op, Constrain):
             pairs.append((choice.results[0], equation.op.pin))
@@ -398,25 +398,25 @@ def check_pins(sharded: ShardedProgram, plan: LayoutPlan) -> None:
             raise Mismatch(f"pinned to {pin.layout}, planned as {layout}")
 
 
-def random_picks(sharded: ShardedProgram, rng: Random) -> Picks:
+def random_picks(problem: LayoutProblem, rng: Random) -> Picks:
     """Choose a random candidate for every equation on every axis, among those whose operands are available."""
-    axes = sharded.mesh.axis_names
+    axes = problem.mesh.axis_names
     picks: Picks = {axis: {} for axis in axes}
     states: dict[str, dict[Value, State]] = {axis: {} for axis in axes}
     for axis in axes:
-        for value, pin in sharded.pinned.items():
+        for value, pin in problem.pinned.items():
             dim = pin.layout.dim_of(axis)
             states[axis][value] = REPLICATED if dim is None else dim
     # The carry precedes the loop body: if the carry is a partial sum, the body must return one.
     must_be_terms: dict[str, set[Value]] = {axis: set() for axis in axes}
-    for equation in sharded.planned:
+    for equation in problem.planned:
         for axis in rng.sample(axes, len(axes)):
             others = {name: rows for name, rows in picks.items() if name != axis and equation in rows}
             options = [
                 candidate
-                for candidate in sharded.candidates[axis][equation]
-                if is_compatible(sharded, axis, equation, candidate, others)
-                and _operands_available(sharded, equation, candidate, states[axis])
+                for candidate in problem.candidates[axis][equation]
+                if is_compatible(problem, axis, equation, candidate, others)
+                and _operands_available(problem, equation, candidate, states[axis])
                 and all(
                     value not in must_be_terms[axis] or _can_be_term(state)
                     for value, state in zip(equation.outputs, candidate.results, strict=True)
@@ -432,11 +432,11 @@ def random_picks(sharded: ShardedProgram, rng: Random) -> Picks:
 
 
 def _operands_available(
-    sharded: ShardedProgram, equation: Equation, candidate: Candidate, states: dict[Value, State]
+    problem: LayoutProblem, equation: Equation, candidate: Candidate, states: dict[Value, State]
 ) -> bool:
     """Return whether the operands can have the states of a candidate: partial ones are partial, or adopted as terms."""
     for value, required in zip(equation.inputs, candidate.operands, strict=True):
-        state = REPLICATED if value in sharded.free else states.get(value, REPLICATED)
+        state = REPLICATED if value in problem.free else states.get(value, REPLICATED)
         if (
             required == PARTIAL_SUM
             and state != required

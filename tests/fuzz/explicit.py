@@ -19,7 +19,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.placement.reshard import reshard_to
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Layout, Pin
@@ -151,7 +151,7 @@ def check_program(explicit: ExplicitCase) -> None:
         pins = [Pin(layout) for layout in explicit.in_layouts]
         pins += [Pin(Layout.replicated(np.ndim(array))) for array in captured]
         stages = run_stages(program, explicit.mesh, pins, [None] * len(program.outputs))
-        judge("simulate", simulate(stages.local, [*case.args, *map(np.asarray, captured)]), stages.local)
+        judge("simulate", evaluate_shards(stages.local, [*case.args, *map(np.asarray, captured)]), stages.local)
 
 
 def check_on_devices(explicit: ExplicitCase) -> None:

@@ -6,6 +6,7 @@ import pytest
 import shardwise
 from shardwise import lax
 from shardwise import numpy as jnp
+from shardwise.compiler.candidates.candidate import PARTIAL_SUM
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllToAll, PadOrTrim
@@ -15,12 +16,11 @@ from shardwise.compiler.ops.reduce.cumulative import Recurrence
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Transpose
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
-from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.choose import plan_from_picks
-from shardwise.compiler.propagate.candidates import PARTIAL_SUM
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
@@ -48,7 +48,7 @@ def f32(*shape):
 
 
 def assert_simulates(program, local, args):
-    for actual, expected in zip(simulate(local, args), evaluate(program, args), strict=True):
+    for actual, expected in zip(evaluate_shards(local, args), evaluate(program, args), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
@@ -78,25 +78,25 @@ def test_chain_of_constants_is_rematerialized_in_linear_size():
     assert_simulates(program, stages.local, [np.ones(4)])
 
 
-def sharded_along(sharded, factors):
+def sharded_along(problem, factors):
     """Return picks that shard every equation along the factor of each axis, and replicate those without it."""
     return {
         axis: {
             equation: next((c for c in options if c.factor == factors[axis]), options[0])
             for equation, options in rows.items()
         }
-        for axis, rows in sharded.candidates.items()
+        for axis, rows in problem.candidates.items()
     }
 
 
-def partial_through(sharded):
+def partial_through(problem):
     """Return picks with partial operands where possible, and sharded ones elsewhere."""
     return {
         axis: {
             equation: next((c for c in options if PARTIAL_SUM in c.operands), options[-1])
             for equation, options in rows.items()
         }
-        for axis, rows in sharded.candidates.items()
+        for axis, rows in problem.candidates.items()
     }
 
 
@@ -116,7 +116,7 @@ def test_corners_of_padding_in_two_dims():
         return [rows, columns, more, b.sum(0), ((1 - a) * (1 - b)).sum()]
 
     program, stages = stages_of(function, [f32(5, 5)] * 2, [P("x", "a")] * 2)
-    local = partition(stages.sharded, plan_from_picks(stages.sharded, sharded_along(stages.sharded, {"x": 0, "a": 1})))
+    local = partition(stages.problem, plan_from_picks(stages.problem, sharded_along(stages.problem, {"x": 0, "a": 1})))
     rng = np.random.default_rng(0)
     assert_simulates(program, local, [rng.normal(size=(5, 5)) for _ in range(2)])
 
@@ -130,7 +130,7 @@ def test_partial_sums_are_not_multiplied_by_data():
     program, stages = stages_of(function, [f32(2), f32(2), f32()], [P("x"), P("x"), P()], MESH_OF_2)
     args = [np.array([2.0, -1.0]), np.ones(2), np.array(np.inf)]
     assert_simulates(program, stages.local, args)
-    local = partition(stages.sharded, plan_from_picks(stages.sharded, partial_through(stages.sharded)))
+    local = partition(stages.problem, plan_from_picks(stages.problem, partial_through(stages.problem)))
     assert_simulates(program, local, args)
     zero = [*args[:2], np.array(0.0)]
     assert_simulates(program, local, zero)
@@ -144,10 +144,10 @@ def test_partial_sums_of_integers_are_multiplied_by_data():
         return [x.sum() * factor + x.sum()]
 
     program, stages = stages_of(function, [i32, ArrayType((), np.int32)], [P("x"), P()], MESH_OF_2)
-    local = partition(stages.sharded, plan_from_picks(stages.sharded, partial_through(stages.sharded)))
+    local = partition(stages.problem, plan_from_picks(stages.problem, partial_through(stages.problem)))
     assert [equation.op.name for equation in local.collectives()] == ["all_reduce"]
     args = [np.array([2**30, 2**30, 7, -5], np.int32), np.array(3, np.int32)]
-    for actual, expected in zip(simulate(local, args), evaluate(program, args), strict=True):
+    for actual, expected in zip(evaluate_shards(local, args), evaluate(program, args), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
 
@@ -158,7 +158,7 @@ def test_constant_is_never_the_partial_operand_of_a_product():
         return [full((), 3.0, np.float32) * x.sum()]
 
     _, stages = stages_of(function, [f32(4)], [P("x")], MESH_OF_2)
-    for equation, options in stages.sharded.candidates["x"].items():
+    for equation, options in stages.problem.candidates["x"].items():
         if equation.op.name == "mul":
             assert [c.operands for c in options] == [("replicated", "replicated"), ("replicated", PARTIAL_SUM)]
 
@@ -170,7 +170,7 @@ def test_new_padding_needs_no_mask():
         return [x.sum(0), (x + y).sum(0)]
 
     program, stages = stages_of(function, [f32(5, 2)] * 2, [P(), P("x")], MESH_OF_2)
-    local = partition(stages.sharded, plan_from_picks(stages.sharded, sharded_along(stages.sharded, {"x": 0})))
+    local = partition(stages.problem, plan_from_picks(stages.problem, sharded_along(stages.problem, {"x": 0})))
     names = [equation.op.name for equation in local.program.equations]
     grown = [equation.op.padded_size for equation in local.program.equations if equation.op.name == "local_slice"]
     assert grown == [6]  # of x, which is replicated
@@ -240,7 +240,7 @@ def test_all_to_all_of_blocks_that_the_program_also_slices():
         (Placement(f32(1, 10), columns), Placement(f32(1, 10), columns), Placement(f32(2, 10), rows)),
     )
     args = [np.arange(10, dtype=np.float32), np.arange(20, dtype=np.float32).reshape(2, 10)]
-    for actual, expected in zip(run_local(verify_local(local), args), simulate(local, args), strict=True):
+    for actual, expected in zip(run_local(verify_local(local), args), evaluate_shards(local, args), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
 
@@ -252,9 +252,9 @@ def test_fill_of_padding_has_the_dtype_of_the_value():
         return [jnp.where(predicate, x, 2.0) + y]
 
     program, stages = stages_of(function, [ArrayType((5,), np.bool_), bf16, bf16], [P(), P(), P("x")], MESH_OF_2)
-    local = partition(stages.sharded, plan_from_picks(stages.sharded, sharded_along(stages.sharded, {"x": 0})))
+    local = partition(stages.problem, plan_from_picks(stages.problem, sharded_along(stages.problem, {"x": 0})))
     args = [np.arange(5) % 2 == 0, np.arange(5).astype(bf16.dtype), np.ones(5, bf16.dtype)]
-    for actual, expected in zip(simulate(local, args), evaluate(program, args), strict=True):
+    for actual, expected in zip(evaluate_shards(local, args), evaluate(program, args), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
 
@@ -318,7 +318,7 @@ def test_padding_after_branches_with_different_fills(predicate):
         return [before, lax.cond(predicate, jnp.exp, lambda x: x, x).sum(0)]
 
     program, stages = stages_of(function, [ArrayType((), np.bool_), f32(5, 2)], [P(), P("x")], MESH_OF_2)
-    local = partition(stages.sharded, plan_from_picks(stages.sharded, sharded_along(stages.sharded, {"x": 0})))
+    local = partition(stages.problem, plan_from_picks(stages.problem, sharded_along(stages.problem, {"x": 0})))
     assert_simulates(program, local, [np.array(predicate), np.ones((5, 2))])
 
 
@@ -355,8 +355,8 @@ def test_infinite_factors_of_cumprod(reverse):
     np.testing.assert_array_equal(shardwise.jit(tangents)(x), expected)
     mesh = shardwise.make_mesh((4, 2), ("data", "model"))
     for spec in (P("data"), P(("data", "model"))):
-        sharded = shardwise.device_put(x, shardwise.NamedSharding(mesh, spec))
-        np.testing.assert_array_equal(shardwise.jit(tangents)(sharded), expected)
+        problem = shardwise.device_put(x, shardwise.NamedSharding(mesh, spec))
+        np.testing.assert_array_equal(shardwise.jit(tangents)(problem), expected)
 
 
 def test_infinite_factor_before_padding():

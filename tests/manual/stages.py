@@ -8,7 +8,7 @@ import numpy as np
 from shardwise import tree
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import Stages, run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
@@ -42,4 +42,4 @@ def simulated(function: Callable[..., Any], mesh: AbstractMesh, *args: Any) -> A
 
     arrays = [np.asarray(leaf) for leaf in leaves]
     _, stages, stage_args = trace_and_partition(flat, arrays, mesh, [()] * len(arrays))
-    return results.unflatten(list(simulate(stages.local, stage_args)))
+    return results.unflatten(list(evaluate_shards(stages.local, stage_args)))

@@ -12,7 +12,7 @@ import pytest
 import shardwise as sw
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.parse import parse_program
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import plan_from_picks
 from tests.fuzz.check import random_picks
@@ -48,9 +48,9 @@ def check_stages(recipe: Recipe):
     function = recipe.function(recipe.abstract)
     program, stages, args = trace_and_partition(function, recipe.args, recipe.abstract, random_specs(recipe))
     compare("evaluate", evaluate(program, args), expected, recipe.exact)
-    compare("simulate", simulate(stages.local, args), expected, recipe.exact)
-    other = plan_from_picks(stages.sharded, random_picks(stages.sharded, Random(recipe.seed)))
-    compare("another plan", simulate(partition(stages.sharded, other), args), expected, recipe.exact)
+    compare("simulate", evaluate_shards(stages.local, args), expected, recipe.exact)
+    other = plan_from_picks(stages.problem, random_picks(stages.problem, Random(recipe.seed)))
+    compare("another plan", evaluate_shards(partition(stages.problem, other), args), expected, recipe.exact)
     assert parse_program(str(program)) == program
 
 
@@ -123,7 +123,7 @@ def check_gradient(recipe: Recipe):
 
     gradients = sw.grad(loss, tuple(range(len(args))))
     _, stages, stage_args = trace_and_partition(gradients, args, recipe.abstract, random_specs(recipe))
-    actual = simulate(stages.local, stage_args)
+    actual = evaluate_shards(stages.local, stage_args)
 
     def loss_of_loop(step):
         shifted = [x.astype(np.float64) + step * d for x, d in zip(args, tangent, strict=True)]

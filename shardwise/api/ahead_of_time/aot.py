@@ -188,7 +188,7 @@ class _PlannedStage(_Stage):
 
     @property
     def _mesh(self) -> AbstractMesh:
-        return self._prepared.stages.sharded.mesh
+        return self._prepared.stages.problem.mesh
 
     @property
     def out_info(self) -> Any:
@@ -232,7 +232,7 @@ class Lowered(_PlannedStage):
         stages = self._prepared.stages
         texts = {
             "program": lambda: str(self._request.program),
-            "sharded": lambda: str(stages.sharded),
+            "sharded": lambda: str(stages.problem),
             "plan": lambda: str(stages.plan),
             "local": lambda: str(stages.local),
             "stablehlo": lambda: stages.module.text,

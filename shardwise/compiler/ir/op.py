@@ -185,7 +185,7 @@ class Op:
         cheap_to_recompute: whether recomputing the result costs less than moving or storing it.
         fusion: how XLA groups the op with others into kernels.
         is_contraction: whether the op does one multiplication and one addition per iteration of its factors.
-        is_call: whether the op holds one program that `inline` replaces it by before `propagate`.
+        is_call: whether the op holds one program that `inline` replaces it by before layouts are planned.
         opaque: of a call, whether transformations use its own rules and do not inline it.
         infers_varying: whether `out_types` computes the axes over which results vary; else `result_varying` does.
         infers_sharding: whether `out_types` computes the shardings along Explicit axes; else the factor rule does.

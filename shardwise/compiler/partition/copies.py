@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective, LocalSlice, PadOrTrim, ToPartial
@@ -42,7 +43,6 @@ from shardwise.compiler.partition.reason import (
 from shardwise.compiler.partition.reshard import Step, reshard_steps, step_cost
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.plan import LayoutPlan
-from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -70,12 +70,12 @@ class ShardedCopy:
 class Copies:
     """The copies of every value of a program."""
 
-    def __init__(self, sharded: ShardedProgram, plan: LayoutPlan):
-        self.mesh = sharded.mesh
+    def __init__(self, problem: LayoutProblem, plan: LayoutPlan):
+        self.mesh = problem.mesh
         self.chip = plan.chip
         self.choices = plan.choices
-        self.free = sharded.free
-        self.producers = {value: e for e in sharded.unfolded.equations for value in e.outputs}
+        self.free = problem.free
+        self.producers = {value: e for e in problem.unfolded.equations for value in e.outputs}
         self._copies: dict[Value, list[ShardedCopy]] = defaultdict(list)
         self._free_copies: dict[tuple[Value, Layout, Shape], ShardedCopy] = {}
         self._sites: dict[Value, Site] = {}

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardwise.base.lazy import lazy_module
+from shardwise.compiler.candidates.dim_groups import DimGroups, padding_classes
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
@@ -23,8 +25,6 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.partition.local_context import Shape, ShardView
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
-from shardwise.compiler.propagate.dim_groups import DimGroups, padding_classes
-from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout
@@ -41,13 +41,13 @@ _NO_SIZES: Mapping[int, int] = MappingProxyType({})
 class Padding:
     """The padded sizes of a planned program."""
 
-    def __init__(self, sharded: ShardedProgram, plan: LayoutPlan):
-        self.mesh = sharded.mesh
+    def __init__(self, problem: LayoutProblem, plan: LayoutPlan):
+        self.mesh = problem.mesh
         self.classes = DimGroups()
         self.sizes: dict[int, int] = {}
-        if _has_uneven_dims(sharded.program, plan, self.mesh):
-            self.classes = padding_classes(sharded.unfolded.equations)
-            self.sizes = padded_class_sizes(sharded.program, plan, self.mesh, self.classes)
+        if _has_uneven_dims(problem.program, plan, self.mesh):
+            self.classes = padding_classes(problem.unfolded.equations)
+            self.sizes = padded_class_sizes(problem.program, plan, self.mesh, self.classes)
 
     def padded_shape(
         self,

@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.plan.plan import LayoutPlan
-from shardwise.compiler.propagate.propagate import ShardedProgram
 
 
 class PartitionedProgram(NamedTuple):
     """A program, its plan, and the program of one device."""
 
-    sharded: ShardedProgram
+    problem: LayoutProblem
     plan: LayoutPlan
     local: LocalProgram

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.base.config import config
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
+from shardwise.compiler.candidates.unfold import BoundarySlot
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.control.control import Control, DataDependentControl
 from shardwise.compiler.ops.control.manual import Manual
@@ -20,8 +22,6 @@ from shardwise.compiler.partition.padding import Fills, Padding, result_fills, r
 from shardwise.compiler.partition.reason import OpSite, Site, inserted_because
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.plan.verify import verify_plan
-from shardwise.compiler.propagate.propagate import ShardedProgram
-from shardwise.compiler.propagate.unfold import BoundarySlot
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.trace.provenance import provenance
 from shardwise.compiler.trace.tracer import Frame
@@ -29,7 +29,7 @@ from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.replay import restore_source
 
 
-def partition(sharded: ShardedProgram, plan: LayoutPlan, is_estimate: bool = False) -> LocalProgram:
+def partition(problem: LayoutProblem, plan: LayoutPlan, is_estimate: bool = False) -> LocalProgram:
     """Return the program of one device.
 
     Args:
@@ -39,7 +39,7 @@ def partition(sharded: ShardedProgram, plan: LayoutPlan, is_estimate: bool = Fal
             `verify_programs` is on.
     """
     verifies = not is_estimate or config.verify_programs
-    program, mesh = sharded.program, sharded.mesh
+    program, mesh = problem.program, problem.mesh
     if not mesh.axis_names:
         inputs, outputs = (
             tuple(Placement(value.type, Layout.replicated(value.type.ndim)) for value in values)
@@ -48,11 +48,11 @@ def partition(sharded: ShardedProgram, plan: LayoutPlan, is_estimate: bool = Fal
         local = LocalProgram(program, mesh, inputs, outputs)
         return verify_local(local) if config.verify_programs else local
     if verifies:
-        verify_plan(sharded, plan)
+        verify_plan(problem, plan)
     frame = Frame(program.name, stages_all=True)
     with frame.open(over=()), restore_source(), inserted_because(None):
-        results = _Partitioner(sharded, plan).run(Scope(frame))
-    inputs = tuple(Placement(v.type, pin.layout) for v, pin in zip(program.inputs, sharded.in_pins, strict=True))
+        results = _Partitioner(problem, plan).run(Scope(frame))
+    inputs = tuple(Placement(v.type, pin.layout) for v, pin in zip(program.inputs, problem.in_pins, strict=True))
     outputs = tuple(Placement(v.type, layout) for v, layout in zip(program.outputs, plan.outputs, strict=True))
     local_program = dce(merge_equal_collectives(frame.program([frame.lift(result) for result in results])))
     local = LocalProgram(local_program, mesh, inputs, outputs)
@@ -62,17 +62,17 @@ def partition(sharded: ShardedProgram, plan: LayoutPlan, is_estimate: bool = Fal
 class _Partitioner:
     """The walk over the equations of a sharded program, and over the programs of its control ops."""
 
-    def __init__(self, sharded: ShardedProgram, plan: LayoutPlan):
-        self.sharded = sharded
+    def __init__(self, problem: LayoutProblem, plan: LayoutPlan):
+        self.problem = problem
         self.plan = plan
-        self.mesh = sharded.mesh
-        self.padding = Padding(sharded, plan)
-        self.copies = Copies(sharded, plan)
+        self.mesh = problem.mesh
+        self.padding = Padding(problem, plan)
+        self.copies = Copies(problem, plan)
 
     def run(self, scope: Scope) -> list[Any]:
         """Emit the whole program, and return the shards of its outputs."""
-        program = self.sharded.program
-        for number, (value, pin) in enumerate(zip(program.inputs, self.sharded.in_pins, strict=True)):
+        program = self.problem.program
+        for number, (value, pin) in enumerate(zip(program.inputs, self.problem.in_pins, strict=True)):
             padded_shape = pin.layout.padded_shape(value.type.shape, self.mesh)
             tracer = scope.frame.input(value.type.with_shape(pin.layout.shard_shape(padded_shape, self.mesh)))
             copy = ShardedCopy(tracer, pin.layout, padded_shape, (None,) * value.type.ndim)
@@ -80,9 +80,9 @@ class _Partitioner:
         self._emit_program(program, scope)
         outputs = []
         for number, (value, layout) in enumerate(zip(program.outputs, self.plan.outputs, strict=True)):
-            producer, out_pin = self.copies.producers.get(value), self.sharded.out_pins[number]
+            producer, out_pin = self.copies.producers.get(value), self.problem.out_pins[number]
             provenance.source = producer.source if producer else None
-            consumer = (out_pin.reason if out_pin else "") or self.sharded.out_names[number]
+            consumer = (out_pin.reason if out_pin else "") or self.problem.out_names[number]
             padded_shape = layout.padded_shape(value.type.shape, self.mesh)
             outputs.append(self.copies.get(value, layout, padded_shape, consumer, scope).tracer)
         return outputs
@@ -106,7 +106,7 @@ class _Partitioner:
 
     def _site(self, equation: Equation, consumer: Equation, is_output: bool = False) -> OpSite:
         """Return the site of an equation that reads a value, or whose boundary equation `consumer` does."""
-        return OpSite.of(equation, is_output, exceeds_memory=consumer in self.sharded.reduced_for_memory)
+        return OpSite.of(equation, is_output, exceeds_memory=consumer in self.problem.reduced_for_memory)
 
     def _emit(self, equation: Equation, choice: Choice, scope: Scope) -> list[ShardedCopy]:
         """Emit one equation on shards of its operands."""
@@ -134,7 +134,7 @@ class _Partitioner:
 
         Values enter and leave the programs in the layouts of the region boundary equations.
         """
-        boundary = self.sharded.unfolded.boundaries[equation]
+        boundary = self.problem.unfolded.boundaries[equation]
         passed: dict[BoundarySlot, ShardedCopy] = {}  # the operands of region boundary equations
 
         def pass_operand(value: Value, slot: BoundarySlot, consumer: Site, scope: Scope) -> Any:
@@ -188,7 +188,7 @@ class _Partitioner:
 
     def _emit_manual(self, equation: Equation, op: Manual, scope: Scope) -> list[ShardedCopy]:
         """Emit the equations of a manual region in place of the region: its program is a local program already."""
-        boundary = self.sharded.unfolded.boundaries[equation]
+        boundary = self.problem.unfolded.boundaries[equation]
 
         def cross_boundary(value: Value, crossed: Value, slot: BoundarySlot, consumer: Site) -> ShardedCopy:
             """Return a copy of `value` as a copy of `crossed`, the same value on the other side of the boundary."""

@@ -1,6 +1,6 @@
 """choose: select one candidate for every equation on every mesh axis, by cost.
 
-The input is a ShardedProgram and a chip, the output is a LayoutPlan. Axes are optimized one at a time, with the others
+The input is a LayoutProblem and a chip, the output is a LayoutPlan. Axes are optimized one at a time, with the others
 fixed: there is a variable for each equation, a cost table for its work, and a table of reshard costs for each edge
 between equations. Variable elimination finds the exact minimum. A value with several uses has a variable of its own:
 the state in which it is produced, and the state of one shared copy; every use reads the cheaper one. Rounds over the
@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardwise.base.caches import registered_cache
+from shardwise.compiler.candidates.candidate import REPLICATED, Candidate, State, replicated_candidate, state_along
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.collective.traffic import Algorithm
@@ -27,8 +29,6 @@ from shardwise.compiler.plan.eliminate import IdentityCache, Table, eliminate
 from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.plan.output_layout import output_layout
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
-from shardwise.compiler.propagate.candidates import REPLICATED, Candidate, State, replicated_candidate, state_along
-from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.layout import Layout, Pin
 
@@ -37,7 +37,7 @@ Produced = State | tuple[State, State]  # the state in which a value is produced
 ROUNDS = 3
 
 
-def choose(sharded: ShardedProgram, chip: Chip = CPU, cache: IdentityCache | None = None) -> LayoutPlan:
+def choose(problem: LayoutProblem, chip: Chip = CPU, cache: IdentityCache | None = None) -> LayoutPlan:
     """Return the cheapest plan on a mesh of such chips that satisfies all pins.
 
     Args:
@@ -45,13 +45,13 @@ def choose(sharded: ShardedProgram, chip: Chip = CPU, cache: IdentityCache | Non
         chip: the chip.
         cache: a cache of cost tables that may be shared between plans for the same chip.
     """
-    if not sharded.mesh.axis_names:
-        return LayoutPlan({}, tuple(Layout.replicated(value.type.ndim) for value in sharded.program.outputs), chip)
-    return plan_from_picks(sharded, choose_candidates(sharded, Costs(chip, sharded.mesh), cache=cache), chip)
+    if not problem.mesh.axis_names:
+        return LayoutPlan({}, tuple(Layout.replicated(value.type.ndim) for value in problem.program.outputs), chip)
+    return plan_from_picks(problem, choose_candidates(problem, Costs(chip, problem.mesh), cache=cache), chip)
 
 
 def choose_candidates(
-    sharded: ShardedProgram,
+    problem: LayoutProblem,
     costs: Costs,
     work: Mapping[Equation, float] = MappingProxyType({}),
     cache: IdentityCache | None = None,
@@ -64,13 +64,13 @@ def choose_candidates(
         work: for some equations, a cost that replaces that of their compute; sharding an equation divides it.
         cache: a cache of cost tables that may be shared between plans for the same chip.
     """
-    planner = _Planner(sharded, costs, cache or IdentityCache())
+    planner = _Planner(problem, costs, cache or IdentityCache())
     planner.work.update(work)
     picks: Picks = {}
     seen: list[Picks] = []
     solved_for: dict[str, Picks] = {}  # for each axis, the picks on the others when it was last optimized
     # Types decide along Explicit axes. These come first, so that no choice along another axis excludes what they say.
-    axes = sorted(sharded.mesh.axis_names, key=lambda axis: axis not in sharded.mesh.explicit_axes)
+    axes = sorted(problem.mesh.axis_names, key=lambda axis: axis not in problem.mesh.explicit_axes)
     for _ in range(ROUNDS):
         for axis in axes:
             others = {name: rows for name, rows in picks.items() if name != axis}
@@ -108,31 +108,31 @@ class _Uses(NamedTuple):
 class _Planner:
     """State that the optimizations of all axes share: uses of values, compute costs of equations, and cached tables."""
 
-    def __init__(self, sharded: ShardedProgram, costs: Costs, cache: IdentityCache):
-        self.sharded = sharded
+    def __init__(self, problem: LayoutProblem, costs: Costs, cache: IdentityCache):
+        self.problem = problem
         self.costs = costs
         self.cache = cache
         self.uses = self._uses()
-        times = sharded.unfolded.run_counts
-        self.work = {e: compute_cost(e, 1, costs) * times[e] for e in sharded.planned}
-        rules = [(e, factor_rule(e.op, tuple([value.type for value in e.inputs]))) for e in sharded.planned]
+        times = problem.unfolded.run_counts
+        self.work = {e: compute_cost(e, 1, costs) * times[e] for e in problem.planned}
+        rules = [(e, factor_rule(e.op, tuple([value.type for value in e.inputs]))) for e in problem.planned]
         self.compound = [e for e, rule in rules if rule.compound]
         self.exchanging = dict.fromkeys(e for e, rule in rules if rule.exchange)
 
     def _uses(self) -> list[_Uses]:
-        sharded = self.sharded
+        problem = self.problem
         consumers: dict[Value, list[tuple[Equation, int]]] = defaultdict(list)
-        for equation in sharded.planned:
+        for equation in problem.planned:
             for number, value in enumerate(equation.inputs):
                 consumers[value].append((equation, number))
         outputs: dict[Value, list[Pin | None]] = defaultdict(list)
-        for value, pin in zip(sharded.program.outputs, sharded.out_pins, strict=True):
+        for value, pin in zip(problem.program.outputs, problem.out_pins, strict=True):
             outputs[value].append(pin)
-        producers = {value: (e, number) for e in sharded.planned for number, value in enumerate(e.outputs)}
+        producers = {value: (e, number) for e in problem.planned for number, value in enumerate(e.outputs)}
         return [
             _Uses(value, producer, number, consumers.get(value, []), outputs.get(value, []))
-            for value in sharded.values
-            if value not in sharded.free and (value in consumers or value in outputs)
+            for value in problem.values
+            if value not in problem.free and (value in consumers or value in outputs)
             for producer, number in [producers.get(value, (None, 0))]
         ]
 
@@ -147,7 +147,7 @@ class _Planner:
 
     def split(self, equation: Equation, picks: Picks) -> int:
         """Return the number of devices that share the work of an equation."""
-        sizes = self.sharded.mesh.shape
+        sizes = self.problem.mesh.shape
         return math.prod([sizes[axis] for axis, rows in picks.items() if rows[equation].factor is not None])
 
 
@@ -160,15 +160,15 @@ class _AxisProblem:
 
     def __init__(self, planner: _Planner, axis: str, others: Picks):
         self.planner = planner
-        self.sharded = sharded = planner.sharded
+        self.problem = problem = planner.problem
         self.axis = axis
-        self.count = sharded.mesh.shape[axis]
+        self.count = problem.mesh.shape[axis]
         self.ring = planner.costs.ring(axis)
         self.network = (self.count, self.ring, planner.costs.exposes_hops)  # what costs of reshards depend on
         self.others = others
-        self.options = dict(sharded.candidates[axis])
+        self.options = dict(problem.candidates[axis])
         for equation in planner.compound:
-            self.options[equation] = compatible_candidates(sharded, axis, equation, self.options[equation], others)
+            self.options[equation] = compatible_candidates(problem, axis, equation, self.options[equation], others)
         self.number = {equation: number for number, equation in enumerate(self.options)}
         self.labels = [len(options) for options in self.options.values()]
         self.shared: dict[Value, int] = {}  # the variable of each value with several uses
@@ -193,7 +193,7 @@ class _AxisProblem:
         """Return the communication cost inside the op, for each candidate."""
         types = tuple([value.type for value in equation.inputs])
         rule = factor_rule(equation.op, types)
-        times = self.sharded.unfolded.run_counts[equation]
+        times = self.problem.unfolded.run_counts[equation]
         split = self.planner.split(equation, self.others)
 
         def cost(candidate: Candidate) -> float:
@@ -230,11 +230,11 @@ class _AxisProblem:
         produced: tuple[Produced, ...]
         source: tuple[int, ...] = ()
         if uses.producer is None:
-            produced = (state_along(self.sharded.pinned[uses.value].layout, self.axis),)
+            produced = (state_along(self.problem.pinned[uses.value].layout, self.axis),)
         else:
             produced = tuple([candidate.results[uses.number] for candidate in self.options[uses.producer]])
             source = (self.number[uses.producer],)
-        weight = (self._bytes(uses), self.sharded.unfolded.run_counts[uses.value])
+        weight = (self._bytes(uses), self.problem.unfolded.run_counts[uses.value])
         if len(uses.consumers) + len(uses.outputs) > 1:
             source, produced = self._add_shared_copy(uses, source, produced, weight)
         for pin in uses.outputs:
@@ -330,10 +330,10 @@ class _AxisProblem:
         split = 1
         for name, rows in self.others.items():
             if uses.producer is None:
-                is_sharded = self.sharded.pinned[uses.value].layout.dim_of(name) is not None
+                is_sharded = self.problem.pinned[uses.value].layout.dim_of(name) is not None
             else:
                 is_sharded = isinstance(rows[uses.producer].results[uses.number], int)
-            split *= self.sharded.mesh.shape[name] if is_sharded else 1
+            split *= self.problem.mesh.shape[name] if is_sharded else 1
         return uses.value.type.nbytes / split
 
     def _greedy(self) -> list[int]:
@@ -341,7 +341,7 @@ class _AxisProblem:
 
         Its cost is finite, because every equation has a candidate whose operands can be resharded from any state.
         """
-        order = [self.shared[value] for value in self.sharded.program.inputs if value in self.shared]
+        order = [self.shared[value] for value in self.problem.program.inputs if value in self.shared]
         for equation, number in self.number.items():
             order += [number, *(self.shared[value] for value in equation.outputs if value in self.shared)]
         position = {variable: number for number, variable in enumerate(order)}
@@ -363,20 +363,20 @@ def _consistency_costs(produced: tuple[Produced, ...], pairs: tuple[tuple[State,
 
 
 def compatible_candidates(
-    sharded: ShardedProgram, axis: str, equation: Equation, options: tuple[Candidate, ...], others: Picks
+    problem: LayoutProblem, axis: str, equation: Equation, options: tuple[Candidate, ...], others: Picks
 ) -> tuple[Candidate, ...]:
     """Return the candidates that are compatible with the picks on other axes; `options` itself if all are.
 
     Where none is, the op is replicated: a product whose dims the other axes use up has no other candidate.
     """
     # Along Explicit axes types decide, so what makes a candidate compatible may follow on an axis without picks.
-    explicit = sharded.mesh.explicit_axes
+    explicit = problem.mesh.explicit_axes
     open_axes = [name for name in explicit if name != axis and name not in others] if axis in explicit else []
 
     def may_be_compatible(candidate: Candidate) -> bool:
         return any(
-            is_compatible(sharded, axis, equation, candidate, {**others, **dict(zip(open_axes, rows, strict=True))})
-            for rows in product(*[[{equation: c} for c in sharded.candidates[name][equation]] for name in open_axes])
+            is_compatible(problem, axis, equation, candidate, {**others, **dict(zip(open_axes, rows, strict=True))})
+            for rows in product(*[[{equation: c} for c in problem.candidates[name][equation]] for name in open_axes])
         )
 
     compatible = tuple([candidate for candidate in options if may_be_compatible(candidate)])
@@ -385,13 +385,13 @@ def compatible_candidates(
     return compatible or (replicated_candidate(len(equation.inputs), len(equation.outputs)),)
 
 
-def is_compatible(sharded: ShardedProgram, axis: str, equation: Equation, candidate: Candidate, others: Picks) -> bool:
+def is_compatible(problem: LayoutProblem, axis: str, equation: Equation, candidate: Candidate, others: Picks) -> bool:
     """Return whether a candidate is compatible with the picks on other axes: shards of compound dims are contiguous."""
     rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
     counts: dict[int, int] = {}
     for name, pick in ((axis, candidate), *((name, rows[equation]) for name, rows in others.items())):
         if pick.factor is not None:
-            counts[pick.factor] = counts.get(pick.factor, 1) * sharded.mesh.shape[name]
+            counts[pick.factor] = counts.get(pick.factor, 1) * problem.mesh.shape[name]
     return rule.allows_sharding(counts)
 
 
@@ -400,13 +400,13 @@ def _copies(state: Produced) -> tuple[State, ...]:
     return state if isinstance(state, tuple) else (state,)
 
 
-def plan_from_picks(sharded: ShardedProgram, picks: Picks, chip: Chip = CPU) -> LayoutPlan:
+def plan_from_picks(problem: LayoutProblem, picks: Picks, chip: Chip = CPU) -> LayoutPlan:
     """Return the layouts of picks. The axes of a dim have the order that they have in an operand, if possible."""
-    layouts: dict[Value, Layout] = {value: pin.layout for value, pin in sharded.pinned.items()}
-    out_layouts = {v: pin.layout for v, pin in zip(sharded.program.outputs, sharded.out_pins, strict=True) if pin}
-    axes = sharded.mesh.axis_names
+    layouts: dict[Value, Layout] = {value: pin.layout for value, pin in problem.pinned.items()}
+    out_layouts = {v: pin.layout for v, pin in zip(problem.program.outputs, problem.out_pins, strict=True) if pin}
+    axes = problem.mesh.axis_names
     choices = {}
-    for equation in sharded.planned:
+    for equation in problem.planned:
         picked = {axis: picks[axis][equation] for axis in axes}
         order = _order(equation, picked, layouts, out_layouts, axes)
         operands = tuple(
@@ -423,12 +423,12 @@ def plan_from_picks(sharded: ShardedProgram, picks: Picks, chip: Chip = CPU) -> 
         )
         choices[equation] = Choice(operands, results)
         layouts.update(zip(equation.outputs, results, strict=True))
-    costs = Costs(chip, sharded.mesh)
+    costs = Costs(chip, problem.mesh)
     outputs = tuple(
         output_layout(
-            layouts.get(value, Layout.replicated(value.type.ndim)), value.type, pin, costs, sharded.user_meshes
+            layouts.get(value, Layout.replicated(value.type.ndim)), value.type, pin, costs, problem.user_meshes
         )
-        for value, pin in zip(sharded.program.outputs, sharded.out_pins, strict=True)
+        for value, pin in zip(problem.program.outputs, problem.out_pins, strict=True)
     )
     return LayoutPlan(choices, outputs, chip)
 

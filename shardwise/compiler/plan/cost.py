@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import final
 
 from shardwise.base.caches import registered_cache
+from shardwise.compiler.candidates.candidate import PARTIAL_SUM, REPLICATED, State
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.ops.collective.traffic import (
@@ -21,7 +22,6 @@ from shardwise.compiler.ops.collective.traffic import (
     reduce_scatter,
 )
 from shardwise.compiler.plan.chip import Chip, Link
-from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, State
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 FORBIDDEN = float("inf")

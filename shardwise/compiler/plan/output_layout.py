@@ -9,9 +9,9 @@ or on none.
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from shardwise.compiler.candidates.candidate import REPLICATED, State
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.plan.cost import Costs, reshard_cost
-from shardwise.compiler.propagate.candidates import REPLICATED, State
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import coarsen_to_first, sub_axes_of

@@ -4,13 +4,13 @@ A step that is traced with another number of microbatches, or for another mesh, 
 shapes. Its cheapest plan is then often the same. Taking it over is much faster than the optimization of `choose`.
 """
 
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Value
 from shardwise.compiler.plan.choose import Picks, is_compatible
-from shardwise.compiler.propagate.propagate import ShardedProgram
 
 
-def transfer_picks(picks: Picks, source: ShardedProgram, target: ShardedProgram) -> Picks | None:
+def transfer_picks(picks: Picks, source: LayoutProblem, target: LayoutProblem) -> Picks | None:
     """Return the picks of the equations of `source` for those of `target`, in order.
 
     Args:
@@ -38,7 +38,7 @@ def transfer_picks(picks: Picks, source: ShardedProgram, target: ShardedProgram)
     return transferred
 
 
-def _have_same_structure(source: ShardedProgram, target: ShardedProgram) -> bool:
+def _have_same_structure(source: LayoutProblem, target: LayoutProblem) -> bool:
     """Return whether the equations of two programs have ops of the same types and the same connections."""
     values: dict[Value, Value] = {}  # the value of `target` for each of `source`
     for old, new in zip(source.planned, target.planned, strict=True):

@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 
+from shardwise.compiler.candidates.candidate import PARTIAL_SUM
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.ops.control.region_boundary import Join, Split
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
-from shardwise.compiler.propagate.candidates import PARTIAL_SUM
-from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ProgramError
 
 
-def verify_plan(sharded: ShardedProgram, plan: LayoutPlan) -> LayoutPlan:
+def verify_plan(problem: LayoutProblem, plan: LayoutPlan) -> LayoutPlan:
     """Check the invariants of a plan.
 
     Returns:
@@ -25,24 +25,24 @@ def verify_plan(sharded: ShardedProgram, plan: LayoutPlan) -> LayoutPlan:
         ProgramError: if an invariant is broken; the message names the equation.
     """
     verified: dict[tuple[int, ...], FactorRule] = {}  # layers repeat the same rules and layouts, which are checked once
-    for number, equation in enumerate(sharded.planned):
+    for number, equation in enumerate(problem.planned):
         rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
         choice = plan.choices[equation]
         key = (id(rule), *map(id, choice.operands), *map(id, choice.results))
         message = (
-            ("" if key in verified else _factor_error(rule, choice, sharded.mesh))
+            ("" if key in verified else _factor_error(rule, choice, problem.mesh))
             or _partial_error(equation, rule, choice)
             or (_constraint_error(choice.results[0], equation.op) if isinstance(equation.op, Constrain) else "")
         )
         if message:
-            where = f"{sharded.program.name}, equation {number} ({equation.op.name}, {equation.source})"
+            where = f"{problem.program.name}, equation {number} ({equation.op.name}, {equation.source})"
             raise ProgramError(f"{where}: {message}")
         verified[key] = rule
-    for number, (layout, pin) in enumerate(zip(plan.outputs, sharded.out_pins, strict=True)):
+    for number, (layout, pin) in enumerate(zip(plan.outputs, problem.out_pins, strict=True)):
         pinned_terms = pin.layout.partial if pin else ()
         message = f"is partial: {layout}" if layout.partial != pinned_terms else _pin_error(layout, pin) if pin else ""
         if message:
-            raise ProgramError(f"{sharded.program.name}, output {number}: {message}")
+            raise ProgramError(f"{problem.program.name}, output {number}: {message}")
     return plan
 
 

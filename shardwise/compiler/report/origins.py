@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
+from shardwise.compiler.candidates.explicit_axes import decided_by_type, typed_axes
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.reason import Conversion
 from shardwise.compiler.plan.plan import LayoutPlan
-from shardwise.compiler.propagate.explicit_axes import decided_by_type, typed_axes
-from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.factors import Dims
 from shardwise.compiler.shardings.layout import Layout
 
@@ -62,15 +62,15 @@ class LayoutOrigins:
         return tuple(dict.fromkeys(pins))
 
 
-def layout_origins(sharded: ShardedProgram, plan: LayoutPlan, names: Sequence[str] = ()) -> LayoutOrigins:
+def layout_origins(problem: LayoutProblem, plan: LayoutPlan, names: Sequence[str] = ()) -> LayoutOrigins:
     """Return where every layout of a plan comes from. `names` are the names of the inputs."""
     origins = LayoutOrigins()
-    for number, (value, pin) in enumerate(zip(sharded.program.inputs, sharded.in_pins, strict=True)):
+    for number, (value, pin) in enumerate(zip(problem.program.inputs, problem.in_pins, strict=True)):
         name = pin.reason or (names[number] if number < len(names) else f"input {number}")
         origins.layouts[value], origins.kinds[value] = pin.layout, INPUT
         _add_pin(origins, value, name, pin.layout)
-    equations = [equation for equation in sharded.planned if equation in plan.choices]
-    mesh_axes, typed = sharded.mesh.axis_names, typed_axes(sharded.mesh, sharded.shardings)
+    equations = [equation for equation in problem.planned if equation in plan.choices]
+    mesh_axes, typed = problem.mesh.axis_names, typed_axes(problem.mesh, problem.shardings)
     for equation in equations:
         for number, value in enumerate(equation.inputs):
             origins.consumers.setdefault(value, []).append((equation, number))
@@ -82,9 +82,9 @@ def layout_origins(sharded: ShardedProgram, plan: LayoutPlan, names: Sequence[st
             _add_pin(origins, equation.outputs[0], equation.op.describe(equation.source), equation.op.pin.layout)
     for equation in equations:
         _propagate_pins(equation, plan, origins, equation.inputs, equation.outputs)
-    for number, (value, out_pin) in enumerate(zip(sharded.program.outputs, sharded.out_pins, strict=True)):
+    for number, (value, out_pin) in enumerate(zip(problem.program.outputs, problem.out_pins, strict=True)):
         if out_pin is not None and value in origins.layouts:
-            name = out_pin.reason or sharded.out_names[number]
+            name = out_pin.reason or problem.out_names[number]
             origins.pins[name] = out_pin.layout
             for axis in out_pin.layout.axes:
                 if origins.layouts[value].dim_of(axis) == out_pin.layout.dim_of(axis):

@@ -4,10 +4,13 @@ A report lists every collective with its bytes, time, line and reason, every val
 from, and the steps of one device in order, with its live memory. `explain` renders it.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from shardwise.compiler.candidates.explicit_axes import TypedAxis, typed_axes
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.placement.constrain import Constrain
@@ -15,8 +18,6 @@ from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.partition.reason import is_inserted
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.plan import LayoutPlan
-from shardwise.compiler.propagate.explicit_axes import TypedAxis, typed_axes
-from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.report.origins import CHOSEN, FREE, INPUT, LayoutOrigins, layout_origins
 from shardwise.compiler.report.render_hooks import HtmlReport, renderers
 from shardwise.compiler.report.timeline import Timeline, timeline
@@ -91,7 +92,7 @@ class EndRow:
         type: the type of the global array.
         shape: the shape of the global array.
         layout: its layout, in the axes of one of the user's meshes if that is possible.
-        piece: the shape of one device's shard, with padding.
+        shard_shape: the shape of one device's shard, with padding.
         bytes: the bytes of one device's shard.
         mesh: the mesh that has the axes of the layout.
     """
@@ -100,9 +101,15 @@ class EndRow:
     type: str
     shape: tuple[int, ...]
     layout: Layout
-    piece: tuple[int, ...]
+    shard_shape: tuple[int, ...]
     bytes: int
     mesh: AbstractMesh
+
+    @property
+    def piece(self) -> tuple[int, ...]:
+        """The old name of `shard_shape`."""
+        warnings.warn("`piece` is called `shard_shape`; version 0.3 removes the old name", DeprecationWarning, 2)
+        return self.shard_shape
 
 
 @final
@@ -233,7 +240,7 @@ class Report(HtmlReport):
 
 
 def report(
-    sharded: ShardedProgram,
+    problem: LayoutProblem,
     plan: LayoutPlan,
     local: LocalProgram,
     chip: Chip,
@@ -250,34 +257,34 @@ def report(
         names: the names of the inputs; further inputs are captured arrays.
         donated: for each donated input, the output that reuses its buffer.
     """
-    origins = layout_origins(sharded, plan, names)
+    origins = layout_origins(problem, plan, names)
     input_names = [names[n] if n < len(names) else f"captured array {n - len(names)}" for n in range(len(local.inputs))]
-    typed = typed_axes(sharded.mesh, sharded.shardings)
-    collectives = [_collective_row(equation, local, chip, origins, sharded, typed) for equation in local.collectives()]
+    typed = typed_axes(problem.mesh, problem.shardings)
+    collectives = [_collective_row(equation, local, chip, origins, problem, typed) for equation in local.collectives()]
     return Report(
         local.program.name,
         local.mesh,
         chip,
-        _end_rows(input_names, local.inputs, sharded.program.inputs, sharded),
-        _end_rows(sharded.out_names, local.outputs, sharded.program.outputs, sharded),
+        _end_rows(input_names, local.inputs, problem.program.inputs, problem),
+        _end_rows(problem.out_names, local.outputs, problem.program.outputs, problem),
         tuple(sorted(collectives, key=lambda row: (-row.seconds, -row.sent))),
-        tuple(_value_rows(sharded, origins, input_names)),
+        tuple(_value_rows(problem, origins, input_names)),
         timeline(local, chip, input_names, donated),
     )
 
 
 def _end_rows(
-    names: Sequence[str], placements: Sequence[Placement], values: Sequence[Value], sharded: ShardedProgram
+    names: Sequence[str], placements: Sequence[Placement], values: Sequence[Value], problem: LayoutProblem
 ) -> tuple[EndRow, ...]:
     rows = []
     for name, placement, value in zip(names, placements, values, strict=True):
-        shape = placement.shard_shape(sharded.mesh)
+        shape = placement.shard_shape(problem.mesh)
         nbytes = placement.type.with_shape(shape).nbytes
-        user_layouts = [(mesh, coarsen_layout(placement.layout, mesh, sharded.mesh)) for mesh in sharded.user_meshes]
+        user_layouts = [(mesh, coarsen_layout(placement.layout, mesh, problem.mesh)) for mesh in problem.user_meshes]
         mesh, layout = next(
-            ((mesh, layout) for mesh, layout in user_layouts if layout is not None), (sharded.mesh, placement.layout)
+            ((mesh, layout) for mesh, layout in user_layouts if layout is not None), (problem.mesh, placement.layout)
         )
-        type = explicit_type(value, sharded)
+        type = explicit_type(value, problem)
         rows.append(EndRow(name, str(type), type.shape, layout, shape, nbytes, mesh))
     return tuple(rows)
 
@@ -287,12 +294,12 @@ def _collective_row(
     local: LocalProgram,
     chip: Chip,
     origins: LayoutOrigins,
-    sharded: ShardedProgram,
+    problem: LayoutProblem,
     typed: Mapping[str, TypedAxis],
 ) -> CollectiveRow:
     assert isinstance(equation.op, Collective)
     times, sent, axes = local.times[equation], local.bytes_sent(equation), equation.op.communicates_along
-    typed_reason = format_typed_reason(equation, axes, typed, sharded)
+    typed_reason = format_typed_reason(equation, axes, typed, problem)
     pins = () if typed_reason else origins.conflicting_pins(equation, axes)
     return CollectiveRow(
         equation.op.name,
@@ -308,18 +315,18 @@ def _collective_row(
     )
 
 
-def _value_rows(sharded: ShardedProgram, origins: LayoutOrigins, input_names: Sequence[str]) -> list[ValueRow]:
-    names = dict(zip(sharded.program.inputs, input_names, strict=True))
+def _value_rows(problem: LayoutProblem, origins: LayoutOrigins, input_names: Sequence[str]) -> list[ValueRow]:
+    names = dict(zip(problem.program.inputs, input_names, strict=True))
     rows = [
-        ValueRow(name, "input", (), str(explicit_type(value, sharded)), _layout(origins, value), INPUT, (), NOWHERE)
+        ValueRow(name, "input", (), str(explicit_type(value, problem)), _layout(origins, value), INPUT, (), NOWHERE)
         for value, name in names.items()
     ]
 
     def row(value: Value, op: str, operands: tuple[str, ...], source: Source, depth: int) -> ValueRow:
-        origin = FREE if value in sharded.free else origins.kinds.get(value, CHOSEN)
+        origin = FREE if value in problem.free else origins.kinds.get(value, CHOSEN)
         pins = origins.pins_of(value) if value in origins.layouts else ()
         name = names.setdefault(value, f"%{len(names)}")
-        type = str(explicit_type(value, sharded))
+        type = str(explicit_type(value, problem))
         return ValueRow(name, op, operands, type, _layout(origins, value), origin, pins, source, depth)
 
     def add_rows(program: Program, depth: int) -> None:
@@ -332,7 +339,7 @@ def _value_rows(sharded: ShardedProgram, origins: LayoutOrigins, input_names: Se
                 rows.extend(row(value, f"body input of {op.name}", (), source, depth + 1) for value in inner.inputs)
                 add_rows(inner, depth + 1)
 
-    add_rows(sharded.program, 0)
+    add_rows(problem.program, 0)
     return rows
 
 

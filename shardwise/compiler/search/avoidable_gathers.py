@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.collective.collectives import AllGather
@@ -27,7 +28,6 @@ from shardwise.compiler.ops.shape.movement import MovementOp
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Reshard
 from shardwise.compiler.plan.plan import LayoutPlan
-from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.search.replan import replan_with_pin
 from shardwise.compiler.search.search import Move, Search, bytes_sent, move_limit
 from shardwise.compiler.shardings.layout import Layout
@@ -69,7 +69,7 @@ class AvoidableGather:
 
 
 def avoidable_gathers(
-    sharded: ShardedProgram, plan: LayoutPlan, local: LocalProgram, meshes: Sequence[AbstractMesh]
+    problem: LayoutProblem, plan: LayoutPlan, local: LocalProgram, meshes: Sequence[AbstractMesh]
 ) -> list[AvoidableGather]:
     """Return the avoidable gathers of a program, largest first. Layouts are in the axes of one of the user's meshes."""
     large = [
@@ -86,10 +86,10 @@ def avoidable_gathers(
         for number, value in enumerate(equation.inputs):
             uses.setdefault(value, []).append((equation, number))
     avoidable: list[AvoidableGather] = []
-    limit = move_limit(len(sharded.unfolded.equations), 1, MAX_MOVES)
+    limit = move_limit(len(problem.unfolded.equations), 1, MAX_MOVES)
     search: Search[tuple[Equation, Layout], LocalProgram] = Search(bytes_sent, local.sent, limit)
     for gather in sorted(large, key=lambda gather: -local.times[gather] * local.bytes_sent(gather)):
-        trial = search.first(_moves(gather, uses, sharded, plan, meshes))
+        trial = search.first(_moves(gather, uses, problem, plan, meshes))
         if trial is not None:
             consumer, layout = trial.change
             sent = local.times[gather] * local.bytes_sent(gather)
@@ -98,21 +98,21 @@ def avoidable_gathers(
 
 
 def _moves(
-    gather: Equation, uses: Uses, sharded: ShardedProgram, plan: LayoutPlan, meshes: Sequence[AbstractMesh]
+    gather: Equation, uses: Uses, problem: LayoutProblem, plan: LayoutPlan, meshes: Sequence[AbstractMesh]
 ) -> Iterator[Move[tuple[Equation, Layout], LocalProgram]]:
     """Yield pins that could avoid a gather, with the equation whose work they shard and the layout in users' axes."""
-    for consumer, value, layout in _candidate_pins(gather, uses, sharded, plan):
-        user_layout = coarsen_to_first(layout, meshes, sharded.mesh)
+    for consumer, value, layout in _candidate_pins(gather, uses, problem, plan):
+        user_layout = coarsen_to_first(layout, meshes, problem.mesh)
         if user_layout is None:
             continue  # it shards along a part of a user's axis, which a constraint cannot name
         yield Move(
             (consumer, user_layout),
-            lambda value=value, layout=layout: replan_with_pin(sharded, value, layout, plan.chip).local,  # type: ignore[misc]
+            lambda value=value, layout=layout: replan_with_pin(problem, value, layout, plan.chip).local,  # type: ignore[misc]
         )
 
 
 def _candidate_pins(
-    gather: Equation, uses: Uses, sharded: ShardedProgram, plan: LayoutPlan
+    gather: Equation, uses: Uses, problem: LayoutProblem, plan: LayoutPlan
 ) -> Iterator[tuple[Equation, Value, Layout]]:
     """Yield the pins that would shard the work after a gather: the first equation of that work, a value, its layout."""
     reason, op = gather.reason, gather.op
@@ -122,7 +122,7 @@ def _candidate_pins(
         for equation, number in uses.get(reason.value, ())
         if equation.source == gather.source and plan.choices[equation].operands[number] == reason.after
     ]
-    if not consumers or reason.value in sharded.program.outputs:
+    if not consumers or reason.value in problem.program.outputs:
         return
     dims = [
         dim

@@ -8,6 +8,7 @@ stacks, until the rest fits or none is left.
 
 from collections.abc import Collection, Mapping
 
+from shardwise.compiler.candidates.layout_problem import reduce_in_loops
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.ops.control.region_boundary import Carry, Stack
 from shardwise.compiler.partition.liveness import peak, total_bytes
@@ -16,7 +17,6 @@ from shardwise.compiler.partition.regather import regather_to_fit
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.eliminate import IdentityCache
-from shardwise.compiler.propagate.propagate import reduce_in_loops
 
 MAX_REPLANS = 4  # without the largest sums
 NEGLIGIBLE = 1e-3  # the share of the excess below which reducing a sum does not help
@@ -67,9 +67,9 @@ def _communication(program: PartitionedProgram) -> tuple[float, int]:
 
 def _replan(program: PartitionedProgram, reduced: Collection[Equation], cache: IdentityCache) -> PartitionedProgram:
     """Return the program planned again, with these carries and stacks reduced in every iteration."""
-    sharded = reduce_in_loops(program.sharded, reduced)
-    plan = choose(sharded, program.plan.chip, cache)
-    return PartitionedProgram(sharded, plan, partition(sharded, plan))
+    problem = reduce_in_loops(program.problem, reduced)
+    plan = choose(problem, program.plan.chip, cache)
+    return PartitionedProgram(problem, plan, partition(problem, plan))
 
 
 def _unreduced_bytes(program: PartitionedProgram, excess: int) -> dict[Equation, float]:
@@ -77,9 +77,9 @@ def _unreduced_bytes(program: PartitionedProgram, excess: int) -> dict[Equation,
 
     Those that free next to nothing of the excess are left out.
     """
-    sharded, mesh = program.sharded, program.sharded.mesh
+    problem, mesh = program.problem, program.problem.mesh
     bytes_of = {}
-    for equation in sharded.planned:
+    for equation in problem.planned:
         if isinstance(equation.op, (Carry, Stack)):
             layout = program.plan.choices[equation].results[-1]
             if layout.partial:

@@ -25,7 +25,7 @@ def improve(program: PartitionedProgram, donated: Collection[int] = ()) -> Parti
         donated: the inputs whose buffers are reused for outputs.
     """
     for _ in range(MAX_ROUNDS):
-        limit = move_limit(len(program.sharded.unfolded.equations), 2, MAX_MOVES)
+        limit = move_limit(len(program.problem.unfolded.equations), 2, MAX_MOVES)
         improved = fastest(program, _pins_around_costliest(program), limit, donated)
         if improved is program:
             break
@@ -54,15 +54,15 @@ def fastest(
 
 
 def _pins_around_costliest(program: PartitionedProgram) -> Iterator[Move[None, PartitionedProgram]]:
-    sharded, plan, local = program
-    inserted = inserted_collectives(sharded, local)
+    problem, plan, local = program
+    inserted = inserted_collectives(problem, local)
     if not inserted:
         return
     costliest = max(inserted, key=lambda equation: local.total_seconds(equation, plan.chip))
-    for value, layout in pin_candidates(sharded, plan, costliest):
+    for value, layout in pin_candidates(problem, plan, costliest):
         yield Move(
             None,
             lambda value=value, layout=layout: replan_with_pin(  # type: ignore[misc]
-                sharded, value, layout, plan.chip, "a pin of the planner"
+                problem, value, layout, plan.chip, "a pin of the planner"
             ),
         )

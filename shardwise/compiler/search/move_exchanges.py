@@ -15,6 +15,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
+from shardwise.compiler.candidates.axis_seeds import Dim, DimMove
+from shardwise.compiler.candidates.dim_groups import DimGroups, dim_groups
+from shardwise.compiler.candidates.layout_problem import ProgramStructure, layout_problem
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Value
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
@@ -22,9 +25,6 @@ from shardwise.compiler.partition.reason import Conversion, Exchange
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.eliminate import IdentityCache
-from shardwise.compiler.propagate.axis_seeds import Dim, DimMove
-from shardwise.compiler.propagate.dim_groups import DimGroups, dim_groups
-from shardwise.compiler.propagate.propagate import ProgramStructure, propagate
 from shardwise.compiler.search.improve import fastest
 from shardwise.compiler.search.search import Move, move_limit
 from shardwise.compiler.shardings.layout import Layout, Pin
@@ -43,11 +43,11 @@ def move_exchanges(program: PartitionedProgram, donated: Collection[int] = ()) -
     exchanging = _exchanging_operands(program)
     if not exchanging or not _exchange_much(program, exchanging):
         return program
-    groups = dim_groups(program.sharded.unfolded.equations)
+    groups = dim_groups(program.problem.unfolded.equations)
     chain = _largest_chain(program, exchanging, groups)
     if chain is None:
         return program
-    limit = move_limit(len(program.sharded.unfolded.equations), 2, MAX_MOVES)
+    limit = move_limit(len(program.problem.unfolded.equations), 2, MAX_MOVES)
     return fastest(program, _moves(program, chain, groups), limit, donated)
 
 
@@ -74,14 +74,14 @@ def _exchanging_operands(program: PartitionedProgram) -> list[_Operand]:
 
     Those along Explicit axes are left out: types decide there.
     """
-    sharded, choices = program.sharded, program.plan.choices
-    explicit = set(sharded.mesh.explicit_axes)
-    layouts = {value: pin.layout for value, pin in sharded.pinned.items()}
+    problem, choices = program.problem, program.plan.choices
+    explicit = set(problem.mesh.explicit_axes)
+    layouts = {value: pin.layout for value, pin in problem.pinned.items()}
     operands = []
     for equation, choice in choices.items():
         rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
         if rule.exchange:
-            runs = sharded.unfolded.run_counts[equation]
+            runs = problem.unfolded.run_counts[equation]
             for value, dims in zip(equation.inputs, rule.operands, strict=True):
                 layout = layouts.get(value)
                 for dim, axes in enumerate(layout.dims if layout is not None else ()):
@@ -132,7 +132,7 @@ def _largest_chain(program: PartitionedProgram, operands: Sequence[_Operand], gr
         chain.axes.update(dict.fromkeys(operand.layout.dims[operand.dim]))
         chain.bytes += operand.bytes
     largest, chain = max(chains.items(), key=lambda item: item[1].bytes)
-    extent = program.sharded.mesh.extent(chain.axes)
+    extent = program.problem.mesh.extent(chain.axes)
     uneven = {largest}
     for operand in operands:
         if groups.find(operand.value, operand.dim) != largest:
@@ -150,22 +150,22 @@ def _largest_chain(program: PartitionedProgram, operands: Sequence[_Operand], gr
 
 def _moves(program: PartitionedProgram, chain: _Chain, groups: DimGroups) -> Iterator[Move[None, PartitionedProgram]]:
     """Yield the moves of a chain to other dims; first to those that most of its ops have."""
-    sharded, plan = program.sharded, program.plan
-    structure, tables = ProgramStructure(sharded.unfolded, groups), IdentityCache()
+    problem, plan = program.problem, program.plan
+    structure, tables = ProgramStructure(problem.unfolded, groups), IdentityCache()
     out_pins = [
         Pin(layout, reason=pin.reason if pin else "")
-        for layout, pin in zip(plan.outputs, sharded.out_pins, strict=True)
+        for layout, pin in zip(plan.outputs, problem.out_pins, strict=True)
     ]
 
     def attempt(moves: frozenset[DimMove]) -> PartitionedProgram:
-        moved = propagate(
-            sharded.program,
-            sharded.mesh,
-            sharded.in_pins,
+        moved = layout_problem(
+            problem.program,
+            problem.mesh,
+            problem.in_pins,
             out_pins,
-            sharded.out_names,
-            sharded.user_meshes,
-            sharded.shardings,
+            problem.out_names,
+            problem.user_meshes,
+            problem.shardings,
             structure,
             moves,
         )

@@ -6,19 +6,19 @@ the consumer and the operands of the producer in such layouts.
 
 from collections.abc import Iterator, Mapping
 
+from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.control.region_boundary import Join
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Conversion, Exchange, is_inserted
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
-from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 
-def inserted_collectives(sharded: ShardedProgram, local: LocalProgram) -> list[Equation]:
+def inserted_collectives(problem: LayoutProblem, local: LocalProgram) -> list[Equation]:
     """Return the collectives that the partitioner inserted, except along Explicit axes, where types decide."""
-    explicit = frozenset(sharded.mesh.explicit_axes)
+    explicit = frozenset(problem.mesh.explicit_axes)
     return [
         equation
         for equation in local.collectives()
@@ -26,11 +26,11 @@ def inserted_collectives(sharded: ShardedProgram, local: LocalProgram) -> list[E
     ]
 
 
-def pin_candidates(sharded: ShardedProgram, plan: LayoutPlan, costliest: Equation) -> Iterator[tuple[Value, Layout]]:
+def pin_candidates(problem: LayoutProblem, plan: LayoutPlan, costliest: Equation) -> Iterator[tuple[Value, Layout]]:
     """Yield values around a collective with layouts that could avoid it; likelier ones first, each once."""
     choices = plan.choices
     axes = costliest.op.communicates_along
-    layouts = dict(zip(sharded.program.inputs, [pin.layout for pin in sharded.in_pins], strict=True))
+    layouts = dict(zip(problem.program.inputs, [pin.layout for pin in problem.in_pins], strict=True))
     producers: dict[Value, Equation] = {}
     for equation, choice in choices.items():
         layouts.update(zip(equation.outputs, choice.results, strict=True))
@@ -40,26 +40,26 @@ def pin_candidates(sharded: ShardedProgram, plan: LayoutPlan, costliest: Equatio
     near += [value for consumer in consumers for value in consumer.inputs if value not in values]
     near += [operand for value in values if value in producers for operand in producers[value].inputs]
     pins = [
-        (value, layout) for value in values for layout in layouts_with(value, layouts.get(value), axes, sharded.mesh)
+        (value, layout) for value in values for layout in layouts_with(value, layouts.get(value), axes, problem.mesh)
     ]
     if isinstance(costliest.reason, Conversion):
         pins.append((costliest.reason.value, Layout(costliest.reason.after.dims)))
     for value in near:
-        pins += [(value, layout) for layout in layouts_with(value, layouts.get(value), axes, sharded.mesh)]
-    manual = _manual_axes(sharded)
+        pins += [(value, layout) for layout in layouts_with(value, layouts.get(value), axes, problem.mesh)]
+    manual = _manual_axes(problem)
     seen = set()
     for value, layout in pins:
-        if value in sharded.free or layouts.get(value) == layout or (value, layout) in seen:
+        if value in problem.free or layouts.get(value) == layout or (value, layout) in seen:
             continue
         if manual.get(value, frozenset()).isdisjoint(layout.axes):
             seen.add((value, layout))
             yield value, layout
 
 
-def _manual_axes(sharded: ShardedProgram) -> dict[Value, frozenset[str]]:
+def _manual_axes(problem: LayoutProblem) -> dict[Value, frozenset[str]]:
     """Return for each value inside a `shard_map` the axes that are manual there: no constraint can name them."""
     inside: dict[Value, frozenset[str]] = {}
-    for equation, axes in sharded.unfolded.manual.items():
+    for equation, axes in problem.unfolded.manual.items():
         values = equation.inputs if isinstance(equation.op, Join) else equation.outputs
         inside.update(dict.fromkeys(values, axes))
     return inside

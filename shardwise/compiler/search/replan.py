@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from shardwise.compiler.candidates.layout_problem import LayoutProblem, layout_problem
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Value
 from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.placement.constrain import Constrain
@@ -11,39 +12,38 @@ from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.shardings.layout import Layout, Pin
 
 
 def replan_with_pin(
-    sharded: ShardedProgram, value: Value, layout: Layout, chip: Chip, requested_by: str = ""
+    problem: LayoutProblem, value: Value, layout: Layout, chip: Chip, requested_by: str = ""
 ) -> PartitionedProgram:
     """Return the program that results if `value` is pinned to `layout`. `requested_by` is the pin's name in reasons."""
-    constrain = Constrain(layout.dims, sharded.mesh, requested_by=requested_by)
-    program = _constrain_value(sharded.program, value, constrain)
-    constrained = propagate(
+    constrain = Constrain(layout.dims, problem.mesh, requested_by=requested_by)
+    program = _constrain_value(problem.program, value, constrain)
+    constrained = layout_problem(
         program,
-        sharded.mesh,
-        sharded.in_pins,
-        sharded.out_pins,
-        sharded.out_names,
-        sharded.user_meshes,
-        sharded.shardings,
-        moves=sharded.moves,
+        problem.mesh,
+        problem.in_pins,
+        problem.out_pins,
+        problem.out_names,
+        problem.user_meshes,
+        problem.shardings,
+        moves=problem.moves,
     )
     plan = choose(constrained, chip)
     return PartitionedProgram(constrained, plan, partition(constrained, plan))
 
 
-def replan_with_inputs(sharded: ShardedProgram, layouts: Mapping[Value, Layout], chip: Chip) -> LocalProgram:
+def replan_with_inputs(problem: LayoutProblem, layouts: Mapping[Value, Layout], chip: Chip) -> LocalProgram:
     """Return the local program that results if inputs have other layouts. Layouts that follow them are inferred again.
 
     An input that `in_shardings` constrains gets the layout there too.
     """
-    program = sharded.program
+    program = problem.program
     pins = [
         Pin(layouts[value], reason=pin.reason) if value in layouts else pin
-        for value, pin in zip(program.inputs, sharded.in_pins, strict=True)
+        for value, pin in zip(program.inputs, problem.in_pins, strict=True)
     ]
     equations = []
     for equation in program.equations:
@@ -51,14 +51,14 @@ def replan_with_inputs(sharded: ShardedProgram, layouts: Mapping[Value, Layout],
         if isinstance(op, Constrain) and is_in_sharding(equation) and equation.inputs[0] in layouts:
             op = replace(op, dims=layouts[equation.inputs[0]].dims)
         equations.append(equation.replace(op=op))
-    replanned = propagate(
+    replanned = layout_problem(
         program.with_equations(equations),
-        sharded.mesh,
+        problem.mesh,
         pins,
-        sharded.requested_out_pins,
-        sharded.out_names,
-        sharded.user_meshes,
-        moves=sharded.moves,
+        problem.requested_out_pins,
+        problem.out_names,
+        problem.user_meshes,
+        moves=problem.moves,
     )
     return partition(replanned, choose(replanned, chip))
 

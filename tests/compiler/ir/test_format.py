@@ -226,7 +226,7 @@ def test_stages_and_their_parts_print_as_text():
     assert re.sub(" *#.*", "", str(program.equations[0])) == "b: f32[3] = add a a"
     assert str(program.inputs[0]) == "f32[3]"
     stages = run_stages(program, AbstractMesh((3,), ("x",)), [Pin(Layout((("x",),)))], [None])
-    assert str(stages.sharded).startswith("sharded f on mesh(x=3)\nin P('x')\nout P('x')\nprogram f(")
+    assert str(stages.problem).startswith("sharded f on mesh(x=3)\nin P('x')\nout P('x')\nprogram f(")
     assert str(stages.plan) == "plan {\n  add: P('x') ; P('x') -> P('x')\n  return P('x')\n}"
     assert str(stages.local).startswith(
         "local f on mesh(x=3)\nin f32[3] P('x')\nout f32[3] P('x')\nprogram f(a: f32[1])"

@@ -23,6 +23,8 @@ from typing import Any, final
 import ml_dtypes
 import numpy as np
 
+from shardwise.compiler.candidates.candidate import factor_candidate
+from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.dtypes import DType, is_float, is_inexact
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, factor_rule, result_types
@@ -64,13 +66,11 @@ from shardwise.compiler.ops.shape.constants import Full, Nullary
 from shardwise.compiler.ops.shape.movement import MovementOp
 from shardwise.compiler.ops.special.gamma_erf import MultiOperandFunction, SpecialFunction
 from shardwise.compiler.ops.special.hypergeometric import Hyp1f1GradParameter, Hyp2f1GradParameter
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.local_program import LocalProgram
-from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.propagate.candidates import factor_candidate
-from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -211,7 +211,7 @@ def vmap_like_loop(case: Case) -> None:
 def factors_like_shards(case: Case) -> None:
     expected = evaluate(case.program, case.args)
     for local in sharded_programs(case):
-        assert_alike(case.op, simulate(local, case.args), expected)
+        assert_alike(case.op, evaluate_shards(local, case.args), expected)
         assert parse_program(str(local.program)) == local.program
 
 
@@ -227,13 +227,13 @@ def sharded_programs(case: Case) -> Iterator[LocalProgram]:
         reduces = any(factor in rule.reduce for factor in factors.values())
         in_pins = [pin_along(factors, dims) for dims in rule.operands]
         out_pins = [None if reduces else pin_along(factors, dims) for dims in rule.results]
-        sharded = propagate(program, mesh, in_pins, out_pins)
+        problem = layout_problem(program, mesh, in_pins, out_pins)
         if not isinstance(case.op, Nullary):
             wanted = {axis: factor_candidate(rule, factor) for axis, factor in factors.items()}
-            assert all(candidate in sharded.candidates[axis][equation] for axis, candidate in wanted.items())
+            assert all(candidate in problem.candidates[axis][equation] for axis, candidate in wanted.items())
             options = {axis: {equation: (candidate,)} for axis, candidate in wanted.items()}
-            sharded = replace(sharded, candidates=options)
-        yield partition(sharded, choose(sharded))
+            problem = replace(problem, candidates=options)
+        yield partition(problem, choose(problem))
 
 
 AXES = ("a", "b")

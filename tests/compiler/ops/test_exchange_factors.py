@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from shardwise.base._jaxlib import compile_text, launcher, put, result_handler
+from shardwise.compiler.candidates.candidate import factor_candidate
+from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.lower.lower import lower
-from shardwise.compiler.partition.simulate import assemble_shards, split_into_shards
+from shardwise.compiler.partition.evaluate_shards import assemble_shards, split_into_shards
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.propagate.candidates import factor_candidate
-from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.runtime.client import devices
 from tests.compiler.ops.cases import op_cases
@@ -53,10 +53,10 @@ def test_devices_compute_the_reference(case, factors):
     reduced = any(factor in rule.reduce for factor in factors.values())
     pins = [pin_along(factors, dims) for dims in rule.operands]
     outs = [None if reduced else pin_along(factors, dims) for dims in rule.results]
-    sharded = propagate(program, MESH, pins, outs)
+    problem = layout_problem(program, MESH, pins, outs)
     options = {axis: {equation: (factor_candidate(rule, factor),)} for axis, factor in factors.items()}
-    sharded = replace(sharded, candidates=options)
-    local = partition(sharded, choose(sharded))
+    problem = replace(problem, candidates=options)
+    local = partition(problem, choose(problem))
     text = lower(local).text
     all_devices = devices()[: MESH.size]
     shapes = [(placement.shard_shape(MESH), placement.type.dtype) for placement in local.outputs]

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 import shardwise as sw
+from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.transcendental import Exp
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
 from shardwise.compiler.partition.padding import (
     LedDim,
@@ -20,10 +22,8 @@ from shardwise.compiler.partition.padding import (
     uneven_leading_factors,
 )
 from shardwise.compiler.partition.reason import Masking
-from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
-from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -44,22 +44,22 @@ def planned(function, shapes, choices, mesh=FOUR):
     produced = {
         value: layout for e, choice in plan.items() for value, layout in zip(e.outputs, choice.results, strict=True)
     }
-    sharded = propagate(program, mesh, [Pin(layout) for layout in layouts[0][0]], [None] * len(program.outputs))
-    return sharded, LayoutPlan(plan, tuple(produced[value] for value in program.outputs))
+    problem = layout_problem(program, mesh, [Pin(layout) for layout in layouts[0][0]], [None] * len(program.outputs))
+    return problem, LayoutPlan(plan, tuple(produced[value] for value in program.outputs))
 
 
-def class_sizes(sharded, plan):
+def class_sizes(problem, plan):
     """Return the size and padded size of every dim of every value, if they differ."""
-    padding = Padding(sharded, plan)
-    dims = [(value, dim) for value in sharded.values for dim in range(value.type.ndim)]
+    padding = Padding(problem, plan)
+    dims = [(value, dim) for value in problem.values for dim in range(value.type.ndim)]
     padded = {(v.type.shape[dim], padding.sizes.get(padding.classes.find(v, dim))) for v, dim in dims}
     return {size: padded_size for size, padded_size in padded if padded_size is not None}
 
 
 class TestClassSizes:
     def test_an_uneven_dim_is_padded_to_a_multiple_of_its_shards(self):
-        sharded = planned(lambda x: [Exp()(x)], [(30, 16)], [([(("a",), ())], [(("a",), ())])])
-        assert class_sizes(*sharded) == {30: 32}
+        problem = planned(lambda x: [Exp()(x)], [(30, 16)], [([(("a",), ())], [(("a",), ())])])
+        assert class_sizes(*problem) == {30: 32}
 
     def test_an_even_or_replicated_dim_is_not_padded(self):
         assert class_sizes(*planned(lambda x: [Exp()(x)], [(8, 3)], [([(("a",), ())], [(("a",), ())])])) == {}
@@ -68,25 +68,25 @@ class TestClassSizes:
         """10 rows over 3 devices in one op and over 2 in the next: the lcm is 6, and 12 is the next multiple."""
         mesh = AbstractMesh((3, 2), ("a", "b"))
         by_a, by_b = [(("a",),)], [(("b",),)]
-        sharded = planned(lambda x: [Exp()(Exp()(x))], [(10,)], [(by_a, by_a), (by_b, by_b)], mesh)
-        assert class_sizes(*sharded) == {10: 12}
+        problem = planned(lambda x: [Exp()(Exp()(x))], [(10,)], [(by_a, by_a), (by_b, by_b)], mesh)
+        assert class_sizes(*problem) == {10: 12}
 
     def test_the_classes_of_an_unevenly_sharded_reshape_have_the_same_number_of_units(self):
         """30 elements are 6 rows of 5. Over 4 devices 6 rows become 8, so 30 elements become 40, and not 32."""
-        sharded = planned(lambda x: [x.reshape(6, 5)], [(30,)], [([(("a",),)], [(("a",), ())])])
-        assert class_sizes(*sharded) == {30: 40, 6: 8}
+        problem = planned(lambda x: [x.reshape(6, 5)], [(30,)], [([(("a",),)], [(("a",), ())])])
+        assert class_sizes(*problem) == {30: 40, 6: 8}
 
     def test_classes_that_two_reshapes_link_form_one_group(self):
         """36 elements, 12 rows of 3, and 6 of 2×3, over 5 devices: 6 units become 10, of 6, 2 and 1 elements."""
         mesh = AbstractMesh((5,), ("a",))
         x, rows, blocks = [(("a",),)], [(("a",), ())], [(("a",), (), ())]
-        sharded = planned(lambda x: [x.reshape(12, 3).reshape(6, 2, 3)], [(36,)], [(x, rows), (rows, blocks)], mesh)
-        assert class_sizes(*sharded) == {36: 60, 12: 20, 6: 10}
+        problem = planned(lambda x: [x.reshape(12, 3).reshape(6, 2, 3)], [(36,)], [(x, rows), (rows, blocks)], mesh)
+        assert class_sizes(*problem) == {36: 60, 12: 20, 6: 10}
 
     def test_the_classes_of_an_evenly_sharded_reshape_are_not_linked(self):
         """40 elements as 8 rows of 5 divide evenly over 4 devices."""
-        sharded = planned(lambda x: [x.reshape(8, 5)], [(40,)], [([(("a",),)], [(("a",), ())])])
-        assert class_sizes(*sharded) == {}
+        problem = planned(lambda x: [x.reshape(8, 5)], [(40,)], [([(("a",),)], [(("a",), ())])])
+        assert class_sizes(*problem) == {}
 
 
 class TestCompoundDims:
@@ -105,9 +105,9 @@ class TestCompoundDims:
         assert uneven_leading_factors(self.RULE, choice, AbstractMesh((devices,), ("a",))) == {}
 
     def test_the_padded_shapes_of_a_reshape_follow_its_factor(self):
-        sharded, plan = planned(lambda x: [x.reshape(6, 5)], [(30,)], [([(("a",),)], [(("a",), ())])])
+        problem, plan = planned(lambda x: [x.reshape(6, 5)], [(30,)], [([(("a",),)], [(("a",), ())])])
         ((equation, choice),) = plan.choices.items()
-        padding, rule = Padding(sharded, plan), rule_of(equation)
+        padding, rule = Padding(problem, plan), rule_of(equation)
         sizes = padding.factor_sizes(equation, rule, choice)
         assert sizes == {0: 8}
         (x,), (y,) = equation.inputs, equation.outputs
@@ -115,8 +115,8 @@ class TestCompoundDims:
         assert padding.padded_shape(y, rule, rule.results[0], choice.results[0], sizes) == (8, 5)
 
     def test_a_reshape_inside_a_program_equals_the_reshape_of_the_array(self):
-        sharded = planned(lambda x: [x.reshape(6, 5)], [(30,)], [([(("a",),)], [(("a",), ())])])
-        (result,) = simulate(partition(*sharded), [np.arange(30)])
+        problem = planned(lambda x: [x.reshape(6, 5)], [(30,)], [([(("a",),)], [(("a",), ())])])
+        (result,) = evaluate_shards(partition(*problem), [np.arange(30)])
         np.testing.assert_array_equal(result, np.arange(30).reshape(6, 5))
 
 
@@ -166,7 +166,7 @@ class TestMasks:
             return [mask_padding(x, layout, (8,), FOUR, 0, 5, np.float32(7))]
 
         program, _ = build(mask, [ArrayType((2,), np.float32)], "mask")
-        (result,) = simulate(verify_local(LocalProgram(program, FOUR, (inside,), (padded,))), [np.arange(5)])
+        (result,) = evaluate_shards(verify_local(LocalProgram(program, FOUR, (inside,), (padded,))), [np.arange(5)])
         np.testing.assert_array_equal(result, [0, 1, 2, 3, 4, 7, 7, 7])
 
     def masks(self, function):

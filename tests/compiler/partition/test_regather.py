@@ -5,9 +5,9 @@ import numpy as np
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.liveness import peak
 from shardwise.compiler.partition.regather import regather_to_fit
-from shardwise.compiler.partition.simulate import simulate
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -27,7 +27,7 @@ def gathers(local):
 
 
 def check_same(first, second, values):
-    for a, b in zip(simulate(first, values), simulate(second, values), strict=True):
+    for a, b in zip(evaluate_shards(first, values), evaluate_shards(second, values), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)  # numpy sums a transposed operand in another order
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, LocalSlice
+from shardwise.compiler.partition.evaluate_shards import assemble_shards, split_into_shards
 from shardwise.compiler.partition.local_program import Placement
 from shardwise.compiler.partition.reshard import reshard_steps
-from shardwise.compiler.partition.simulate import assemble_shards, split_into_shards
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.hardware import CPU, chip
 from shardwise.compiler.reduction import SUM

@@ -11,6 +11,7 @@ import pytest
 
 import shardwise
 from shardwise import numpy as jnp
+from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
@@ -18,7 +19,6 @@ from shardwise.compiler.plan.choose import _Planner, choose, plan_from_picks
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.eliminate import IdentityCache
 from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip
-from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
@@ -37,9 +37,9 @@ def f32(*shape):
     return ArrayType(shape, np.float32)
 
 
-def picks_cost(sharded, picks):
+def picks_cost(problem, picks):
     """Return the cost of picks: the compute cost, and the communication cost along every axis."""
-    return _Planner(sharded, Costs(CPU, sharded.mesh), IdentityCache()).cost(picks)
+    return _Planner(problem, Costs(CPU, problem.mesh), IdentityCache()).cost(picks)
 
 
 def planned(function, types, specs, mesh=MESH, out_specs=None):
@@ -160,40 +160,40 @@ def sharded_case(case: Case):
         None if s is None else pin_of(partition_spec(s), t.shape, mesh)
         for s, t in zip(case.out_specs, program.out_types, strict=True)
     ]
-    return propagate(dce(lower_keys(inline(program))), mesh, pins, outs)
+    return layout_problem(dce(lower_keys(inline(program))), mesh, pins, outs)
 
 
-def local_cost(sharded, plan):
+def local_cost(problem, plan):
     """Return the number of collectives of the partitioned program, and the bytes that they send."""
-    local = partition(sharded, plan)
+    local = partition(problem, plan)
     return len(local.collectives()), sum(map(local.bytes_sent, local.collectives()))
 
 
-def chosen_picks(sharded, monkeypatch):
+def chosen_picks(problem, monkeypatch):
     found = []
     monkeypatch.setattr("shardwise.compiler.plan.choose.plan_from_picks", lambda _, picks, chip: found.append(picks))
-    choose(sharded)
+    choose(problem)
     monkeypatch.undo()
     return found[0]
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_random_plan_is_cheaper(seed, monkeypatch):
-    sharded = sharded_case(random_case(seed))
-    ours = picks_cost(sharded, chosen_picks(sharded, monkeypatch))
+    problem = sharded_case(random_case(seed))
+    ours = picks_cost(problem, chosen_picks(problem, monkeypatch))
     rng = Random(seed)
-    others = [picks_cost(sharded, random_picks(sharded, rng)) for _ in range(20)]
+    others = [picks_cost(problem, random_picks(problem, rng)) for _ in range(20)]
     assert ours <= min(others) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_greedy_plan_is_not_cheaper(seed, monkeypatch):
-    sharded = sharded_case(random_case(seed))
-    ours = picks_cost(sharded, chosen_picks(sharded, monkeypatch))
+    problem = sharded_case(random_case(seed))
+    ours = picks_cost(problem, chosen_picks(problem, monkeypatch))
     monkeypatch.setattr("shardwise.compiler.plan.choose.eliminate", lambda labels, tables, hint, cache: hint())
-    greedy = chosen_picks(sharded, monkeypatch)
-    assert ours <= picks_cost(sharded, greedy) * (1 + 1e-12)
-    assert np.isfinite(picks_cost(sharded, greedy))
+    greedy = chosen_picks(problem, monkeypatch)
+    assert ours <= picks_cost(problem, greedy) * (1 + 1e-12)
+    assert np.isfinite(picks_cost(problem, greedy))
 
 
 def test_the_cost_of_picks_matches_the_partitioned_program():
@@ -201,17 +201,17 @@ def test_the_cost_of_picks_matches_the_partitioned_program():
     stages = planned(mlp, types, MEGATRON, out_specs=[P("data")])
     first = {
         axis: {equation: options[0] for equation, options in rows.items()}
-        for axis, rows in stages.sharded.candidates.items()
+        for axis, rows in stages.problem.candidates.items()
     }
-    ours = local_cost(stages.sharded, stages.plan)
+    ours = local_cost(stages.problem, stages.plan)
     assert ours == (1, 2 * 256 * 512 * 4 / 4 / 2)  # an all-reduce over model of a quarter of the rows
-    assert ours < local_cost(stages.sharded, plan_from_picks(stages.sharded, first))
+    assert ours < local_cost(stages.problem, plan_from_picks(stages.problem, first))
 
 
 def layer_layouts(layers):
     types = [f32(32, 64), *[f32(64, 128), f32(128, 64)] * layers]
     stages = planned(mlp, types, [P("data"), *[P(None, "model"), P("model", None)] * layers])
-    equations = stages.sharded.program.equations
+    equations = stages.problem.program.equations
     rows = [stages.plan.choices[equation] for equation in equations if equation in stages.plan.choices]
     size = len(rows) // layers
     return [rows[i * size : (i + 1) * size] for i in range(layers)]
@@ -304,16 +304,16 @@ class TestHardware:
     """Costs depend on the chip: latency and bytes cost more over slow links."""
 
     def test_a_plan_records_its_chip(self):
-        sharded = planned(mlp, [f32(32, 64), f32(64, 256), f32(256, 64)], MEGATRON).sharded
-        assert choose(sharded).chip is CPU
-        assert choose(sharded, chip("h100")).chip is chip("h100")
+        problem = planned(mlp, [f32(32, 64), f32(64, 256), f32(256, 64)], MEGATRON).problem
+        assert choose(problem).chip is CPU
+        assert choose(problem, chip("h100")).chip is chip("h100")
 
     @pytest.mark.parametrize("name", built_in_chips())
     def test_large_programs_have_the_same_plan_on_all_chips(self, name):
         """If bytes dominate latencies, Megatron's layout needs its all-reduces and nothing else."""
         types = [f32(8192, 4096), f32(4096, 16384), f32(16384, 4096)]
-        sharded = planned(mlp, types, MEGATRON).sharded
-        local = partition(sharded, choose(sharded, chip(name)))
+        problem = planned(mlp, types, MEGATRON).problem
+        local = partition(problem, choose(problem, chip(name)))
         assert [equation.op.name for equation in local.collectives()] == ["all_reduce"]
 
     def test_over_slow_links_replicated_work_is_cheaper_than_a_second_collective(self):
@@ -328,8 +328,8 @@ class TestHardware:
         found = {}
         for axis in mesh.axis_names:
             types, specs = [f32(1536, 65536), f32(65536, 1024)], [P(None, axis), P(axis, None)]
-            sharded = planned(work, types, specs, mesh, [P(), P(axis, None)]).sharded
-            local = partition(sharded, choose(sharded, chip("h100")))
+            problem = planned(work, types, specs, mesh, [P(), P(axis, None)]).problem
+            local = partition(problem, choose(problem, chip("h100")))
             found[axis] = [equation.op.name for equation in local.collectives()]
         assert found == {"gpu": ["reduce_scatter", "all_gather"], "node": ["all_reduce"]}
 
@@ -342,6 +342,6 @@ def test_plans_that_share_cost_tables_are_those_of_their_own_tables():
         mesh = AbstractMesh(sizes, ("data", "model"))
         for specs in ((P("data"), P(None, "model"), P("model")), (P("data"), P("data"), P(None, "data"))):
             pins = [pin_of(spec, type.shape, mesh) for spec, type in zip(specs, program.in_types, strict=True)]
-            sharded = propagate(program, mesh, pins, [None])
-            together, alone = choose(sharded, chip("h100"), shared), choose(sharded, chip("h100"))
+            problem = layout_problem(program, mesh, pins, [None])
+            together, alone = choose(problem, chip("h100"), shared), choose(problem, chip("h100"))
             assert together.choices == alone.choices and together.outputs == alone.outputs

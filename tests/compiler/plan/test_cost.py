@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
+from shardwise.compiler.candidates.candidate import PARTIAL_SUM, REPLICATED
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, AllToAll, LocalSlice, ReduceScatter
@@ -16,7 +17,6 @@ from shardwise.compiler.ops.control.region_boundary import Stack
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.plan.cost import COMBINED_REDUCTIONS, FORBIDDEN, TO_PARTIAL, Costs, compute_cost, reshard_cost
 from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip
-from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED
 from shardwise.compiler.reduction import MAX, SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.sharding import NamedSharding

@@ -10,7 +10,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.transforms.inline import inline
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -36,7 +36,7 @@ def run(function, *args, mesh=MESH):
     local = jitted.lower(*structs)._prepared.stages.local
     with np.errstate(all="ignore"):
         expected = evaluate(inline(jitted.trace(*structs).jaxpr), arrays)
-        actual = simulate(local, arrays)
+        actual = evaluate_shards(local, arrays)
     for one, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-4)
         np.testing.assert_array_equal(np.signbit(one[one == 0]), np.signbit(other[one == 0]))

@@ -4,15 +4,15 @@ import numpy as np
 
 import shardwise as sw
 from shardwise import numpy as jnp
+from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose_candidates, plan_from_picks
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.plan.transfer import transfer_picks
-from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
 from shardwise.compiler.shardings.spec import pin_of
@@ -31,11 +31,11 @@ def sharded_program(function, sizes, specs=SPECS, mesh=MESH):
     types = [ArrayType(shape, np.float32) for shape in ((width, hidden), (hidden, width), (rows, width))]
     program, _ = build(function, types, "layers")
     pins = [pin_of(spec, type.shape, mesh) for spec, type in zip(specs, types, strict=True)]
-    return propagate(program, mesh, pins, [None])
+    return layout_problem(program, mesh, pins, [None])
 
 
-def picks_of(sharded):
-    return choose_candidates(sharded, Costs(CPU, sharded.mesh))
+def picks_of(problem):
+    return choose_candidates(problem, Costs(CPU, problem.mesh))
 
 
 def test_picks_are_those_of_the_equations_in_order():
@@ -54,7 +54,7 @@ def test_the_program_equals_one_device():
     local = partition(target, plan_from_picks(target, moved))
     rng = np.random.default_rng(0)
     args = [rng.normal(size=type.shape).astype(np.float32) for type in target.program.in_types]
-    for x, expected in zip(simulate(local, args), evaluate(target.program, args), strict=True):
+    for x, expected in zip(evaluate_shards(local, args), evaluate(target.program, args), strict=True):
         np.testing.assert_allclose(x, expected, rtol=1e-4, atol=1e-4)
 
 

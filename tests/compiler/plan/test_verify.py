@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.plan.verify import verify_plan
-from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -34,8 +34,8 @@ def planned():
 
     types = [ArrayType((4, 4), np.float32)] * 2
     program, _ = build(function, types, "planned")
-    sharded = propagate(program, MESH, [Pin(ROWS), Pin(REPLICATED)], [Pin(ROWS), None])
-    return sharded, choose(sharded)
+    problem = layout_problem(program, MESH, [Pin(ROWS), Pin(REPLICATED)], [Pin(ROWS), None])
+    return problem, choose(problem)
 
 
 BROKEN = {
@@ -70,26 +70,26 @@ BROKEN = {
 
 
 def test_the_chosen_plan_is_valid():
-    sharded, plan = planned()
-    assert verify_plan(sharded, plan) is plan
+    problem, plan = planned()
+    assert verify_plan(problem, plan) is plan
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_choice_that_breaks_an_invariant_raises(name):
     op, choice, message = BROKEN[name]
-    sharded, plan = planned()
-    (equation,) = (e for e in sharded.program.equations if e.op.name == op)
+    problem, plan = planned()
+    (equation,) = (e for e in problem.program.equations if e.op.name == op)
     with pytest.raises(ProgramError, match=message):
-        verify_plan(sharded, LayoutPlan({**plan.choices, equation: choice}, plan.outputs))
+        verify_plan(problem, LayoutPlan({**plan.choices, equation: choice}, plan.outputs))
 
 
 def test_a_partial_output_raises():
-    sharded, plan = planned()
+    problem, plan = planned()
     with pytest.raises(ProgramError, match="output 1: is partial"):
-        verify_plan(sharded, replace(plan, outputs=(plan.outputs[0], Layout(((), (), ()), (("a", SUM),)))))
+        verify_plan(problem, replace(plan, outputs=(plan.outputs[0], Layout(((), (), ()), (("a", SUM),)))))
 
 
 def test_an_output_that_differs_from_its_pin_raises():
-    sharded, plan = planned()
+    problem, plan = planned()
     with pytest.raises(ProgramError, match="output 0: pinned to"):
-        verify_plan(sharded, replace(plan, outputs=(COLUMNS, plan.outputs[1])))
+        verify_plan(problem, replace(plan, outputs=(COLUMNS, plan.outputs[1])))

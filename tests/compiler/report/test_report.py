@@ -43,7 +43,7 @@ def test_compiled_and_lowered_have_the_same_plan(mesh, plan):
 
 def test_the_plan_is_plain_data(plan):
     assert dataclasses.is_dataclass(plan)
-    assert [(row.name, row.piece, row.bytes) for row in plan.inputs] == [
+    assert [(row.name, row.shard_shape, row.bytes) for row in plan.inputs] == [
         ("`x`", (8, 16), 512),
         ("`w1`", (16, 32), 2048),
         ("`w2`", (32, 4), 512),
@@ -132,3 +132,8 @@ def test_times_are_for_the_requested_hardware():
     assert plans["a100"].compute_seconds > plans["h100"].compute_seconds
     with pytest.raises(ValueError, match="unknown hardware 'h10'"):
         sw.explain(lambda x: x, hardware="h10")(x)
+
+
+def test_the_old_name_of_a_shard_shape_still_works(plan):
+    with pytest.warns(DeprecationWarning, match="shard_shape"):
+        assert plan.inputs[0].piece == plan.inputs[0].shard_shape

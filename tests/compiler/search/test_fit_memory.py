@@ -5,10 +5,10 @@ import pytest
 
 import shardwise as sw
 from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.liveness import peak, total_bytes
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.regather import regather_to_fit
-from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.search.fit_memory import fit_memory
 from shardwise.compiler.transforms.inline import inline
 from shardwise.sharding import AbstractMesh, NamedSharding
@@ -29,7 +29,7 @@ def planned(rows="data"):
     rng = np.random.default_rng(0)
     arrays = sw.tree.leaves(sw.tree.map(lambda leaf: leaf.value(rng), leaves))
     expected = evaluate(inline(jitted.trace(*structs).jaxpr), arrays)
-    return PartitionedProgram(stages.sharded, stages.plan, stages.local), arrays, expected
+    return PartitionedProgram(stages.problem, stages.plan, stages.local), arrays, expected
 
 
 def reductions(local):
@@ -42,7 +42,7 @@ def reductions(local):
 
 
 def check_values(program, arrays, expected):
-    for actual, reference in zip(simulate(program.local, arrays), expected, strict=True):
+    for actual, reference in zip(evaluate_shards(program.local, arrays), expected, strict=True):
         np.testing.assert_allclose(actual, reference, rtol=1e-4, atol=1e-5)
 
 
@@ -61,7 +61,7 @@ def test_sums_that_do_not_fit_are_reduced_in_the_loops():
     assert peak(tight.local)[0] <= limit < peak(program.local)[0]
     assert max(reductions(tight.local)) > 1
     assert tight.local.sent > program.local.sent
-    assert tight.sharded.reduced_in_loops
+    assert tight.problem.reduced_in_loops
     check_values(tight, arrays, expected)
 
 
@@ -79,7 +79,7 @@ def test_only_as_many_sums_as_necessary_are_reduced_in_the_loops():
     program, _, _ = planned()
     halfway = fit_memory(program, peak(program.local)[0] - 8_000)
     least = fit_memory(program, 1)
-    assert len(halfway.sharded.reduced_in_loops) < len(least.sharded.reduced_in_loops)
+    assert len(halfway.problem.reduced_in_loops) < len(least.problem.reduced_in_loops)
     assert reductions(halfway.local).count(1) > 0
 
 
@@ -118,11 +118,11 @@ def test_devices_agree_with_numpy_within_a_limit():
     rng = np.random.default_rng(0)
     leaves = model.arguments("sgd")
     arguments = sw.tree.map(lambda leaf: leaf.value(rng), leaves)
-    sharded = sw.tree.map(lambda x, leaf: sw.device_put(x, NamedSharding(mesh, leaf.spec)), arguments, leaves)
+    problem = sw.tree.map(lambda x, leaf: sw.device_put(x, NamedSharding(mesh, leaf.spec)), arguments, leaves)
     step = sw.jit(model.step("sgd"))
-    expected = evaluate(inline(step.trace(*sharded).jaxpr), sw.tree.leaves(arguments))
+    expected = evaluate(inline(step.trace(*problem).jaxpr), sw.tree.leaves(arguments))
     with sw.config.override("memory_limit", 1):
-        compiled = step.lower(*sharded).compile()
+        compiled = step.lower(*problem).compile()
     assert any(row.times > 1 and row.kind == "reduce_scatter" for row in compiled.plan.collectives)
-    for actual, reference in zip(sw.tree.leaves(compiled(*sharded)), expected, strict=True):
+    for actual, reference in zip(sw.tree.leaves(compiled(*problem)), expected, strict=True):
         np.testing.assert_allclose(actual, reference, rtol=2e-4, atol=2e-5)

@@ -14,7 +14,7 @@ from shardwise.compiler.ir.types import ArrayType
 
 @record
 class CallLike(Op):
-    """An op that runs one program once and returns its results. It is inlined before `propagate`."""
+    """An op that runs one program once and returns its results. It is inlined before layouts are planned."""
 
     single = False
     is_call = accepts_keys = infers_varying = True

@@ -61,7 +61,7 @@ class Full(Nullary):
 @final
 @record
 class ArrayConstant(Nullary):
-    """A concrete array that a program closes over. It becomes an input of the program before `propagate`.
+    """A concrete array that a program closes over. It becomes an input before layouts are planned.
 
     `array` is any object with a `type`; two are equal only if they are the same object.
     """

@@ -8,7 +8,7 @@ from shardwise.compiler.ir.op import UndefinedPrimal, result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.reduce.sliding_window import WindowDimension
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
@@ -83,7 +83,7 @@ def check(program, compiled, shapes, rtol=1e-5):
     """Check that the partitioned program computes the same as the program."""
     rng = np.random.default_rng(0)
     args = [rng.normal(size=shape).astype(F32) for shape in shapes]
-    for actual, expected in zip(simulate(compiled.local, args), evaluate(program, args), strict=True):
+    for actual, expected in zip(evaluate_shards(compiled.local, args), evaluate(program, args), strict=True):
         np.testing.assert_allclose(actual, expected, rtol, 1e-4)
 
 
@@ -192,7 +192,7 @@ def test_the_padding_of_a_kernel_is_not_multiplied_with_infinity(size):
     for position in range(size + 2):
         args[0][:] = 1
         args[0][..., position] = np.inf
-        np.testing.assert_array_equal(simulate(compiled.local, args)[0], evaluate(program, args)[0])
+        np.testing.assert_array_equal(evaluate_shards(compiled.local, args)[0], evaluate(program, args)[0])
 
 
 @pytest.mark.parametrize("size", range(7))

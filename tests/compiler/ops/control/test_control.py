@@ -8,6 +8,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.parse import parse_program
@@ -21,10 +22,9 @@ from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.shape.constants import ArrayConstant, IdentityKey, full
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose, plan_from_picks
-from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.trace.build import rewrite
@@ -309,10 +309,10 @@ def test_every_layout_computes_the_same(name, rows):
             [pin_of(partition_spec(random_spec(rng, shape, sizes)), shape, mesh) for shape in of]
             for of in (shapes, [type.shape for type in unpartitioned.out_types])
         )
-        sharded = propagate(unpartitioned, mesh, pins, [pin if rng.random() < 0.5 else None for pin in out_pins])
-        plans = [choose(sharded), *(plan_from_picks(sharded, random_picks(sharded, rng)) for _ in range(2))]
+        problem = layout_problem(unpartitioned, mesh, pins, [pin if rng.random() < 0.5 else None for pin in out_pins])
+        plans = [choose(problem), *(plan_from_picks(problem, random_picks(problem, rng)) for _ in range(2))]
         for plan in plans:
-            local = partition(sharded, plan)
+            local = partition(problem, plan)
             assert parse_program(str(local.program)) == local.program
-            for found, value in zip(simulate(local, args), expected, strict=True):
+            for found, value in zip(evaluate_shards(local, args), expected, strict=True):
                 np.testing.assert_allclose(found, value, rtol=2e-4, atol=2e-5)

@@ -15,7 +15,7 @@ from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.indexing.scatter import Scatter
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.reduction import MIN, OR
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -144,7 +144,7 @@ def collectives(stages):
 
 
 def assert_like_one_device(program, stages, *args):
-    for got, want in zip(simulate(stages.local, args), evaluate(program, args), strict=True):
+    for got, want in zip(evaluate_shards(stages.local, args), evaluate(program, args), strict=True):
         np.testing.assert_array_equal(got, want)
 
 
@@ -297,7 +297,7 @@ def test_lookup_of_target_logits_needs_one_all_reduce():
 
 def test_minus_zero_survives_a_lookup():
     _, stages = compile_on_mesh(lambda x, i: x[i], ((8,), F32, P("data")), ((3,), I32, P()))
-    (found,) = simulate(stages.local, [np.full(8, -0.0, F32), np.array([1, 7, 4], I32)])
+    (found,) = evaluate_shards(stages.local, [np.full(8, -0.0, F32), np.array([1, 7, 4], I32)])
     assert np.signbit(found).all()
 
 

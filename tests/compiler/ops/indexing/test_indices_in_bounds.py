@@ -19,7 +19,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.indexing.scatter import Scatter
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 from tests.compiler.ops.cases import op_cases
@@ -103,7 +103,7 @@ def emits_indices(cases):
                 emits = True
                 if not pads_indices(case, local):
                     with checked_indices():
-                        simulate(local, args_in_bounds(case))
+                        evaluate_shards(local, args_in_bounds(case))
     return emits
 
 

@@ -10,7 +10,7 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.indexing.sort import Sort, TopK
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
@@ -68,7 +68,7 @@ def stages(op, shape, spec):
 
 
 def assert_same(local, program, args):
-    for got, want in zip(simulate(local, args), evaluate(program, args), strict=True):
+    for got, want in zip(evaluate_shards(local, args), evaluate(program, args), strict=True):
         np.testing.assert_array_equal(got, want)
 
 

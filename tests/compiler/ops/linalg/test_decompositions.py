@@ -17,7 +17,7 @@ from shardwise.compiler.ops.linalg.householder import Geqrf, HouseholderProduct,
 from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation, solve
 from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve, symmetrize
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
@@ -214,7 +214,7 @@ def test_each_device_factors_its_own_batch(name, size):
     assert local.collectives() == [], JAX_REPORTS.get(name, "")
     assert all(placement.layout.dims[0] == ("x",) for placement in local.outputs)
     args = [values(shape, number) for number, shape in enumerate(full)]
-    for got, want in zip(simulate(local, args), evaluate(program, args), strict=True):
+    for got, want in zip(evaluate_shards(local, args), evaluate(program, args), strict=True):
         np.testing.assert_array_equal(got, want)
 
 
@@ -230,7 +230,7 @@ def test_gradients_of_a_sharded_batch_need_no_collectives(name):
     local = run_stages(program, MESH, [pin_of(P("x"), shape, MESH) for shape in full], [None]).local
     assert local.collectives() == []
     args = [values(shape, number) for number, shape in enumerate(full)]
-    np.testing.assert_allclose(simulate(local, args)[0], evaluate(program, args)[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(evaluate_shards(local, args)[0], evaluate(program, args)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_right_hand_sides_stay_sharded():

@@ -7,7 +7,7 @@ import shardwise.numpy as jnp
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.linalg.fft import Fft
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import pin_of
@@ -30,7 +30,7 @@ def assert_same(local, program):
         (arg if type.dtype.kind == "c" else arg.real).astype(type.dtype)
         for arg, type in zip(args, program.in_types, strict=True)
     ]
-    for got, want in zip(simulate(local, args), evaluate(program, args), strict=True):
+    for got, want in zip(evaluate_shards(local, args), evaluate(program, args), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 

@@ -8,7 +8,7 @@ import pytest
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
@@ -45,7 +45,7 @@ def test_the_result_has_the_pinned_layout_whatever_the_operand_has(case: Case):
                 assert after.dims[dim][: len(axes)] == axes
             else:
                 assert after.dims[dim] == axes
-        (result,) = simulate(stages.local, [arg])
+        (result,) = evaluate_shards(stages.local, [arg])
         assert result.tobytes() == arg.tobytes()
 
 

@@ -10,17 +10,17 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.compiler.candidates.candidate import factor_candidate
+from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import factor_rule, result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.elementwise.arithmetic import Neg
 from shardwise.compiler.ops.reduce.cumulative import COMBINERS, Cumulative, Recurrence
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.propagate.candidates import factor_candidate
-from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.reduction import AND, LOGSUMEXP, MAX, MIN, SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
@@ -99,7 +99,7 @@ def test_a_sharded_dim_needs_one_all_gather_of_totals(reduction, rows):
     assert result.local.bytes_sent(step) == 7 * 64 * 4
     assert [placement.layout.dims for placement in result.local.outputs] == [(("x",), ())]
     x = np.random.default_rng(0).uniform(0.9, 1.1, (rows, 64)).astype(np.float32)
-    np.testing.assert_allclose(simulate(result.local, [x])[0], evaluate(program, [x])[0], rtol=1e-4)
+    np.testing.assert_allclose(evaluate_shards(result.local, [x])[0], evaluate(program, [x])[0], rtol=1e-4)
 
 
 def test_operands_and_result_with_different_padded_sizes():
@@ -111,7 +111,7 @@ def test_operands_and_result_with_different_padded_sizes():
 
     program = rewrite("program", [ArrayType((10,), np.float32)] * 2, body)
     pins = [pin_of(spec, (10,), mesh) for spec in (P("a"), P(("a", "b")))]
-    sharded = propagate(program, mesh, pins[:1] * 2, [*pins[:1] * 3, pins[1]])
+    problem = layout_problem(program, mesh, pins[:1] * 2, [*pins[:1] * 3, pins[1]])
     options: dict[str, dict[Any, Any]] = {"a": {}, "b": {}}
     for equation in program.equations:
         sharded_candidate = factor_candidate(
@@ -119,15 +119,15 @@ def test_operands_and_result_with_different_padded_sizes():
         )
         options["a"][equation] = (sharded_candidate,)
         options["b"][equation] = (
-            (sharded_candidate,) if equation.op.name == "neg" else sharded.candidates["b"][equation][:1]
+            (sharded_candidate,) if equation.op.name == "neg" else problem.candidates["b"][equation][:1]
         )
-    sharded = replace(sharded, candidates=options)
-    local = partition(sharded, choose(sharded))
+    problem = replace(problem, candidates=options)
+    local = partition(problem, choose(problem))
     assert {"take_window", "cumulative", "recurrence", "all_gather"} <= {
         step.op.name for step in local.program.equations
     }
     args = [np.arange(10, dtype=np.float32) % 3, np.ones(10, np.float32)]
-    for actual, expected in zip(simulate(local, args), evaluate(program, args), strict=True):
+    for actual, expected in zip(evaluate_shards(local, args), evaluate(program, args), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
 

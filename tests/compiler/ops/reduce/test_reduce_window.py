@@ -8,7 +8,7 @@ from shardwise.compiler.ir.op import result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.reduce.reduce_window import ReduceWindow
 from shardwise.compiler.ops.reduce.window_argmax import GatherFromWindow, ScatterAddToWindow, WindowArgExtremum
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.reduction import AND, MAX, MIN, PROD, SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -88,7 +88,7 @@ def test_a_sharded_dim_sends_one_row(reduction, rows):
     assert sum(map(stages.local.bytes_sent, steps)) <= (1 if rows == 32 else 3) * 8 * 4
     assert stages.local.outputs[0].layout.dims == (("data",), ())
     x = np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
-    np.testing.assert_allclose(simulate(stages.local, [x])[0], evaluate(program, [x])[0], rtol=1e-6)
+    np.testing.assert_allclose(evaluate_shards(stages.local, [x])[0], evaluate(program, [x])[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [32, 30], ids=["even", "uneven"])
@@ -105,7 +105,7 @@ def test_derivatives_along_a_sharded_dim_exchange_only_halos(reduction, rows):
         rows_sent = sum(map(stages.local.bytes_sent, stages.local.collectives())) / (1024 * 4)
         assert rows_sent <= 6
         expected = evaluate(program, args)
-        for actual, array in zip(simulate(stages.local, args), expected, strict=True):
+        for actual, array in zip(evaluate_shards(stages.local, args), expected, strict=True):
             np.testing.assert_array_equal(actual, array)
         args = [*expected[1:], rng.integers(1, 9, expected[0].shape).astype(np.float32)]
 

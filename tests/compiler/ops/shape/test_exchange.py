@@ -10,7 +10,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from benchmarks.wire import wire
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -94,7 +94,7 @@ def test_uneven_shards(name, rows, mesh_name):
     shape, axes, spec = MESHES[mesh_name]
     arrays = random_arrays(rows, 5)
     stages = lowered(function, AbstractMesh(shape, axes), spec, (rows, 5))._prepared.stages
-    np.testing.assert_array_equal(simulate(stages.local, arrays)[0], function(np, *arrays))
+    np.testing.assert_array_equal(evaluate_shards(stages.local, arrays)[0], function(np, *arrays))
 
 
 @pytest.mark.parametrize("name", ["concatenate three", "tile", "flip all"])

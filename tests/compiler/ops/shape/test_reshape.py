@@ -5,7 +5,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -27,7 +27,7 @@ def test_ravel_keeps_arrays_sharded(mesh, name):
     local = function.lower(placed)._prepared.stages.local
     assert {equation.op.name for equation in local.collectives()} == kinds
     assert sum(map(local.bytes_sent, local.collectives())) < x.nbytes / 4
-    np.testing.assert_array_equal(simulate(local, [x])[0], x.ravel())
+    np.testing.assert_array_equal(evaluate_shards(local, [x])[0], x.ravel())
     result = function(placed)
     assert result.sharding.spec == P(axes if len(axes) > 1 else axes[0])
     np.testing.assert_array_equal(result, x.ravel())

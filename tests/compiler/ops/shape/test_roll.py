@@ -7,7 +7,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.shape.roll import Roll
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -30,7 +30,7 @@ def test_each_device_sends_the_rows_that_cross_a_shard_boundary(by, rows):
     local = local_of(lambda x: jnp.roll(x, by, 0), (16, 6))
     assert sent(local) == [("rotate", rows * 6 * 4)]
     x = np.arange(96, dtype=np.float32).reshape(16, 6)
-    np.testing.assert_array_equal(simulate(local, [x])[0], np.roll(x, by, 0))
+    np.testing.assert_array_equal(evaluate_shards(local, [x])[0], np.roll(x, by, 0))
 
 
 def test_a_roll_by_the_size_sends_nothing():
@@ -45,7 +45,7 @@ def test_the_transpose_rolls_back_with_one_rotate():
     local = local_of(lambda x: sw.vjp(lambda x: jnp.roll(x, 1, 0), x)[1](x)[0], (16, 6))
     assert sent(local) == [("rotate", 6 * 4)]
     x = np.arange(96, dtype=np.float32).reshape(16, 6)
-    np.testing.assert_array_equal(simulate(local, [x])[0], np.roll(x, -1, 0))
+    np.testing.assert_array_equal(evaluate_shards(local, [x])[0], np.roll(x, -1, 0))
 
 
 @pytest.mark.parametrize("by", [1, 3, 7, 14])
@@ -53,7 +53,7 @@ def test_uneven_shards(by):
     local = local_of(lambda x: jnp.roll(x, by, 0), (15, 6))
     assert {name for name, _ in sent(local)} == {"exchange_windows"}
     x = np.arange(90, dtype=np.float32).reshape(15, 6)
-    np.testing.assert_array_equal(simulate(local, [x])[0], np.roll(x, by, 0))
+    np.testing.assert_array_equal(evaluate_shards(local, [x])[0], np.roll(x, by, 0))
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -9,7 +9,7 @@ from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice
-from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
@@ -112,7 +112,7 @@ def test_an_unchanged_dim_stays_sharded(name, rows):
     assert result.local.collectives() == []
     assert [placement.layout.dims for placement in result.local.outputs] == [(("data",), ())]
     x = np.arange(rows * 6, dtype=np.float32).reshape(rows, 6)
-    np.testing.assert_array_equal(simulate(result.local, [x])[0], evaluate(program, [x])[0])
+    np.testing.assert_array_equal(evaluate_shards(result.local, [x])[0], evaluate(program, [x])[0])
 
 
 @pytest.mark.parametrize("columns", [6, 7], ids=["even", "uneven"])
@@ -121,7 +121,7 @@ def test_only_the_changed_dim_needs_communication(name, columns):
     program, result = stages(along_columns(CHANGE_COLUMNS[name](8)), (8, columns), P("data", "model"))
     assert {(step.op.dim, step.op.axes) for step in result.local.collectives()} <= {(1, ("model",))}
     x = np.arange(8 * columns, dtype=np.float32).reshape(8, columns)
-    np.testing.assert_array_equal(simulate(result.local, [x])[0], evaluate(program, [x])[0])
+    np.testing.assert_array_equal(evaluate_shards(result.local, [x])[0], evaluate(program, [x])[0])
 
 
 def test_partial_sums_pass_through_and_are_reduced_once():
@@ -137,7 +137,7 @@ def test_partial_sums_pass_through_and_are_reduced_once():
     assert step.op.name == "all_reduce"
     assert step is result.local.program.equations[-1]
     x = np.arange(128, dtype=np.float32).reshape(8, 16) / 8
-    np.testing.assert_allclose(simulate(result.local, [x])[0], evaluate(program, [x])[0])
+    np.testing.assert_allclose(evaluate_shards(result.local, [x])[0], evaluate(program, [x])[0])
 
 
 def test_the_cotangent_of_the_padding_value_is_independent_of_the_operands():
@@ -168,4 +168,4 @@ def test_a_shift_takes_rows_from_the_neighbour_only(function, sent, rows):
     assert [step.op.name for step in steps] == ["take_window"] * bool(sent)
     assert sum(map(result.local.bytes_sent, steps)) <= (sent + 1) * 64 * 4  # uneven shards may shift by one more row
     x = np.arange(rows * 64, dtype=np.float32).reshape(rows, 64)
-    np.testing.assert_array_equal(simulate(result.local, [x])[0], evaluate(program, [x])[0])
+    np.testing.assert_array_equal(evaluate_shards(result.local, [x])[0], evaluate(program, [x])[0])

@@ -10,8 +10,8 @@ from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.partition.evaluate_shards import assemble_shards, evaluate_shards, split_into_shards
 from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
-from shardwise.compiler.partition.simulate import assemble_shards, simulate, split_into_shards
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
@@ -71,13 +71,13 @@ def test_a_sum_that_reads_padding_is_nan():
     unmasked = local(
         lambda x: AllReduce(("a",), SUM)(Sum((0, 1))(x)), [placed((10, 2), ROWS)], [placed((), Layout(()))]
     )
-    assert np.isnan(simulate(unmasked, [np.ones((10, 2))])[0])
+    assert np.isnan(evaluate_shards(unmasked, [np.ones((10, 2))])[0])
 
 
 def test_an_all_gather_assembles_the_array():
     gathers = local(AllGather(0, ("a",), 4), [placed((8, 2), ROWS)], [placed((8, 2), Layout(((), ())))])
     array = np.arange(16, dtype=np.float32).reshape(8, 2)
-    np.testing.assert_array_equal(simulate(gathers, [array])[0], array)
+    np.testing.assert_array_equal(evaluate_shards(gathers, [array])[0], array)
 
 
 def test_devices_that_disagree_on_a_replicated_value_raise():
@@ -86,9 +86,9 @@ def test_devices_that_disagree_on_a_replicated_value_raise():
 
     wrong = local(differs, [placed((8, 2), ROWS)], [placed((8, 2), ROWS)])
     with pytest.raises(ProgramError, match="devices disagree on part"):
-        simulate(wrong, [np.zeros((8, 2))])
+        evaluate_shards(wrong, [np.zeros((8, 2))])
     right = local(differs, [placed((8, 2), Layout((("a",), ("b",))))], [placed((8, 2), Layout((("a",), ("b",))))])
-    assert simulate(right, [np.zeros((8, 2))])[0].tolist() == [[0.0, 1.0]] * 8
+    assert evaluate_shards(right, [np.zeros((8, 2))])[0].tolist() == [[0.0, 1.0]] * 8
 
 
 def test_a_shard_of_the_wrong_shape_raises():
@@ -114,7 +114,7 @@ def test_an_unevenly_sharded_program_equals_one_device(rows):
     stages = run_stages(program, MESH, pins, [None] * 3)
     rng = np.random.default_rng(rows)
     args = [rng.integers(-3, 4, type.shape).astype(np.float32) for type in types]
-    for found, expected in zip(simulate(stages.local, args), evaluate(program, args), strict=True):
+    for found, expected in zip(evaluate_shards(stages.local, args), evaluate(program, args), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 

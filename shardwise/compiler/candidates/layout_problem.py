@@ -1,7 +1,7 @@
-"""propagate: compute the candidates of every equation on every mesh axis, given the user's pins.
+"""layout_problem: enumerate the candidates of every equation on every mesh axis, given the user's pins.
 
-The input is a Program without calls, a mesh, and pins for inputs and outputs. The output is a ShardedProgram, from
-which `choose` selects one candidate per equation and axis. Propagation relies on the factor rules of ops.
+The input is a Program without calls, a mesh, and pins for inputs and outputs. The output is a LayoutProblem, from
+which `choose` selects one candidate per equation and axis. Candidates follow from the factor rules of ops.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,30 +13,30 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.format import format_stage
-from shardwise.compiler.ir.op import factor_rule
-from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.control.region_boundary import BoundaryOp, Join, Split, Unstack
-from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.propagate.axis_seeds import DimMove, Seeds, seed_axes, split_axes
-from shardwise.compiler.propagate.candidates import (
+from shardwise.compiler.candidates.axis_seeds import DimMove, Seeds, seed_axes, split_axes
+from shardwise.compiler.candidates.candidate import (
     PARTIAL_SUM,
     Candidate,
     candidates,
     manual_candidates,
     state_along,
 )
-from shardwise.compiler.propagate.dim_groups import DimGroups, dim_groups
-from shardwise.compiler.propagate.explicit_axes import (
+from shardwise.compiler.candidates.dim_groups import DimGroups, dim_groups
+from shardwise.compiler.candidates.explicit_axes import (
     TypedAxis,
     keep_typed,
     typed_axes,
     typed_factors,
     typed_output_pins,
 )
-from shardwise.compiler.propagate.output_layouts import infer_output_pins
-from shardwise.compiler.propagate.refine import refine_program
-from shardwise.compiler.propagate.unfold import Unfolded, unfold
+from shardwise.compiler.candidates.output_layouts import infer_output_pins
+from shardwise.compiler.candidates.refine import refine_program
+from shardwise.compiler.candidates.unfold import Unfolded, unfold
+from shardwise.compiler.ir.format import format_stage
+from shardwise.compiler.ir.op import factor_rule
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.control.region_boundary import BoundaryOp, Join, Split, Unstack
+from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -48,7 +48,7 @@ _NONE: frozenset[int] = frozenset()
 
 @final
 @dataclass(frozen=True, eq=False)
-class ShardedProgram:
+class LayoutProblem:
     """A program without calls, on a mesh, with the candidates of its equations.
 
     Attributes:
@@ -118,14 +118,14 @@ class ShardedProgram:
         return (*self.program.inputs, *results)
 
 
-def _leads_to(sharded: ShardedProgram, boundaries: Iterable[Equation]) -> Iterator[Equation]:
+def _leads_to(problem: LayoutProblem, boundaries: Iterable[Equation]) -> Iterator[Equation]:
     """Yield equations through which partial sums could reach the last operand of these boundary equations."""
-    producers = {value: equation for equation in sharded.planned for value in equation.outputs}
+    producers = {value: equation for equation in problem.planned for value in equation.outputs}
     pending = [producers[boundary.inputs[-1]] for boundary in boundaries if boundary.inputs[-1] in producers]
     seen: set[Equation] = set()
     while pending:
         equation = pending.pop()
-        options = (candidate for rows in sharded.candidates.values() for candidate in rows[equation])
+        options = (candidate for rows in problem.candidates.values() for candidate in rows[equation])
         if equation not in seen and any(PARTIAL_SUM in candidate.operands for candidate in options):
             seen.add(equation)
             yield equation
@@ -133,7 +133,7 @@ def _leads_to(sharded: ShardedProgram, boundaries: Iterable[Equation]) -> Iterat
                 pending += [producers[value] for value in equation.inputs if value in producers]
 
 
-def reduce_in_loops(sharded: ShardedProgram, boundaries: Iterable[Equation]) -> ShardedProgram:
+def reduce_in_loops(problem: LayoutProblem, boundaries: Iterable[Equation]) -> LayoutProblem:
     """Return the program without the candidates in which these carries and stacks of loops are partial.
 
     The loop then reduces them in every iteration, and not once after the last one.
@@ -144,9 +144,9 @@ def reduce_in_loops(sharded: ShardedProgram, boundaries: Iterable[Equation]) -> 
             equation: tuple([c for c in options if PARTIAL_SUM not in c.results]) if equation in reduced else options
             for equation, options in rows.items()
         }
-        for axis, rows in sharded.candidates.items()
+        for axis, rows in problem.candidates.items()
     }
-    return replace(sharded, candidates=candidates, reduced_in_loops=sharded.reduced_in_loops | reduced)
+    return replace(problem, candidates=candidates, reduced_in_loops=problem.reduced_in_loops | reduced)
 
 
 @final
@@ -174,7 +174,7 @@ class ProgramStructure:
         return free_values(self.unfolded)
 
 
-def propagate(
+def layout_problem(
     program: Program,
     mesh: AbstractMesh,
     in_pins: Sequence[Pin],
@@ -184,7 +184,7 @@ def propagate(
     shardings: Mapping[Value, ExplicitSharding] = MappingProxyType({}),
     structure: ProgramStructure | None = None,
     moves: frozenset[DimMove] = frozenset(),
-) -> ShardedProgram:
+) -> LayoutProblem:
     """Compute the candidates of all equations on all axes.
 
     Args:
@@ -210,7 +210,7 @@ def propagate(
     names = tuple(out_names) or tuple(f"output {number}" for number in range(len(program.outputs)))
     requested = tuple(out_pins)
     if not mesh.axis_names:  # one device: there is nothing to choose
-        return ShardedProgram(
+        return LayoutProblem(
             program,
             mesh,
             tuple(in_pins),
@@ -238,7 +238,7 @@ def propagate(
         pins = pinned_values(program, structure.unfolded, in_pins, out_pins)
     unfolded = structure.unfolded
     free, scales = structure.free
-    sharded = ShardedProgram(
+    problem = LayoutProblem(
         program,
         fine,
         tuple(in_pins),
@@ -253,8 +253,8 @@ def propagate(
         moves=moves,
     )
     for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, structure.groups, moves).items():
-        sharded.candidates[axis] = candidates_on(sharded, axis, seeds, scales, typed.get(axis))
-    return sharded
+        problem.candidates[axis] = candidates_on(problem, axis, seeds, scales, typed.get(axis))
+    return problem
 
 
 def pinned_values(
@@ -275,17 +275,17 @@ def pinned_values(
 
 
 def candidates_on(
-    sharded: ShardedProgram,
+    problem: LayoutProblem,
     axis: str,
     seeds: Seeds,
     scales: frozenset[Value],
     typed: TypedAxis | None,
 ) -> dict[Equation, tuple[Candidate, ...]]:
     """Return the candidates of all planned equations on one axis; on an Explicit axis, those that types allow."""
-    size = sharded.mesh.shape[axis]
-    manual = sharded.unfolded.manual
+    size = problem.mesh.shape[axis]
+    manual = problem.unfolded.manual
     factors_of = {}  # for each equation, the factors that the axis may shard
-    for equation in sharded.planned:
+    for equation in problem.planned:
         rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
         values = (*equation.inputs, *equation.outputs)
         if typed is not None and (not typed.mixed or all([typed.types(value) for value in values])):
@@ -306,11 +306,11 @@ def candidates_on(
         factors_of[equation] = factors
     candidates_of: dict[Equation, tuple[Candidate, ...]] = {}
     computed_for: dict[Equation, frozenset[int]] = {}  # the partial operands for which the candidates were computed
-    partial = {value for value, pin in sharded.pinned.items() if pin.layout.is_partial(axis)}
+    partial = {value for value, pin in problem.pinned.items() if pin.layout.is_partial(axis)}
     fresh: set[Value] | None = None  # the values that became partial since the round before; None in the first round
     while True:  # a carry reads a value that is defined later, so this is repeated until no value becomes partial
         before = set(partial)
-        for equation in sharded.planned:
+        for equation in problem.planned:
             inputs = equation.inputs
             if fresh is not None and fresh.isdisjoint(inputs):
                 continue
@@ -338,14 +338,14 @@ def candidates_on(
             if typed is not None:
                 options = keep_typed(equation, factor_rule(equation.op, types), options, typed)
             candidates_of[equation] = (
-                _keep_pinned(sharded, axis, equation, options) if isinstance(equation.op, Unstack) else options
+                _keep_pinned(problem, axis, equation, options) if isinstance(equation.op, Unstack) else options
             )
             if any([PARTIAL_SUM in candidate.results for candidate in candidates_of[equation]]):
                 partial.update(equation.outputs)
                 if fresh is not None:
                     fresh.update(equation.outputs)
         # Without loops and branches, values are defined before they are used, and the first round has seen all.
-        if len(partial) == len(before) or not sharded.unfolded.boundaries:
+        if len(partial) == len(before) or not problem.unfolded.boundaries:
             return candidates_of
         fresh = partial - before
 
@@ -358,14 +358,14 @@ def _numbers_in(operands: Sequence[Value], values: AbstractSet[Value]) -> frozen
 
 
 def _keep_pinned(
-    sharded: ShardedProgram, axis: str, boundary: Equation, options: tuple[Candidate, ...]
+    problem: LayoutProblem, axis: str, boundary: Equation, options: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
     """Return the candidates in which a pinned or constrained input enters the `unstack` of a loop in that layout.
 
     The loop reshards the input slice by slice. Resharding all of it before the loop would copy all layers at once. If
     the leading dim itself is sharded, the loop needs it replicated, and all candidates are returned.
     """
-    pin = sharded.constrained_inputs.get(boundary.inputs[0])
+    pin = problem.constrained_inputs.get(boundary.inputs[0])
     if pin is None:
         return options
     pinned = state_along(pin.layout, axis)

@@ -8,23 +8,23 @@ resharding the output costs what it costs. Every axis may shard every group of d
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from shardwise.compiler.ir.program import Equation, Value
-from shardwise.compiler.ops.control.region_boundary import Argument, Stack, Unstack
-from shardwise.compiler.propagate.axis_seeds import seed_axes
-from shardwise.compiler.propagate.candidates import Candidate, state_along
-from shardwise.compiler.propagate.dim_groups import DimGroups, dim_groups
-from shardwise.compiler.propagate.propagate import (
-    ShardedProgram,
+from shardwise.compiler.candidates.axis_seeds import seed_axes
+from shardwise.compiler.candidates.candidate import Candidate, state_along
+from shardwise.compiler.candidates.dim_groups import DimGroups, dim_groups
+from shardwise.compiler.candidates.layout_problem import (
+    LayoutProblem,
     candidates_on,
     free_values,
     pinned_values,
 )
-from shardwise.compiler.propagate.unfold import Unfolded
+from shardwise.compiler.candidates.unfold import Unfolded
+from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.ops.control.region_boundary import Argument, Stack, Unstack
 
 
 def open_arguments(
-    sharded: ShardedProgram, outputs: Mapping[int, int | None], axes: Collection[str]
-) -> tuple[ShardedProgram, dict[int, Equation]]:
+    problem: LayoutProblem, outputs: Mapping[int, int | None], axes: Collection[str]
+) -> tuple[LayoutProblem, dict[int, Equation]]:
     """Return the program with the layouts of some arguments left to the planner.
 
     Args:
@@ -35,7 +35,7 @@ def open_arguments(
     Returns:
         The program with the candidates of all equations, and the `argument` equation of each open input.
     """
-    program = sharded.program
+    program = problem.program
     equations = {
         number: Equation(
             Argument(program.inputs[number].type),
@@ -45,7 +45,7 @@ def open_arguments(
         for number, output in outputs.items()
     }
     carried = set(outputs.values())
-    flat = sharded.unfolded
+    flat = problem.unfolded
     unfolded = Unfolded(
         [*equations.values(), *flat.equations],
         flat.boundaries,
@@ -53,25 +53,25 @@ def open_arguments(
         flat.manual,
     )
     opened = replace(
-        sharded,
+        problem,
         program=replace(
             program,
             inputs=tuple(value for number, value in enumerate(program.inputs) if number not in outputs),
             outputs=tuple(value for number, value in enumerate(program.outputs) if number not in carried),
         ),
-        in_pins=tuple(pin for number, pin in enumerate(sharded.in_pins) if number not in outputs),
-        out_pins=tuple(pin for number, pin in enumerate(sharded.out_pins) if number not in carried),
+        in_pins=tuple(pin for number, pin in enumerate(problem.in_pins) if number not in outputs),
+        out_pins=tuple(pin for number, pin in enumerate(problem.out_pins) if number not in carried),
         unfolded=unfolded,
         candidates={},
     )
     groups = dim_groups(unfolded.equations)
-    pins = pinned_values(program, unfolded, sharded.in_pins, sharded.out_pins)
+    pins = pinned_values(program, unfolded, problem.in_pins, problem.out_pins)
     free, scales = free_values(unfolded)
     opened = replace(opened, free=free)
     values = [equation.outputs[0] for equation in equations.values()]
     loops = loop_groups(unfolded.equations, groups)
-    for axis, seeds in seed_axes(unfolded.equations, sharded.mesh, sharded.mesh, pins, groups).items():
-        size = sharded.mesh.shape[axis]
+    for axis, seeds in seed_axes(unfolded.equations, problem.mesh, problem.mesh, pins, groups).items():
+        size = problem.mesh.shape[axis]
         if axis in axes:
             seeds.groups.update(_divisible_groups(values, size, groups) - loops)
         rows = candidates_on(opened, axis, seeds, scales, None)
@@ -79,7 +79,7 @@ def open_arguments(
             if axis in axes:
                 rows[equation] = _with_even_shards(rows[equation], equation, size)
             else:
-                pinned = state_along(sharded.in_pins[number].layout, axis)
+                pinned = state_along(problem.in_pins[number].layout, axis)
                 rows[equation] = tuple([c for c in rows[equation] if c.results[0] == pinned])
         opened.candidates[axis] = rows
     return opened, equations

@@ -11,9 +11,9 @@ axis may be Explicit for some values, which are typed along it, and Auto for the
 from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
+from shardwise.compiler.candidates.candidate import PARTIAL_SUM, REPLICATED, Candidate, State, replicated_candidate
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, State, replicated_candidate
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.factors import Dims, FactorRule

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from shardwise.compiler.candidates.candidate import candidates, manual_candidates
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
@@ -9,7 +10,6 @@ from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.reduce.reductions import ReduceMax
 from shardwise.compiler.ops.reduce.sum import Sum
-from shardwise.compiler.propagate.candidates import candidates, manual_candidates
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 MATMUL = Dot(((1,), (0,)), ((), ()))  # factors: 0 contracted, 1 rows, 2 columns

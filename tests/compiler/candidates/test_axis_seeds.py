@@ -2,11 +2,11 @@
 
 import pytest
 
+from shardwise.compiler.candidates.axis_seeds import seed_axes, split_axes
+from shardwise.compiler.candidates.dim_groups import dim_groups
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.propagate.axis_seeds import seed_axes, split_axes
-from shardwise.compiler.propagate.dim_groups import dim_groups
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.trace.build import rewrite

@@ -17,7 +17,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ProgramError
 
 
-def simulate(local: LocalProgram, args: Sequence[NumpyArray]) -> tuple[NumpyArray, ...]:
+def evaluate_shards(local: LocalProgram, args: Sequence[NumpyArray]) -> tuple[NumpyArray, ...]:
     """Return the global outputs for global `args`. Padding starts as garbage, so reading it changes the results."""
     shards = [
         split_into_shards(placement, np.asarray(arg, placement.type.dtype), local.mesh)

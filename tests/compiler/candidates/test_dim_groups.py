@@ -2,12 +2,12 @@
 
 import itertools
 
+from shardwise.compiler.candidates.dim_groups import dim_groups, padding_classes
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
-from shardwise.compiler.propagate.dim_groups import dim_groups, padding_classes
 from shardwise.compiler.trace.build import rewrite
 
 

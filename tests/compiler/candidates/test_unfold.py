@@ -3,9 +3,9 @@
 import pytest
 
 from shardwise import lax
+from shardwise.compiler.candidates.unfold import ASSUMED_TRIP_COUNT, unfold
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ops.collective.named import NamedSum
-from shardwise.compiler.propagate.unfold import ASSUMED_TRIP_COUNT, unfold
 from shardwise.compiler.trace.build import build
 
 
