@@ -32,10 +32,11 @@ _LINE_BREAK = "\n"  # between the lines of an entry of a `Family`
 class Parameter(NamedTuple):
     """The meaning of a parameter, and the error for a wrong argument, in which `{}` is the name of the parameter.
 
-    The errors of several parameters with the same text become one entry: "TypeError: if `a` or `b` is not an array."
+    Without a meaning, the functions describe the parameter themselves. The errors of several parameters with the same
+    text become one entry: "TypeError: if `a` or `b` is not an array."
     """
 
-    text: str
+    text: str = ""
     error: str = ""
 
 
@@ -57,7 +58,10 @@ class Family:
         }
         self.returns, self.raises = returns, tuple(raises)
         self.entries = {
-            name: f"{names}: {parameter.text}" for names, parameter in self.args.items() for name in _split_names(names)
+            name: f"{names}: {parameter.text}"
+            for names, parameter in self.args.items()
+            if parameter.text
+            for name in _split_names(names)
         }
         self.errors = {
             name: parameter.error

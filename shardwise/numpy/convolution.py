@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
@@ -11,7 +12,18 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Reverse
 from shardwise.lax.precision import precisions
 
+_CONVOLUTION = Family(
+    {
+        "a, v": "1-D arrays with at least one element.",
+        "precision": "the precision of the products, as in `lax.conv_general_dilated`.",
+        "preferred_element_type": "the dtype of the accumulation and of the result.",
+    },
+    returns="A 1-D array.",
+    raises=["ValueError: if an operand is empty or not 1-D, or if `mode` is unknown."],
+)
 
+
+@documented(_CONVOLUTION)
 def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Convolve two 1-D arrays.
 
@@ -19,17 +31,8 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
     `preferred_element_type` is given.
 
     Args:
-        a, v: 1-D arrays with at least one element.
         mode: which elements are returned: "full" all, "same" the centre, as many as the longer operand has, "valid"
             only those where the operands overlap completely.
-        precision: the precision of the products, as in `lax.conv_general_dilated`.
-        preferred_element_type: the dtype of the accumulation and of the result.
-
-    Returns:
-        A 1-D array.
-
-    Raises:
-        ValueError: if an operand is empty or not 1-D, or if `mode` is unknown.
 
     Example:
         >>> jnp.convolve(jnp.array([1, 2, 3]), jnp.array([1, 1]))
@@ -47,6 +50,7 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
     )
 
 
+@documented(_CONVOLUTION)
 def correlate(
     a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None
 ) -> Array:
@@ -56,16 +60,7 @@ def correlate(
     `preferred_element_type` is given.
 
     Args:
-        a, v: 1-D arrays with at least one element.
         mode: which elements are returned: "full", "same" or "valid", as in `convolve`.
-        precision: the precision of the products, as in `lax.conv_general_dilated`.
-        preferred_element_type: the dtype of the accumulation and of the result.
-
-    Returns:
-        A 1-D array.
-
-    Raises:
-        ValueError: if an operand is empty or not 1-D, or if `mode` is unknown.
 
     Example:
         >>> jnp.correlate(jnp.array([1, 2, 3]), jnp.array([1, 1]))

@@ -10,6 +10,7 @@ from shardwise import tree
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.meshes.out_sharding import constrain_sharding
 from shardwise.api.meshes.placement import create_on_device, device_put
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -28,13 +29,58 @@ from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
 from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax.manual_axes import make_varying
+from shardwise.numpy.families import NOT_AN_ARRAY
 from shardwise.numpy.joining import stack
 from shardwise.runtime.array import ArrayImpl
+
+_OUT_SHARDING = "the sharding to constrain the result to, also inside `jit`."
+_NOT_NUMBERS = "TypeError: if {} holds anything but numbers."
+_CONVERSION = Family(
+    {
+        "object": Parameter("the elements.", _NOT_NUMBERS),
+        "a": Parameter("an array, a number, or nested sequences of these.", _NOT_NUMBERS),
+        "dtype": "the dtype of the result; inferred if None.",
+        "order": "ignored: the memory layout is chosen by the compiler.",
+        "device": "the device or sharding to move the array to.",
+        "out_sharding": _OUT_SHARDING,
+    },
+    returns="The array.",
+    raises=[
+        "ValueError: if nested sequences have different lengths.",
+        "OverflowError: if a Python integer is out of range for an integer `dtype`.",
+    ],
+)
+_CREATION = Family(
+    {
+        "shape": "the shape, or the size of a 1-D array.",
+        "dtype": "the dtype; the default float dtype if None.",
+        "device": "the device or sharding on which the array is created; each device creates only its own shard.",
+        "out_sharding": _OUT_SHARDING,
+    },
+    returns="The array.",
+    raises=["ValueError: if a size is negative.", "TypeError: if a size is not an integer."],
+)
+_LIKE = Family(
+    {
+        **_CREATION.args,
+        "a": Parameter(
+            "the prototype, an array or a `ShapeDtypeStruct`. The result has the sharding of a committed array, of a\n"
+            "struct, and of a type along Explicit mesh axes, unless `shape`, `device` or `out_sharding` is given.",
+            NOT_AN_ARRAY,
+        ),
+        "fill_value": Parameter("the value, or an array that is broadcast to the shape.", NOT_AN_ARRAY),
+        "dtype": "the dtype; that of `a` if None.",
+        "shape": "the shape; that of `a` if None.",
+    },
+    returns="The array.",
+    raises=["ValueError: if a size is negative."],
+)
 
 _FLOAT = "float*"
 _OBJECT = np.dtype(object)
 
 
+@documented(_CONVERSION)
 def array(
     object: Any,
     dtype: Any = None,
@@ -51,21 +97,8 @@ def array(
     default dtype of their kind, and numpy arrays keep theirs, truncated to 32 bits unless `enable_x64` is set.
 
     Args:
-        object: the elements.
-        dtype: the dtype of the result; inferred if None.
         copy: whether the result has a buffer of its own if `object` is an array already.
-        order: ignored: the memory layout is chosen by the compiler.
         ndmin: the minimum rank of the result; dims of size 1 are prepended.
-        device: the device or sharding to move the array to.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        TypeError: if `object` holds anything but numbers.
-        ValueError: if nested sequences have different lengths.
-        OverflowError: if a Python integer is out of range for an integer `dtype`.
 
     Example:
         >>> jnp.array([[1, 2], [3, 4]])
@@ -116,6 +149,7 @@ def _array(object: Any, dtype: Any, copy: bool) -> Any:
     return as_operand(host.astype(out_dtype)) if host.ndim else full((), host[()], out_dtype)
 
 
+@documented(_CONVERSION)
 def asarray(
     a: Any,
     dtype: Any = None,
@@ -128,20 +162,7 @@ def asarray(
     """Convert an object to an array; an array is returned without copying it.
 
     Args:
-        a: an array, a number, or nested sequences of these.
-        dtype: the dtype of the result; inferred if None.
-        order: ignored: the memory layout is chosen by the compiler.
         copy: whether an array gets a buffer of its own.
-        device: the device or sharding to move the array to.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        TypeError: if `a` holds anything but numbers.
-        ValueError: if nested sequences have different lengths.
-        OverflowError: if a Python integer is out of range for an integer `dtype`.
 
     Example:
         >>> jnp.asarray([1.0, 2.0])
@@ -150,21 +171,15 @@ def asarray(
     return array(a, dtype, bool(copy), device=device, out_sharding=out_sharding)
 
 
+@documented(_CREATION)
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array filled with one value.
 
     Args:
-        shape: the shape, or the size of a 1-D array.
         fill_value: the value, or an array that is broadcast to `shape`.
         dtype: the dtype; that of `fill_value` if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
 
     Raises:
-        ValueError: if a size is negative.
         TypeError: if `fill_value` is not an array or a number, or if a size is not an integer.
 
     Example:
@@ -189,21 +204,9 @@ def _full(shape: Any, value: Any, dtype: Any, weak: bool, device: Any, out_shard
     return constrain_sharding(result, out_sharding)
 
 
+@documented(_CREATION)
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of zeros.
-
-    Args:
-        shape: the shape, or the size of a 1-D array.
-        dtype: the dtype; the default float dtype if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if a size is not an integer.
 
     Example:
         >>> jnp.zeros(3)
@@ -212,21 +215,9 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: An
     return full(shape, 0, default_dtype(_FLOAT) if dtype is None else dtype, device=device, out_sharding=out_sharding)
 
 
+@documented(_CREATION)
 def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of ones.
-
-    Args:
-        shape: the shape, or the size of a 1-D array.
-        dtype: the dtype; the default float dtype if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if a size is not an integer.
 
     Example:
         >>> jnp.ones(3)
@@ -235,23 +226,11 @@ def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any
     return full(shape, 1, default_dtype(_FLOAT) if dtype is None else dtype, device=device, out_sharding=out_sharding)
 
 
+@documented(_CREATION)
 def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array with unspecified elements.
 
     XLA has no uninitialized buffers, so the elements are zeros.
-
-    Args:
-        shape: the shape, or the size of a 1-D array.
-        dtype: the dtype; the default float dtype if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if a size is not an integer.
 
     Example:
         >>> jnp.empty(3).shape
@@ -260,6 +239,7 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: An
     return zeros(shape, dtype, device=device, out_sharding=out_sharding)
 
 
+@documented(_LIKE)
 def full_like(
     a: Any,
     fill_value: Any,
@@ -270,22 +250,6 @@ def full_like(
     out_sharding: Any = None,
 ) -> Array:
     """Create an array filled with one value, with the shape and dtype of another array.
-
-    Args:
-        a: the prototype, an array or a `ShapeDtypeStruct`. The result has the sharding of a committed array, of a
-            struct, and of a type along Explicit mesh axes, unless `shape`, `device` or `out_sharding` is given.
-        fill_value: the value, or an array that is broadcast to the shape.
-        dtype: the dtype; that of `a` if None.
-        shape: the shape; that of `a` if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if `a` or `fill_value` is not an array or a number.
 
     Example:
         >>> jnp.full_like(jnp.array([1, 2]), 7)
@@ -308,23 +272,9 @@ def full_like(
     return reshard_to(result, a_type.explicit) if like_a and not is_placed else result
 
 
+@documented(_LIKE)
 def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of zeros with the shape and dtype of another array.
-
-    Args:
-        a: the prototype, an array or a `ShapeDtypeStruct`. The result has the sharding of a committed array, of a
-            struct, and of a type along Explicit mesh axes, unless `shape`, `device` or `out_sharding` is given.
-        dtype: the dtype; that of `a` if None.
-        shape: the shape; that of `a` if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if `a` is not an array or a number.
 
     Example:
         >>> jnp.zeros_like(jnp.array([1, 2]))
@@ -333,23 +283,9 @@ def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
     return full_like(a, 0, dtype, shape, device=device, out_sharding=out_sharding)
 
 
+@documented(_LIKE)
 def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of ones with the shape and dtype of another array.
-
-    Args:
-        a: the prototype, an array or a `ShapeDtypeStruct`. The result has the sharding of a committed array, of a
-            struct, and of a type along Explicit mesh axes, unless `shape`, `device` or `out_sharding` is given.
-        dtype: the dtype; that of `a` if None.
-        shape: the shape; that of `a` if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if `a` is not an array or a number.
 
     Example:
         >>> jnp.ones_like(jnp.array([1, 2]))
@@ -358,23 +294,19 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = Non
     return full_like(a, 1, dtype, shape, device=device, out_sharding=out_sharding)
 
 
+@documented(_CREATION)
 def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
     """Create an array with unspecified elements, with the shape and dtype of another array.
 
     XLA has no uninitialized buffers, so the elements are zeros.
 
     Args:
-        prototype: the array to imitate. If it is committed, the result has its sharding, unless `shape`
-            or `device` is given.
+        prototype: the array to imitate. If it is committed, the result has its sharding, unless `shape` or `device` is
+            given.
         dtype: the dtype; that of `prototype` if None.
         shape: the shape; that of `prototype` if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-
-    Returns:
-        The array.
 
     Raises:
-        ValueError: if a size is negative.
         TypeError: if `prototype` is not an array or a number.
 
     Example:
@@ -384,6 +316,7 @@ def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: 
     return zeros_like(prototype, dtype, shape, device=device)
 
 
+@documented(_CREATION)
 def arange(
     start: Any,
     stop: Any = None,
@@ -400,8 +333,6 @@ def arange(
         stop: the end of the interval, not included.
         step: the distance between numbers; 1 if None.
         dtype: the dtype; inferred from the arguments if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
 
     Returns:
         The numbers `start`, `start + step`, ... before `stop`.
@@ -439,6 +370,7 @@ def _arange(count: int, low: Any, by: Any, dtype: Any) -> Any:
     return index if (low, by) == (0, 1) else methods.astype(index * by + low, dtype=dtype)
 
 
+@documented(_CREATION)
 def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Array:
     """Create a matrix with ones on a diagonal and zeros elsewhere.
 
@@ -446,14 +378,11 @@ def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: 
         N: the number of rows.
         M: the number of columns; `N` if None.
         k: the offset of the diagonal: positive above the main diagonal, negative below. It may be traced.
-        dtype: the dtype; the default float dtype if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
 
     Returns:
         The matrix.
 
     Raises:
-        ValueError: if a size is negative.
         TypeError: if `k` is not an integer.
 
     Example:

@@ -8,6 +8,7 @@ from typing import Any, final
 import ml_dtypes
 import numpy as np
 
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays import arithmetic, methods
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -29,6 +30,16 @@ from shardwise.compiler.arrays.promotion import (
 from shardwise.compiler.dtypes import SHORT_NAMES, SMALL_FLOATS, DType, KeyDType, is_inexact
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.numpy.creation import array
+from shardwise.numpy.families import PREDICATE
+
+_NESTED = Family(
+    {
+        "x": Parameter(
+            "an array, a number or a nested sequence of these.",
+            "ValueError: if {} is a nested sequence of different lengths.",
+        )
+    }
+)
 
 _PYTHON_NODES = {bool: "bool", int: "int*", float: "float*", complex: "complex*"}
 _WIDEST = {"int*": np.int64, "float*": np.float64, "complex*": np.complex128}
@@ -312,17 +323,12 @@ def isscalar(element: Any) -> bool:
     return np.isscalar(element) or (hasattr(element, "dtype") and getattr(element, "ndim", None) == 0)
 
 
+@documented(_NESTED)
 def iscomplexobj(x: Any) -> bool:
     """Return whether an object has a complex dtype.
 
-    Args:
-        x: an array, a number or a nested sequence of these.
-
     Returns:
         True if the dtype is complex, even if all imaginary parts are 0.
-
-    Raises:
-        ValueError: if `x` is a nested sequence of different lengths.
 
     Example:
         >>> jnp.iscomplexobj(jnp.ones(2, jnp.complex64))
@@ -333,17 +339,12 @@ def iscomplexobj(x: Any) -> bool:
     return issubdtype(x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype, np.complexfloating)
 
 
+@documented(_NESTED)
 def isrealobj(x: Any) -> bool:
     """Return whether an object has a dtype that is not complex.
 
-    Args:
-        x: an array, a number or a nested sequence of these.
-
     Returns:
         False if the dtype is complex, even if all imaginary parts are 0.
-
-    Raises:
-        ValueError: if `x` is a nested sequence of different lengths.
 
     Example:
         >>> jnp.isrealobj(jnp.ones(2))
@@ -352,17 +353,9 @@ def isrealobj(x: Any) -> bool:
     return not iscomplexobj(x)
 
 
+@documented(PREDICATE)
 def iscomplex(x: Any) -> Array:
     """Return element-wise whether the imaginary part is not 0.
-
-    Args:
-        x: the array.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.iscomplex(jnp.array([1, 2j]))
@@ -371,17 +364,9 @@ def iscomplex(x: Any) -> Array:
     return _compare_imaginary(x, direction="NE")
 
 
+@documented(PREDICATE)
 def isreal(x: Any) -> Array:
     """Return element-wise whether the imaginary part is 0.
-
-    Args:
-        x: the array.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.isreal(jnp.array([1, 2j]))

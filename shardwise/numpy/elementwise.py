@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.arithmetic import absolute, as_bool, floor_divide, imag, real, remainder
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, compiled_function, promote_and_broadcast, type_of
@@ -43,10 +44,22 @@ from shardwise.compiler.ops.elementwise.transcendental import (
     Tanh,
 )
 from shardwise.compiler.ops.shape.constants import full
+from shardwise.numpy.families import (
+    BINARY,
+    ELEMENTWISE,
+    NOT_REAL,
+    PREDICATE,
+    REAL_BINARY,
+    ROUNDING,
+    SAME_TYPE,
+    TO_FLOAT,
+)
+
+_REAL = ELEMENTWISE.extended({"x": Parameter(TO_FLOAT.args["x"].text, NOT_REAL)})
 
 
 def _unary(
-    name: str, op: Op, summary: str, at: float, value: float, *, takes_complex: bool = True
+    name: str, op: Op, summary: str, at: float, value: float, family: Family = TO_FLOAT
 ) -> Callable[[Any], Array]:
     """Return the public function for an op on floats and complex numbers.
 
@@ -57,22 +70,8 @@ def _unary(
         return op(as_inexact(x, name))
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"""{summary}
-
-    Args:
-        x: the array. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number{"" if takes_complex else ", or if it is complex"}.
-
-    Example:
-        >>> round(float(jnp.{name}({at})), 3)
-        {value}
-    """
-    return compiled_function(function)
+    function.__doc__ = f"{summary}\n\nExample:\n    >>> round(float(jnp.{name}({at})), 3)\n    {value}\n"
+    return compiled_function(documented(family)(function))
 
 
 expm1 = _unary("expm1", Expm1(), "Compute `exp(x) - 1` element-wise, without loss of precision near 0.", 1.0, 1.718)
@@ -91,7 +90,7 @@ arcsinh = asinh = _unary("arcsinh", Asinh(), "Compute the inverse hyperbolic sin
 arccosh = acosh = _unary("arccosh", Acosh(), "Compute the inverse hyperbolic cosine element-wise.", 2.0, 1.317)
 arctanh = atanh = _unary("arctanh", Atanh(), "Compute the inverse hyperbolic tangent element-wise.", 0.5, 0.549)
 sqrt = _unary("sqrt", Sqrt(), "Compute the square root element-wise.", 2.0, 1.414)
-cbrt = _unary("cbrt", Cbrt(), "Compute the real cube root element-wise.", -27.0, -3.0, takes_complex=False)
+cbrt = _unary("cbrt", Cbrt(), "Compute the real cube root element-wise.", -27.0, -3.0, _REAL)
 
 
 def promote_inexact(name: str, *operands: Any) -> list[Any]:
@@ -101,6 +100,7 @@ def promote_inexact(name: str, *operands: Any) -> list[Any]:
 
 
 @compiled_function
+@documented(REAL_BINARY)
 def arctan2(x1: Any, x2: Any, /) -> Array:
     """Compute the angle of the point `(x2, x1)` element-wise.
 
@@ -110,9 +110,6 @@ def arctan2(x1: Any, x2: Any, /) -> Array:
 
     Returns:
         The angles in radians, from -π to π, in the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.arctan2(1.0, jnp.array([0.0, -1.0]))
@@ -125,6 +122,7 @@ atan2 = arctan2
 
 
 @compiled_function
+@documented(REAL_BINARY)
 def nextafter(x: Any, y: Any, /) -> Array:
     """Return the next representable float after `x` in the direction of `y`, element-wise.
 
@@ -135,9 +133,6 @@ def nextafter(x: Any, y: Any, /) -> Array:
     Returns:
         An array of floats, in the broadcast shape.
 
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
-
     Example:
         >>> jnp.nextafter(jnp.array([1.0, 0.0]), 2.0)
         Array([1.0000001e+00, 1.4012985e-45], dtype=float32)
@@ -146,6 +141,7 @@ def nextafter(x: Any, y: Any, /) -> Array:
 
 
 @compiled_function
+@documented(BINARY)
 def hypot(x1: Any, x2: Any, /) -> Array:
     """Compute `sqrt(x1**2 + x2**2)` element-wise, without overflow of the squares.
 
@@ -154,9 +150,6 @@ def hypot(x1: Any, x2: Any, /) -> Array:
 
     Returns:
         The hypotenuses, in the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.hypot(jnp.array([3.0, 1e30]), 4.0)
@@ -174,17 +167,12 @@ def hypot(x1: Any, x2: Any, /) -> Array:
 
 
 @compiled_function
+@documented(ELEMENTWISE)
 def exp2(x: Any, /) -> Array:
     """Compute `2**x` element-wise.
 
     Args:
         x: the exponents. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.exp2(jnp.array([0.0, -1.0]))
@@ -194,17 +182,9 @@ def exp2(x: Any, /) -> Array:
 
 
 @compiled_function
+@documented(TO_FLOAT)
 def log2(x: Any, /) -> Array:
     """Compute the logarithm to base 2 element-wise.
-
-    Args:
-        x: the array. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.log2(jnp.array([8.0, 0.5]))
@@ -215,17 +195,9 @@ def log2(x: Any, /) -> Array:
 
 
 @compiled_function
+@documented(TO_FLOAT)
 def log10(x: Any, /) -> Array:
     """Compute the logarithm to base 10 element-wise.
-
-    Args:
-        x: the array. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.log10(jnp.array([1.0, 1000.0]))
@@ -237,21 +209,7 @@ def log10(x: Any, /) -> Array:
 
 @compiled_function
 def logaddexp(x1: Any, x2: Any, /) -> Any:
-    """Compute `log(exp(x1) + exp(x2))` element-wise, without overflow of the exponentials.
-
-    Args:
-        x1, x2: the arrays.
-
-    Returns:
-        An array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> jnp.logaddexp(jnp.array([0.0, 1000.0]), 0.0)
-        Array([6.931472e-01, 1.000000e+03], dtype=float32)
-    """
+    """Compute `log(exp(x1) + exp(x2))` element-wise, without overflow of the exponentials."""
     x, y = promote_inexact("logaddexp", x1, x2)
     return logaddexp_with_base(x, y, math.e)
 
@@ -281,14 +239,12 @@ def _wrap_imaginary(z: Any, period: float) -> Any:
 
 
 @compiled_function
+@documented(SAME_TYPE)
 def sign(x: Any, /) -> Array:
     """Compute the sign element-wise: -1, 0 or 1; for complex numbers `x / abs(x)`.
 
     Args:
         x: the array of numbers.
-
-    Returns:
-        An array of the shape and dtype of `x`.
 
     Raises:
         TypeError: if `x` is not an array or a number, or is boolean.
@@ -301,17 +257,9 @@ def sign(x: Any, /) -> Array:
 
 
 @compiled_function
+@documented(ROUNDING)
 def floor(x: Any, /) -> Array:
     """Round down to the nearest integer element-wise.
-
-    Args:
-        x: the array, real. Integers and booleans are returned unchanged.
-
-    Returns:
-        An array of the shape and dtype of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jnp.floor(jnp.array([1.5, -1.5]))
@@ -322,17 +270,9 @@ def floor(x: Any, /) -> Array:
 
 
 @compiled_function
+@documented(ROUNDING)
 def ceil(x: Any, /) -> Array:
     """Round up to the nearest integer element-wise.
-
-    Args:
-        x: the array, real. Integers and booleans are returned unchanged.
-
-    Returns:
-        An array of the shape and dtype of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jnp.ceil(jnp.array([1.5, -1.5]))
@@ -342,17 +282,9 @@ def ceil(x: Any, /) -> Array:
     return Ceil()(x) if is_inexact(x.type.dtype) else x
 
 
+@documented(ROUNDING)
 def trunc(x: Any) -> Array:
     """Round toward zero to the nearest integer element-wise.
-
-    Args:
-        x: the array, real. Integers and booleans are returned unchanged.
-
-    Returns:
-        An array of the shape and dtype of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jnp.trunc(jnp.array([1.5, -1.5]))
@@ -370,6 +302,7 @@ def _trunc(x: Any) -> Any:
 
 
 @compiled_function
+@documented(BINARY)
 def fmod(x1: Any, x2: Any, /) -> Array:
     """Compute the remainder of a truncated division element-wise.
 
@@ -378,9 +311,6 @@ def fmod(x1: Any, x2: Any, /) -> Array:
     Args:
         x1: the dividend.
         x2: the divisor. The remainder of integers by 0 is 0.
-
-    Returns:
-        An array of the broadcast shape.
 
     Raises:
         TypeError: if an operand is not an array or a number, or is complex, if both are boolean, or if the shapes do
@@ -395,6 +325,7 @@ def fmod(x1: Any, x2: Any, /) -> Array:
     return rest if is_inexact(y.type.dtype) else Select()(Compare("EQ")(y, full_like(y, 0)), full_like(rest, 0), rest)
 
 
+@documented(REAL_BINARY)
 def divmod(x1: Any, x2: Any, /) -> tuple[Array, Array]:
     """Compute the quotient and the remainder of a floor division element-wise.
 
@@ -405,9 +336,6 @@ def divmod(x1: Any, x2: Any, /) -> tuple[Array, Array]:
     Returns:
         `floor_divide(x1, x2)` and `remainder(x1, x2)`.
 
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
-
     Example:
         >>> jnp.divmod(jnp.array([7, -7]), 3)
         (Array([ 2, -3], dtype=int32), Array([1, 2], dtype=int32))
@@ -416,17 +344,9 @@ def divmod(x1: Any, x2: Any, /) -> tuple[Array, Array]:
 
 
 @compiled_function
+@documented(PREDICATE)
 def isnan(x: Any, /) -> Array:
     """Return element-wise whether a value is NaN; for complex numbers, whether either part is.
-
-    Args:
-        x: the array.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.isnan(jnp.array([1.0, jnp.nan]))
@@ -437,17 +357,9 @@ def isnan(x: Any, /) -> Array:
 
 
 @compiled_function
+@documented(PREDICATE)
 def isfinite(x: Any, /) -> Array:
     """Return element-wise whether a value is neither infinite nor NaN; for complex numbers, whether both parts are.
-
-    Args:
-        x: the array.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.isfinite(jnp.array([1.0, jnp.inf, jnp.nan]))
@@ -460,17 +372,9 @@ def isfinite(x: Any, /) -> Array:
 
 
 @compiled_function
+@documented(PREDICATE)
 def isinf(x: Any, /) -> Array:
     """Return element-wise whether a value is infinite; for complex numbers, whether either part is.
-
-    Args:
-        x: the array.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.isinf(jnp.array([1.0, -jnp.inf, jnp.nan]))
@@ -486,76 +390,26 @@ def isinf(x: Any, /) -> Array:
 
 @compiled_function
 def logical_and(x: Any, y: Any, /) -> Any:
-    """Compute the logical AND element-wise: whether both operands are nonzero.
-
-    Args:
-        x, y: the arrays.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> jnp.logical_and(jnp.array([0, 1, 2]), True)
-        Array([False,  True,  True], dtype=bool)
-    """
+    """Compute the logical AND element-wise: whether both operands are nonzero."""
     return And()(*promote_and_broadcast("logical_and", [as_bool(z, "logical_and") for z in (x, y)]))
 
 
 @compiled_function
 def logical_or(x: Any, y: Any, /) -> Any:
-    """Compute the logical OR element-wise: whether at least one operand is nonzero.
-
-    Args:
-        x, y: the arrays.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> jnp.logical_or(jnp.array([0, 1, 2]), False)
-        Array([False,  True,  True], dtype=bool)
-    """
+    """Compute the logical OR element-wise: whether at least one operand is nonzero."""
     return Or()(*promote_and_broadcast("logical_or", [as_bool(z, "logical_or") for z in (x, y)]))
 
 
 @compiled_function
 def logical_xor(x: Any, y: Any, /) -> Any:
-    """Compute the logical XOR element-wise: whether exactly one operand is nonzero.
-
-    Args:
-        x, y: the arrays.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> jnp.logical_xor(jnp.array([0, 1, 2]), True)
-        Array([ True, False, False], dtype=bool)
-    """
+    """Compute the logical XOR element-wise: whether exactly one operand is nonzero."""
     return Xor()(*promote_and_broadcast("logical_xor", [as_bool(z, "logical_xor") for z in (x, y)]))
 
 
 @compiled_function
+@documented(PREDICATE)
 def logical_not(x: Any, /) -> Array:
     """Compute the logical NOT element-wise: whether a value is 0.
-
-    Args:
-        x: the array.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.logical_not(jnp.array([0, 1, 2]))

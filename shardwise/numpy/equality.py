@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.arithmetic import absolute
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -23,25 +24,33 @@ from shardwise.compiler.ops.reduce.reductions import ReduceAnd
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.numpy.creation import asarray
 from shardwise.numpy.elementwise import isinf, isnan
+from shardwise.numpy.families import NOT_BROADCASTABLE
+
+_CLOSENESS = Family(
+    {
+        "a, b": "the arrays to compare; they broadcast.",
+        "rtol": "the relative tolerance.",
+        "atol": "the absolute tolerance.",
+        "equal_nan": "whether NaN is close to NaN.",
+    },
+    raises=[NOT_BROADCASTABLE],
+)
+_EQUALITY = Family(
+    {},
+    returns="A boolean scalar array.",
+    raises=["TypePromotionError: if the dtypes of the arrays cannot be promoted to a common one."],
+)
 
 
+@documented(_CLOSENESS)
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
     """Return element-wise whether two arrays are equal within a tolerance.
 
     Elements are close if `|a - b| <= atol + rtol * |b|`. An infinity is close only to an infinity of the same sign.
     PRNG keys are close if they are equal.
 
-    Args:
-        a, b: the arrays to compare; they broadcast.
-        rtol: the relative tolerance.
-        atol: the absolute tolerance.
-        equal_nan: whether NaN is close to NaN.
-
     Returns:
         A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.isclose(jnp.array([1.0, 2.0]), jnp.array([1.000001, 2.1]))
@@ -50,20 +59,16 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
     return _isclose(a, b, rtol, atol, equal_nan=bool(equal_nan), reduce_all=False)
 
 
+@documented(_CLOSENESS)
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
     """Return whether all elements of two arrays are equal within a tolerance.
 
     Args:
-        a, b: the arrays to compare; they broadcast.
         rtol: the relative tolerance, as in `isclose`.
         atol: the absolute tolerance, as in `isclose`.
-        equal_nan: whether NaN is close to NaN.
 
     Returns:
         A boolean scalar array.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.allclose(jnp.array([1.0, 2.0]), jnp.array([1.000001, 2.1]))
@@ -97,18 +102,13 @@ def _tolerance(number: Any, x: Any) -> Any:
     )[0]
 
 
+@documented(_EQUALITY)
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
     """Return whether two arrays have the same shape and equal elements.
 
     Args:
         a1, a2: the arrays to compare. An argument that cannot be converted to an array equals nothing.
         equal_nan: whether NaN equals NaN.
-
-    Returns:
-        A boolean scalar array.
-
-    Raises:
-        TypePromotionError: if the dtypes of the arrays cannot be promoted to a common one.
 
     Example:
         >>> jnp.array_equal(jnp.array([1, 2]), jnp.array([1, 2, 3]))
@@ -123,18 +123,13 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
     return _array_equal(x, y, equal_nan=bool(equal_nan))
 
 
+@documented(_EQUALITY)
 def array_equiv(a1: Any, a2: Any) -> Array:
     """Return whether two arrays have equal elements after broadcasting.
 
     Args:
         a1, a2: the arrays to compare. An argument that cannot be converted to an array equals nothing, and neither do
             arrays whose shapes do not broadcast.
-
-    Returns:
-        A boolean scalar array.
-
-    Raises:
-        TypePromotionError: if the dtypes of the arrays cannot be promoted to a common one.
 
     Example:
         >>> jnp.array_equiv(jnp.array([1, 1]), 1)

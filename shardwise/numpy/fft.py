@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.meshes.placement import create_on_device, device_put
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.arithmetic import conjugate, divide
 from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
@@ -25,7 +26,57 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import Pad, slice_along
+from shardwise.numpy.families import ARRAYS
 from shardwise.numpy.repeating import roll
+
+_NORM = {"norm": 'the normalization: "backward" (also None), "ortho" or "forward".'}
+_ONE_AXIS = ARRAYS.extended(
+    {
+        "n": "the size to truncate or zero-pad `axis` to; that of `a` if None.",
+        "axis": "the axis to transform.",
+        **_NORM,
+    },
+    "A complex array.",
+    ["ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown."],
+)
+_TWO_AXES = ARRAYS.extended(
+    {
+        "s": "the two sizes to truncate or zero-pad the axes to; those of `a` if None.",
+        "axes": "the two axes to transform.",
+        **_NORM,
+    },
+    "A complex array.",
+    [
+        "ValueError: if there are not exactly two axes, they repeat or are out of bounds, the number of sizes\n"
+        "differs, a size is less than 1, or `norm` is unknown."
+    ],
+)
+_AXES = ARRAYS.extended(
+    {
+        "s": "the sizes to truncate or zero-pad the axes to; those of `a` if None.",
+        "axes": "the axes to transform. If None, all axes, or the last `len(s)` ones if `s` is given.",
+        **_NORM,
+    },
+    "A complex array.",
+    [
+        "ValueError: if axes repeat or are out of bounds, their number differs from that of `s`, a size is less\n"
+        "than 1, or `norm` is unknown."
+    ],
+)
+_FREQUENCIES = Family(
+    {
+        "n": "the number of samples.",
+        "d": "the distance between samples.",
+        "dtype": "the dtype of the result; the default float dtype if None.",
+        "device": "the device or sharding on which the result is created.",
+    },
+    raises=["ValueError: if `n` is less than 1, or if `n` or `d` is a sequence."],
+)
+_SHIFT = ARRAYS.extended(
+    {"axes": "the axis or axes to shift; all if None."},
+    "An array of the shape and dtype of `x`.",
+    ["ValueError: if an axis is out of bounds or repeats."],
+)
 
 __all__ = [
     "fft",
@@ -49,20 +100,9 @@ __all__ = [
 ]
 
 
+@documented(_ONE_AXIS)
 def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform.
-
-    Args:
-        a: the array.
-        n: the size to truncate or zero-pad `axis` to; that of `a` if None.
-        axis: the axis to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A complex array.
-
-    Raises:
-        ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.fft(jnp.array([1.0, 2.0, 1.0, 2.0]))
@@ -71,20 +111,9 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
     return _transform_one("fft", "FFT", a, n, axis, norm)
 
 
+@documented(_ONE_AXIS)
 def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse 1-D discrete Fourier transform.
-
-    Args:
-        a: the array.
-        n: the size to truncate or zero-pad `axis` to; that of `a` if None.
-        axis: the axis to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A complex array.
-
-    Raises:
-        ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.ifft(jnp.array([6.0, 0.0, -2.0, 0.0]))
@@ -93,6 +122,7 @@ def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     return _transform_one("ifft", "IFFT", a, n, axis, norm)
 
 
+@documented(_ONE_AXIS)
 def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform of a real array.
 
@@ -100,9 +130,6 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
     Args:
         a: the real array.
-        n: the size to truncate or zero-pad `axis` to; that of `a` if None.
-        axis: the axis to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
 
     Returns:
         A complex array with `n // 2 + 1` elements along `axis`.
@@ -117,20 +144,16 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     return _transform_one("rfft", "RFFT", a, n, axis, norm)
 
 
+@documented(_ONE_AXIS)
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `rfft`.
 
     Args:
         a: the coefficients of the non-negative frequencies.
         n: the size of the result along `axis`; `2 * (m - 1)` for m coefficients if None.
-        axis: the axis to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
 
     Returns:
         A real array.
-
-    Raises:
-        ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.irfft(jnp.array([6.0, 0.0, -2.0]))
@@ -139,20 +162,16 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     return _transform_one("irfft", "IRFFT", a, n, axis, norm)
 
 
+@documented(_ONE_AXIS)
 def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform of a Hermitian signal, given its first half.
 
     Args:
         a: the first half of the signal; the second half is its mirrored complex conjugate.
         n: the size of the result along `axis`; `2 * (m - 1)` for m elements if None.
-        axis: the axis to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
 
     Returns:
         A real array.
-
-    Raises:
-        ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.hfft(jnp.array([1.0, 2.0, 3.0]))
@@ -161,14 +180,12 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     return _transform_one("hfft", "IRFFT", conjugate(a), n, axis, _inverse_norm("hfft", norm))
 
 
+@documented(_ONE_AXIS)
 def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `hfft`.
 
     Args:
         a: the real spectrum.
-        n: the size to truncate or zero-pad `axis` to; that of `a` if None.
-        axis: the axis to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
 
     Returns:
         The first `n // 2 + 1` elements of the Hermitian signal along `axis`.
@@ -183,21 +200,9 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     return conjugate(_transform_one("ihfft", "RFFT", a, n, axis, _inverse_norm("ihfft", norm)))
 
 
+@documented(_TWO_AXES)
 def fft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Compute the 2-D discrete Fourier transform.
-
-    Args:
-        a: the array.
-        s: the two sizes to truncate or zero-pad the axes to; those of `a` if None.
-        axes: the two axes to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A complex array.
-
-    Raises:
-        ValueError: if there are not exactly two axes, they repeat or are out of bounds, the number of sizes differs, a
-            size is less than 1, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.fft2(jnp.eye(2))
@@ -207,21 +212,9 @@ def fft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None
     return _transform_two("fft2", "FFT", a, s, axes, norm)
 
 
+@documented(_TWO_AXES)
 def ifft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Compute the inverse 2-D discrete Fourier transform.
-
-    Args:
-        a: the array.
-        s: the two sizes to truncate or zero-pad the axes to; those of `a` if None.
-        axes: the two axes to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A complex array.
-
-    Raises:
-        ValueError: if there are not exactly two axes, they repeat or are out of bounds, the number of sizes differs, a
-            size is less than 1, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.ifft2(2 * jnp.eye(2))
@@ -231,14 +224,12 @@ def ifft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | Non
     return _transform_two("ifft2", "IFFT", a, s, axes, norm)
 
 
+@documented(_TWO_AXES)
 def rfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Compute the 2-D discrete Fourier transform of a real array.
 
     Args:
         a: the real array.
-        s: the two sizes to truncate or zero-pad the axes to; those of `a` if None.
-        axes: the two axes to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
 
     Returns:
         A complex array with `n // 2 + 1` elements along the last of the axes, which has the size n.
@@ -254,6 +245,7 @@ def rfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | Non
     return _transform_two("rfft2", "RFFT", a, s, axes, norm)
 
 
+@documented(_TWO_AXES)
 def irfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Compute the inverse of `rfft2`.
 
@@ -261,14 +253,9 @@ def irfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | No
         a: the coefficients of the non-negative frequencies.
         s: the two sizes of the result along the axes; the last is `2 * (m - 1)` for a size m of `a` if None.
         axes: the two axes to transform; the last one holds the half spectrum.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
 
     Returns:
         A real array.
-
-    Raises:
-        ValueError: if there are not exactly two axes, they repeat or are out of bounds, the number of sizes differs, a
-            size is less than 1, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.irfft2(jnp.fft.rfft2(jnp.ones((1, 2))))
@@ -277,24 +264,12 @@ def irfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | No
     return _transform_two("irfft2", "IRFFT", a, s, axes, norm)
 
 
+@documented(_AXES)
 def fftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
     """Compute the N-D discrete Fourier transform.
 
     The axes are transformed one after the other. So an array that is sharded along one of them is never gathered: it is
     resharded along another axis while that one is transformed.
-
-    Args:
-        a: the array.
-        s: the sizes to truncate or zero-pad the axes to; those of `a` if None.
-        axes: the axes to transform. If None, all axes, or the last `len(s)` ones if `s` is given.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A complex array.
-
-    Raises:
-        ValueError: if axes repeat or are out of bounds, their number differs from that of `s`, a size is less than 1,
-            or `norm` is unknown.
 
     Example:
         >>> jnp.fft.fftn(jnp.ones((1, 2, 1)))
@@ -304,21 +279,9 @@ def fftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | N
     return _transform("fftn", "FFT", a, s, axes, norm)
 
 
+@documented(_AXES)
 def ifftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
     """Compute the inverse N-D discrete Fourier transform.
-
-    Args:
-        a: the array.
-        s: the sizes to truncate or zero-pad the axes to; those of `a` if None.
-        axes: the axes to transform. If None, all axes, or the last `len(s)` ones if `s` is given.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A complex array.
-
-    Raises:
-        ValueError: if axes repeat or are out of bounds, their number differs from that of `s`, a size is less than 1,
-            or `norm` is unknown.
 
     Example:
         >>> jnp.fft.ifftn(jnp.array([[2.0, 0.0]]))
@@ -327,14 +290,12 @@ def ifftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | 
     return _transform("ifftn", "IFFT", a, s, axes, norm)
 
 
+@documented(_AXES)
 def rfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
     """Compute the N-D discrete Fourier transform of a real array.
 
     Args:
         a: the real array.
-        s: the sizes to truncate or zero-pad the axes to; those of `a` if None.
-        axes: the axes to transform. If None, all axes, or the last `len(s)` ones if `s` is given.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
 
     Returns:
         A complex array with `n // 2 + 1` elements along the last of the axes, which has the size n.
@@ -350,6 +311,7 @@ def rfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | 
     return _transform("rfftn", "RFFT", a, s, axes, norm)
 
 
+@documented(_AXES)
 def irfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
     """Compute the inverse of `rfftn`.
 
@@ -358,14 +320,9 @@ def irfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str |
         s: the sizes of the result along the axes; the last is `2 * (m - 1)` for a size m of `a` if None.
         axes: the axes to transform; the last one holds the half spectrum. If None, all axes, or the last `len(s)` ones
             if `s` is given.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
 
     Returns:
         A real array.
-
-    Raises:
-        ValueError: if axes repeat or are out of bounds, their number differs from that of `s`, a size is less than 1,
-            or `norm` is unknown.
 
     Example:
         >>> jnp.fft.irfftn(jnp.fft.rfftn(jnp.ones((1, 3))), (1, 3))
@@ -439,20 +396,12 @@ def _truncate_or_pad(x: Any, dim: int, size: int) -> Any:
     return Pad(tuple(zeros), tuple(high), tuple(zeros))(x, full((), 0, x.type.dtype))
 
 
+@documented(_FREQUENCIES)
 def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
     """Return the sample frequencies of `fft`.
 
-    Args:
-        n: the number of samples.
-        d: the distance between samples.
-        dtype: the dtype of the result; the default float dtype if None.
-        device: the device or sharding on which the result is created.
-
     Returns:
         The frequencies in the order of `fft`: the non-negative ones ascending, then the negative ones ascending.
-
-    Raises:
-        ValueError: if `n` is less than 1, or if `n` or `d` is a sequence.
 
     Example:
         >>> jnp.fft.fftfreq(4, 0.5)
@@ -461,20 +410,12 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
     return _frequencies("fftfreq", n, d, dtype, device, False)
 
 
+@documented(_FREQUENCIES)
 def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
     """Return the sample frequencies of `rfft`.
 
-    Args:
-        n: the number of samples.
-        d: the distance between samples.
-        dtype: the dtype of the result; the default float dtype if None.
-        device: the device or sharding on which the result is created.
-
     Returns:
         The `n // 2 + 1` non-negative frequencies, ascending.
-
-    Raises:
-        ValueError: if `n` is less than 1, or if `n` or `d` is a sequence.
 
     Example:
         >>> jnp.fft.rfftfreq(4, 0.5)
@@ -506,18 +447,9 @@ def _create_frequencies(count: int, d: Any, dtype: Any, non_negative: bool) -> A
     return divide(numerator, full_like(numerator, d * count))
 
 
+@documented(_SHIFT)
 def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
     """Shift the zero frequency to the centre of the spectrum.
-
-    Args:
-        x: the array.
-        axes: the axis or axes to shift; all if None.
-
-    Returns:
-        An array of the shape and dtype of `x`.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
 
     Example:
         >>> jnp.fft.fftshift(jnp.fft.fftfreq(4))
@@ -526,18 +458,9 @@ def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
     return _shift("fftshift", x, axes, 1)
 
 
+@documented(_SHIFT)
 def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
     """Undo `fftshift`.
-
-    Args:
-        x: the array.
-        axes: the axis or axes to shift; all if None.
-
-    Returns:
-        An array of the shape and dtype of `x`.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
 
     Example:
         >>> jnp.fft.ifftshift(jnp.array([-2, -1, 0, 1]))

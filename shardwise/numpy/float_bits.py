@@ -6,6 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays import arithmetic
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -36,6 +37,20 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Atan2, Sin
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.numpy.elementwise import isinf, isnan, logaddexp_with_base, promote_inexact, trunc
+from shardwise.numpy.families import (
+    ARRAYS,
+    BINARY,
+    ELEMENTWISE,
+    PREDICATE,
+    REAL_BINARY,
+    REAL_TO_FLOAT,
+    SAME_TYPE,
+    TO_FLOAT,
+)
+
+_INFINITY_TEST = Family(
+    {"x": "the array, real.", "out": ARRAYS.args["out"]}, PREDICATE.returns, ["ValueError: if `x` is complex."]
+)
 
 
 def _real_floats(name: str, *operands: Any) -> list[Any]:
@@ -47,17 +62,12 @@ def _real_floats(name: str, *operands: Any) -> list[Any]:
 
 
 @compiled_function
+@documented(ARRAYS)
 def positive(x: Any, /) -> Array:
     """Return the array unchanged. This is the operator `+x`.
 
-    Args:
-        x: the array.
-
     Returns:
         An array with the elements of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.positive(jnp.array([-1, 2]))
@@ -67,17 +77,9 @@ def positive(x: Any, /) -> Array:
 
 
 @compiled_function
+@documented(TO_FLOAT)
 def reciprocal(x: Any, /) -> Array:
     """Compute `1 / x` element-wise.
-
-    Args:
-        x: the array. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.reciprocal(jnp.array([1, 4]))
@@ -88,6 +90,7 @@ def reciprocal(x: Any, /) -> Array:
 
 
 @compiled_function
+@documented(REAL_TO_FLOAT)
 def fabs(x: Any, /) -> Array:
     """Compute the absolute value element-wise, as a float.
 
@@ -96,9 +99,6 @@ def fabs(x: Any, /) -> Array:
 
     Returns:
         An array of floats of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jnp.fabs(jnp.array([-1, 2]))
@@ -109,18 +109,13 @@ def fabs(x: Any, /) -> Array:
 
 
 @compiled_function
+@documented(BINARY)
 def float_power(x: Any, y: Any, /) -> Array:
     """Raise to a power element-wise, in floats or complex numbers.
 
     Args:
         x: the bases. Integers and booleans are converted to floats.
         y: the exponents. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.float_power(2, jnp.array([-1, 3]))
@@ -129,17 +124,12 @@ def float_power(x: Any, y: Any, /) -> Array:
     return Pow()(*promote_inexact("float_power", x, y))
 
 
+@documented(REAL_BINARY)
 def fmax(x1: Any, x2: Any) -> Array:
     """Compute the maximum of two arrays element-wise, ignoring NaN.
 
     Args:
         x1, x2: the arrays, real. Where one element is NaN, the result is the other one.
-
-    Returns:
-        An array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.fmax(jnp.array([1.0, jnp.nan]), 0.5)
@@ -153,17 +143,12 @@ def _fmax(x1: Any, x2: Any) -> Any:
     return _select_ignoring_nan("GT", *promote_and_broadcast("fmax", (x1, x2)))
 
 
+@documented(REAL_BINARY)
 def fmin(x1: Any, x2: Any) -> Array:
     """Compute the minimum of two arrays element-wise, ignoring NaN.
 
     Args:
         x1, x2: the arrays, real. Where one element is NaN, the result is the other one.
-
-    Returns:
-        An array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.fmin(jnp.array([1.0, jnp.nan]), 0.5)
@@ -184,6 +169,7 @@ def _select_ignoring_nan(direction: str, x: Any, y: Any) -> Any:
 
 
 @compiled_function
+@documented(REAL_BINARY)
 def heaviside(x1: Any, x2: Any, /) -> Array:
     """Compute the Heaviside step function element-wise.
 
@@ -193,9 +179,6 @@ def heaviside(x1: Any, x2: Any, /) -> Array:
 
     Returns:
         0 where `x1` is negative, 1 where it is positive, `x2` where it is 0 and NaN where it is NaN.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.heaviside(jnp.array([-2.0, 0.0, 3.0]), 0.5)
@@ -208,18 +191,13 @@ def heaviside(x1: Any, x2: Any, /) -> Array:
 
 
 @compiled_function
+@documented(ELEMENTWISE)
 def rint(x: Any, /) -> Array:
     """Round to the nearest integer element-wise, ties to even, as a float.
 
     Args:
         x: the array. Integers and booleans are converted to floats. The parts of complex numbers are rounded
             separately.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.rint(jnp.array([0.5, 1.5, -1.7]))
@@ -245,17 +223,14 @@ def _signbit(x: Any, /) -> Any:
     return Compare("LT")(x, full_like(x, 0))
 
 
+@documented(PREDICATE)
 def signbit(x: Any, /) -> Array:
     """Return element-wise whether the sign bit is set.
 
     Args:
         x: the array, real. The sign bit of -0.0 is set.
 
-    Returns:
-        A boolean array of the shape of `x`.
-
     Raises:
-        TypeError: if `x` is not an array or a number.
         ValueError: if `x` is complex.
 
     Example:
@@ -272,6 +247,7 @@ def _uint_of_width(dtype: DType) -> DType:
 
 
 @compiled_function
+@documented(REAL_BINARY)
 def copysign(x1: Any, x2: Any, /) -> Array:
     """Return the magnitude of one array with the sign of another, element-wise.
 
@@ -282,9 +258,6 @@ def copysign(x1: Any, x2: Any, /) -> Array:
     Returns:
         An array of floats of the broadcast shape.
 
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
-
     Example:
         >>> jnp.copysign(jnp.array([1.0, -2.0]), -0.0)
         Array([-1., -2.], dtype=float32)
@@ -294,11 +267,9 @@ def copysign(x1: Any, x2: Any, /) -> Array:
 
 
 @compiled_function
+@documented(REAL_TO_FLOAT)
 def spacing(x: Any, /) -> Array:
     """Return the distance to the next representable float away from zero, element-wise.
-
-    Args:
-        x: the array, real. Integers and booleans are converted to floats.
 
     Returns:
         The distances, with the signs of `x`.
@@ -401,18 +372,13 @@ def _frexp(x: Any) -> list[Any]:
     return [astype_weak(mantissa, x.type.dtype, False), exponent]
 
 
+@documented(REAL_TO_FLOAT)
 def frexp(x: Any, /) -> tuple[Array, Array]:
     """Decompose floats into mantissas and exponents: `x == mantissa * 2**exponent`.
-
-    Args:
-        x: the array, real. Integers and booleans are converted to floats.
 
     Returns:
         The mantissas, of magnitudes from 0.5 to 1, and the integer exponents. For 0, infinities and NaN the mantissa is
         the value itself and the exponent 0.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jnp.frexp(jnp.array([6.0, -0.25]))
@@ -430,19 +396,12 @@ def _modf(x: Any) -> list[Any]:
     return [Select()(isinf(x), full_like(x, 0), Sub()(x, integral)), integral]
 
 
+@documented(REAL_TO_FLOAT)
 def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
     """Split floats into fractional and integral parts.
 
-    Args:
-        x: the array, real. Integers and booleans are converted to floats.
-        out: not supported, must be None.
-
     Returns:
         The fractional and the integral parts, as floats with the signs of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.modf(jnp.array([2.5, -0.25]))
@@ -455,21 +414,7 @@ def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
 
 @compiled_function
 def logaddexp2(x1: Any, x2: Any, /) -> Any:
-    """Compute `log2(2**x1 + 2**x2)` element-wise, without overflow of the powers.
-
-    Args:
-        x1, x2: the arrays.
-
-    Returns:
-        An array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> jnp.logaddexp2(jnp.array([3.0, 200.0]), 3.0)
-        Array([  4., 200.], dtype=float32)
-    """
+    """Compute `log2(2**x1 + 2**x2)` element-wise, without overflow of the powers."""
     x, y = promote_inexact("logaddexp2", x1, x2)
     return logaddexp_with_base(x, y, 2)
 
@@ -488,19 +433,9 @@ def _equals(x: Any, *, number: float) -> Any:
     return Compare("EQ")(x, full_like(x, number)) if is_float(x.type.dtype) else full(x.type.shape, False, np.bool_)
 
 
+@documented(_INFINITY_TEST)
 def isposinf(x: Any, /, out: None = None) -> Array:
     """Return element-wise whether a value is positive infinity.
-
-    Args:
-        x: the array, real.
-        out: not supported, must be None.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        ValueError: if `x` is complex.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.isposinf(jnp.array([jnp.inf, -jnp.inf, 1.0]))
@@ -509,19 +444,9 @@ def isposinf(x: Any, /, out: None = None) -> Array:
     return _is_infinity("isposinf", x, out, np.inf)
 
 
+@documented(_INFINITY_TEST)
 def isneginf(x: Any, /, out: None = None) -> Array:
     """Return element-wise whether a value is negative infinity.
-
-    Args:
-        x: the array, real.
-        out: not supported, must be None.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        ValueError: if `x` is complex.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.isneginf(jnp.array([jnp.inf, -jnp.inf, 1.0]))
@@ -530,6 +455,7 @@ def isneginf(x: Any, /, out: None = None) -> Array:
     return _is_infinity("isneginf", x, out, -np.inf)
 
 
+@documented(SAME_TYPE)
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Array:
     """Replace NaN and infinities by finite numbers.
 
@@ -540,12 +466,6 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
         nan: the replacement for NaN.
         posinf: the replacement for positive infinity; the largest finite value of the dtype if None.
         neginf: the replacement for negative infinity; the smallest finite value of the dtype if None.
-
-    Returns:
-        An array of the shape and dtype of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.nan_to_num(jnp.array([1.0, jnp.nan, -jnp.inf]), neginf=-9.0)
@@ -579,6 +499,7 @@ def _scale(x: Any, /, *, name: str, factor: float) -> Any:
     return Mul()(x, full_like(x, factor))
 
 
+@documented(ARRAYS)
 def deg2rad(x: Any, /) -> Array:
     """Convert angles from degrees to radians.
 
@@ -588,9 +509,6 @@ def deg2rad(x: Any, /) -> Array:
     Returns:
         The angles in radians.
 
-    Raises:
-        TypeError: if `x` is not an array or a number.
-
     Example:
         >>> jnp.deg2rad(jnp.array([0.0, 180.0]))
         Array([0.       , 3.1415927], dtype=float32)
@@ -598,6 +516,7 @@ def deg2rad(x: Any, /) -> Array:
     return _scale(x, name="deg2rad", factor=math.pi / 180)
 
 
+@documented(ARRAYS)
 def rad2deg(x: Any, /) -> Array:
     """Convert angles from radians to degrees.
 
@@ -606,9 +525,6 @@ def rad2deg(x: Any, /) -> Array:
 
     Returns:
         The angles in degrees.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.rad2deg(jnp.array([0.0, jnp.pi]))
@@ -651,19 +567,11 @@ def _angle(z: Any, *, deg: bool) -> Any:
 
 
 @compiled_function
+@documented(TO_FLOAT)
 def sinc(x: Any, /) -> Array:
     """Compute the normalized sinc function, `sin(pi * x) / (pi * x)`, element-wise.
 
     At 0 the value is 1, and the derivatives there are correct up to order 8.
-
-    Args:
-        x: the array. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.sinc(jnp.array([0.0, 0.5, 1.5]))
@@ -680,17 +588,14 @@ def sinc(x: Any, /) -> Array:
     return Select()(is_zero, series, Div()(Sin()(divisor), divisor))
 
 
+@documented(ARRAYS)
 def sort_complex(a: Any) -> Array:
     """Sort along the last axis, as complex numbers: by real parts, then by imaginary parts.
-
-    Args:
-        a: the array.
 
     Returns:
         The sorted array, of a complex dtype.
 
     Raises:
-        TypeError: if `a` is not an array or a number.
         ValueError: if `a` is a scalar.
 
     Example:

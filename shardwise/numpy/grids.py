@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwise.api.meshes.placement import device_put
 from shardwise.api.transformations.vmap import vmap
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays import arithmetic, methods
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -34,6 +35,17 @@ from shardwise.numpy.creation import arange, array
 from shardwise.numpy.elementwise import log10, sign
 from shardwise.numpy.joining import concatenate, stack
 from shardwise.numpy.shapes import broadcast_arrays
+
+_INTERVAL = Family(
+    {
+        "num": "the number of elements.",
+        "axis": "the position of the new dim in the result.",
+    },
+    raises=[
+        "ValueError: if `num` is negative or `axis` is out of bounds.",
+        "TypeError: if `start` or `stop` is not an array or a number, or if their shapes do not broadcast.",
+    ],
+)
 
 
 @overload
@@ -64,6 +76,7 @@ def linspace(
 ) -> Any: ...
 
 
+@documented(_INTERVAL)
 def linspace(
     start: Any,
     stop: Any,
@@ -79,19 +92,13 @@ def linspace(
 
     Args:
         start, stop: the ends of the interval: numbers, or arrays that broadcast.
-        num: the number of elements.
         endpoint: whether `stop` is the last element; if not, the last element is one step before it.
         retstep: whether to return the step too.
         dtype: the dtype of the result; the promoted float or complex dtype if None. Integer results are rounded down.
-        axis: the position of the new dim in the result.
         device: the device or sharding to move the result to.
 
     Returns:
         The numbers, or a tuple of the numbers and the step.
-
-    Raises:
-        ValueError: if `num` is negative or `axis` is out of bounds.
-        TypeError: if `start` or `stop` is not an array or a number, or if their shapes do not broadcast.
 
     Example:
         >>> jnp.linspace(0, 1, 5)
@@ -153,6 +160,7 @@ def _step(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtype: A
     return arithmetic.divide(arithmetic.subtract(high, low), steps if steps > 0 else float("nan"))
 
 
+@documented(_INTERVAL)
 def logspace(
     start: Any,
     stop: Any,
@@ -166,18 +174,12 @@ def logspace(
 
     Args:
         start, stop: the exponents of the first and the last element: numbers, or arrays that broadcast.
-        num: the number of elements.
         endpoint: whether `base**stop` is the last element.
         base: the base of the powers.
         dtype: the dtype of the result; the promoted float or complex dtype of the exponents if None.
-        axis: the position of the new dim in the result.
 
     Returns:
         The powers of `base`.
-
-    Raises:
-        ValueError: if `num` is negative or `axis` is out of bounds.
-        TypeError: if `start` or `stop` is not an array or a number, or if their shapes do not broadcast.
 
     Example:
         >>> jnp.logspace(0, 2, 3)
@@ -188,23 +190,18 @@ def logspace(
     return methods.astype(arithmetic.power(base, exponents), dtype=out_dtype or compute_dtype)
 
 
+@documented(_INTERVAL)
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Array:
     """Return a geometric progression: each number is a constant multiple of the one before.
 
     Args:
         start, stop: the first and the last number: numbers, or arrays that broadcast. They must not be 0, and real ones
             must have the same sign.
-        num: the number of elements.
         endpoint: whether `stop` is the last element.
         dtype: the dtype of the result; the promoted float or complex dtype if None.
-        axis: the position of the new dim in the result.
 
     Returns:
         The progression.
-
-    Raises:
-        ValueError: if `num` is negative or `axis` is out of bounds.
-        TypeError: if `start` or `stop` is not an array or a number, or if their shapes do not broadcast.
 
     Example:
         >>> jnp.geomspace(1, 8, 4).round(3)

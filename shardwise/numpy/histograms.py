@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import add, divide, multiply, subtract
 from shardwise.compiler.arrays.methods import Array
@@ -38,6 +39,19 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_alo
 from shardwise.compiler.reduction import SUM
 from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy.ordering import searchsorted
+
+_DENSITY = {"density": "whether to normalize the histogram to a density whose integral is 1."}
+_HISTOGRAM = Family(
+    {"range": "the lowest and the highest edge. By default the minimum and the maximum of `a`.", **_DENSITY},
+    raises=['NotImplementedError: if `bins` is the name of a rule such as "auto".'],
+)
+_MULTIDIMENSIONAL = Family(
+    {"weights": "one weight per point; the weights in a bin are summed. None counts.", **_DENSITY},
+    raises=[
+        "TypeError: if an argument is not an array or a number.",
+        'NotImplementedError: if `bins` contains the name of a rule such as "auto".',
+    ],
+)
 
 _INDEX_DTYPE = np.dtype(np.int32)
 
@@ -154,6 +168,7 @@ def _digitize(x: Any, bins: Any, *, right: bool, method: str) -> Any:
     return Select()(is_ascending, if_ascending, Sub()(full_like(in_reversed, size), in_reversed))
 
 
+@documented(_HISTOGRAM)
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Array:
     """Return the edges of the bins that `histogram` uses.
 
@@ -162,7 +177,6 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     Args:
         a: the elements.
         bins: the number of bins, or their edges (of rank 1), which are returned after dtype promotion.
-        range: the lowest and the highest edge. By default the minimum and the maximum of `a`.
         weights: not used; accepted for compatibility with numpy.
 
     Returns:
@@ -171,7 +185,6 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     Raises:
         TypeError: if `a` is not an array or a number, or if `bins` is neither an integer nor an array.
         ValueError: if there is no bin, if the edges are not of rank 1, or if `a` is empty and `range` is None.
-        NotImplementedError: if `bins` is the name of a rule such as "auto".
 
     Example:
         >>> jnp.histogram_bin_edges(jnp.array([1.0, 4.0]), bins=3)
@@ -223,6 +236,7 @@ def _edges_from_range(low: Any, high: Any, *, count: int, dtype: DType) -> Any:
     return Concatenate(0)(add(multiply(index, width), low), Reshape((1,))(high))
 
 
+@documented(_HISTOGRAM)
 def histogram(
     a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
 ) -> tuple[Array, Array]:
@@ -233,9 +247,7 @@ def histogram(
     Args:
         a: the elements, of any shape.
         bins: the number of bins of equal width, or their edges in ascending order.
-        range: the lowest and the highest edge. By default the minimum and the maximum of `a`.
         weights: one weight per element of `a`; the weights in a bin are summed. None counts.
-        density: whether to normalize the histogram to a density whose integral is 1.
 
     Returns:
         A pair of the counts (or sums of weights, or densities), as floats, and the edges.
@@ -244,7 +256,6 @@ def histogram(
         TypeError: if `a`, `bins` or `weights` is not an array or a number.
         ValueError: if the shape of `weights` differs from that of `a`, if there is no bin, if the edges are not of rank
             1, or if `a` is empty and `range` is None.
-        NotImplementedError: if `bins` is the name of a rule such as "auto".
 
     Example:
         >>> jnp.histogram(jnp.array([1.0, 2.0, 2.0, 4.0]), bins=3)
@@ -286,6 +297,7 @@ def _bin_indices(x: Any, edges: Any) -> Any:
     return subtract(insertion, Select()(Compare("EQ")(x, last_edge), full_like(insertion, 2), full_like(insertion, 1)))
 
 
+@documented(_MULTIDIMENSIONAL)
 def histogram2d(
     x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
 ) -> tuple[Array, Array, Array]:
@@ -294,19 +306,15 @@ def histogram2d(
     Args:
         x, y: the coordinates of the points, two arrays of rank 1 and equal size.
         bins: the number of bins or their edges, for both coordinates, or a pair with one entry per coordinate.
-        range: a pair of (lowest edge, highest edge), one per coordinate. None, also as an entry,
-            uses the minimum and the maximum of the coordinates.
-        weights: one weight per point; the weights in a bin are summed. None counts.
-        density: whether to normalize the histogram to a density whose integral is 1.
+        range: a pair of (lowest edge, highest edge), one per coordinate. None, also as an entry, uses the minimum and
+            the maximum of the coordinates.
 
     Returns:
         A tuple of the counts, with one dim per coordinate, the edges along x and the edges along y.
 
     Raises:
-        TypeError: if an argument is not an array or a number.
         ValueError: if `x` and `y` are not of rank 1 and equal size, or if `bins`, `range` or `weights` do not match
             them.
-        NotImplementedError: if `bins` contains the name of a rule such as "auto".
 
     Example:
         >>> counts, _, _ = jnp.histogram2d(jnp.array([1.0, 2.0, 3.0]), jnp.array([1.0, 1.0, 2.0]), bins=2)
@@ -331,6 +339,7 @@ def _stack_columns(*columns: Any) -> Any:
     )
 
 
+@documented(_MULTIDIMENSIONAL)
 def histogramdd(
     sample: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
 ) -> tuple[Array, list[Array]]:
@@ -341,16 +350,12 @@ def histogramdd(
         bins: the number of bins for all coordinates, or a sequence with the number of bins or the edges of each.
         range: a sequence of (lowest edge, highest edge) or None, one per coordinate. By default the minimum and the
             maximum of each column.
-        weights: one weight per point; the weights in a bin are summed. None counts.
-        density: whether to normalize the histogram to a density whose integral is 1.
 
     Returns:
         A pair of the counts, with one dim per coordinate, and the list of the edges along each coordinate.
 
     Raises:
-        TypeError: if an argument is not an array or a number.
         ValueError: if `sample` is not of rank 2, or if `bins`, `range` or `weights` do not match it.
-        NotImplementedError: if `bins` contains the name of a rule such as "auto".
 
     Example:
         >>> counts, edges = jnp.histogramdd(jnp.array([[1.0, 2.0], [3.0, 2.0]]), bins=(2, 1))

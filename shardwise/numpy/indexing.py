@@ -7,6 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import as_bool, remainder, subtract
 from shardwise.compiler.arrays.indexing import (
@@ -45,7 +46,18 @@ from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
+from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, TRACED_WITHOUT_SIZE
 from shardwise.numpy.ordering import cumsum
+
+_NONZERO = ARRAYS.extended(
+    {
+        "a": Parameter("the array, of rank 1 or more.", NOT_AN_ARRAY),
+        "size": Parameter(
+            "the number of indices to return, as in `nonzero`. Required under `jit`.", TRACED_WITHOUT_SIZE
+        ),
+        "fill_value": "the padding, one value for all dims or a tuple with one per dim. By default 0.",
+    }
+)
 
 
 def take(
@@ -214,6 +226,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
     return methods.where(condition, x, y)
 
 
+@documented(_NONZERO)
 def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]:
     """Return the indices of the elements that are not zero.
 
@@ -221,17 +234,13 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     dropped and missing ones are padded.
 
     Args:
-        a: the array, of rank 1 or more.
         size: the number of indices to return.
-        fill_value: the padding, one value for all dims or a tuple with one per dim. By default 0.
 
     Returns:
         A tuple with one array of rank 1 per dim of `a`, with the indices along that dim in row-major order.
 
     Raises:
-        TypeError: if `a` is not an array or a number.
         ValueError: if `a` has rank 0, or if the number of fill values differs from the rank.
-        ConcretizationTypeError: if `a` is traced and `size` is None.
 
     Example:
         >>> jnp.nonzero(jnp.array([0, 3, 0, 5]))
@@ -304,20 +313,16 @@ def _unravel(index: Any, shape: Sequence[int]) -> list[Any]:
     return indices
 
 
+@documented(_NONZERO)
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the flat row-major indices of the elements that are not zero.
 
     Args:
         a: the array, which is flattened.
-        size: the number of indices to return, as in `nonzero`. Required under `jit`.
         fill_value: the padding if there are fewer; 0 by default.
 
     Returns:
         An array of integers of rank 1.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ConcretizationTypeError: if `a` is traced and `size` is None.
 
     Example:
         >>> jnp.flatnonzero(jnp.array([[0, 3], [4, 0]]))
@@ -326,21 +331,18 @@ def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> A
     return _nonzero_indices("flatnonzero", reshape(a, shape=-1), size, fill_value)[0]
 
 
+@documented(_NONZERO)
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the indices of the elements that are not zero, with one row per element.
 
     Args:
-        a: the array, of rank 1 or more.
         size: the number of elements to return indices for, as in `nonzero`. Required under `jit`.
-        fill_value: the padding, one value for all dims or a tuple with one per dim. By default 0.
 
     Returns:
         An array of integers of rank 2, with one column per dim of `a`.
 
     Raises:
-        TypeError: if `a` is not an array or a number.
         ValueError: if `a` has rank 0, or if the number of fill values differs from the rank.
-        ConcretizationTypeError: if `a` is traced and `size` is None.
 
     Example:
         >>> jnp.argwhere(jnp.array([[0, 3], [4, 0]]))

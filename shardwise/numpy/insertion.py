@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.indexing import as_index, canonical_axis, wrap_negative_index
 from shardwise.compiler.arrays.methods import Array
@@ -24,6 +25,7 @@ from shardwise.compiler.ops.indexing.index_vectors import clamp_index
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
+from shardwise.numpy.families import ONE_AXIS
 from shardwise.numpy.indexing import nonzero, take
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.ordering import argsort, cumsum
@@ -32,11 +34,11 @@ from shardwise.numpy.shapes import moveaxis
 _MAX_SLICES = 4  # `delete` with more slices to keep than this uses a gather
 
 
+@documented(ONE_AXIS)
 def append(arr: Any, values: Any, axis: int | None = None) -> Array:
     """Append values to the end of an array.
 
     Args:
-        arr: the array.
         values: the array to append.
         axis: the axis to concatenate along; if None, both arrays are flattened first.
 
@@ -44,7 +46,6 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Array:
         The concatenated array.
 
     Raises:
-        ValueError: if `axis` is out of bounds.
         TypeError: if the shapes differ in another dim than `axis`.
 
     Example:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.control import fori_loop
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.arithmetic import absolute, as_bool
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -21,6 +22,12 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_along
+from shardwise.numpy.families import NOT_BROADCASTABLE
+
+_INTEGERS = Family(
+    {"x1, x2": "the integers, which broadcast."},
+    raises=[NOT_BROADCASTABLE, "ValueError: if an argument does not hold integers."],
+)
 
 
 def _promote_integers(name: str, *operands: Any) -> list[Any]:
@@ -32,20 +39,14 @@ def _promote_integers(name: str, *operands: Any) -> list[Any]:
     return promote_and_broadcast(name, operands)
 
 
+@documented(_INTEGERS)
 def gcd(x1: Any, x2: Any) -> Array:
     """Compute the greatest common divisor, elementwise.
 
     The result is not negative. The greatest common divisor of 0 and y is the absolute value of y.
 
-    Args:
-        x1, x2: the integers, which broadcast.
-
     Returns:
         The greatest common divisors, in the promoted dtype.
-
-    Raises:
-        TypeError: if the shapes do not broadcast, or if an argument is not an array or a number.
-        ValueError: if an argument does not hold integers.
 
     Example:
         >>> jnp.gcd(jnp.array([12, 7]), 18)
@@ -75,20 +76,14 @@ def _euclid(x: Any, y: Any) -> Any:
     return absolute(fori_loop(0, steps, step, (x, y))[0])
 
 
+@documented(_INTEGERS)
 def lcm(x1: Any, x2: Any) -> Array:
     """Compute the least common multiple, elementwise.
 
     The result is not negative. The least common multiple of 0 and y is 0.
 
-    Args:
-        x1, x2: the integers, which broadcast.
-
     Returns:
         The least common multiples, in the promoted dtype.
-
-    Raises:
-        TypeError: if the shapes do not broadcast, or if an argument is not an array or a number.
-        ValueError: if an argument does not hold integers.
 
     Example:
         >>> jnp.lcm(jnp.array([12, 7]), 18)

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
 from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_along
+from shardwise.numpy.families import ARRAYS
 
 
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
@@ -46,13 +48,13 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
     return _concatenate(*operands, dim=dim, dtype=requested_dtype("concatenate", dtype))
 
 
+@documented(ARRAYS)
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Array:
     """Join arrays of equal shapes along a new axis.
 
     Args:
         arrays: the arrays, a sequence or an array whose rows are stacked.
         axis: the position of the new axis in the result.
-        out: must be None, as arrays are immutable.
         dtype: the dtype of the result. By default the promoted dtype of the arrays.
 
     Returns:
@@ -61,7 +63,6 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Ar
     Raises:
         TypeError: if an element of `arrays` is not an array or a number.
         ValueError: if there is no array, if the shapes differ, or if `axis` does not exist in the result.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import as_bool
 from shardwise.compiler.arrays.methods import Array
@@ -23,8 +24,32 @@ from shardwise.compiler.ops.elementwise.bitwise import And, Not
 from shardwise.compiler.ops.elementwise.select import Select
 from shardwise.numpy import reductions as np_reductions
 from shardwise.numpy.elementwise import isnan, replace_nan
-from shardwise.numpy.ordering import quantile_along
+from shardwise.numpy.families import OUT_OF_BOUNDS, REDUCTION
+from shardwise.numpy.ordering import MEDIAN, QUANTILE, quantile_along
 from shardwise.numpy.statistics import variance
+
+_SUM = REDUCTION.extended(
+    {"dtype": "the dtype of the result and of the computation."},
+    "The reduced array.",
+    ["TypeError: if the mask does not broadcast."],
+)
+_EXTREMUM = REDUCTION.extended(
+    {"initial": "a value to compare with too. Required with a mask, or if there is no element."},
+    "The reduced array; NaN where all elements are NaN and `initial` is None.",
+    ["ValueError: if `initial` is None and there is no element or a mask is passed."],
+)
+_VARIANCE = _SUM.extended(
+    {
+        "ddof": "the number that is subtracted from the count of elements before the division.",
+        "mean": "the mean to take distances from, of a shape that broadcasts with `a`. By default it is computed.",
+    },
+    raises=["ValueError: if `a` is complex and `dtype` is real."],
+)
+_SEARCH = REDUCTION.extended(
+    {"axis": Parameter("the axis to search. None searches the flattened array.", OUT_OF_BOUNDS)},
+    "The indices; -1 where all elements are NaN.",
+    ["ValueError: if there is no element."],
+)
 
 
 @compiled_function
@@ -46,26 +71,14 @@ def _nan_extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initi
     return _replace_if_all_nan(result, a, axis=static_axes(axis), keepdims=keepdims, value=np.nan)
 
 
+@documented(_EXTREMUM)
 def nanmax(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Array:
     """Return the largest element along axes, ignoring NaN.
 
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axes with size 1.
-        initial: a value to compare with too. Required with a mask, or if there is no element.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-
-    Returns:
-        The reduced array; NaN where all elements are NaN and `initial` is None.
-
     Raises:
-        TypeError: if `a` is not an array or a number.
         ValueError: if an axis does not exist, or if `initial` is None and there is no element or a mask is passed.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanmax(jnp.array([[1.0, jnp.nan], [3.0, 2.0]]), axis=1)
@@ -74,26 +87,14 @@ def nanmax(
     return _nan_extremum("nanmax", a, axis, out, keepdims, initial, where)
 
 
+@documented(_EXTREMUM)
 def nanmin(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Array:
     """Return the smallest element along axes, ignoring NaN.
 
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axes with size 1.
-        initial: a value to compare with too. Required with a mask, or if there is no element.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-
-    Returns:
-        The reduced array; NaN where all elements are NaN and `initial` is None.
-
     Raises:
-        TypeError: if `a` is not an array or a number.
         ValueError: if an axis does not exist, or if `initial` is None and there is no element or a mask is passed.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanmin(jnp.array([[1.0, jnp.nan], [3.0, 2.0]]), axis=1)
@@ -102,6 +103,7 @@ def nanmin(
     return _nan_extremum("nanmin", a, axis, out, keepdims, initial, where)
 
 
+@documented(_SUM)
 def nansum(
     a: Any,
     axis: Any = None,
@@ -114,21 +116,7 @@ def nansum(
     """Compute the sum of the elements along axes, with NaN counted as 0.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        dtype: the dtype of the result and of the computation.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axes with size 1.
         initial: a value that is added to the sums.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-
-    Returns:
-        The reduced array.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
-        ValueError: if an axis does not exist or repeats.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nansum(jnp.array([1.0, jnp.nan, 2.0]))
@@ -137,6 +125,7 @@ def nansum(
     return np_reductions.sum(replace_nan(a, value=0), axis, dtype, out, keepdims, initial, where)
 
 
+@documented(_SUM)
 def nanprod(
     a: Any,
     axis: Any = None,
@@ -149,21 +138,7 @@ def nanprod(
     """Compute the product of the elements along axes, with NaN counted as 1.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        dtype: the dtype of the result and of the computation.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axes with size 1.
         initial: a value that is multiplied with the products.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-
-    Returns:
-        The reduced array.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
-        ValueError: if an axis does not exist or repeats.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanprod(jnp.array([3.0, jnp.nan, 2.0]))
@@ -172,26 +147,14 @@ def nanprod(
     return np_reductions.prod(replace_nan(a, value=1), axis, dtype, out, keepdims, initial, where)
 
 
+@documented(_SUM)
 def nanmean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None
 ) -> Array:
     """Compute the mean of the elements along axes, ignoring NaN.
 
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        dtype: the dtype of the result and of the computation.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axes with size 1.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-
     Returns:
         The means; NaN where all elements are NaN.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
-        ValueError: if an axis does not exist or repeats.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanmean(jnp.array([1.0, jnp.nan, 2.0]))
@@ -211,6 +174,7 @@ def _not_nan(a: Any, *where: Any) -> Any:
     return And()(broadcast_to_shape(mask, shape), broadcast_to_shape(as_bool(where[0], "nanmean"), shape))
 
 
+@documented(_VARIANCE)
 def nanvar(
     a: Any,
     axis: Any = None,
@@ -223,23 +187,8 @@ def nanvar(
 ) -> Array:
     """Compute the variance of the elements along axes, ignoring NaN.
 
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        dtype: the dtype of the result and of the computation.
-        out: must be None, as arrays are immutable.
-        ddof: the number that is subtracted from the count of elements before the division.
-        keepdims: whether to keep the reduced axes with size 1.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-        mean: the mean to take distances from, of a shape that broadcasts with `a`. By default it is computed.
-
     Returns:
         The variances; NaN where the count minus `ddof` is not positive.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
-        ValueError: if an axis does not exist or repeats, or if `a` is complex and `dtype` is real.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanvar(jnp.array([1.0, jnp.nan, 3.0]))
@@ -248,6 +197,7 @@ def nanvar(
     return _nan_variance("nanvar", a, axis, dtype, out, ddof, keepdims, where, mean, False)
 
 
+@documented(_VARIANCE)
 def nanstd(
     a: Any,
     axis: Any = None,
@@ -260,23 +210,8 @@ def nanstd(
 ) -> Array:
     """Compute the standard deviation of the elements along axes, ignoring NaN.
 
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        dtype: the dtype of the result and of the computation.
-        out: must be None, as arrays are immutable.
-        ddof: the number that is subtracted from the count of elements before the division.
-        keepdims: whether to keep the reduced axes with size 1.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-        mean: the mean to take distances from, of a shape that broadcasts with `a`. By default it is computed.
-
     Returns:
         The standard deviations; NaN where the count minus `ddof` is not positive.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
-        ValueError: if an axis does not exist or repeats, or if `a` is complex and `dtype` is real.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 3.0]))
@@ -312,22 +247,9 @@ def _nan_variance(
     )
 
 
+@documented(_SEARCH)
 def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the first largest element along an axis, ignoring NaN.
-
-    Args:
-        a: the array.
-        axis: the axis to search. None searches the flattened array.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axis with size 1.
-
-    Returns:
-        The indices; -1 where all elements are NaN.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `axis` does not exist, or if there is no element.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanargmax(jnp.array([1.0, jnp.nan, 3.0]))
@@ -336,22 +258,9 @@ def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
     return _nan_arg_extremum("nanargmax", a, axis, out, bool(keepdims))
 
 
+@documented(_SEARCH)
 def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the first smallest element along an axis, ignoring NaN.
-
-    Args:
-        a: the array.
-        axis: the axis to search. None searches the flattened array.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axis with size 1.
-
-    Returns:
-        The indices; -1 where all elements are NaN.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `axis` does not exist, or if there is no element.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanargmin(jnp.array([5.0, jnp.nan, 3.0]))
@@ -372,6 +281,7 @@ def _nan_arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: 
     return _replace_if_all_nan(result, a, axis=axis, keepdims=keepdims, value=-1)
 
 
+@documented(QUANTILE)
 def nanquantile(
     a: Any,
     q: Any,
@@ -385,24 +295,12 @@ def nanquantile(
 ) -> Array:
     """Compute quantiles of the elements along axes, ignoring NaN.
 
-    Args:
-        a: the array of real numbers.
-        q: the probabilities, between 0 and 1.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        overwrite_input: not used; accepted for compatibility with numpy.
-        method: the interpolation between two elements, as in `quantile`.
-        keepdims: whether to keep the reduced axes with size 1.
-        weights: the weights of the elements, as in `quantile`. Only with method "inverted_cdf".
-
     Returns:
         The quantiles, with the dims of `q` first; NaN where all elements are NaN.
 
     Raises:
-        TypeError: if `a`, `q` or `weights` is not an array or a number.
         ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
             unknown, or if the shape of `weights` does not match.
-        NotImplementedError: if `out` is not None, or if weights are passed with another method.
 
     Example:
         >>> jnp.nanquantile(jnp.array([1.0, jnp.nan, 3.0]), 0.5)
@@ -411,6 +309,7 @@ def nanquantile(
     return quantile_along("nanquantile", a, q, axis, out, method, keepdims, weights, ignore_nan=True)
 
 
+@documented(QUANTILE)
 def nanpercentile(
     a: Any,
     q: Any,
@@ -425,23 +324,14 @@ def nanpercentile(
     """Compute percentiles of the elements along axes, ignoring NaN.
 
     Args:
-        a: the array of real numbers.
         q: the percentages, between 0 and 100.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        overwrite_input: not used; accepted for compatibility with numpy.
-        method: the interpolation between two elements, as in `quantile`.
-        keepdims: whether to keep the reduced axes with size 1.
-        weights: the weights of the elements, as in `quantile`. Only with method "inverted_cdf".
 
     Returns:
         The percentiles, with the dims of `q` first; NaN where all elements are NaN.
 
     Raises:
-        TypeError: if `a`, `q` or `weights` is not an array or a number.
         ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
             unknown, or if the shape of `weights` does not match.
-        NotImplementedError: if `out` is not None, or if weights are passed with another method.
 
     Example:
         >>> jnp.nanpercentile(jnp.array([1.0, jnp.nan, 3.0]), 50)
@@ -450,25 +340,17 @@ def nanpercentile(
     return quantile_along("nanpercentile", a, q, axis, out, method, keepdims, weights, ignore_nan=True)
 
 
+@documented(MEDIAN)
 def nanmedian(
     a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
 ) -> Array:
     """Compute the median of the elements along axes, ignoring NaN.
 
-    Args:
-        a: the array of real numbers.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        overwrite_input: not used; accepted for compatibility with numpy.
-        keepdims: whether to keep the reduced axes with size 1.
-
     Returns:
         The medians; NaN where all elements are NaN.
 
     Raises:
-        TypeError: if `a` is not an array or a number.
         ValueError: if an axis does not exist, if there is no element, or if the numbers are complex.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanmedian(jnp.array([1.0, jnp.nan, 3.0, 5.0]))

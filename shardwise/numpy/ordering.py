@@ -9,6 +9,7 @@ import numpy as np
 
 from shardwise.api.control import fori_loop
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays import methods, sorting
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -45,24 +46,66 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.reduction import PROD, SUM, Reduction
 from shardwise.lax.gradient import stop_gradient
 from shardwise.numpy.elementwise import replace_nan
+from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, NOT_AN_INTEGER, OUT_OF_BOUNDS, REDUCTION
+
+_CUMULATIVE = ARRAYS.extended(
+    {
+        "axis": Parameter("the axis to accumulate along. None accumulates over the flattened array.", OUT_OF_BOUNDS),
+        "dtype": "the dtype of the result. By default that of `a`; booleans become integers.",
+    }
+)
+_CUMULATIVE_WITH_INITIAL = ARRAYS.extended(
+    {
+        "x": Parameter("the array, of rank 1 or more.", NOT_AN_ARRAY),
+        "axis": "the axis to accumulate along. It may be omitted only if `x` has rank 1.",
+    },
+    raises=["ValueError: if `axis` is out of bounds, or if it is omitted and `x` is not of rank 1."],
+)
+_NOT_NONE = "TypeError: if {} is not None."
+_SORT = ARRAYS.extended(
+    {
+        "axis": Parameter("the axis to sort along. None sorts the flattened array.", OUT_OF_BOUNDS),
+        "kind, order": Parameter(
+            "must be None, as there is only one algorithm and there are no structured dtypes.", _NOT_NONE
+        ),
+        "stable": "not used, as the sort is always stable.",
+        "descending": "whether to sort in descending order.",
+    }
+)
+_PARTITION = ARRAYS.extended(
+    {
+        "kth": Parameter(
+            "the index of the element in sorted order; a negative one counts from the end.", NOT_AN_INTEGER
+        ),
+        "axis": "the axis to partition along.",
+    },
+    raises=["ValueError: if `kth` or `axis` is out of bounds."],
+)
+QUANTILE = REDUCTION.extended(
+    {
+        "a": Parameter("the array of real numbers.", NOT_AN_ARRAY),
+        "q": Parameter("the probabilities, between 0 and 1.", NOT_AN_ARRAY),
+        "overwrite_input": "not used; accepted for compatibility with numpy.",
+        "method": "the interpolation between two elements, as in `quantile`.",
+        "weights": Parameter(
+            'the weights of the elements, as in `quantile`. Only with method "inverted_cdf".', NOT_AN_ARRAY
+        ),
+    },
+    raises=[
+        "ValueError: if there is no element, if the numbers are complex, if `method` is unknown, or if the shape of\n"
+        "`weights` does not match.",
+        "NotImplementedError: if weights are passed with another method.",
+    ],
+)
+MEDIAN = Family(QUANTILE.args, raises=["ValueError: if there is no element, or if the numbers are complex."])
 
 
+@documented(_CUMULATIVE)
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Compute the cumulative sum of the elements along an axis.
 
-    Args:
-        a: the array.
-        axis: the axis to accumulate along. None accumulates over the flattened array.
-        dtype: the dtype of the result. By default that of `a`; booleans become integers.
-        out: must be None, as arrays are immutable.
-
     Returns:
         The cumulative sums, of the shape of `a`, or of rank 1 if `axis` is None.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `axis` does not exist.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.cumsum(jnp.array([1, 2, 3]))
@@ -72,22 +115,12 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
     return sorting.cumulative_along(a, reduction=SUM, axis=axis, dtype=requested_dtype("cumsum", dtype))
 
 
+@documented(_CUMULATIVE)
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Compute the cumulative product of the elements along an axis.
 
-    Args:
-        a: the array.
-        axis: the axis to accumulate along. None accumulates over the flattened array.
-        dtype: the dtype of the result. By default that of `a`; booleans become integers.
-        out: must be None, as arrays are immutable.
-
     Returns:
         The cumulative products, of the shape of `a`, or of rank 1 if `axis` is None.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `axis` does not exist.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.cumprod(jnp.array([1, 2, 3]))
@@ -97,22 +130,12 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
     return sorting.cumulative_along(a, reduction=PROD, axis=axis, dtype=requested_dtype("cumprod", dtype))
 
 
+@documented(_CUMULATIVE)
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Compute the cumulative sum of the elements along an axis, with NaN counted as 0.
 
-    Args:
-        a: the array.
-        axis: the axis to accumulate along. None accumulates over the flattened array.
-        dtype: the dtype of the result. By default that of `a`; booleans become integers.
-        out: must be None, as arrays are immutable.
-
     Returns:
         The cumulative sums, of the shape of `a`, or of rank 1 if `axis` is None.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `axis` does not exist.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nancumsum(jnp.array([1.0, jnp.nan, 3.0]))
@@ -122,22 +145,12 @@ def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = No
     return cumsum(replace_nan(a, value=0), axis, dtype)
 
 
+@documented(_CUMULATIVE)
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Compute the cumulative product of the elements along an axis, with NaN counted as 1.
 
-    Args:
-        a: the array.
-        axis: the axis to accumulate along. None accumulates over the flattened array.
-        dtype: the dtype of the result. By default that of `a`; booleans become integers.
-        out: must be None, as arrays are immutable.
-
     Returns:
         The cumulative products, of the shape of `a`, or of rank 1 if `axis` is None.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `axis` does not exist.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nancumprod(jnp.array([2.0, jnp.nan, 3.0]))
@@ -147,22 +160,17 @@ def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = N
     return cumprod(replace_nan(a, value=1), axis, dtype)
 
 
+@documented(_CUMULATIVE_WITH_INITIAL)
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Compute the cumulative sum of the elements along an axis, as the array API standard defines it.
 
     Args:
-        x: the array, of rank 1 or more.
-        axis: the axis to accumulate along. It may be omitted only if `x` has rank 1.
         dtype: the dtype of the result. By default that of `x`; booleans and integers that are narrower than the default
             integer become default integers, as in `sum`.
         include_initial: whether the result starts with 0, the sum of no elements.
 
     Returns:
         The cumulative sums, with one more element along `axis` if `include_initial` is set.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
-        ValueError: if `axis` does not exist, or if it is omitted and `x` is not of rank 1.
 
     Example:
         >>> jnp.cumulative_sum(jnp.array([1, 2, 3]), include_initial=True)
@@ -172,21 +180,16 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, inc
     return _cumulative("cumulative_sum", x, SUM, axis, dtype, include_initial)
 
 
+@documented(_CUMULATIVE_WITH_INITIAL)
 def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Compute the cumulative product of the elements along an axis, as the array API standard defines it.
 
     Args:
-        x: the array, of rank 1 or more.
-        axis: the axis to accumulate along. It may be omitted only if `x` has rank 1.
         dtype: the dtype of the result. By default that of `x`; booleans become integers.
         include_initial: whether the result starts with 1, the product of no elements.
 
     Returns:
         The cumulative products, with one more element along `axis` if `include_initial` is set.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
-        ValueError: if `axis` does not exist, or if it is omitted and `x` is not of rank 1.
 
     Example:
         >>> jnp.cumulative_prod(jnp.array([1, 2, 3]), include_initial=True)
@@ -212,6 +215,7 @@ def _prepend(x: Any, *, dim: int, value: int) -> Any:
     return Concatenate(dim)(full((*shape[:dim], 1, *shape[dim + 1 :]), value, x.type.dtype), x)
 
 
+@documented(_SORT)
 def sort(
     a: Any,
     axis: int | None = -1,
@@ -225,19 +229,8 @@ def sort(
 
     NaN counts as larger than all numbers. The sort is always stable.
 
-    Args:
-        a: the array.
-        axis: the axis to sort along. None sorts the flattened array.
-        kind, order: must be None, as there is only one algorithm and there are no structured dtypes.
-        stable: not used, as the sort is always stable.
-        descending: whether to sort in descending order.
-
     Returns:
         The sorted array.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if `kind` or `order` is not None.
-        ValueError: if `axis` does not exist.
 
     Example:
         >>> jnp.sort(jnp.array([3, 1, 2]), descending=True)
@@ -247,6 +240,7 @@ def sort(
     return sorting.sort_along(a, axis=axis, descending=bool(descending))
 
 
+@documented(_SORT)
 def argsort(
     a: Any,
     axis: int | None = -1,
@@ -262,19 +256,10 @@ def argsort(
     NaN counts as larger than all numbers. Equal elements keep their order, also in descending order.
 
     Args:
-        a: the array.
-        axis: the axis to sort along. None sorts the flattened array.
-        kind, order: must be None, as there is only one algorithm and there are no structured dtypes.
-        stable: not used, as the sort is always stable.
-        descending: whether to sort in descending order.
         dtype: the dtype of the indices. By default the default integer dtype.
 
     Returns:
         The indices along `axis`.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if `kind` or `order` is not None.
-        ValueError: if `axis` does not exist.
 
     Example:
         >>> jnp.argsort(jnp.array([30, 10, 20]))
@@ -289,22 +274,14 @@ def _check_kind_and_order(name: str, kind: Any, order: Any) -> None:
         raise TypeError(f"{name}: the only algorithm is a stable sort; omit `kind` and `order`")
 
 
+@documented(_PARTITION)
 def partition(a: Any, kth: int, axis: int = -1) -> Array:
     """Partition the elements along an axis around the k-th smallest one.
 
     The elements before index `kth` of the result are not larger than the one at `kth`, those after it not smaller.
 
-    Args:
-        a: the array.
-        kth: the index of the element in sorted order; a negative one counts from the end.
-        axis: the axis to partition along.
-
     Returns:
         The partitioned array, which is in fact sorted.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if `kth` is not an integer.
-        ValueError: if `kth` or `axis` is out of bounds.
 
     Example:
         >>> jnp.partition(jnp.array([3, 1, 2]), 1)
@@ -314,20 +291,12 @@ def partition(a: Any, kth: int, axis: int = -1) -> Array:
     return sort(a, axis)
 
 
+@documented(_PARTITION)
 def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     """Return the indices that partition the elements along an axis around the k-th smallest one, as `partition` does.
 
-    Args:
-        a: the array.
-        kth: the index of the element in sorted order; a negative one counts from the end.
-        axis: the axis to partition along.
-
     Returns:
         The indices along `axis`.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if `kth` is not an integer.
-        ValueError: if `kth` or `axis` is out of bounds.
 
     Example:
         >>> jnp.argpartition(jnp.array([30, 10, 20]), 1)
@@ -475,6 +444,7 @@ def _is_before(x: Any, y: Any, or_equal: bool) -> Any:
     return Or()(result, y_is_nan if or_equal else And()(y_is_nan, Compare("EQ")(x, x)))
 
 
+@documented(QUANTILE)
 def quantile(
     a: Any,
     q: Any,
@@ -491,14 +461,8 @@ def quantile(
     On a mesh each device sorts complete rows: reduced axes that are sharded are resharded, other axes stay sharded.
 
     Args:
-        a: the array of real numbers.
-        q: the probabilities, between 0 and 1.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        overwrite_input: not used; accepted for compatibility with numpy.
         method: the interpolation between the two elements next to the quantile: "linear", "lower", "higher", "nearest"
             or "midpoint"; or "inverted_cdf", the first element at which the cumulative distribution reaches `q`.
-        keepdims: whether to keep the reduced axes with size 1.
         weights: the weights of the elements, of the shape of `a`, or one per index along a single `axis`. Only with
             method "inverted_cdf".
 
@@ -506,10 +470,8 @@ def quantile(
         The quantiles, with the dims of `q` first; NaN where any element is NaN.
 
     Raises:
-        TypeError: if `a`, `q` or `weights` is not an array or a number.
         ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
             unknown, or if the shape of `weights` does not match.
-        NotImplementedError: if `out` is not None, or if weights are passed with another method.
 
     Example:
         >>> jnp.quantile(jnp.array([1.0, 2.0, 4.0]), 0.25)
@@ -518,6 +480,7 @@ def quantile(
     return quantile_along("quantile", a, q, axis, out, method, keepdims, weights)
 
 
+@documented(QUANTILE)
 def percentile(
     a: Any,
     q: Any,
@@ -533,24 +496,14 @@ def percentile(
     """Compute percentiles of the elements along axes.
 
     Args:
-        a: the array of real numbers.
         q: the percentages, between 0 and 100.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        overwrite_input: not used; accepted for compatibility with numpy.
-        method: the interpolation between two elements, as in `quantile`.
-        keepdims: whether to keep the reduced axes with size 1.
-        weights: the weights of the elements, as in `quantile`. Only with method "inverted_cdf".
-        out_sharding: the sharding of the result, or None to let the partitioner choose it.
 
     Returns:
         The percentiles, with the dims of `q` first; NaN where any element is NaN.
 
     Raises:
-        TypeError: if `a`, `q` or `weights` is not an array or a number.
         ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
             unknown, or if the shape of `weights` does not match.
-        NotImplementedError: if `out` is not None, or if weights are passed with another method.
 
     Example:
         >>> jnp.percentile(jnp.array([1.0, 2.0, 4.0]), 75)
@@ -561,23 +514,15 @@ def percentile(
     return constrain_sharding(percentiles, out_sharding)
 
 
+@documented(MEDIAN)
 def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
     """Compute the median of the elements along axes.
-
-    Args:
-        a: the array of real numbers.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        overwrite_input: not used; accepted for compatibility with numpy.
-        keepdims: whether to keep the reduced axes with size 1.
 
     Returns:
         The medians, the mean of the two middle elements if their number is even; NaN where any element is NaN.
 
     Raises:
-        TypeError: if `a` is not an array or a number.
         ValueError: if an axis does not exist, if there is no element, or if the numbers are complex.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.median(jnp.array([[1, 9], [3, 5]]), axis=1)

@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from shardwise.api.control import scan
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.arithmetic import absolute, add, divide, multiply, promote_numeric, subtract
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -33,8 +34,33 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_along
 from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy import linalg
 from shardwise.numpy.convolution import convolve
+from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, NOT_AN_INTEGER
 from shardwise.numpy.products import outer
 from shardwise.numpy.reductions import sum as total
+
+_COEFFICIENTS = "the coefficients, the highest power first."
+_POLYNOMIAL = ARRAYS.extended(
+    {
+        "p": Parameter(_COEFFICIENTS, NOT_AN_ARRAY),
+        "m": Parameter(error=NOT_AN_INTEGER),
+        "k": Parameter(error=NOT_AN_ARRAY),
+        "N": Parameter(error=NOT_AN_INTEGER),
+        "unroll": Parameter(error=NOT_AN_INTEGER),
+    }
+)
+_POLYNOMIALS = Family(
+    {
+        "a1, a2": _COEFFICIENTS,
+        "trim_leading_zeros": Parameter(
+            "whether to remove leading zeros of the operands. Not supported inside `jit`.",
+            "ConcretizationTypeError: if {} is set and an operand is traced.",
+        ),
+    },
+    raises=[
+        "TypeError: if an argument is not an array or a number.",
+        "ValueError: if an argument has a rank above 1.",
+    ],
+)
 
 _UNROLL_LIMIT = 16  # `polyval` evaluates polynomials with more coefficients in a loop
 
@@ -61,18 +87,12 @@ def _align_pair(name: str, a1: Any, a2: Any) -> list[Any]:
     return [_pad_front(each, size) for each in pair]
 
 
+@documented(_POLYNOMIALS)
 def polyadd(a1: Any, a2: Any) -> Array:
     """Add two polynomials.
 
-    Args:
-        a1, a2: the coefficients, the highest power first.
-
     Returns:
         The coefficients of the sum.
-
-    Raises:
-        TypeError: if an argument is not an array or a number.
-        ValueError: if an argument has a rank above 1.
 
     Example:
         >>> jnp.polyadd(jnp.array([1, 2]), jnp.array([3, 0, 1]))
@@ -86,6 +106,7 @@ def _polyadd(a1: Any, a2: Any) -> Any:
     return add(*_align_pair("polyadd", a1, a2))
 
 
+@documented(_POLYNOMIALS)
 def polysub(a1: Any, a2: Any) -> Array:
     """Subtract a polynomial from another.
 
@@ -94,10 +115,6 @@ def polysub(a1: Any, a2: Any) -> Array:
 
     Returns:
         The coefficients of the difference `a1 - a2`.
-
-    Raises:
-        TypeError: if an argument is not an array or a number.
-        ValueError: if an argument has a rank above 1.
 
     Example:
         >>> jnp.polysub(jnp.array([1, 2]), jnp.array([3, 0, 1]))
@@ -123,20 +140,12 @@ def _trim_leading_zeros(name: str, p: Any) -> Any:
     return p[start:]
 
 
+@documented(_POLYNOMIALS)
 def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Array:
     """Multiply two polynomials.
 
-    Args:
-        a1, a2: the coefficients, the highest power first.
-        trim_leading_zeros: whether to remove leading zeros of the operands. Not supported inside `jit`.
-
     Returns:
         The coefficients of the product; integers become floats.
-
-    Raises:
-        TypeError: if an argument is not an array or a number.
-        ValueError: if an argument has a rank above 1.
-        ConcretizationTypeError: if `trim_leading_zeros` is set and an operand is traced.
 
     Example:
         >>> jnp.polymul(jnp.array([1, 5]), jnp.array([1, 2]))
@@ -155,6 +164,7 @@ def _zero_if_empty(p: Any) -> Any:
     return coefficients if coefficients.type.size else full((1,), 0, coefficients.type.dtype)
 
 
+@documented(_POLYNOMIALS)
 def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array, Array]:
     """Divide a polynomial by another, with remainder.
 
@@ -166,9 +176,7 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array,
         A pair of the quotient and the remainder, which has as many coefficients as `u` unless it is trimmed.
 
     Raises:
-        TypeError: if an argument is not an array or a number.
         ValueError: if an argument has a rank above 1, or if the divisor has no coefficients.
-        ConcretizationTypeError: if `trim_leading_zeros` is set and an operand is traced.
 
     Example:
         >>> jnp.polydiv(jnp.array([1.0, 5.0, 7.0]), jnp.array([1.0, 2.0]))
@@ -199,18 +207,17 @@ def _polydiv(u: Any, v: Any) -> list[Any]:
     return [Concatenate(0)(*quotient) if len(quotient) > 1 else quotient[0], remainder]
 
 
+@documented(_POLYNOMIAL)
 def polyder(p: Any, m: int = 1) -> Array:
     """Differentiate a polynomial.
 
     Args:
-        p: the coefficients, the highest power first.
         m: the order of the derivative.
 
     Returns:
         The coefficients of the derivative; integers become floats.
 
     Raises:
-        TypeError: if `p` is not an array or a number, or if `m` is not an integer.
         ValueError: if `p` has a rank above 1, or if `m` is negative.
 
     Example:
@@ -247,11 +254,11 @@ def _descending_powers(size: int, last: int, dtype_like: Any) -> Any:
     return Convert(dtype_like.type.dtype, dtype_like.type.weak)(powers)
 
 
+@documented(_POLYNOMIAL)
 def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
     """Integrate a polynomial.
 
     Args:
-        p: the coefficients, the highest power first.
         m: the order of the integral.
         k: the constants of integration, one for all `m` integrations or one for each. By default 0.
 
@@ -259,7 +266,6 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
         The coefficients of the integral; integers become floats.
 
     Raises:
-        TypeError: if `p` or `k` is not an array or a number, or if `m` is not an integer.
         ValueError: if `p` has a rank above 1, if `m` is negative, or if the number of constants is not 1 or `m`.
 
     Example:
@@ -416,11 +422,11 @@ def _vander(x: Any, *, count: int, increasing: bool) -> Any:
     return Concatenate(1)(*columns) if count > 1 else columns[0]
 
 
+@documented(_POLYNOMIAL)
 def roots(p: Any, *, strip_zeros: bool = True) -> Array:
     """Compute the roots of a polynomial, as the eigenvalues of its companion matrix.
 
     Args:
-        p: the coefficients, the highest power first.
         strip_zeros: whether to remove leading zeros first. Inside `jit` their number is unknown, so False is required
             there; the result is then padded with NaN.
 
@@ -428,7 +434,6 @@ def roots(p: Any, *, strip_zeros: bool = True) -> Array:
         The roots, complex and in no particular order.
 
     Raises:
-        TypeError: if `p` is not an array or a number.
         ValueError: if `p` is not of rank 1.
         ConcretizationTypeError: if `p` is traced and `strip_zeros` is true.
 

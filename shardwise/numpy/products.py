@@ -4,6 +4,7 @@ import operator
 from typing import Any
 
 from shardwise.api.meshes.out_sharding import check_sums, constrain_sharding, decided_by
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import conjugate, multiply
 from shardwise.compiler.arrays.indexing import canonical_axis
@@ -24,6 +25,14 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.lax.precision import precisions
 from shardwise.numpy.einsum import Names, contract
+from shardwise.numpy.families import ARRAYS, PRODUCT
+
+_OPERANDS = ARRAYS.extended({"a, b": "the operands."}, raises=["TypeError: if an operand is not an array or a number."])
+_CONTRACTION = PRODUCT.extended(
+    {"a, b": "the operands."},
+    "The product, with the remaining dims of `a` before those of `b`.",
+    ["TypeError: if the sizes of the contracted dims differ."],
+)
 
 _PAIR_PATH = ((0, 1),)  # the contraction path of two operands
 
@@ -70,6 +79,7 @@ def _check_contracted_sizes(name: str, x: ArrayType, y: ArrayType, left: int, ri
         )
 
 
+@documented(PRODUCT)
 def matmul(
     a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
 ) -> Array:
@@ -77,17 +87,12 @@ def matmul(
 
     Args:
         a, b: the operands, of rank 1 or more. An operand of rank 1 is a vector; dims before the last two broadcast.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-        out_sharding: the sharding of the result, or None to let the partitioner choose it.
 
     Returns:
         The product, without the dim of an operand that is a vector.
 
     Raises:
         TypeError: if an operand has rank 0, or if the shapes do not match.
-        ValueError: if `precision` is unknown.
 
     Example:
         >>> jnp.matmul(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
@@ -116,26 +121,13 @@ def _matmul(name: str, a: Any, b: Any, precision: Any = None, preferred: Any = N
     return _contract(name, a, b, terms, result, precision, preferred)
 
 
+@documented(_CONTRACTION)
 def dot(
     a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
 ) -> Array:
     """Contract the last dim of `a` with the second last (or only) dim of `b`.
 
     If an operand has rank 0, the result is the elementwise product.
-
-    Args:
-        a, b: the operands.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-        out_sharding: the sharding of the result, or None to let the partitioner choose it.
-
-    Returns:
-        The product, with the remaining dims of `a` before those of `b`.
-
-    Raises:
-        TypeError: if the sizes of the contracted dims differ.
-        ValueError: if `precision` is unknown.
 
     Example:
         >>> jnp.dot(jnp.array([1, 2]), jnp.array([3, 4]))
@@ -159,23 +151,14 @@ def dot(
     return constrain_sharding(product, out_sharding)
 
 
+@documented(_CONTRACTION)
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Contract the last dims of two arrays.
 
     If an operand has rank 0, the result is the elementwise product.
 
-    Args:
-        a, b: the operands.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-
-    Returns:
-        The product, with the remaining dims of `a` before those of `b`.
-
     Raises:
         TypeError: if the sizes of the last dims differ.
-        ValueError: if `precision` is unknown.
 
     Example:
         >>> jnp.inner(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
@@ -190,19 +173,15 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
     return _contract("inner", a, b, (left, right), result, precision, preferred_element_type)
 
 
+@documented(_OPERANDS)
 def outer(a: Any, b: Any, out: None = None) -> Array:
     """Compute the outer product of two arrays, which are flattened.
-
-    Args:
-        a, b: the operands.
-        out: must be None, as arrays are immutable.
 
     Returns:
         A matrix with the product of element i of `a` and element j of `b` in row i and column j.
 
     Raises:
         TypeError: if an operand is not an array or a number.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.outer(jnp.array([1, 2]), jnp.array([3, 4, 5]))
@@ -219,6 +198,7 @@ def _outer(a: Any, b: Any) -> Any:
     return multiply(Reshape((x.type.size, 1))(x), Reshape((1, y.type.size))(y))
 
 
+@documented(_CONTRACTION)
 def tensordot(
     a: Any,
     b: Any,
@@ -231,16 +211,8 @@ def tensordot(
     """Contract dims of two arrays.
 
     Args:
-        a, b: the operands.
         axes: the number n of dims to contract, the last n of `a` with the first n of `b`; or a pair of sequences, the
             axes of `a` and those of `b`.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-        out_sharding: the sharding of the result, or None to let the partitioner choose it.
-
-    Returns:
-        The product, with the remaining dims of `a` before those of `b`.
 
     Raises:
         TypeError: if the numbers or the sizes of the contracted dims differ.
@@ -275,21 +247,18 @@ def tensordot(
     return constrain_sharding(product, out_sharding)
 
 
+@documented(PRODUCT)
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Compute the dot product of two arrays, which are flattened; the first operand is conjugated.
 
     Args:
         a, b: the operands, with equal numbers of elements.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
 
     Returns:
         The dot product, of rank 0.
 
     Raises:
         TypeError: if the numbers of elements differ.
-        ValueError: if `precision` is unknown.
 
     Example:
         >>> jnp.vdot(jnp.array([1j, 2.0]), jnp.array([1.0, 1.0]))
@@ -303,15 +272,13 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
     return _contract("vdot", x, y, (dims, dims), (), precision, preferred_element_type)
 
 
+@documented(PRODUCT)
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Compute the dot product of vectors along an axis; the first operand is conjugated.
 
     Args:
         x1, x2: the operands. Dims other than `axis` broadcast.
         axis: the axis that holds the vectors.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
 
     Returns:
         The dot products, without `axis`.

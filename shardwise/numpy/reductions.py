@@ -5,6 +5,7 @@
 
 from typing import Any
 
+from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays import arithmetic, methods, reductions
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, reject_out, static_axes, type_of
@@ -12,20 +13,44 @@ from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ops.elementwise.powers import Sqrt, Square
 from shardwise.lax.collectives import pmax, pmin, psum
 from shardwise.numpy import named_axes
+from shardwise.numpy.families import ARRAYS, BINARY, COMPARISON, ELEMENTWISE, NOT_AN_ARRAY, OUT_OF_BOUNDS, REDUCTION
 from shardwise.numpy.statistics import variance
 
+_NAMED_AXES = REDUCTION.extended(
+    {
+        "axis": Parameter(
+            "the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.",
+            "ValueError: if an axis is out of bounds or repeats.",
+        ),
+        "dtype": "the dtype of the result; that of `a` if None, except for narrow integers.",
+    }
+)
+_EXTREMUM = _NAMED_AXES.extended(
+    raises=[
+        "ValueError: if a reduced dim is empty and there is no `initial`, or if `where` is given without `initial`."
+    ]
+)
+_SEARCH = ARRAYS.extended(
+    {"axis": Parameter("the axis to search along; if None, the index is into the flattened array.", OUT_OF_BOUNDS)},
+    "The indices, integers.",
+    ["ValueError: if there are no elements."],
+)
+_MEAN = _NAMED_AXES.extended(
+    {
+        "a": Parameter("the array. Integers and booleans are converted to floats.", NOT_AN_ARRAY),
+        "dtype": "the dtype of the result; that of `a` or the default float dtype if None.",
+        "ddof": "the delta degrees of freedom: the sum of squares is divided by the number of elements minus `ddof`.",
+        "mean": "the mean along the axes, with the reduced dims kept, if it is known already.",
+        "correction": Parameter(
+            "another name for `ddof`, from the array API standard.", "ValueError: if both `ddof` and {} are given."
+        ),
+    }
+)
 
+
+@documented(COMPARISON)
 def equal(x: Any, y: Any, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x == y`.
-
-    Args:
-        x, y: the arrays; they broadcast.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.equal(jnp.array([1, 2]), 2)
@@ -34,17 +59,9 @@ def equal(x: Any, y: Any, /) -> Array:
     return methods.compare(x, y, direction="EQ")
 
 
+@documented(COMPARISON)
 def not_equal(x: Any, y: Any, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x != y`.
-
-    Args:
-        x, y: the arrays; they broadcast.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.not_equal(jnp.array([1, 2]), 2)
@@ -53,17 +70,9 @@ def not_equal(x: Any, y: Any, /) -> Array:
     return methods.compare(x, y, direction="NE")
 
 
+@documented(COMPARISON)
 def less(x: Any, y: Any, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x < y`.
-
-    Args:
-        x, y: the arrays; they broadcast.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.less(jnp.array([1, 2]), 2)
@@ -72,17 +81,9 @@ def less(x: Any, y: Any, /) -> Array:
     return methods.compare(x, y, direction="LT")
 
 
+@documented(COMPARISON)
 def less_equal(x: Any, y: Any, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x <= y`.
-
-    Args:
-        x, y: the arrays; they broadcast.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.less_equal(jnp.array([1, 2]), 2)
@@ -91,17 +92,9 @@ def less_equal(x: Any, y: Any, /) -> Array:
     return methods.compare(x, y, direction="LE")
 
 
+@documented(COMPARISON)
 def greater(x: Any, y: Any, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x > y`.
-
-    Args:
-        x, y: the arrays; they broadcast.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.greater(jnp.array([1, 3]), 2)
@@ -110,17 +103,9 @@ def greater(x: Any, y: Any, /) -> Array:
     return methods.compare(x, y, direction="GT")
 
 
+@documented(COMPARISON)
 def greater_equal(x: Any, y: Any, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x >= y`.
-
-    Args:
-        x, y: the arrays; they broadcast.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.greater_equal(jnp.array([1, 2]), 2)
@@ -135,17 +120,12 @@ def _square(x: Any) -> Any:
     return Square()(x)
 
 
+@documented(ELEMENTWISE)
 def square(x: Any, /) -> Array:
     """Compute `x * x` element-wise.
 
     Args:
         x: the array. Booleans are converted to integers.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.square(jnp.array([2, -3]))
@@ -154,6 +134,7 @@ def square(x: Any, /) -> Array:
     return _square(x)
 
 
+@documented(_NAMED_AXES)
 def sum(
     a: Any,
     axis: Any = None,
@@ -169,21 +150,11 @@ def sum(
     Floats narrower than 32 bits are accumulated in float32.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        dtype: the dtype of the result; that of `a` if None, except for narrow integers.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
         initial: a value to add to the sum.
-        where: a boolean mask of the elements to include, broadcast against `a`.
         promote_integers: whether booleans and integers narrower than the default are summed in the default width.
 
     Returns:
         The sums.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.sum(jnp.array([[1, 2], [3, 4]]), axis=0)
@@ -198,6 +169,7 @@ def sum(
     return total if initial is None else arithmetic.add(total, _cast_like(total, initial))
 
 
+@documented(REDUCTION)
 def prod(
     a: Any,
     axis: Any = None,
@@ -211,21 +183,12 @@ def prod(
     """Compute the product along axes.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce; all dims if None.
         dtype: the dtype of the result; that of `a` if None, except for narrow integers.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
         initial: a value to multiply the product by.
-        where: a boolean mask of the elements to include, broadcast against `a`.
         promote_integers: whether booleans and integers narrower than the default are multiplied in the default width.
 
     Returns:
         The products.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.prod(jnp.array([[1, 2], [3, 4]]), axis=1)
@@ -238,26 +201,17 @@ def prod(
     return total if initial is None else arithmetic.multiply(total, _cast_like(total, initial))
 
 
+@documented(_EXTREMUM)
 def max(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Array:
     """Compute the maximum along axes. NaN propagates.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
         initial: a lower bound of the result, which is also the maximum of no elements.
-        where: a boolean mask of the elements to include, broadcast against `a`.
 
     Returns:
         The maxima.
-
-    Raises:
-        ValueError: if a reduced dim is empty and there is no `initial`, if `where` is given without `initial`, or if an
-            axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.max(jnp.array([[1, 5], [3, 4]]), axis=0)
@@ -266,26 +220,17 @@ def max(
     return _extremum("max", a, axis, out, keepdims, initial, where)
 
 
+@documented(_EXTREMUM)
 def min(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Array:
     """Compute the minimum along axes. NaN propagates.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
         initial: an upper bound of the result, which is also the minimum of no elements.
-        where: a boolean mask of the elements to include, broadcast against `a`.
 
     Returns:
         The minima.
-
-    Raises:
-        ValueError: if a reduced dim is empty and there is no `initial`, if `where` is given without `initial`, or if an
-            axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.min(jnp.array([[1, 5], [3, 4]]), axis=0)
@@ -309,22 +254,12 @@ def _extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: 
     return result if initial is None else combine(result, _cast_like(result, initial))
 
 
+@documented(_NAMED_AXES)
 def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
     """Return whether all elements along axes are nonzero.
 
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
-        where: a boolean mask of the elements to include, broadcast against `a`.
-
     Returns:
         A boolean array. The result for no elements is True.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.all(jnp.array([[1, 0], [3, 4]]), axis=1)
@@ -337,22 +272,12 @@ def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
     return pmin(result, names) if names else result
 
 
+@documented(_NAMED_AXES)
 def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
     """Return whether any element along axes is nonzero.
 
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
-        where: a boolean mask of the elements to include, broadcast against `a`.
-
     Returns:
         A boolean array. The result for no elements is False.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.any(jnp.array([[0, 0], [3, 0]]), axis=1)
@@ -365,21 +290,12 @@ def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
     return pmax(result, names) if names else result
 
 
+@documented(_SEARCH)
 def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the maximum along an axis.
 
     Args:
         a: the array. Of equal maxima the first counts; NaN counts as the maximum.
-        axis: the axis to search along; if None, the index is into the flattened array.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
-
-    Returns:
-        The indices, integers.
-
-    Raises:
-        ValueError: if there are no elements, or if `axis` is out of bounds.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.argmax(jnp.array([[1, 5], [7, 4]]), axis=1)
@@ -389,21 +305,12 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
     return reductions.argmax(a, axis=static_axes(axis), keepdims=bool(keepdims))
 
 
+@documented(_SEARCH)
 def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the minimum along an axis.
 
     Args:
         a: the array. Of equal minima the first counts; NaN counts as the minimum.
-        axis: the axis to search along; if None, the index is into the flattened array.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
-
-    Returns:
-        The indices, integers.
-
-    Raises:
-        ValueError: if there are no elements, or if `axis` is out of bounds.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.argmin(jnp.array([[1, 5], [7, 4]]), axis=1)
@@ -413,25 +320,14 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
     return reductions.argmin(a, axis=static_axes(axis), keepdims=bool(keepdims))
 
 
+@documented(_MEAN)
 def mean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
 ) -> Array:
     """Compute the arithmetic mean along axes.
 
-    Args:
-        a: the array. Integers and booleans are converted to floats.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        dtype: the dtype of the result; that of `a` or the default float dtype if None.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
-        where: a boolean mask of the elements to include, broadcast against `a`.
-
     Returns:
         The means; NaN where there are no elements.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.mean(jnp.array([[1, 2], [3, 4]]), axis=0)
@@ -447,6 +343,7 @@ def mean(
     return reductions.mean_where(a, where, axis=dims, dtype=dtype, keepdims=keepdims)
 
 
+@documented(_MEAN)
 def var(
     a: Any,
     axis: Any = None,
@@ -461,23 +358,8 @@ def var(
 ) -> Array:
     """Compute the variance along axes.
 
-    Args:
-        a: the array. Integers and booleans are converted to floats.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        dtype: the dtype of the result; that of `a` or the default float dtype if None.
-        out: not supported, must be None.
-        ddof: the delta degrees of freedom: the sum of squares is divided by the number of elements minus `ddof`.
-        keepdims: whether reduced dims stay, with size 1.
-        where: a boolean mask of the elements to include, broadcast against `a`.
-        mean: the mean along the axes, with the reduced dims kept, if it is known already.
-        correction: another name for `ddof`, from the array API standard.
-
     Returns:
         The variances, real.
-
-    Raises:
-        ValueError: if both `ddof` and `correction` are given, or if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.var(jnp.array([1.0, 2.0, 6.0]))
@@ -487,6 +369,7 @@ def var(
     return _variance("var", a, axis, dtype, ddof, keepdims, where, mean, correction)
 
 
+@documented(_MEAN)
 def std(
     a: Any,
     axis: Any = None,
@@ -501,23 +384,8 @@ def std(
 ) -> Array:
     """Compute the standard deviation along axes.
 
-    Args:
-        a: the array. Integers and booleans are converted to floats.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        dtype: the dtype of the result; that of `a` or the default float dtype if None.
-        out: not supported, must be None.
-        ddof: the delta degrees of freedom: the sum of squares is divided by the number of elements minus `ddof`.
-        keepdims: whether reduced dims stay, with size 1.
-        where: a boolean mask of the elements to include, broadcast against `a`.
-        mean: the mean along the axes, with the reduced dims kept, if it is known already.
-        correction: another name for `ddof`, from the array API standard.
-
     Returns:
         The square roots of the variances.
-
-    Raises:
-        ValueError: if both `ddof` and `correction` are given, or if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.std(jnp.array([1.0, 3.0]))
@@ -593,6 +461,7 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Array:
     return arithmetic.around(a, decimals=decimals)
 
 
+@documented(BINARY)
 def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Array:
     """Limit elements to an interval.
 
@@ -600,12 +469,6 @@ def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Array:
         arr: the array.
         min: the lower bound, broadcast against `arr`; None for no bound.
         max: the upper bound, broadcast against `arr`; None for no bound. It is applied last.
-
-    Returns:
-        An array of the broadcast shape.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.clip(jnp.array([1, 5, 9]), 2, 6)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
+from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import minimum, remainder
 from shardwise.compiler.arrays.indexing import canonical_axis
@@ -24,10 +25,20 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.roll import Roll
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.lax import shape as lax_shape
+from shardwise.numpy.families import ARRAYS, NOT_AN_INTEGER
 from shardwise.numpy.indexing import take
 from shardwise.numpy.joining import flip
 from shardwise.numpy.ordering import cumsum, searchsorted
 from shardwise.numpy.shapes import swapaxes
+
+_MATRICES = ARRAYS.extended(
+    {
+        "m": Parameter("the array, with at least 2 dims.", "TypeError: if {} is not an array."),
+        "k": Parameter("the number of rotations by 90 degrees. Negative numbers rotate the other way.", NOT_AN_INTEGER),
+    },
+    "The reversed array.",
+    ["ValueError: if `m` has fewer than 2 dims."],
+)
 
 
 def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Array:
@@ -108,19 +119,17 @@ def _roll_dynamic(x: Any, shift: Any, *, dim: int) -> Any:
     return DynamicSlice(x.type.shape)(Concatenate(dim)(x, x), *starts)
 
 
+@documented(_MATRICES)
 def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """Rotate an array by multiples of 90 degrees in the plane of two axes.
 
     Args:
-        m: the array, with at least 2 dims.
-        k: the number of rotations by 90 degrees. Negative numbers rotate the other way.
         axes: the two axes of the plane. The rotation goes from the first towards the second.
 
     Returns:
         The rotated array.
 
     Raises:
-        TypeError: if `m` is not an array, or `k` is not an integer.
         ValueError: if `m` has fewer than 2 dims, or `axes` are not two different dims of it.
 
     Example:
@@ -142,18 +151,9 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     return flip(swapaxes(m, first, second), first) if turns == 1 else swapaxes(flip(m, first), first, second)
 
 
+@documented(_MATRICES)
 def fliplr(m: Any) -> Array:
     """Reverse the order of elements along dim 1.
-
-    Args:
-        m: the array, with at least 2 dims.
-
-    Returns:
-        The reversed array.
-
-    Raises:
-        TypeError: if `m` is not an array.
-        ValueError: if `m` has fewer than 2 dims.
 
     Example:
         >>> jnp.fliplr(jnp.array([[1, 2], [3, 4]]))
@@ -163,17 +163,14 @@ def fliplr(m: Any) -> Array:
     return flip(m, 1)
 
 
+@documented(_MATRICES)
 def flipud(m: Any) -> Array:
     """Reverse the order of elements along dim 0.
 
     Args:
         m: the array, with at least 1 dim.
 
-    Returns:
-        The reversed array.
-
     Raises:
-        TypeError: if `m` is not an array.
         ValueError: if `m` has no dims.
 
     Example:
@@ -210,18 +207,17 @@ def tile(A: Any, reps: int | Sequence[int]) -> Array:
     return lax_shape.tile(operand, (1,) * (rank - len(counts)) + counts)
 
 
+@documented(ARRAYS)
 def repeat(
     a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None
 ) -> Array:
     """Repeat each element of an array along an axis.
 
     Args:
-        a: the array.
         repeats: the number of copies: one integer, or one for each element along `axis`.
         axis: the axis to repeat along. With None, the flattened array is used.
         total_repeat_length: the size of the result along `axis`. Longer results are truncated, shorter ones are padded
             with the last element. Required if `repeats` is traced.
-        out_sharding: the sharding of the result.
 
     Returns:
         The array with repeated elements.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays import arithmetic, methods
 from shardwise.compiler.arrays.indexing import as_index, canonical_axis, index_mode, wrap_negative_index
 from shardwise.compiler.arrays.methods import Array
@@ -27,11 +28,16 @@ from shardwise.compiler.ops.indexing.index_vectors import clamp_index
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.lax.selection import select_n
+from shardwise.numpy.families import ARRAYS, TRACED_WITHOUT_SIZE
 from shardwise.numpy.indexing import nonzero, take
 from shardwise.numpy.ordering import cumsum
 from shardwise.numpy.shapes import resize
 
+_SELECTION = ARRAYS.extended({"size": Parameter(error=TRACED_WITHOUT_SIZE)})
+_STORE = ARRAYS.extended({"inplace": "must be False."}, "A new array of the shape and dtype of `arr`.")
 
+
+@documented(ARRAYS)
 def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array:
     """Build an array by choosing each element from one of several arrays.
 
@@ -40,7 +46,6 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array
     Args:
         a: the integer index of the choice for each element.
         choices: a sequence of arrays, or an array whose first dim is the choices.
-        out: not supported, must be None.
         mode: what happens to indices out of bounds: "raise" raises an error, "clip" clamps them, "wrap" takes them
             modulo the number of choices. "raise" needs concrete indices, so choose another mode under `jit`.
 
@@ -51,7 +56,6 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array
         ValueError: if `a` is not of integers, there are no choices, `mode` is unknown, or an index is out of bounds
             with mode "raise".
         ConcretizationTypeError: if `a` is traced and `mode` is "raise".
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.choose(jnp.array([0, 1, 0]), [jnp.array([1, 2, 3]), jnp.array([10, 20, 30])])
@@ -134,6 +138,7 @@ def _select(default: Any, *conditions_and_choices: Any) -> Any:
     return result
 
 
+@documented(_SELECTION)
 def compress(
     condition: Any,
     a: Any,
@@ -149,11 +154,9 @@ def compress(
 
     Args:
         condition: a 1-D boolean array, at most as long as the axis.
-        a: the array.
         axis: the axis to select along; if None, `a` is flattened first.
         size: the static number of slices in the result: further ones are dropped, missing ones are filled.
         fill_value: the value of missing slices if `size` is given.
-        out: not supported, must be None.
 
     Returns:
         The selected slices, in their order in `a`.
@@ -161,8 +164,6 @@ def compress(
     Raises:
         ValueError: if `condition` is not 1-D, is longer than the axis (with true elements there, or with `size`), or if
             `size` is negative or exceeds the size of the axis.
-        ConcretizationTypeError: if `condition` is traced and `size` is None.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.compress(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
@@ -227,19 +228,15 @@ def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: An
     return compress(flat_condition, methods.reshape(arr, shape=-1), size=size, fill_value=fill_value)
 
 
+@documented(_STORE)
 def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
     """Return an array with the elements selected by a mask replaced by consecutive values.
 
     Arrays are immutable, so `inplace=False` is required and the result is a new array.
 
     Args:
-        arr: the array.
         mask: a boolean array with as many elements as `arr`.
         vals: the values, flattened; they repeat if there are fewer than true elements in `mask`.
-        inplace: must be False.
-
-    Returns:
-        A new array of the shape and dtype of `arr`.
 
     Raises:
         ValueError: if `inplace` is true, the sizes of `mask` and `arr` differ, or `vals` is empty.
@@ -274,18 +271,17 @@ def _require_out_of_place(name: str, inplace: bool) -> None:
         raise ValueError(f"{name}: arrays are immutable; pass `inplace=False` and use the result")
 
 
+@documented(_STORE)
 def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Array:
     """Return an array with the elements at flat indices replaced.
 
     Arrays are immutable, so `inplace=False` is required and the result is a new array.
 
     Args:
-        a: the array.
         ind: integer indices into the flattened array.
         v: the values, flattened; they repeat if there are fewer than indices.
         mode: what happens to indices out of bounds: "clip" clamps them, "wrap" takes them modulo the size. None counts
             negative indices from the end and clamps the others.
-        inplace: must be False.
 
     Returns:
         A new array of the shape and dtype of `a`.
@@ -324,6 +320,7 @@ def _put(x: Any, indices: Any, values: Any, *, wraps: bool, negative_from_end: b
     return Reshape(x.type.shape)(flat.at[Reshape((index.type.size,))(index)].set(new))
 
 
+@documented(_STORE)
 def put_along_axis(
     arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *, mode: str | None = None
 ) -> Array:
@@ -333,15 +330,10 @@ def put_along_axis(
     `inplace=False` is required and the result is a new array.
 
     Args:
-        arr: the array.
         indices: integer indices along `axis`, of the rank of `arr`; the other dims broadcast.
         values: the values to store; they broadcast against `indices`.
         axis: the axis that is indexed; if None, `arr` is flattened first.
-        inplace: must be False.
         mode: what happens to indices out of bounds: "drop" (the default) ignores them, "clip" clamps them.
-
-    Returns:
-        A new array of the shape and dtype of `arr`.
 
     Raises:
         ValueError: if `inplace` is true, the ranks of `arr` and `indices` differ, `axis` is out of bounds or `mode` is

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -41,8 +42,28 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.reduction import SUM
 from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy.elementwise import isnan
+from shardwise.numpy.families import ARRAYS, TRACED_WITHOUT_SIZE
 from shardwise.numpy.indexing import nonzero, static_size
 from shardwise.numpy.ordering import gather_1d, searchsorted
+
+_FILL_VALUE = "the padding if there are fewer than `size` elements. By default, the smallest element."
+_UNIQUE = ARRAYS.extended(
+    {
+        "ar": ARRAYS.args["a"],
+        "size": Parameter("the number of unique elements to return. Required under `jit`.", TRACED_WITHOUT_SIZE),
+        "fill_value": _FILL_VALUE,
+    },
+    raises=["ValueError: if `x` is empty and `size` needs padding without `fill_value`."],
+)
+_SETS = Family(
+    {
+        "ar1, ar2": "the arrays. They are flattened.",
+        "assume_unique": "whether the elements of each array are known to be unique.",
+        "size": Parameter("the number of elements to return. Required under `jit`.", TRACED_WITHOUT_SIZE),
+        "fill_value": _FILL_VALUE,
+    },
+    raises=["TypeError: if an argument is not an array or a number."],
+)
 
 _INT = np.dtype(np.int32)
 
@@ -100,6 +121,7 @@ def unique(
 ) -> Any: ...
 
 
+@documented(_UNIQUE)
 def unique(
     ar: Any,
     return_index: bool = False,
@@ -115,23 +137,18 @@ def unique(
     """Return the sorted unique elements of an array, or the unique slices along an axis.
 
     Args:
-        ar: the array.
         return_index: whether to return the index of the first occurrence of each unique element too.
         return_inverse: whether to return the indices into the unique elements that reconstruct `ar` too.
         return_counts: whether to return the number of occurrences of each unique element too.
         axis: the axis whose slices are compared. With None, the elements of the flattened array are compared.
         equal_nan: whether all NaNs count as one element. If False, each NaN is unique.
-        size: the number of unique elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
         sorted: ignored. The result is always sorted.
 
     Returns:
         The unique elements in ascending order, or a tuple of them and the requested arrays, in the order of the flags.
 
     Raises:
-        TypeError: if `ar` is not an array or a scalar.
         ValueError: if `axis` does not exist, or `ar` is empty and `size` needs padding without `fill_value`.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.unique(jnp.array([3, 1, 1]), return_counts=True)
@@ -143,23 +160,14 @@ def unique(
     return requested if len(requested) > 1 else requested[0]
 
 
+@documented(_UNIQUE)
 def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAllResult:
     """Return the unique elements of an array with their first indices, inverse indices and counts.
 
     Each NaN counts as a unique element.
 
-    Args:
-        x: the array.
-        size: the number of unique elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
-
     Returns:
         A named tuple with `values` (ascending), `indices`, `inverse_indices` (with the shape of `x`) and `counts`.
-
-    Raises:
-        TypeError: if `x` is not an array or a scalar.
-        ValueError: if `x` is empty and `size` needs padding without `fill_value`.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.unique_all(jnp.array([3, 1, 1])).counts
@@ -168,23 +176,14 @@ def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) ->
     return UniqueAllResult(*_unique("unique_all", x, None, False, size, fill_value))
 
 
+@documented(_UNIQUE)
 def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCountsResult:
     """Return the unique elements of an array and the number of occurrences of each.
 
     Each NaN counts as a unique element.
 
-    Args:
-        x: the array.
-        size: the number of unique elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
-
     Returns:
         A named tuple with `values` (ascending) and `counts`.
-
-    Raises:
-        TypeError: if `x` is not an array or a scalar.
-        ValueError: if `x` is empty and `size` needs padding without `fill_value`.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.unique_counts(jnp.array([3, 1, 1])).counts
@@ -194,23 +193,14 @@ def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None)
     return UniqueCountsResult(values, counts)
 
 
+@documented(_UNIQUE)
 def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverseResult:
     """Return the unique elements of an array and the indices into them that reconstruct it.
 
     Each NaN counts as a unique element.
 
-    Args:
-        x: the array.
-        size: the number of unique elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
-
     Returns:
         A named tuple with `values` (ascending) and `inverse_indices` (with the shape of `x`).
-
-    Raises:
-        TypeError: if `x` is not an array or a scalar.
-        ValueError: if `x` is empty and `size` needs padding without `fill_value`.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.unique_inverse(jnp.array([3, 1, 1])).inverse_indices
@@ -220,23 +210,14 @@ def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None
     return UniqueInverseResult(values, inverse)
 
 
+@documented(_UNIQUE)
 def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the sorted unique elements of an array.
 
     Each NaN counts as a unique element.
 
-    Args:
-        x: the array.
-        size: the number of unique elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
-
     Returns:
         The unique elements in ascending order.
-
-    Raises:
-        TypeError: if `x` is not an array or a scalar.
-        ValueError: if `x` is empty and `size` needs padding without `fill_value`.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.unique_values(jnp.array([3, 1, 1]))
@@ -372,21 +353,15 @@ def _restore_dim(x: Any, *, dim: int, shape: tuple[int, ...]) -> Any:
     return move_dim(Reshape(sizes)(x), 0, dim)
 
 
+@documented(_SETS)
 def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the sorted unique elements of two arrays together.
-
-    Args:
-        ar1, ar2: the arrays. They are flattened.
-        size: the number of elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
 
     Returns:
         The union in ascending order.
 
     Raises:
-        TypeError: if an argument is not an array or a scalar.
         ValueError: if both arrays are empty and `size` needs padding without `fill_value`.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.union1d(jnp.array([3, 1]), jnp.array([1, 7]))
@@ -489,6 +464,7 @@ def intersect1d(
 ) -> Any: ...
 
 
+@documented(_SETS)
 def intersect1d(
     ar1: Any,
     ar2: Any,
@@ -501,20 +477,13 @@ def intersect1d(
     """Return the sorted unique elements that two arrays have in common.
 
     Args:
-        ar1, ar2: the arrays. They are flattened.
-        assume_unique: whether the elements of each array are known to be unique.
         return_indices: whether to return the indices of the first occurrences in both arrays too. They are padded with
             the size of the array.
-        size: the number of elements to return. Required under `jit`.
         fill_value: the padding if there are fewer than `size` elements. By default, the smallest common element, or 0
             if there is none.
 
     Returns:
         The intersection in ascending order, or a tuple of it and the indices into `ar1` and `ar2`.
-
-    Raises:
-        TypeError: if an argument is not an array or a scalar.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.intersect1d(jnp.array([3, 1, 1]), jnp.array([1, 7, 3]))
@@ -587,6 +556,7 @@ def _select_masked(row: Any, mask: Any, *fill: Any, size: int, pad_with_first: b
     return Select()(exists, selected, padding)
 
 
+@documented(_SETS)
 def setdiff1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
 ) -> Array:
@@ -596,15 +566,10 @@ def setdiff1d(
         ar1: the array of candidates. It is flattened.
         ar2: the array of elements to remove.
         assume_unique: whether the elements of `ar1` are known to be unique. They are then not sorted.
-        size: the number of elements to return. Required under `jit`.
         fill_value: the padding if there are fewer than `size` elements. By default 0.
 
     Returns:
         The remaining elements in ascending order, or in the order of `ar1` with `assume_unique`.
-
-    Raises:
-        TypeError: if an argument is not an array or a scalar.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.setdiff1d(jnp.array([5, 3, 1, 1]), jnp.array([1, 7]))
@@ -626,24 +591,18 @@ def _setdiff1d(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
     return [ordered, And()(is_first, _isin(ordered, ar2, invert=True, method="auto"))]
 
 
+@documented(_SETS)
 def setxor1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
 ) -> Array:
     """Return the sorted unique elements that are in exactly one of two arrays.
 
     Args:
-        ar1, ar2: the arrays. They are flattened.
-        assume_unique: whether the elements of each array are known to be unique.
-        size: the number of elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element of the
-            result, or 0 if there is none.
+        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element of the result,
+            or 0 if there is none.
 
     Returns:
         The symmetric difference in ascending order.
-
-    Raises:
-        TypeError: if an argument is not an array or a scalar.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.setxor1d(jnp.array([3, 1, 1]), jnp.array([1, 7]))

@@ -7,6 +7,7 @@ from typing import Any, overload
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
 from shardwise.api.meshes.placement import device_put
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -24,21 +25,40 @@ from shardwise.lax import shape as lax_shape
 from shardwise.lax.shape import sizes_of
 from shardwise.lax.slicing import slice_in_dim
 from shardwise.numpy.creation import array, full
+from shardwise.numpy.families import ARRAYS
+
+_SHAPE = ARRAYS.extended(
+    {
+        "order": Parameter(
+            '"C" for row-major or "F" for column-major order of the elements.',
+            'NotImplementedError: if {} is neither "C" nor "F".',
+        )
+    }
+)
+_TRANSPOSED = ARRAYS.extended(returns="The transposed array.")
+_PERMUTED = _TRANSPOSED.extended(
+    {
+        "axes": Parameter(
+            "the permutation: dim `i` of the result is dim `axes[i]` of `a`.",
+            "ValueError: if {} is not a permutation of the dims of `a`.",
+        )
+    }
+)
+_AT_LEAST = Family(
+    {},
+    returns="The array if there is one argument, else a list of arrays.",
+    raises=["TypeError: if an argument is not an array or a number."],
+)
 
 _FLOAT = "float*"
 
 
+@documented(ARRAYS)
 def shape(a: Any) -> tuple[int, ...]:
     """Return the shape of an array.
 
-    Args:
-        a: an array or a scalar.
-
     Returns:
         The size of each dim.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
 
     Example:
         >>> jnp.shape(jnp.ones((2, 3)))
@@ -47,17 +67,12 @@ def shape(a: Any) -> tuple[int, ...]:
     return type_of(a, "shape").shape
 
 
+@documented(ARRAYS)
 def ndim(a: Any) -> int:
     """Return the rank of an array.
 
-    Args:
-        a: an array or a scalar.
-
     Returns:
         The number of dims.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
 
     Example:
         >>> jnp.ndim(jnp.ones((2, 3)))
@@ -66,19 +81,18 @@ def ndim(a: Any) -> int:
     return type_of(a, "ndim").ndim
 
 
+@documented(ARRAYS)
 def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
     """Return the number of elements of an array, in total or along some axes.
 
     Args:
-        a: an array or a scalar.
         axis: the axis or axes to count along. With None, all elements are counted.
 
     Returns:
         The number of elements.
 
     Raises:
-        TypeError: if `a` is not an array or a scalar.
-        ValueError: if an axis does not exist or is repeated.
+        ValueError: if an axis is out of bounds or repeats.
 
     Example:
         >>> jnp.size(jnp.ones((2, 3)), axis=1)
@@ -137,15 +151,14 @@ def copy(a: Any, order: str | None = None) -> Array:
     return array(a)
 
 
+@documented(_SHAPE)
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, out_sharding: Any = None) -> Array:
     """Change the shape of an array without changing its elements.
 
     Args:
-        a: an array or a scalar.
         shape: the new shape. One size may be -1 and is then inferred.
         order: "C" for row-major or "F" for column-major order of the elements, both when read and when placed.
         copy: ignored.
-        out_sharding: the sharding of the result.
 
     Returns:
         The reshaped array.
@@ -153,7 +166,6 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, o
     Raises:
         TypeError: if `shape` does not have as many elements as `a`, more than one size is -1, or a size is not an
             integer.
-        NotImplementedError: if `order` is neither "C" nor "F".
 
     Example:
         >>> jnp.reshape(jnp.arange(6), (2, -1))
@@ -163,20 +175,12 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, o
     return reshape_in_order("reshape", a, tuple(methods.static_sizes("reshape", shape)), order, out_sharding)
 
 
+@documented(_SHAPE)
 def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Array:
     """Flatten an array to rank 1.
 
-    Args:
-        a: an array or a scalar.
-        order: "C" for row-major or "F" for column-major order of the elements.
-        out_sharding: the sharding of the result.
-
     Returns:
         The flattened array.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
-        NotImplementedError: if `order` is neither "C" nor "F".
 
     Example:
         >>> jnp.ravel(jnp.array([[1, 2], [3, 4]]), order="F")
@@ -242,18 +246,14 @@ def expand_dims(a: Any, axis: int | Sequence[int]) -> Array:
     return lax_shape.expand_dims(a, integer_tuple(axis))
 
 
+@documented(_TRANSPOSED)
 def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
     """Exchange two dims of an array.
 
     Args:
-        a: the array.
         axis1, axis2: the dims to exchange.
 
-    Returns:
-        The transposed array.
-
     Raises:
-        TypeError: if `a` is not an array or a scalar.
         ValueError: if an axis does not exist.
 
     Example:
@@ -267,22 +267,18 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
     return permute(x, tuple(order))
 
 
+@documented(_TRANSPOSED)
 def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
     """Move dims of an array to other positions.
 
     The dims that are not moved keep their relative order.
 
     Args:
-        a: the array.
         source: the dim or dims to move.
         destination: the position in the result for each dim of `source`.
 
-    Returns:
-        The transposed array.
-
     Raises:
-        TypeError: if `a` is not an array or a scalar.
-        ValueError: if an axis does not exist or is repeated, or `source` and `destination` differ in length.
+        ValueError: if an axis is out of bounds or repeats, or `source` and `destination` differ in length.
 
     Example:
         >>> jnp.moveaxis(jnp.ones((2, 3, 4)), 0, -1).shape
@@ -301,19 +297,15 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
     return permute(x, tuple(order))
 
 
+@documented(_TRANSPOSED)
 def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
     """Move one dim of an array to before another; `moveaxis` is easier to read.
 
     Args:
-        a: the array.
         axis: the dim to move.
         start: the dim before which it is placed. The rank of `a` stands for the end.
 
-    Returns:
-        The transposed array.
-
     Raises:
-        TypeError: if `a` is not an array or a scalar.
         ValueError: if `axis` or `start` is out of range.
 
     Example:
@@ -328,19 +320,12 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
     return moveaxis(a, dim, before - (dim < before))
 
 
+@documented(_PERMUTED)
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
     """Permute the dims of an array.
 
     Args:
-        a: the array.
         axes: the permutation: dim `i` of the result is dim `axes[i]` of `a`. With None, the order is reversed.
-
-    Returns:
-        The transposed array.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
-        ValueError: if `axes` is not a permutation of the dims of `a`.
 
     Example:
         >>> jnp.transpose(jnp.array([[1, 2, 3], [4, 5, 6]]))
@@ -351,19 +336,9 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
     return methods.transpose(a, axes=None if axes is None else tuple(axes))
 
 
+@documented(_PERMUTED)
 def permute_dims(a: Any, /, axes: Sequence[int]) -> Array:
     """Permute the dims of an array: `transpose` under its name in the array API standard.
-
-    Args:
-        a: the array.
-        axes: the permutation: dim `i` of the result is dim `axes[i]` of `a`.
-
-    Returns:
-        The transposed array.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
-        ValueError: if `axes` is not a permutation of the dims of `a`.
 
     Example:
         >>> jnp.permute_dims(jnp.ones((2, 3, 4)), (1, 2, 0)).shape
@@ -402,17 +377,12 @@ def atleast_1d(ary: Any, /) -> Array: ...
 def atleast_1d(*arys: Any) -> Any: ...
 
 
+@documented(_AT_LEAST)
 def atleast_1d(*arys: Any) -> Any:
     """Reshape scalars to arrays of rank 1.
 
     Args:
         *arys: arrays or scalars. Those of rank 1 or more stay unchanged.
-
-    Returns:
-        The array if there is one argument, else a list of arrays.
-
-    Raises:
-        TypeError: if an argument is not an array or a scalar.
 
     Example:
         >>> jnp.atleast_1d(3)
@@ -429,17 +399,12 @@ def atleast_2d(ary: Any, /) -> Array: ...
 def atleast_2d(*arys: Any) -> Any: ...
 
 
+@documented(_AT_LEAST)
 def atleast_2d(*arys: Any) -> Any:
     """Reshape arrays of rank 0 and 1 to matrices of one row.
 
     Args:
         *arys: arrays or scalars. Those of rank 2 or more stay unchanged.
-
-    Returns:
-        The array if there is one argument, else a list of arrays.
-
-    Raises:
-        TypeError: if an argument is not an array or a scalar.
 
     Example:
         >>> jnp.atleast_2d(jnp.arange(3)).shape
@@ -456,18 +421,13 @@ def atleast_3d(ary: Any, /) -> Array: ...
 def atleast_3d(*arys: Any) -> Any: ...
 
 
+@documented(_AT_LEAST)
 def atleast_3d(*arys: Any) -> Any:
     """Reshape arrays of rank 0, 1 and 2 to rank 3.
 
     Args:
         *arys: arrays or scalars. Shape `(n,)` becomes `(1, n, 1)`, shape `(m, n)` becomes `(m, n, 1)`, and arrays of
             rank 3 or more stay unchanged.
-
-    Returns:
-        The array if there is one argument, else a list of arrays.
-
-    Raises:
-        TypeError: if an argument is not an array or a scalar.
 
     Example:
         >>> jnp.atleast_3d(jnp.arange(3)).shape

@@ -2,11 +2,20 @@
 
 from typing import Any
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.shapes import atleast_1d, atleast_2d, atleast_3d
+
+_STACK = Family(
+    {"dtype": "the dtype of the result. By default, the promoted dtype of the arrays."},
+    raises=[
+        "TypeError: if an item is not an array or a number, or the shapes do not match.",
+        "ValueError: if there are no arrays.",
+    ],
+)
 
 
 def concat(arrays: Any, /, *, axis: int | None = 0) -> Array:
@@ -30,19 +39,15 @@ def concat(arrays: Any, /, *, axis: int | None = 0) -> Array:
     return concatenate(arrays, axis)
 
 
+@documented(_STACK)
 def hstack(tup: Any, dtype: Any = None) -> Array:
     """Join arrays along dim 1, or along dim 0 if they have rank 1.
 
     Args:
         tup: the arrays. Scalars become arrays of one element.
-        dtype: the dtype of the result. By default, the promoted dtype of the arrays.
 
     Returns:
         The joined array.
-
-    Raises:
-        TypeError: if an item is not an array or a scalar, or the shapes do not match.
-        ValueError: if there are no arrays.
 
     Example:
         >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
@@ -52,19 +57,15 @@ def hstack(tup: Any, dtype: Any = None) -> Array:
     return concatenate(arrays, axis=min(1, arrays[0].type.ndim - 1), dtype=dtype)
 
 
+@documented(_STACK)
 def vstack(tup: Any, dtype: Any = None) -> Array:
     """Join arrays along dim 0.
 
     Args:
         tup: the arrays. Arrays of rank 1 become matrices of one row.
-        dtype: the dtype of the result. By default, the promoted dtype of the arrays.
 
     Returns:
         The joined array, of rank 2 or more.
-
-    Raises:
-        TypeError: if an item is not an array or a scalar, or the shapes do not match.
-        ValueError: if there are no arrays.
 
     Example:
         >>> jnp.vstack([jnp.array([1, 2]), jnp.array([3, 4])])
@@ -74,19 +75,15 @@ def vstack(tup: Any, dtype: Any = None) -> Array:
     return concatenate([atleast_2d(x) for x in _checked_arrays("vstack", tup)], axis=0, dtype=dtype)
 
 
+@documented(_STACK)
 def dstack(tup: Any, dtype: Any = None) -> Array:
     """Join arrays along dim 2.
 
     Args:
         tup: the arrays. Those of rank 2 or less are raised to rank 3 as by `atleast_3d`.
-        dtype: the dtype of the result. By default, the promoted dtype of the arrays.
 
     Returns:
         The joined array, of rank 3 or more.
-
-    Raises:
-        TypeError: if an item is not an array or a scalar, or the shapes do not match.
-        ValueError: if there are no arrays.
 
     Example:
         >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])])
@@ -96,6 +93,7 @@ def dstack(tup: Any, dtype: Any = None) -> Array:
     return concatenate([atleast_3d(x) for x in _checked_arrays("dstack", tup)], axis=2, dtype=dtype)
 
 
+@documented(_STACK)
 def column_stack(tup: Any) -> Array:
     """Join arrays of rank 1 and matrices as columns of one matrix.
 
@@ -104,10 +102,6 @@ def column_stack(tup: Any) -> Array:
 
     Returns:
         The matrix, in the promoted dtype of the arrays.
-
-    Raises:
-        TypeError: if an item is not an array or a scalar, or the shapes do not match.
-        ValueError: if there are no arrays.
 
     Example:
         >>> jnp.column_stack([jnp.array([1, 2]), jnp.array([3, 4])])

@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import absolute, as_bool, conjugate, divide, imag, multiply, real, subtract
 from shardwise.compiler.arrays.methods import Array
@@ -37,24 +38,20 @@ from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.lax.collectives import psum
 from shardwise.numpy.elementwise import isnan
+from shardwise.numpy.families import REDUCTION
 from shardwise.numpy.named_axes import split_axis_names
 
 
+@documented(REDUCTION)
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Array:
     """Count the elements that differ from 0.
 
     Args:
-        a: the array.
         axis: the axis or axes to count along; names of mapped axes are accepted too. With None, all elements are
             counted.
-        keepdims: whether the reduced dims stay, with size 1.
 
     Returns:
         The counts, as integers.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
-        ValueError: if an axis does not exist or is repeated.
 
     Example:
         >>> jnp.count_nonzero(jnp.array([[1, 0], [2, 3]]), axis=0)
@@ -70,22 +67,16 @@ def _count_nonzero(a: Any, *, axis: Any, keepdims: bool) -> Any:
     return reductions.sum(as_bool(a, "count_nonzero"), axis=axis, dtype=default_dtype("int*"), keepdims=keepdims)
 
 
+@documented(REDUCTION)
 def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Array:
     """Compute the difference between the largest and the smallest element.
-
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce. With None, all of them.
-        out: not supported. It must be None.
-        keepdims: whether the reduced dims stay, with size 1.
 
     Returns:
         The differences, in the dtype of `a`.
 
     Raises:
-        TypeError: if `a` is not an array or a scalar, or is boolean.
-        ValueError: if an axis does not exist or is repeated, or there are no elements along it.
-        NotImplementedError: if `out` is given.
+        TypeError: if `a` is not an array or a number, or is boolean.
+        ValueError: if an axis is out of bounds or repeats, or there are no elements along it.
 
     Example:
         >>> jnp.ptp(jnp.array([[1, 5], [7, 4]]), axis=1)
@@ -111,22 +102,20 @@ def average(
 def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any: ...
 
 
+@documented(REDUCTION)
 def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
     """Compute the weighted mean.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce. With None, all of them.
         weights: the weight of each element: an array with the shape of `a`, or with the sizes of `a` along `axis`. By
             default all weights are 1.
         returned: whether to return the sum of the weights too.
-        keepdims: whether the reduced dims stay, with size 1.
 
     Returns:
         The mean, or a tuple of the mean and the sum of the weights.
 
     Raises:
-        TypeError: if `a` or `weights` is not an array or a scalar.
+        TypeError: if `a` or `weights` is not an array or a number.
         ValueError: if an axis does not exist, or the shape of `weights` does not match.
 
     Example:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays import methods, reductions
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -24,8 +25,39 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Pad, slice_along
 from shardwise.numpy.creation import arange, eye, ones
+from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, NOT_AN_INTEGER, TRACED_WITHOUT_SIZE
 from shardwise.numpy.indexing import nonzero, take_along_axis
 from shardwise.numpy.shapes import resize
+
+_DIAGONAL = Parameter("the diagonal: 0 is the main one, positive numbers are above it.", NOT_AN_INTEGER)
+_MATRICES = ARRAYS.extended(
+    {
+        "m": Parameter("a matrix or a batch of matrices.", NOT_AN_ARRAY),
+        "v": Parameter("the elements of the diagonal (1 dim), or a matrix (2 dims).", NOT_AN_ARRAY),
+        "a": Parameter("the array, with at least 2 dims.", NOT_AN_ARRAY),
+        "k": _DIAGONAL,
+        "offset": _DIAGONAL,
+        "axis1, axis2": "the dims of `a` that are the rows and the columns of the matrices.",
+    }
+)
+_TRIANGLE = _MATRICES.extended(raises=["ValueError: if `m` has fewer than 2 dims."])
+_INDICES = Family(
+    {
+        "n": Parameter("the number of rows.", NOT_AN_INTEGER),
+        "k": _DIAGONAL,
+        "m": "the number of columns. By default `n`.",
+        "size": Parameter("the number of indices to return, padded with 0. Required under `jit`.", TRACED_WITHOUT_SIZE),
+    },
+    returns="A tuple of row indices and column indices.",
+)
+_INDICES_FROM = Family(
+    {
+        "arr": Parameter("the matrix. Only its shape is used.", "TypeError: if {} has no shape."),
+        "k": _DIAGONAL,
+    },
+    returns="A tuple of row indices and column indices.",
+    raises=["ValueError: if `arr` does not have 2 dims."],
+)
 
 _INDEX = np.dtype(np.int32)
 
@@ -67,19 +99,12 @@ def _tri(*, shape: tuple[int, int], k: int, dtype: Any) -> Any:
     return astype_weak(_band_mask(shape, k, "LE"), dtype, False)
 
 
+@documented(_TRIANGLE)
 def tril(m: Any, k: int = 0) -> Array:
     """Set the elements above a diagonal to zero.
 
-    Args:
-        m: a matrix or a batch of matrices.
-        k: the diagonal: 0 is the main one, positive numbers are above it.
-
     Returns:
         The lower triangle of each matrix.
-
-    Raises:
-        TypeError: if `m` is not an array or a scalar, or `k` is not an integer.
-        ValueError: if `m` has fewer than 2 dims.
 
     Example:
         >>> jnp.tril(jnp.array([[1, 2], [3, 4]]))
@@ -89,19 +114,12 @@ def tril(m: Any, k: int = 0) -> Array:
     return _triangle(_checked_matrices("tril", m), k=operator.index(k), direction="LE")
 
 
+@documented(_TRIANGLE)
 def triu(m: Any, k: int = 0) -> Array:
     """Set the elements below a diagonal to zero.
 
-    Args:
-        m: a matrix or a batch of matrices.
-        k: the diagonal: 0 is the main one, positive numbers are above it.
-
     Returns:
         The upper triangle of each matrix.
-
-    Raises:
-        TypeError: if `m` is not an array or a scalar, or `k` is not an integer.
-        ValueError: if `m` has fewer than 2 dims.
 
     Example:
         >>> jnp.triu(jnp.array([[1, 2], [3, 4]]))
@@ -123,19 +141,12 @@ def _triangle(x: Any, *, k: int, direction: str) -> Any:
     return Select()(_band_mask(x.type.shape, k, direction), x, full(x.type.shape, 0, x.type.dtype, x.type.weak))
 
 
+@documented(_INDICES)
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """Return the indices of the lower triangle of a matrix.
 
     Args:
-        n: the number of rows.
         k: the highest diagonal that is included: 0 is the main one, positive numbers are above it.
-        m: the number of columns. By default `n`.
-
-    Returns:
-        A tuple of row indices and column indices.
-
-    Raises:
-        TypeError: if `n` or `k` is not an integer.
 
     Example:
         >>> jnp.tril_indices(2)
@@ -144,19 +155,12 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
     return _as_index_arrays(np.tril_indices(operator.index(n), operator.index(k), m))
 
 
+@documented(_INDICES)
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """Return the indices of the upper triangle of a matrix.
 
     Args:
-        n: the number of rows.
         k: the lowest diagonal that is included: 0 is the main one, positive numbers are above it.
-        m: the number of columns. By default `n`.
-
-    Returns:
-        A tuple of row indices and column indices.
-
-    Raises:
-        TypeError: if `n` or `k` is not an integer.
 
     Example:
         >>> jnp.triu_indices(2)
@@ -170,19 +174,12 @@ def _as_index_arrays(indices: tuple[Any, Any]) -> tuple[Any, Any]:
     return rows, columns
 
 
+@documented(_INDICES_FROM)
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """Return the indices of the lower triangle of a given matrix.
 
     Args:
-        arr: the matrix. Only its shape is used.
         k: the highest diagonal that is included: 0 is the main one, positive numbers are above it.
-
-    Returns:
-        A tuple of row indices and column indices.
-
-    Raises:
-        TypeError: if `arr` has no shape, or `k` is not an integer.
-        ValueError: if `arr` does not have 2 dims.
 
     Example:
         >>> jnp.tril_indices_from(jnp.ones((2, 2)))
@@ -192,19 +189,12 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     return tril_indices(rows, k, columns)
 
 
+@documented(_INDICES_FROM)
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """Return the indices of the upper triangle of a given matrix.
 
     Args:
-        arr: the matrix. Only its shape is used.
         k: the lowest diagonal that is included: 0 is the main one, positive numbers are above it.
-
-    Returns:
-        A tuple of row indices and column indices.
-
-    Raises:
-        TypeError: if `arr` has no shape, or `k` is not an integer.
-        ValueError: if `arr` does not have 2 dims.
 
     Example:
         >>> jnp.triu_indices_from(jnp.ones((2, 2)))
@@ -221,6 +211,7 @@ def _matrix_shape(name: str, arr: Any) -> tuple[int, ...]:
     return shape
 
 
+@documented(_INDICES)
 def mask_indices(
     n: int, mask_func: Callable[[Any, int], Any], k: int = 0, *, size: int | None = None
 ) -> tuple[Array, Array]:
@@ -231,15 +222,10 @@ def mask_indices(
         mask_func: a function of a matrix and `k`, such as `triu`. It is called with a matrix of ones, and the nonzero
             elements of its result are those that are kept.
         k: the second argument of `mask_func`.
-        size: the number of indices to return, padded with 0. Required under `jit`.
-
-    Returns:
-        A tuple of row indices and column indices.
 
     Raises:
         TypeError: if `n` is not an integer.
         ValueError: if `n` is negative.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.mask_indices(2, jnp.triu)
@@ -271,18 +257,14 @@ def identity(n: int, dtype: Any = None) -> Array:
     return eye(n, dtype=dtype)
 
 
+@documented(_MATRICES)
 def diag(v: Any, k: int = 0) -> Array:
     """Create a matrix from its diagonal, or extract a diagonal of a matrix.
-
-    Args:
-        v: the elements of the diagonal (1 dim), or a matrix (2 dims).
-        k: the diagonal: 0 is the main one, positive numbers are above it.
 
     Returns:
         A square matrix if `v` has 1 dim, or the diagonal of `v` if it has 2.
 
     Raises:
-        TypeError: if `v` is not an array or a scalar, or `k` is not an integer.
         ValueError: if `v` does not have 1 or 2 dims.
 
     Example:
@@ -296,18 +278,15 @@ def diag(v: Any, k: int = 0) -> Array:
     return _diagonal_matrix(v, k=operator.index(k)) if rank == 1 else diagonal(v, operator.index(k))
 
 
+@documented(_MATRICES)
 def diagflat(v: Any, k: int = 0) -> Array:
     """Create a matrix with the flattened elements of an array on a diagonal.
 
     Args:
         v: the elements of the diagonal, of any shape.
-        k: the diagonal: 0 is the main one, positive numbers are above it.
 
     Returns:
         A square matrix.
-
-    Raises:
-        TypeError: if `v` is not an array or a scalar, or `k` is not an integer.
 
     Example:
         >>> jnp.diagflat(jnp.array([[1], [2]]))
@@ -328,19 +307,14 @@ def _diagonal_matrix(row: Any, *, k: int) -> Any:
     return Select()(_band_mask(shape, k, "EQ"), values, Broadcast(shape, ())(zero))
 
 
+@documented(_MATRICES)
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """Extract a diagonal of matrices.
-
-    Args:
-        a: the array, with at least 2 dims.
-        offset: the diagonal: 0 is the main one, positive numbers are above it.
-        axis1, axis2: the dims of `a` that are the rows and the columns of the matrices.
 
     Returns:
         The diagonals, as the last dim after the remaining dims of `a`.
 
     Raises:
-        TypeError: if `a` is not an array or a scalar, or `offset` is not an integer.
         ValueError: if `a` has fewer than 2 dims, or `axis1` and `axis2` are not two different dims of it.
 
     Example:
@@ -378,23 +352,19 @@ def _diagonal(x: Any, *, offset: int, dims: tuple[int, int]) -> Any:
     return Reshape((*batch, count))(take_along_axis(x, index, -1, mode="clip"))
 
 
+@documented(_MATRICES)
 def trace(a: Any, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Array:
     """Sum the elements of a diagonal of matrices.
 
     Args:
-        a: the array, with at least 2 dims.
         offset: the diagonal: 0 is the main one, positive numbers are above it. It may be traced.
-        axis1, axis2: the dims of `a` that are the rows and the columns of the matrices.
         dtype: the dtype of the sum. By default, as for `sum`.
-        out: not supported. It must be None.
 
     Returns:
         The sums, with the remaining dims of `a`.
 
     Raises:
-        TypeError: if `a` is not an array or a scalar, or `offset` is not an integer.
         ValueError: if `axis1` and `axis2` are not two different dims of `a`.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.trace(jnp.array([[1, 2], [3, 4]]))

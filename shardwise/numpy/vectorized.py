@@ -7,6 +7,7 @@ from typing import Any, final
 
 from shardwise.api.control import scan
 from shardwise.api.transformations.vmap import vmap
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -15,9 +16,18 @@ from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax.shape import broadcast_shapes, expand_dims, squeeze
 from shardwise.numpy.creation import array, asarray, full
+from shardwise.numpy.families import ARRAYS, ONE_AXIS
 from shardwise.numpy.indexing import take
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.shapes import moveaxis
+
+_METHOD = ARRAYS.extended(
+    {
+        "axis": "the axis.",
+        "dtype": "the dtype to compute in. By default, that of `a`.",
+        "inplace": "must be False, because arrays are immutable.",
+    }
+)
 
 Function = Callable[..., Any]
 DimNames = tuple[str, ...]
@@ -142,22 +152,18 @@ def _check_results(function: Function, core_dims: list[DimNames], sizes: dict[st
     return call
 
 
+@documented(ONE_AXIS)
 def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
     """Apply a function to each 1-d slice of an array along an axis.
 
     Args:
         func1d: the function of a 1-d array.
         axis: the axis of the slices.
-        arr: the array.
         *args: further positional arguments of `func1d`.
         **kwargs: keyword arguments of `func1d`.
 
     Returns:
         The results. The dims of a result of `func1d` replace `axis`.
-
-    Raises:
-        TypeError: if `arr` is not an array or a scalar.
-        ValueError: if `axis` does not exist.
 
     Example:
         >>> jnp.apply_along_axis(jnp.sum, 1, jnp.array([[1, 2], [3, 4]]))
@@ -177,19 +183,18 @@ def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs
     return mapped(x)
 
 
+@documented(ARRAYS)
 def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Sequence[int]) -> Array:
     """Apply a reduction over several axes, one after the other.
 
     Args:
         func: a function of an array and an axis that keeps the rank or removes the axis.
-        a: the array.
         axes: the axes.
 
     Returns:
         The result, with the rank of `a`: a dim that `func` removes stays, with size 1.
 
     Raises:
-        TypeError: if `a` is not an array or a scalar.
         ValueError: if an axis does not exist, or `func` returns an array of another rank.
 
     Example:
@@ -366,6 +371,7 @@ class ufunc:
                 f"not of nin={self.nin} and nout={self.nout}"
             )
 
+    @documented(_METHOD)
     def reduce(
         self,
         a: Any,
@@ -379,11 +385,7 @@ class ufunc:
         """Reduce an array along an axis by applying the function to its elements in order.
 
         Args:
-            a: the array.
             axis: the axis to reduce. With None, the flattened array is reduced.
-            dtype: the dtype to compute in. By default, that of `a`.
-            out: not supported. It must be None.
-            keepdims: whether the reduced dims stay, with size 1.
             initial: the initial value. By default, the identity of the function, or the first element if it has none.
             where: a mask of the elements to include.
 
@@ -431,21 +433,15 @@ class ufunc:
         total, _ = scan(step, start, (rest, masks))
         return total.reshape(kept_shape) if keepdims else total
 
+    @documented(_METHOD)
     def accumulate(self, a: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Any:
         """Compute the running results of applying the function to the elements along an axis.
-
-        Args:
-            a: the array.
-            axis: the axis.
-            dtype: the dtype to compute in. By default, that of `a`.
-            out: not supported. It must be None.
 
         Returns:
             An array with the shape of `a`.
 
         Raises:
             ValueError: if the function is not binary, or `axis` does not exist.
-            NotImplementedError: if `out` is given.
         """
         self._require_binary("accumulate")
         self._reject("out", out)
@@ -464,14 +460,13 @@ class ufunc:
         _, rest = scan(step, rows[0], rows[1:])
         return moveaxis(concatenate([rows[:1], rest]), 0, dim)
 
+    @documented(_METHOD)
     def at(self, a: Any, indices: Any, b: Any = None, /, *, inplace: bool = True) -> Any:
         """Apply the function to the elements of an array at indices; repeated indices apply it repeatedly.
 
         Args:
-            a: the array.
             indices: an index array, or a tuple of one per dim.
             b: the second operand of a binary function.
-            inplace: must be False, because arrays are immutable.
 
         Returns:
             The updated array.
@@ -507,6 +502,7 @@ class ufunc:
 
         return scan(step, x, (tuple(index_columns), operands))[0]
 
+    @documented(_METHOD)
     def reduceat(self, a: Any, indices: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Any:
         """Reduce slices of an array along an axis.
 
@@ -514,18 +510,13 @@ class ufunc:
         the slice is the single element at `indices[i]`.
 
         Args:
-            a: the array.
             indices: the start of each slice, a 1-d array of integers.
-            axis: the axis.
-            dtype: the dtype to compute in. By default, that of `a`.
-            out: not supported. It must be None.
 
         Returns:
             An array with one reduced slice per index along `axis`.
 
         Raises:
             ValueError: if the function is not binary, `indices` does not have 1 dim, or `axis` does not exist.
-            NotImplementedError: if `out` is given.
         """
         self._require_binary("reduceat")
         self._reject("out", out)

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal, NamedTuple, overload
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
@@ -16,6 +17,15 @@ from shardwise.compiler.ops.linalg.householder import Geqrf
 from shardwise.compiler.ops.linalg.triangular import Cholesky, symmetrize
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax import linalg as lax
+from shardwise.numpy.families import MATRICES
+
+_HERMITIAN = MATRICES.extended(
+    {
+        "UPLO": 'the triangle of `a` to read, "L" or "U". It has no effect if `symmetrize_input` is true.',
+        "symmetrize_input": "whether to replace `a` by the mean of `a` and its adjoint.",
+    },
+    raises=["ValueError: if `a` does not hold square matrices, or `UPLO` is unknown."],
+)
 
 
 def as_inexact_operand(a: Any, name: str) -> Any:
@@ -57,11 +67,11 @@ class SVDResult(NamedTuple):
     Vh: Array
 
 
+@documented(MATRICES)
 def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
     """Compute the Cholesky decomposition `a = L L*` of Hermitian positive-definite matrices.
 
     Args:
-        a: the matrices, in the last two dims.
         upper: whether to return the upper triangular factor `L*` instead of the lower triangular `L`.
         symmetrize_input: whether to replace `a` by the mean of `a` and its adjoint. If false, only one triangle of `a`
             is read: the upper one with `upper`, else the lower one.
@@ -70,7 +80,6 @@ def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> A
         The triangular factors; NaN for matrices that are not positive definite.
 
     Raises:
-        TypeError: if `a` has a float dtype of 16 bits or less.
         ValueError: if `a` does not hold square matrices.
 
     Example:
@@ -232,11 +241,9 @@ def _hermitian_svd(a: Any, *, vectors: bool) -> list[Any]:
     return [u, adjoint(scale_columns(u, signs)), singular_values]
 
 
+@documented(MATRICES)
 def svdvals(x: Any, /) -> Array:
     """Compute the singular values of matrices.
-
-    Args:
-        x: the matrices, in the last two dims.
 
     Returns:
         The singular values in descending order, along the last dim.
@@ -251,11 +258,9 @@ def svdvals(x: Any, /) -> Array:
     return svd(x, compute_uv=False)
 
 
+@documented(MATRICES)
 def eig(a: Any) -> EigResult:
     """Compute the eigenvalues and right eigenvectors of general square matrices.
-
-    Args:
-        a: the matrices, in the last two dims.
 
     Returns:
         A named tuple (eigenvalues, eigenvectors), both complex. The eigenvectors are columns.
@@ -270,11 +275,9 @@ def eig(a: Any) -> EigResult:
     return EigResult(*lax.eig(as_inexact_operand(a, "eig"), compute_left_eigenvectors=False))
 
 
+@documented(MATRICES)
 def eigvals(a: Any) -> Array:
     """Compute the eigenvalues of general square matrices.
-
-    Args:
-        a: the matrices, in the last two dims.
 
     Returns:
         The eigenvalues, complex and in no particular order.
@@ -290,20 +293,15 @@ def eigvals(a: Any) -> Array:
     return lax.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
 
 
+@documented(_HERMITIAN)
 def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
     """Compute the eigenvalues and eigenvectors of Hermitian matrices.
 
     Args:
-        a: the matrices, in the last two dims.
         UPLO: the triangle of `a` to read, "L" (the default) or "U". It has no effect if `symmetrize_input` is true.
-        symmetrize_input: whether to replace `a` by the mean of `a` and its adjoint.
 
     Returns:
         A named tuple (eigenvalues, eigenvectors). The eigenvalues are real and ascending, the eigenvectors are columns.
-
-    Raises:
-        TypeError: if `a` has a float dtype of 16 bits or less.
-        ValueError: if `a` does not hold square matrices, or `UPLO` is unknown.
 
     Example:
         >>> jnp.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues
@@ -314,20 +312,12 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
     return EighResult(values, vectors)
 
 
+@documented(_HERMITIAN)
 def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
     """Compute the eigenvalues of Hermitian matrices.
 
-    Args:
-        a: the matrices, in the last two dims.
-        UPLO: the triangle of `a` to read, "L" or "U". It has no effect if `symmetrize_input` is true.
-        symmetrize_input: whether to replace `a` by the mean of `a` and its adjoint.
-
     Returns:
         The eigenvalues, real and ascending.
-
-    Raises:
-        TypeError: if `a` has a float dtype of 16 bits or less.
-        ValueError: if `a` does not hold square matrices, or `UPLO` is unknown.
 
     Example:
         >>> jnp.linalg.eigvalsh(jnp.array([[2.0, 1.0], [1.0, 2.0]]))

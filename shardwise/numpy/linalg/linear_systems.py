@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from shardwise.api.transformations.custom import custom_jvp
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -49,6 +50,7 @@ from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import slice_along
+from shardwise.numpy.families import MATRICES, SQUARE_MATRICES
 from shardwise.numpy.linalg.decompositions import as_inexact_operand
 
 
@@ -110,18 +112,12 @@ def _solve_matrices(a: Any, b: Any) -> Any:
     return lu_solve(*(broadcast_to_shape(x, (*batch, *x.type.shape[-2:])) for x in (a, b)))
 
 
+@documented(SQUARE_MATRICES)
 def inv(a: Any) -> Array:
     """Invert square matrices.
 
-    Args:
-        a: the matrices, in the last two dims.
-
     Returns:
         The inverses. A singular matrix does not raise; its result holds infinities or NaN.
-
-    Raises:
-        TypeError: if `a` has a float dtype of 16 bits or less.
-        ValueError: if `a` does not hold square matrices.
 
     Example:
         >>> jnp.linalg.inv(jnp.array([[2.0, 0.0], [1.0, 1.0]]))
@@ -192,20 +188,17 @@ def _parity(pivots: Any, dtype: Any) -> Any:
     return Sub()(full_like(odd, 1), Mul()(odd, full_like(odd, 2)))
 
 
+@documented(SQUARE_MATRICES)
 def det(a: Any) -> Array:
     """Compute the determinants of square matrices.
 
     Matrices up to 3 x 3 use the Leibniz formula, larger ones an LU decomposition.
-
-    Args:
-        a: the matrices, in the last two dims.
 
     Returns:
         The determinants.
 
     Raises:
         TypeError: if `a` has a float dtype of 16 bits or less and the matrices are larger than 3 x 3.
-        ValueError: if `a` does not hold square matrices.
 
     Example:
         >>> jnp.linalg.det(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
@@ -293,21 +286,20 @@ def _lu_det_tangent(a: Any, da: Any) -> Any:
     return Mul()(det, Sum((ndim - 2,))(diagonal(solution)))
 
 
+@documented(MATRICES)
 def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Array:
     """Compute the Moore-Penrose pseudo-inverse of matrices.
 
     Args:
         a: the matrices, of shape (..., M, N).
-        rtol: the cutoff: singular values that do not exceed `rtol` times the largest one count as 0. By default
-            10 * max(M, N) times the machine epsilon.
-        hermitian: a promise that `a` is Hermitian; then the cheaper eigendecomposition is used.
+        rtol: the cutoff: singular values that do not exceed `rtol` times the largest one count as 0. By default 10 *
+            max(M, N) times the machine epsilon.
         rcond: a deprecated name of `rtol`.
 
     Returns:
         The pseudo-inverses, of shape (..., N, M).
 
     Raises:
-        TypeError: if `a` has a float dtype of 16 bits or less.
         ValueError: if `a` has a rank below 2, if it is not square although `hermitian` is set, or if both `rtol` and
             `rcond` are passed.
 

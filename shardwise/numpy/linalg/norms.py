@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import bitwise_and, divide, invert, multiply, power
 from shardwise.compiler.arrays.matrices import as_matrices
@@ -29,31 +30,30 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.linalg.batched import epsilon
 from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.shape.movement import Reshape, permute
+from shardwise.numpy.families import MATRICES, REDUCTION
 from shardwise.numpy.linalg.decompositions import eigvalsh, svdvals
 from shardwise.numpy.linalg.linear_systems import inv
+
+_NORM = REDUCTION.extended(returns="The norms.")
 
 Order = int | float | str | None
 
 
+@documented(_NORM)
 def norm(x: Any, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
     """Compute a norm of vectors along one axis, or of matrices along two axes.
 
     Args:
-        x: the array.
         ord: the order of the norm. None is the square root of the sum of squares. Orders of vectors: inf and -inf
             (largest and smallest absolute value), 0 (number of nonzero elements), any other number p for the p-norm.
             Orders of matrices: "fro" (Frobenius), "nuc" (sum of the singular values), 2 and -2 (largest and smallest
             singular value), 1 and -1 (largest and smallest sum of a column's absolute values), inf and -inf (of a
             row's).
         axis: one axis for vectors, a pair of axes for matrices. By default all axes of `x`.
-        keepdims: whether to keep the reduced axes with size 1.
-
-    Returns:
-        The norms.
 
     Raises:
         TypeError: if `x` is not an array or a number, or if `ord` needs an SVD of a 16-bit float dtype.
-        ValueError: if `ord` does not exist for vectors or matrices, if an axis does not exist or repeats, or if there
+        ValueError: if `ord` does not exist for vectors or matrices, if an axis is out of bounds or repeats, or if there
             are more than two axes and `ord` is not None.
 
     Example:
@@ -72,21 +72,16 @@ def norm(x: Any, ord: Order = None, axis: int | Sequence[int] | None = None, kee
     raise ValueError(f"norm: axis must be one axis (vectors) or two (matrices), not {len(dims)} axes {axes}")
 
 
+@documented(_NORM)
 def vector_norm(x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2) -> Array:
     """Compute a norm of vectors.
 
     Args:
-        x: the array.
         axis: the axis or axes that hold the vectors; several axes are flattened into one. By default all axes.
-        keepdims: whether to keep the reduced axes with size 1.
         ord: the order of the norm, a number, inf or -inf, as in `norm`.
 
-    Returns:
-        The norms.
-
     Raises:
-        TypeError: if `x` is not an array or a number.
-        ValueError: if `ord` is a string, or if an axis does not exist or repeats.
+        ValueError: if `ord` is a string, or if an axis is out of bounds or repeats.
 
     Example:
         >>> jnp.linalg.vector_norm(jnp.array([3.0, 4.0]))
@@ -98,6 +93,7 @@ def vector_norm(x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims:
     return _vector_norm(x, ord=_vector_order("vector_norm", ord), dims=dims, keepdims=bool(keepdims))
 
 
+@documented(_NORM)
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Order = "fro") -> Array:
     """Compute a norm of matrices.
 
@@ -105,9 +101,6 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Order = "fro") -> Arr
         x: the matrices, in the last two dims.
         keepdims: whether to keep the last two dims with size 1.
         ord: the order of the norm: "fro", "nuc", 1, -1, 2, -2, inf or -inf, as in `norm`.
-
-    Returns:
-        The norms.
 
     Raises:
         TypeError: if `x` is not an array or a number, or if `ord` needs an SVD of a 16-bit float dtype.
@@ -187,11 +180,11 @@ def _matrix_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> 
     return result if keepdims else Reshape(result.type.without(dims).shape)(result)
 
 
+@documented(MATRICES)
 def cond(x: Any, p: Order = None) -> Array:
     """Compute the condition number of matrices: the norm of a matrix times the norm of its inverse.
 
     Args:
-        x: the matrices, in the last two dims.
         p: the order of the norm, as in `norm`. None and 2 are the ratio of the largest to the smallest singular value,
             -2 is its inverse; other orders need square matrices.
 
@@ -199,7 +192,6 @@ def cond(x: Any, p: Order = None) -> Array:
         The condition numbers; infinity for singular matrices.
 
     Raises:
-        TypeError: if `x` has a float dtype of 16 bits or less.
         ValueError: if `x` has a rank below 2, if it is not square although `p` needs its inverse, or if `p` is unknown.
 
     Example:

@@ -4,29 +4,35 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.compiler.ops.linalg.batched import identity
 from shardwise.numpy import products, shapes, triangles
+from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, PRODUCT
 from shardwise.numpy.linalg.linear_systems import inv
 
+_MATRICES = ARRAYS.extended(
+    {"x": Parameter("the matrices.", NOT_AN_ARRAY)}, raises=["ValueError: if `x` has a rank below 2."]
+)
+_CONTRACTION = PRODUCT.extended(
+    {"x1, x2": "the operands. Dims other than `axis` broadcast.", "axis": "the axis that holds the vectors."}
+)
 
+
+@documented(PRODUCT)
 def matmul(x1: Any, x2: Any, /, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Multiply matrices, which are in the last two dims.
 
     Args:
         x1, x2: the operands, of rank 1 or more. An operand of rank 1 is a vector; dims before the last two broadcast.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
 
     Returns:
         The product, without the dim of an operand that is a vector.
 
     Raises:
         TypeError: if the shapes do not match.
-        ValueError: if `precision` is unknown.
 
     Example:
         >>> jnp.linalg.matmul(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
@@ -35,15 +41,9 @@ def matmul(x1: Any, x2: Any, /, *, precision: Any = None, preferred_element_type
     return products.matmul(x1, x2, precision=precision, preferred_element_type=preferred_element_type)
 
 
+@documented(_CONTRACTION)
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Compute the dot product of vectors along an axis; the first operand is conjugated.
-
-    Args:
-        x1, x2: the operands. Dims other than `axis` broadcast.
-        axis: the axis that holds the vectors.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
 
     Returns:
         The dot products, without `axis`.
@@ -59,6 +59,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
     return products.vecdot(x1, x2, axis=axis, precision=precision, preferred_element_type=preferred_element_type)
 
 
+@documented(PRODUCT)
 def tensordot(
     x1: Any,
     x2: Any,
@@ -75,10 +76,6 @@ def tensordot(
         x1, x2: the operands.
         axes: the number n of dims to contract, the last n of `x1` with the first n of `x2`; or a pair of sequences, the
             axes of `x1` and those of `x2`.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-        out_sharding: the sharding of the result, or None to let the partitioner choose it.
 
     Returns:
         The result, with the remaining dims of `x1` before those of `x2`.
@@ -127,12 +124,9 @@ def outer(x1: Any, x2: Any, /) -> Array:
     return products.outer(x1, x2)
 
 
+@documented(_CONTRACTION)
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     """Compute the cross product of vectors with three elements.
-
-    Args:
-        x1, x2: the operands. Dims other than `axis` broadcast.
-        axis: the axis that holds the vectors.
 
     Returns:
         The cross products, along the same axis.
@@ -151,20 +145,16 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     return products.cross(x1, x2, axis=axis)
 
 
+@documented(_MATRICES)
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
     """Compute the trace of matrices, which are in the last two dims.
 
     Args:
-        x: the matrices.
         offset: the diagonal to sum: 0 is the main one, positive numbers are above it, negative ones below.
         dtype: the dtype of the result. None is the dtype that `sum` uses.
 
     Returns:
         The sums of the diagonals.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
-        ValueError: if `x` has a rank below 2.
 
     Example:
         >>> jnp.linalg.trace(jnp.array([[1, 2], [3, 4]]))
@@ -173,19 +163,15 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
     return triangles.trace(x, offset=offset, axis1=-2, axis2=-1, dtype=dtype)
 
 
+@documented(_MATRICES)
 def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     """Return a diagonal of matrices, which are in the last two dims.
 
     Args:
-        x: the matrices.
         offset: the diagonal: 0 is the main one, positive numbers are above it, negative ones below.
 
     Returns:
         The diagonals, along the last dim.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
-        ValueError: if `x` has a rank below 2.
 
     Example:
         >>> jnp.linalg.diagonal(jnp.array([[1, 2], [3, 4]]))
@@ -194,18 +180,12 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     return triangles.diagonal(x, offset=offset, axis1=-2, axis2=-1)
 
 
+@documented(_MATRICES)
 def matrix_transpose(x: Any, /) -> Array:
     """Transpose matrices, which are in the last two dims.
 
-    Args:
-        x: the matrices.
-
     Returns:
         The array with its last two dims exchanged.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
-        ValueError: if `x` has a rank below 2.
 
     Example:
         >>> jnp.linalg.matrix_transpose(jnp.array([[1, 2], [3, 4]]))
