@@ -53,7 +53,7 @@ def kind(member: Any) -> str:
 
 
 def surface() -> list[str]:
-    """Return one line for each public name. For names that are defined elsewhere, such as `jnp.pi`, it has their kind."""
+    """Return one line for each public name. That of a name from elsewhere, such as `jnp.pi`, has its kind only."""
     lines = [f"{name}{signature(member)} | {documentation(member)}" for name, member in FUNCTIONS.items()]
     lines += [
         f"{full_name}: {kind(getattr(space, name))}"

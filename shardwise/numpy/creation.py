@@ -32,6 +32,7 @@ from shardwise.lax.manual_axes import make_varying
 from shardwise.numpy.families import NOT_AN_ARRAY
 from shardwise.numpy.joining import stack
 from shardwise.runtime.array import ArrayImpl
+from shardwise.typing import ArrayLike, DTypeLike, NestedArrays, OutSharding, Placement, Shape, SupportsShape
 
 _OUT_SHARDING = "the sharding to constrain the result to, also inside `jit`."
 _NOT_NUMBERS = "TypeError: if {} holds anything but numbers."
@@ -83,13 +84,13 @@ _OBJECT = np.dtype(object)
 @documented(_CONVERSION)
 def array(
     object: Any,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     copy: bool = True,
     order: str | None = "K",
     ndmin: int = 0,
     *,
-    device: Any = None,
-    out_sharding: Any = None,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Create an array from an array, a number, or nested sequences of these.
 
@@ -112,18 +113,18 @@ def array(
     return result if device is None else device_put(result, device)
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: Array) -> bool:
     return isinstance(x, Array) or hasattr(x, "__jax_array__")
 
 
 @compiled_function
-def _copy(x: Any) -> Any:
+def _copy(x: Array) -> Any:
     if is_key(x.type.dtype):
-        return WrapKeyData(x.type.dtype.impl)(_copy(KeyData()(x)))
+        return WrapKeyData(x.dtype.impl)(_copy(KeyData()(x)))
     return Convert(x.type.dtype, x.type.weak)(x)
 
 
-def _array(object: Any, dtype: Any, copy: bool) -> Any:
+def _array(object: Any, dtype: np.dtype[Any] | None, copy: bool) -> Any:
     object = resolve_array(object)
     if isinstance(object, Array):
         result = object if dtype is None else methods.astype(object, dtype=dtype)
@@ -151,13 +152,13 @@ def _array(object: Any, dtype: Any, copy: bool) -> Any:
 
 @documented(_CONVERSION)
 def asarray(
-    a: Any,
-    dtype: Any = None,
+    a: NestedArrays,
+    dtype: DTypeLike | None = None,
     order: str | None = None,
     *,
     copy: bool | None = None,
-    device: Any = None,
-    out_sharding: Any = None,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Convert an object to an array; an array is returned without copying it.
 
@@ -172,7 +173,14 @@ def asarray(
 
 
 @documented(_CREATION)
-def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
+def full(
+    shape: Shape,
+    fill_value: ArrayLike,
+    dtype: DTypeLike | None = None,
+    *,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Create an array filled with one value.
 
     Args:
@@ -190,7 +198,9 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, 
     return _full(shape, fill_value, dtype, False, device, out_sharding)
 
 
-def _full(shape: Any, value: Any, dtype: Any, weak: bool, device: Any, out_sharding: Any) -> Any:
+def _full(
+    shape: Shape, value: ArrayLike, dtype: DTypeLike | None, weak: bool, device: Placement, out_sharding: OutSharding
+) -> Any:
     """Create an array; `weak` is its weak type if `dtype` is given, else it has that of the value."""
     value = resolve_array(value)
     value_type = type_of(value, "full")
@@ -205,7 +215,9 @@ def _full(shape: Any, value: Any, dtype: Any, weak: bool, device: Any, out_shard
 
 
 @documented(_CREATION)
-def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
+def zeros(
+    shape: Shape, dtype: DTypeLike | None = None, *, device: Placement = None, out_sharding: OutSharding = None
+) -> Array:
     """Create an array of zeros.
 
     Example:
@@ -216,7 +228,9 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: An
 
 
 @documented(_CREATION)
-def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
+def ones(
+    shape: Shape, dtype: DTypeLike | None = None, *, device: Placement = None, out_sharding: OutSharding = None
+) -> Array:
     """Create an array of ones.
 
     Example:
@@ -227,7 +241,9 @@ def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any
 
 
 @documented(_CREATION)
-def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
+def empty(
+    shape: Shape, dtype: DTypeLike | None = None, *, device: Placement = None, out_sharding: OutSharding = None
+) -> Array:
     """Create an array with unspecified elements.
 
     XLA has no uninitialized buffers, so the elements are zeros.
@@ -241,13 +257,13 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: An
 
 @documented(_LIKE)
 def full_like(
-    a: Any,
-    fill_value: Any,
-    dtype: Any = None,
-    shape: Any = None,
+    a: ArrayLike | SupportsShape,
+    fill_value: ArrayLike,
+    dtype: DTypeLike | None = None,
+    shape: Shape | None = None,
     *,
-    device: Any = None,
-    out_sharding: Any = None,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Create an array filled with one value, with the shape and dtype of another array.
 
@@ -256,7 +272,7 @@ def full_like(
         Array([7, 7], dtype=int32)
     """
     a_type = type_of(a, "full_like")
-    is_placed = (isinstance(a, ArrayImpl) and a.committed) or isinstance(a, ShapeDtypeStruct)
+    placed = a if isinstance(a, ShapeDtypeStruct) or (isinstance(a, ArrayImpl) and a.committed) else None
     like_a = device is None and shape is None and out_sharding is None
     out_shape = a_type.shape if shape is None else shape
     result = _full(
@@ -264,16 +280,23 @@ def full_like(
         fill_value,
         dtype or a_type.dtype,
         a_type.weak and dtype is None,
-        a.sharding if like_a and is_placed else device,
+        placed.sharding if like_a and placed is not None else device,
         out_sharding,
     )
     if not type_of(fill_value).shape:
         result = make_varying(result, a_type.varying)
-    return reshard_to(result, a_type.explicit) if like_a and not is_placed else result
+    return reshard_to(result, a_type.explicit) if like_a and placed is None else result
 
 
 @documented(_LIKE)
-def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
+def zeros_like(
+    a: ArrayLike | SupportsShape,
+    dtype: DTypeLike | None = None,
+    shape: Shape | None = None,
+    *,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Create an array of zeros with the shape and dtype of another array.
 
     Example:
@@ -284,7 +307,14 @@ def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
 
 
 @documented(_LIKE)
-def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
+def ones_like(
+    a: ArrayLike | SupportsShape,
+    dtype: DTypeLike | None = None,
+    shape: Shape | None = None,
+    *,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Create an array of ones with the shape and dtype of another array.
 
     Example:
@@ -295,7 +325,13 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = Non
 
 
 @documented(_CREATION)
-def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
+def empty_like(
+    prototype: ArrayLike | SupportsShape,
+    dtype: DTypeLike | None = None,
+    shape: Shape | None = None,
+    *,
+    device: Placement = None,
+) -> Array:
     """Create an array with unspecified elements, with the shape and dtype of another array.
 
     XLA has no uninitialized buffers, so the elements are zeros.
@@ -318,13 +354,13 @@ def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: 
 
 @documented(_CREATION)
 def arange(
-    start: Any,
-    stop: Any = None,
-    step: Any = None,
-    dtype: Any = None,
+    start: ArrayLike,
+    stop: ArrayLike | None = None,
+    step: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
     *,
-    device: Any = None,
-    out_sharding: Any = None,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Create a 1-D array of evenly spaced numbers in a half-open interval.
 
@@ -360,18 +396,20 @@ def arange(
     return constrain_sharding(create_on_device(_arange, (count, low, by, out_dtype), device, "arange"), out_sharding)
 
 
-def _scalar(x: Any) -> Any:
+def _scalar(x: ArrayLike) -> Any:
     """Return the number in a concrete array of rank 0; return other values unchanged."""
     return np.asarray(x)[()] if isinstance(x, (ArrayImpl, np.ndarray)) and not x.ndim else x
 
 
-def _arange(count: int, low: Any, by: Any, dtype: Any) -> Any:
+def _arange(count: int, low: float, by: float, dtype: np.dtype[Any]) -> Any:
     index = Iota((count,), 0, dtype)()
     return index if (low, by) == (0, 1) else methods.astype(index * by + low, dtype=dtype)
 
 
 @documented(_CREATION)
-def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Array:
+def eye(
+    N: int, M: int | None = None, k: ArrayLike = 0, dtype: DTypeLike | None = None, *, device: Placement = None
+) -> Array:
     """Create a matrix with ones on a diagonal and zeros elsewhere.
 
     Args:
@@ -397,16 +435,16 @@ def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: 
     if isinstance(k, Array):
         result = _eye(shape, k, out_dtype)
         return result if device is None else device_put(result, device)
-    return create_on_device(_eye, (shape, operator.index(k), out_dtype), device, "eye")
+    return create_on_device(_eye, (shape, operator.index(_scalar(k)), out_dtype), device, "eye")
 
 
-def _eye(shape: tuple[int, ...], k: Any, dtype: Any) -> Any:
+def _eye(shape: tuple[int, ...], k: Array | int, dtype: np.dtype[Any]) -> Any:
     rows, columns = (Iota(shape, dim, np.dtype(np.int32))() for dim in (0, 1))
     is_diagonal = methods.compare(rows + k, columns, direction="EQ")
     return methods.astype(is_diagonal, dtype=dtype)
 
 
-def _shape(shape: Any) -> tuple[int, ...]:
+def _shape(shape: Shape) -> tuple[int, ...]:
     result = integer_tuple(shape)
     if any(size < 0 for size in result):
         raise ValueError(f"sizes of a shape must not be negative: {result}")

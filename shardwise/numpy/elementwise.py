@@ -54,6 +54,7 @@ from shardwise.numpy.families import (
     SAME_TYPE,
     TO_FLOAT,
 )
+from shardwise.typing import ArrayLike
 
 _REAL = ELEMENTWISE.extended({"x": Parameter(TO_FLOAT.args["x"].text, NOT_REAL)})
 
@@ -66,7 +67,7 @@ def _unary(
     The example in its docstring shows that its value at `at`, rounded to 3 decimals, is `value`.
     """
 
-    def function(x: Any, /) -> Array:
+    def function(x: ArrayLike, /) -> Array:
         return op(as_inexact(x, name))
 
     function.__name__ = function.__qualname__ = name
@@ -93,7 +94,7 @@ sqrt = _unary("sqrt", Sqrt(), "Compute the square root element-wise.", 2.0, 1.41
 cbrt = _unary("cbrt", Cbrt(), "Compute the real cube root element-wise.", -27.0, -3.0, _REAL)
 
 
-def promote_inexact(name: str, *operands: Any) -> list[Any]:
+def promote_inexact(name: str, *operands: ArrayLike) -> list[Array]:
     """Promote operands to a common float or complex dtype and broadcast them."""
     dtype, weak = promote_dtypes(name, [type_of(x, name) for x in operands])
     return promote_and_broadcast(name, operands, dtype if is_inexact(dtype) else default_dtype("float*"), weak)
@@ -101,7 +102,7 @@ def promote_inexact(name: str, *operands: Any) -> list[Any]:
 
 @compiled_function
 @documented(REAL_BINARY)
-def arctan2(x1: Any, x2: Any, /) -> Array:
+def arctan2(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute the angle of the point `(x2, x1)` element-wise.
 
     Args:
@@ -123,7 +124,7 @@ atan2 = arctan2
 
 @compiled_function
 @documented(REAL_BINARY)
-def nextafter(x: Any, y: Any, /) -> Array:
+def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Return the next representable float after `x` in the direction of `y`, element-wise.
 
     Args:
@@ -142,7 +143,7 @@ def nextafter(x: Any, y: Any, /) -> Array:
 
 @compiled_function
 @documented(BINARY)
-def hypot(x1: Any, x2: Any, /) -> Array:
+def hypot(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute `sqrt(x1**2 + x2**2)` element-wise, without overflow of the squares.
 
     Args:
@@ -168,7 +169,7 @@ def hypot(x1: Any, x2: Any, /) -> Array:
 
 @compiled_function
 @documented(ELEMENTWISE)
-def exp2(x: Any, /) -> Array:
+def exp2(x: ArrayLike, /) -> Array:
     """Compute `2**x` element-wise.
 
     Args:
@@ -183,7 +184,7 @@ def exp2(x: Any, /) -> Array:
 
 @compiled_function
 @documented(TO_FLOAT)
-def log2(x: Any, /) -> Array:
+def log2(x: ArrayLike, /) -> Array:
     """Compute the logarithm to base 2 element-wise.
 
     Example:
@@ -196,7 +197,7 @@ def log2(x: Any, /) -> Array:
 
 @compiled_function
 @documented(TO_FLOAT)
-def log10(x: Any, /) -> Array:
+def log10(x: ArrayLike, /) -> Array:
     """Compute the logarithm to base 10 element-wise.
 
     Example:
@@ -208,13 +209,13 @@ def log10(x: Any, /) -> Array:
 
 
 @compiled_function
-def logaddexp(x1: Any, x2: Any, /) -> Any:
+def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> Any:
     """Compute `log(exp(x1) + exp(x2))` element-wise, without overflow of the exponentials."""
     x, y = promote_inexact("logaddexp", x1, x2)
     return logaddexp_with_base(x, y, math.e)
 
 
-def logaddexp_with_base(x: Any, y: Any, base: float) -> Any:
+def logaddexp_with_base(x: Array, y: Array, base: float) -> Any:
     """Compute the logarithm, to `base`, of the sum of two powers of `base`.
 
     For equal operands it does not matter which is `larger`, for values and derivatives of any order, as long as
@@ -231,7 +232,7 @@ def logaddexp_with_base(x: Any, y: Any, base: float) -> Any:
     return _wrap_imaginary(result, 2 * math.pi / math.log(base)) if result.type.dtype.kind == "c" else result
 
 
-def _wrap_imaginary(z: Any, period: float) -> Any:
+def _wrap_imaginary(z: Array, period: float) -> Any:
     """Wrap the imaginary parts of complex numbers to half a period around 0."""
     angle = imag(z)
     turns = Round()(Div()(angle, full_like(angle, period)))
@@ -240,7 +241,7 @@ def _wrap_imaginary(z: Any, period: float) -> Any:
 
 @compiled_function
 @documented(SAME_TYPE)
-def sign(x: Any, /) -> Array:
+def sign(x: ArrayLike, /) -> Array:
     """Compute the sign element-wise: -1, 0 or 1; for complex numbers `x / abs(x)`.
 
     Args:
@@ -258,7 +259,7 @@ def sign(x: Any, /) -> Array:
 
 @compiled_function
 @documented(ROUNDING)
-def floor(x: Any, /) -> Array:
+def floor(x: ArrayLike, /) -> Array:
     """Round down to the nearest integer element-wise.
 
     Example:
@@ -271,7 +272,7 @@ def floor(x: Any, /) -> Array:
 
 @compiled_function
 @documented(ROUNDING)
-def ceil(x: Any, /) -> Array:
+def ceil(x: ArrayLike, /) -> Array:
     """Round up to the nearest integer element-wise.
 
     Example:
@@ -283,7 +284,7 @@ def ceil(x: Any, /) -> Array:
 
 
 @documented(ROUNDING)
-def trunc(x: Any) -> Array:
+def trunc(x: ArrayLike) -> Array:
     """Round toward zero to the nearest integer element-wise.
 
     Example:
@@ -294,7 +295,7 @@ def trunc(x: Any) -> Array:
 
 
 @compiled_function
-def _trunc(x: Any) -> Any:
+def _trunc(x: ArrayLike) -> Any:
     x = as_operand(x, "trunc")
     if not is_inexact(x.type.dtype):
         return x
@@ -303,7 +304,7 @@ def _trunc(x: Any) -> Any:
 
 @compiled_function
 @documented(BINARY)
-def fmod(x1: Any, x2: Any, /) -> Array:
+def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute the remainder of a truncated division element-wise.
 
     The result has the sign of the dividend. `remainder` has the sign of the divisor.
@@ -326,7 +327,7 @@ def fmod(x1: Any, x2: Any, /) -> Array:
 
 
 @documented(REAL_BINARY)
-def divmod(x1: Any, x2: Any, /) -> tuple[Array, Array]:
+def divmod(x1: ArrayLike, x2: ArrayLike, /) -> tuple[Array, Array]:
     """Compute the quotient and the remainder of a floor division element-wise.
 
     Args:
@@ -345,7 +346,7 @@ def divmod(x1: Any, x2: Any, /) -> tuple[Array, Array]:
 
 @compiled_function
 @documented(PREDICATE)
-def isnan(x: Any, /) -> Array:
+def isnan(x: ArrayLike, /) -> Array:
     """Return element-wise whether a value is NaN; for complex numbers, whether either part is.
 
     Example:
@@ -358,7 +359,7 @@ def isnan(x: Any, /) -> Array:
 
 @compiled_function
 @documented(PREDICATE)
-def isfinite(x: Any, /) -> Array:
+def isfinite(x: ArrayLike, /) -> Array:
     """Return element-wise whether a value is neither infinite nor NaN; for complex numbers, whether both parts are.
 
     Example:
@@ -373,7 +374,7 @@ def isfinite(x: Any, /) -> Array:
 
 @compiled_function
 @documented(PREDICATE)
-def isinf(x: Any, /) -> Array:
+def isinf(x: ArrayLike, /) -> Array:
     """Return element-wise whether a value is infinite; for complex numbers, whether either part is.
 
     Example:
@@ -389,26 +390,26 @@ def isinf(x: Any, /) -> Array:
 
 
 @compiled_function
-def logical_and(x: Any, y: Any, /) -> Any:
+def logical_and(x: Array, y: Array, /) -> Any:
     """Compute the logical AND element-wise: whether both operands are nonzero."""
     return And()(*promote_and_broadcast("logical_and", [as_bool(z, "logical_and") for z in (x, y)]))
 
 
 @compiled_function
-def logical_or(x: Any, y: Any, /) -> Any:
+def logical_or(x: Array, y: Array, /) -> Any:
     """Compute the logical OR element-wise: whether at least one operand is nonzero."""
     return Or()(*promote_and_broadcast("logical_or", [as_bool(z, "logical_or") for z in (x, y)]))
 
 
 @compiled_function
-def logical_xor(x: Any, y: Any, /) -> Any:
+def logical_xor(x: Array, y: Array, /) -> Any:
     """Compute the logical XOR element-wise: whether exactly one operand is nonzero."""
     return Xor()(*promote_and_broadcast("logical_xor", [as_bool(z, "logical_xor") for z in (x, y)]))
 
 
 @compiled_function
 @documented(PREDICATE)
-def logical_not(x: Any, /) -> Array:
+def logical_not(x: ArrayLike, /) -> Array:
     """Compute the logical NOT element-wise: whether a value is 0.
 
     Example:
@@ -419,7 +420,7 @@ def logical_not(x: Any, /) -> Array:
 
 
 @compiled_function
-def replace_nan(a: Any, *, value: float) -> Array:
+def replace_nan(a: ArrayLike, *, value: float) -> Array:
     """Replace NaN by `value`."""
     x = as_operand(a, "nan reduction")
     return Select()(isnan(x), full_like(x, value), x) if is_inexact(x.type.dtype) else x

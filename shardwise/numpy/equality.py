@@ -25,6 +25,7 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.numpy.creation import asarray
 from shardwise.numpy.elementwise import isinf, isnan
 from shardwise.numpy.families import NOT_BROADCASTABLE
+from shardwise.typing import ArrayLike
 
 _CLOSENESS = Family(
     {
@@ -43,7 +44,9 @@ _EQUALITY = Family(
 
 
 @documented(_CLOSENESS)
-def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
+def isclose(
+    a: ArrayLike, b: ArrayLike, rtol: ArrayLike = 1e-05, atol: ArrayLike = 1e-08, equal_nan: bool = False
+) -> Array:
     """Return element-wise whether two arrays are equal within a tolerance.
 
     Elements are close if `|a - b| <= atol + rtol * |b|`. An infinity is close only to an infinity of the same sign.
@@ -60,7 +63,9 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
 
 
 @documented(_CLOSENESS)
-def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
+def allclose(
+    a: ArrayLike, b: ArrayLike, rtol: ArrayLike = 1e-05, atol: ArrayLike = 1e-08, equal_nan: bool = False
+) -> Array:
     """Return whether all elements of two arrays are equal within a tolerance.
 
     Args:
@@ -78,7 +83,7 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
 
 
 @compiled_function
-def _isclose(a: Any, b: Any, rtol: Any, atol: Any, *, equal_nan: bool, reduce_all: bool) -> Any:
+def _isclose(a: ArrayLike, b: ArrayLike, rtol: ArrayLike, atol: ArrayLike, *, equal_nan: bool, reduce_all: bool) -> Any:
     types = type_of(a, "isclose"), type_of(b, "isclose")
     if any(is_key(type.dtype) for type in types):  # keys are close if they are equal
         equal = as_operand(a) == as_operand(b)
@@ -95,7 +100,7 @@ def _isclose(a: Any, b: Any, rtol: Any, atol: Any, *, equal_nan: bool, reduce_al
     return ReduceAnd(tuple(range(result.type.ndim)))(result) if reduce_all else result
 
 
-def _tolerance(number: Any, x: Any) -> Any:
+def _tolerance(number: ArrayLike, x: Array) -> Any:
     """Return a tolerance in the type of `x`."""
     return promote_and_broadcast(
         "isclose", (broadcast_to_shape(as_operand(number, "isclose"), x.type.shape),), x.type.dtype, x.type.weak
@@ -103,7 +108,7 @@ def _tolerance(number: Any, x: Any) -> Any:
 
 
 @documented(_EQUALITY)
-def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
+def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
     """Return whether two arrays have the same shape and equal elements.
 
     Args:
@@ -124,7 +129,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
 
 
 @documented(_EQUALITY)
-def array_equiv(a1: Any, a2: Any) -> Array:
+def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Return whether two arrays have equal elements after broadcasting.
 
     Args:
@@ -144,7 +149,7 @@ def array_equiv(a1: Any, a2: Any) -> Array:
 
 
 @compiled_function
-def _array_equal(a: Any, b: Any, *, equal_nan: bool) -> Any:
+def _array_equal(a: ArrayLike, b: ArrayLike, *, equal_nan: bool) -> Any:
     x, y = promote_and_broadcast("array_equal", (a, b))
     is_equal = Compare("EQ")(x, y)
     if equal_nan:

@@ -28,6 +28,7 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import Pad, slice_along
 from shardwise.numpy.families import ARRAYS
 from shardwise.numpy.repeating import roll
+from shardwise.typing import ArrayLike, DTypeLike, Placement
 
 _NORM = {"norm": 'the normalization: "backward" (also None), "ortho" or "forward".'}
 _ONE_AXIS = ARRAYS.extended(
@@ -101,7 +102,7 @@ __all__ = [
 
 
 @documented(_ONE_AXIS)
-def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+def fft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform.
 
     Example:
@@ -112,7 +113,7 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
 
 
 @documented(_ONE_AXIS)
-def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+def ifft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse 1-D discrete Fourier transform.
 
     Example:
@@ -123,7 +124,7 @@ def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 
 @documented(_ONE_AXIS)
-def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform of a real array.
 
     The spectrum of a real signal is Hermitian, so only the coefficients of the non-negative frequencies are returned.
@@ -145,7 +146,7 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 
 @documented(_ONE_AXIS)
-def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+def irfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `rfft`.
 
     Args:
@@ -163,7 +164,7 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 
 
 @documented(_ONE_AXIS)
-def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+def hfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform of a Hermitian signal, given its first half.
 
     Args:
@@ -181,7 +182,7 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 
 @documented(_ONE_AXIS)
-def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+def ihfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `hfft`.
 
     Args:
@@ -201,7 +202,9 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 
 
 @documented(_TWO_AXES)
-def fft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
+def fft2(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
+) -> Array:
     """Compute the 2-D discrete Fourier transform.
 
     Example:
@@ -213,7 +216,9 @@ def fft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None
 
 
 @documented(_TWO_AXES)
-def ifft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
+def ifft2(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
+) -> Array:
     """Compute the inverse 2-D discrete Fourier transform.
 
     Example:
@@ -225,7 +230,9 @@ def ifft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | Non
 
 
 @documented(_TWO_AXES)
-def rfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
+def rfft2(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
+) -> Array:
     """Compute the 2-D discrete Fourier transform of a real array.
 
     Args:
@@ -246,7 +253,9 @@ def rfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | Non
 
 
 @documented(_TWO_AXES)
-def irfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
+def irfft2(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
+) -> Array:
     """Compute the inverse of `rfft2`.
 
     Args:
@@ -265,7 +274,9 @@ def irfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | No
 
 
 @documented(_AXES)
-def fftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
+def fftn(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
+) -> Array:
     """Compute the N-D discrete Fourier transform.
 
     The axes are transformed one after the other. So an array that is sharded along one of them is never gathered: it is
@@ -280,7 +291,9 @@ def fftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | N
 
 
 @documented(_AXES)
-def ifftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
+def ifftn(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
+) -> Array:
     """Compute the inverse N-D discrete Fourier transform.
 
     Example:
@@ -291,7 +304,9 @@ def ifftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | 
 
 
 @documented(_AXES)
-def rfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
+def rfftn(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
+) -> Array:
     """Compute the N-D discrete Fourier transform of a real array.
 
     Args:
@@ -312,7 +327,9 @@ def rfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | 
 
 
 @documented(_AXES)
-def irfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
+def irfftn(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
+) -> Array:
     """Compute the inverse of `rfftn`.
 
     Args:
@@ -331,19 +348,23 @@ def irfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str |
     return _transform("irfftn", "IRFFT", a, s, axes, norm)
 
 
-def _transform_one(name: str, fft_type: str, a: Any, n: int | None, axis: int, norm: str | None) -> Any:
+def _transform_one(name: str, fft_type: str, a: ArrayLike, n: int | None, axis: int, norm: str | None) -> Any:
     if isinstance(axis, (tuple, list)):
         raise ValueError(f"jnp.fft.{name}: `axis` must be one axis, not {axis!r}; use the N-D functions for several")
     return _transform(name, fft_type, a, None if n is None else (n,), (axis,), norm)
 
 
-def _transform_two(name: str, fft_type: str, a: Any, s: Any, axes: Sequence[int], norm: str | None) -> Any:
+def _transform_two(
+    name: str, fft_type: str, a: ArrayLike, s: Sequence[int] | None, axes: Sequence[int], norm: str | None
+) -> Any:
     if len(axes) != 2:
         raise ValueError(f"jnp.fft.{name}: `axes` must be two axes, not {tuple(axes)}")
     return _transform(name, fft_type, a, s, axes, norm)
 
 
-def _transform(name: str, fft_type: str, a: Any, s: Any, axes: Sequence[int] | None, norm: str | None) -> Any:
+def _transform(
+    name: str, fft_type: str, a: ArrayLike, s: Sequence[int] | None, axes: Sequence[int] | None, norm: str | None
+) -> Any:
     name = f"jnp.fft.{name}"
     sizes = None if s is None else tuple(operator.index(size) for size in s)
     _inverse_norm(name, norm)  # raises for an unknown norm
@@ -354,7 +375,13 @@ def _transform(name: str, fft_type: str, a: Any, s: Any, axes: Sequence[int] | N
 
 @compiled_function
 def _fft(
-    a: Any, *, name: str, fft_type: str, sizes: tuple[int, ...] | None, axes: tuple[int, ...] | None, norm: str | None
+    a: ArrayLike,
+    *,
+    name: str,
+    fft_type: str,
+    sizes: tuple[int, ...] | None,
+    axes: tuple[int, ...] | None,
+    norm: str | None,
 ) -> Any:
     a_type = type_of(a, name)
     if axes is None:
@@ -386,7 +413,7 @@ def _inverse_norm(name: str, norm: str | None) -> str:
     return inverse[norm]
 
 
-def _truncate_or_pad(x: Any, dim: int, size: int) -> Any:
+def _truncate_or_pad(x: Array, dim: int, size: int) -> Any:
     """Truncate `x` along `dim` to `size` elements, or pad it with zeros."""
     old_size = x.type.shape[dim]
     if size <= old_size:
@@ -397,7 +424,7 @@ def _truncate_or_pad(x: Any, dim: int, size: int) -> Any:
 
 
 @documented(_FREQUENCIES)
-def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
+def fftfreq(n: int, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None, device: Placement = None) -> Array:
     """Return the sample frequencies of `fft`.
 
     Returns:
@@ -411,7 +438,7 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
 
 
 @documented(_FREQUENCIES)
-def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
+def rfftfreq(n: int, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None, device: Placement = None) -> Array:
     """Return the sample frequencies of `rfft`.
 
     Returns:
@@ -424,7 +451,9 @@ def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> 
     return _frequencies("rfftfreq", n, d, dtype, device, True)
 
 
-def _frequencies(name: str, n: int, d: Any, dtype: Any, device: Any, non_negative: bool) -> Any:
+def _frequencies(
+    name: str, n: int, d: ArrayLike, dtype: DTypeLike | None, device: Placement, non_negative: bool
+) -> Any:
     if isinstance(n, (tuple, list)) or isinstance(d, (tuple, list)):
         raise ValueError(f"jnp.fft.{name}: n and d must be scalars, not {n!r} and {d!r}")
     count = operator.index(n)
@@ -438,7 +467,7 @@ def _frequencies(name: str, n: int, d: Any, dtype: Any, device: Any, non_negativ
     return result if device is None else device_put(result, device)
 
 
-def _create_frequencies(count: int, d: Any, dtype: Any, non_negative: bool) -> Any:
+def _create_frequencies(count: int, d: ArrayLike, dtype: np.dtype[Any], non_negative: bool) -> Any:
     index = Iota((count // 2 + 1 if non_negative else count,), 0, np.dtype(np.int32))()
     if not non_negative:
         is_non_negative = Compare("LT")(index, full_like(index, (count + 1) // 2))
@@ -448,7 +477,7 @@ def _create_frequencies(count: int, d: Any, dtype: Any, non_negative: bool) -> A
 
 
 @documented(_SHIFT)
-def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
+def fftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
     """Shift the zero frequency to the centre of the spectrum.
 
     Example:
@@ -459,7 +488,7 @@ def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
 
 
 @documented(_SHIFT)
-def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
+def ifftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
     """Undo `fftshift`.
 
     Example:
@@ -469,7 +498,7 @@ def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
     return _shift("ifftshift", x, axes, -1)
 
 
-def _shift(name: str, x: Any, axes: int | Sequence[int] | None, sign: int) -> Any:
+def _shift(name: str, x: ArrayLike, axes: int | Sequence[int] | None, sign: int) -> Any:
     x_type = type_of(x, name)
     axis_list = range(x_type.ndim) if axes is None else (axes,) if isinstance(axes, int) else axes
     dims = canonical_axes(f"jnp.fft.{name}", axis_list, x_type)

@@ -47,13 +47,14 @@ from shardwise.numpy.families import (
     SAME_TYPE,
     TO_FLOAT,
 )
+from shardwise.typing import ArrayLike
 
 _INFINITY_TEST = Family(
     {"x": "the array, real.", "out": ARRAYS.args["out"]}, PREDICATE.returns, ["ValueError: if `x` is complex."]
 )
 
 
-def _real_floats(name: str, *operands: Any) -> list[Any]:
+def _real_floats(name: str, *operands: ArrayLike) -> list[Array]:
     """Promote real operands to a common float dtype and broadcast them."""
     promoted = promote_inexact(name, *operands)
     if promoted[0].type.dtype.kind == "c":
@@ -63,7 +64,7 @@ def _real_floats(name: str, *operands: Any) -> list[Any]:
 
 @compiled_function
 @documented(ARRAYS)
-def positive(x: Any, /) -> Array:
+def positive(x: ArrayLike, /) -> Array:
     """Return the array unchanged. This is the operator `+x`.
 
     Returns:
@@ -78,7 +79,7 @@ def positive(x: Any, /) -> Array:
 
 @compiled_function
 @documented(TO_FLOAT)
-def reciprocal(x: Any, /) -> Array:
+def reciprocal(x: ArrayLike, /) -> Array:
     """Compute `1 / x` element-wise.
 
     Example:
@@ -91,7 +92,7 @@ def reciprocal(x: Any, /) -> Array:
 
 @compiled_function
 @documented(REAL_TO_FLOAT)
-def fabs(x: Any, /) -> Array:
+def fabs(x: ArrayLike, /) -> Array:
     """Compute the absolute value element-wise, as a float.
 
     Args:
@@ -110,7 +111,7 @@ def fabs(x: Any, /) -> Array:
 
 @compiled_function
 @documented(BINARY)
-def float_power(x: Any, y: Any, /) -> Array:
+def float_power(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Raise to a power element-wise, in floats or complex numbers.
 
     Args:
@@ -125,7 +126,7 @@ def float_power(x: Any, y: Any, /) -> Array:
 
 
 @documented(REAL_BINARY)
-def fmax(x1: Any, x2: Any) -> Array:
+def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the maximum of two arrays element-wise, ignoring NaN.
 
     Args:
@@ -139,12 +140,12 @@ def fmax(x1: Any, x2: Any) -> Array:
 
 
 @compiled_function
-def _fmax(x1: Any, x2: Any) -> Any:
+def _fmax(x1: ArrayLike, x2: ArrayLike) -> Any:
     return _select_ignoring_nan("GT", *promote_and_broadcast("fmax", (x1, x2)))
 
 
 @documented(REAL_BINARY)
-def fmin(x1: Any, x2: Any) -> Array:
+def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the minimum of two arrays element-wise, ignoring NaN.
 
     Args:
@@ -158,11 +159,11 @@ def fmin(x1: Any, x2: Any) -> Array:
 
 
 @compiled_function
-def _fmin(x1: Any, x2: Any) -> Any:
+def _fmin(x1: ArrayLike, x2: ArrayLike) -> Any:
     return _select_ignoring_nan("LT", *promote_and_broadcast("fmin", (x1, x2)))
 
 
-def _select_ignoring_nan(direction: str, x: Any, y: Any) -> Any:
+def _select_ignoring_nan(direction: str, x: Array, y: Array) -> Any:
     if x.type.dtype.kind == "c":
         raise TypeError(f"fmax, fmin: not defined for complex numbers: {x.type}")
     return Select()(Or()(Compare(direction)(x, y), isnan(y)), x, y)
@@ -170,7 +171,7 @@ def _select_ignoring_nan(direction: str, x: Any, y: Any) -> Any:
 
 @compiled_function
 @documented(REAL_BINARY)
-def heaviside(x1: Any, x2: Any, /) -> Array:
+def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute the Heaviside step function element-wise.
 
     Args:
@@ -192,7 +193,7 @@ def heaviside(x1: Any, x2: Any, /) -> Array:
 
 @compiled_function
 @documented(ELEMENTWISE)
-def rint(x: Any, /) -> Array:
+def rint(x: ArrayLike, /) -> Array:
     """Round to the nearest integer element-wise, ties to even, as a float.
 
     Args:
@@ -210,7 +211,7 @@ def rint(x: Any, /) -> Array:
 
 
 @compiled_function
-def _signbit(x: Any, /) -> Any:
+def _signbit(x: ArrayLike, /) -> Any:
     x = as_operand(x, "signbit")
     if x.type.dtype.kind == "c":
         raise ValueError(f"signbit: not defined for complex numbers: {x.type}")
@@ -224,7 +225,7 @@ def _signbit(x: Any, /) -> Any:
 
 
 @documented(PREDICATE)
-def signbit(x: Any, /) -> Array:
+def signbit(x: ArrayLike, /) -> Array:
     """Return element-wise whether the sign bit is set.
 
     Args:
@@ -248,7 +249,7 @@ def _uint_of_width(dtype: DType) -> DType:
 
 @compiled_function
 @documented(REAL_BINARY)
-def copysign(x1: Any, x2: Any, /) -> Array:
+def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Return the magnitude of one array with the sign of another, element-wise.
 
     Args:
@@ -268,7 +269,7 @@ def copysign(x1: Any, x2: Any, /) -> Array:
 
 @compiled_function
 @documented(REAL_TO_FLOAT)
-def spacing(x: Any, /) -> Array:
+def spacing(x: ArrayLike, /) -> Array:
     """Return the distance to the next representable float away from zero, element-wise.
 
     Returns:
@@ -290,7 +291,7 @@ def spacing(x: Any, /) -> Array:
     return Select()(_signbit(x), -gap, gap)
 
 
-def _powers_of_two(exponent: Any, dtype: DType) -> Any:
+def _powers_of_two(exponent: Array, dtype: DType) -> Any:
     """Compute `2**exponent` exactly, for f32 or f64 and exponents of normal numbers."""
     mantissa_bits, bias = _mantissa_bits(dtype), _exponent_bias(dtype)
     bits = Convert(_uint_of_width(dtype))(Add()(exponent, full_like(exponent, bias)))
@@ -306,7 +307,7 @@ def _exponent_bias(dtype: DType) -> int:
 
 
 @compiled_function
-def ldexp(x1: Any, x2: Any, /) -> Array:
+def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute `x1 * 2**x2` element-wise.
 
     The result is rounded once, even if `2**x2` itself overflows or underflows.
@@ -336,7 +337,7 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
     return astype_weak(scaled, x.type.dtype, False)
 
 
-def _scale_by_power_of_two(x: Any, exponent: Any) -> Any:
+def _scale_by_power_of_two(x: Array, exponent: Array) -> Any:
     """Compute `x * 2**exponent`, as three factors that are normal numbers.
 
     The largest factor is applied last, so that only a subnormal result is rounded.
@@ -353,7 +354,7 @@ def _scale_by_power_of_two(x: Any, exponent: Any) -> Any:
 
 
 @compiled_list_function
-def _frexp(x: Any) -> list[Any]:
+def _frexp(x: ArrayLike) -> list[Any]:
     (x,) = _real_floats("frexp", x)
     wide = astype_weak(x, numpy_carrier(x.type.dtype), False)
     mantissa_bits, bias = _mantissa_bits(wide.type.dtype), _exponent_bias(wide.type.dtype)
@@ -373,7 +374,7 @@ def _frexp(x: Any) -> list[Any]:
 
 
 @documented(REAL_TO_FLOAT)
-def frexp(x: Any, /) -> tuple[Array, Array]:
+def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
     """Decompose floats into mantissas and exponents: `x == mantissa * 2**exponent`.
 
     Returns:
@@ -389,7 +390,7 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
 
 
 @compiled_list_function
-def _modf(x: Any) -> list[Any]:
+def _modf(x: ArrayLike) -> list[Any]:
     (x,) = _real_floats("modf", x)
     integral = trunc(x)
     # An infinity minus itself would be NaN; its fraction is 0.
@@ -397,7 +398,7 @@ def _modf(x: Any) -> list[Any]:
 
 
 @documented(REAL_TO_FLOAT)
-def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
+def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
     """Split floats into fractional and integral parts.
 
     Returns:
@@ -413,13 +414,13 @@ def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
 
 
 @compiled_function
-def logaddexp2(x1: Any, x2: Any, /) -> Any:
+def logaddexp2(x1: ArrayLike, x2: ArrayLike, /) -> Any:
     """Compute `log2(2**x1 + 2**x2)` element-wise, without overflow of the powers."""
     x, y = promote_inexact("logaddexp2", x1, x2)
     return logaddexp_with_base(x, y, 2)
 
 
-def _is_infinity(name: str, x: Any, out: None, infinity: float) -> Any:
+def _is_infinity(name: str, x: ArrayLike, out: None, infinity: float) -> Any:
     reject_out(name, out)
     x_type = type_of(x, name)
     if x_type.dtype.kind == "c":
@@ -428,13 +429,13 @@ def _is_infinity(name: str, x: Any, out: None, infinity: float) -> Any:
 
 
 @compiled_function
-def _equals(x: Any, *, number: float) -> Any:
+def _equals(x: ArrayLike, *, number: float) -> Any:
     x = as_operand(x)
     return Compare("EQ")(x, full_like(x, number)) if is_float(x.type.dtype) else full(x.type.shape, False, np.bool_)
 
 
 @documented(_INFINITY_TEST)
-def isposinf(x: Any, /, out: None = None) -> Array:
+def isposinf(x: ArrayLike, /, out: None = None) -> Array:
     """Return element-wise whether a value is positive infinity.
 
     Example:
@@ -445,7 +446,7 @@ def isposinf(x: Any, /, out: None = None) -> Array:
 
 
 @documented(_INFINITY_TEST)
-def isneginf(x: Any, /, out: None = None) -> Array:
+def isneginf(x: ArrayLike, /, out: None = None) -> Array:
     """Return element-wise whether a value is negative infinity.
 
     Example:
@@ -456,7 +457,13 @@ def isneginf(x: Any, /, out: None = None) -> Array:
 
 
 @documented(SAME_TYPE)
-def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Array:
+def nan_to_num(
+    x: ArrayLike,
+    copy: bool = True,
+    nan: ArrayLike = 0.0,
+    posinf: ArrayLike | None = None,
+    neginf: ArrayLike | None = None,
+) -> Array:
     """Replace NaN and infinities by finite numbers.
 
     Args:
@@ -480,27 +487,28 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
 
 
 @compiled_function
-def _replace_nonfinite(x: Any, nan: Any, above: Any, below: Any) -> Any:
-    x = as_operand(x, "nan_to_num")
-    if x.type.dtype.kind == "c":
-        return Complex()(*(_replace_nonfinite(part()(x), nan, above, below) for part in (Real, Imag)))
+def _replace_nonfinite(x: ArrayLike, nan: ArrayLike, above: ArrayLike, below: ArrayLike) -> Any:
+    finite = as_operand(x, "nan_to_num")
+    if finite.type.dtype.kind == "c":
+        return Complex()(*(_replace_nonfinite(part()(finite), nan, above, below) for part in (Real, Imag)))
     for infinity, replacement in ((np.inf, above), (-np.inf, below)):
-        x = Select()(Compare("EQ")(x, full_like(x, infinity)), _broadcast_like(replacement, x), x)
-    return Select()(isnan(x), _broadcast_like(nan, x), x)
+        is_infinite = Compare("EQ")(finite, full_like(finite, infinity))
+        finite = Select()(is_infinite, _broadcast_like(replacement, finite), finite)
+    return Select()(isnan(finite), _broadcast_like(nan, finite), finite)
 
 
-def _broadcast_like(number: Any, x: Any) -> Any:
+def _broadcast_like(number: ArrayLike, x: Array) -> Any:
     return broadcast_to_shape(astype_weak(as_operand(number, "nan_to_num"), x.type.dtype, x.type.weak), x.type.shape)
 
 
 @compiled_function
-def _scale(x: Any, /, *, name: str, factor: float) -> Any:
+def _scale(x: ArrayLike, /, *, name: str, factor: float) -> Any:
     x = as_inexact(x, name)
     return Mul()(x, full_like(x, factor))
 
 
 @documented(ARRAYS)
-def deg2rad(x: Any, /) -> Array:
+def deg2rad(x: ArrayLike, /) -> Array:
     """Convert angles from degrees to radians.
 
     Args:
@@ -517,7 +525,7 @@ def deg2rad(x: Any, /) -> Array:
 
 
 @documented(ARRAYS)
-def rad2deg(x: Any, /) -> Array:
+def rad2deg(x: ArrayLike, /) -> Array:
     """Convert angles from radians to degrees.
 
     Args:
@@ -536,7 +544,7 @@ def rad2deg(x: Any, /) -> Array:
 degrees, radians = rad2deg, deg2rad
 
 
-def angle(z: Any, deg: bool = False) -> Array:
+def angle(z: ArrayLike, deg: bool = False) -> Array:
     """Compute the argument of complex numbers element-wise.
 
     Args:
@@ -557,7 +565,7 @@ def angle(z: Any, deg: bool = False) -> Array:
 
 
 @compiled_function
-def _angle(z: Any, *, deg: bool) -> Any:
+def _angle(z: ArrayLike, *, deg: bool) -> Any:
     x, y = arithmetic.real(z), arithmetic.imag(z)
     if type_of(z, "angle").dtype.kind != "c":
         dtype = x.type.dtype if is_float(x.type.dtype) else default_dtype("float*")
@@ -568,7 +576,7 @@ def _angle(z: Any, *, deg: bool) -> Any:
 
 @compiled_function
 @documented(TO_FLOAT)
-def sinc(x: Any, /) -> Array:
+def sinc(x: ArrayLike, /) -> Array:
     """Compute the normalized sinc function, `sin(pi * x) / (pi * x)`, element-wise.
 
     At 0 the value is 1, and the derivatives there are correct up to order 8.
@@ -589,7 +597,7 @@ def sinc(x: Any, /) -> Array:
 
 
 @documented(ARRAYS)
-def sort_complex(a: Any) -> Array:
+def sort_complex(a: ArrayLike) -> Array:
     """Sort along the last axis, as complex numbers: by real parts, then by imaginary parts.
 
     Returns:
@@ -606,7 +614,7 @@ def sort_complex(a: Any) -> Array:
 
 
 @compiled_function
-def _sort_complex(a: Any) -> Any:
+def _sort_complex(a: ArrayLike) -> Any:
     x = as_operand(a, "sort_complex")
     dtype, _ = promote_dtypes("sort_complex", (x.type, ArrayType((), np.dtype(np.complex64))))
     return sort_along(astype_weak(x, dtype, False))

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, final, overload
+from typing import Any, Literal, SupportsIndex, final, overload
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from shardwise.numpy.creation import arange, array
 from shardwise.numpy.elementwise import log10, sign
 from shardwise.numpy.joining import concatenate, stack
 from shardwise.numpy.shapes import broadcast_arrays
+from shardwise.typing import ArrayLike, DTypeLike, Placement, Shape
 
 _INTERVAL = Family(
     {
@@ -50,43 +51,43 @@ _INTERVAL = Family(
 
 @overload
 def linspace(
-    start: Any,
-    stop: Any,
+    start: ArrayLike,
+    stop: ArrayLike,
     num: int = 50,
     endpoint: bool = True,
     retstep: Literal[False] = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
     *,
-    device: Any = None,
+    device: Placement = None,
 ) -> Array: ...
 
 
 @overload
 def linspace(
-    start: Any,
-    stop: Any,
+    start: ArrayLike,
+    stop: ArrayLike,
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
     *,
-    device: Any = None,
+    device: Placement = None,
 ) -> Any: ...
 
 
 @documented(_INTERVAL)
 def linspace(
-    start: Any,
-    stop: Any,
+    start: ArrayLike,
+    stop: ArrayLike,
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
     *,
-    device: Any = None,
+    device: Placement = None,
 ) -> Any:
     """Return evenly spaced numbers over an interval.
 
@@ -119,21 +120,30 @@ def linspace(
     )
 
 
-def _check_count(name: str, num: Any) -> int:
+def _check_count(name: str, num: SupportsIndex) -> int:
     count = operator.index(num)
     if count < 0:
         raise ValueError(f"{name}: num, the number of elements, must not be negative: {count}")
     return count
 
 
-def _inexact_dtype(name: str, *ends: Any) -> Any:
+def _inexact_dtype(name: str, *ends: ArrayLike) -> Any:
     """Return the promoted dtype of the ends, or the default float dtype if it is not float or complex."""
     dtype, _ = promote_dtypes(name, [type_of(end, name) for end in ends])
     return dtype if is_inexact(dtype) else default_dtype("float*")
 
 
 @compiled_function
-def _linspace(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtype: Any, dtype: Any, dim: int) -> Any:
+def _linspace(
+    start: ArrayLike,
+    stop: ArrayLike,
+    *,
+    count: int,
+    endpoint: bool,
+    compute_dtype: np.dtype[Any],
+    dtype: np.dtype[Any],
+    dim: int,
+) -> Any:
     ends = [astype_weak(as_operand(end), compute_dtype, False) for end in (start, stop)]
     sizes = broadcast_shapes("linspace", *(end.type.shape for end in ends))
     shape = (count, *sizes)
@@ -154,7 +164,7 @@ def _linspace(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtyp
 
 
 @compiled_function
-def _step(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtype: Any) -> Any:
+def _step(start: ArrayLike, stop: ArrayLike, *, count: int, endpoint: bool, compute_dtype: np.dtype[Any]) -> Any:
     low, high = (astype_weak(as_operand(end), compute_dtype, False) for end in (start, stop))
     steps = count - endpoint
     return arithmetic.divide(arithmetic.subtract(high, low), steps if steps > 0 else float("nan"))
@@ -162,12 +172,12 @@ def _step(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtype: A
 
 @documented(_INTERVAL)
 def logspace(
-    start: Any,
-    stop: Any,
+    start: ArrayLike,
+    stop: ArrayLike,
     num: int = 50,
     endpoint: bool = True,
-    base: Any = 10.0,
-    dtype: Any = None,
+    base: ArrayLike = 10.0,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
 ) -> Array:
     """Return numbers that are evenly spaced on a logarithmic scale.
@@ -191,7 +201,14 @@ def logspace(
 
 
 @documented(_INTERVAL)
-def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Array:
+def geomspace(
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
+) -> Array:
     """Return a geometric progression: each number is a constant multiple of the one before.
 
     Args:
@@ -220,7 +237,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
 
 
 @compiled_function
-def _with_exact_ends(numbers: Any, *ends: Any, end_indices: tuple[int, ...], dim: int) -> Any:
+def _with_exact_ends(numbers: Array, *ends: Array, end_indices: tuple[int, ...], dim: int) -> Any:
     """Replace the first and the last number, which rounding may have changed, and move dim 0 to `dim`."""
     shape = numbers.type.shape
     index = Iota(shape, 0, np.dtype(np.int32))()
@@ -230,7 +247,7 @@ def _with_exact_ends(numbers: Any, *ends: Any, end_indices: tuple[int, ...], dim
     return move_dim(numbers, 0, dim)
 
 
-def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Array]:
+def meshgrid(*xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Array]:
     """Return coordinate arrays of a grid from 1-D coordinate vectors.
 
     Args:
@@ -270,14 +287,14 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
 
 
 @overload
-def indices(dimensions: Sequence[int], dtype: Any = None, sparse: Literal[False] = False) -> Array: ...
+def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: Literal[False] = False) -> Array: ...
 
 
 @overload
-def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) -> Any: ...
+def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: bool = False) -> Any: ...
 
 
-def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) -> Any:
+def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: bool = False) -> Any:
     """Return the indices of all elements of an array of a given shape.
 
     Args:
@@ -307,7 +324,7 @@ def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) 
     return stack(meshgrid(*rows, indexing="ij")) if rows else full((0,), 0, out_dtype)
 
 
-def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
+def fromfunction(function: Callable[..., Any], shape: Shape, *, dtype: DTypeLike = float, **kwargs: Any) -> Any:
     """Create an array by calling a function with the indices of each element.
 
     The function is traced once and vectorized with `vmap`.
@@ -331,7 +348,7 @@ def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float
     """
     sizes = (operator.index(shape),) if not isinstance(shape, Sequence) else tuple(map(operator.index, shape))
 
-    def on_indices(*index: Any) -> Any:
+    def on_indices(*index: Array) -> Any:
         return function(*index, **kwargs)
 
     mapped: Callable[..., Any] = on_indices
@@ -357,7 +374,7 @@ class _Grid:
     def __init__(self, name: str, sparse: bool, text: str) -> None:
         self.name, self.sparse, self.__doc__ = name, sparse, text
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: slice | tuple[slice, ...]) -> Any:
         if isinstance(key, slice):
             return _expand_slice(self.name, key)
         rows = [_expand_slice(self.name, part) for part in key]
@@ -392,7 +409,7 @@ class _Concatenator:
     def __init__(self, name: str, axis: int, rank: int, first: int, text: str) -> None:
         self.name, self.axis, self.rank, self.first, self.__doc__ = name, axis, rank, first, text
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Any) -> Array:
         parts = list(key) if isinstance(key, tuple) else [key]
         axis, rank, first, is_column = self.axis, self.rank, self.first, False
         if parts and isinstance(parts[0], str):

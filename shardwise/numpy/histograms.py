@@ -39,6 +39,7 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_alo
 from shardwise.compiler.reduction import SUM
 from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy.ordering import searchsorted
+from shardwise.typing import ArrayLike, OutSharding
 
 _DENSITY = {"density": "whether to normalize the histogram to a density whose integral is 1."}
 _HISTOGRAM = Family(
@@ -57,7 +58,12 @@ _INDEX_DTYPE = np.dtype(np.int32)
 
 
 def bincount(
-    x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None, out_sharding: Any = None
+    x: ArrayLike,
+    weights: ArrayLike | None = None,
+    minlength: int = 0,
+    *,
+    length: int | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Count the occurrences of each non-negative integer in a 1-d array.
 
@@ -107,12 +113,12 @@ def bincount(
 
 
 @compiled_function
-def _largest(x: Any) -> Any:
+def _largest(x: ArrayLike) -> Any:
     return reductions.amax(Convert(_INDEX_DTYPE)(as_operand(x)))
 
 
 @compiled_function
-def _bincount(x: Any, *weights: Any, length: int) -> Any:
+def _bincount(x: ArrayLike, *weights: ArrayLike, length: int) -> Any:
     index = astype_weak(as_operand(x), _INDEX_DTYPE, False)
     index = Max()(index, full_like(index, 0))
     updates = as_operand(weights[0], "bincount") if weights else full(index.type.shape, 1, default_dtype("int*"))
@@ -120,13 +126,13 @@ def _bincount(x: Any, *weights: Any, length: int) -> Any:
     return _scatter_add((length,), Reshape((index.type.size, 1))(index), astype_weak(updates, dtype, False))
 
 
-def _scatter_add(shape: tuple[int, ...], indices: Any, updates: Any) -> Any:
+def _scatter_add(shape: tuple[int, ...], indices: Array, updates: Array) -> Any:
     """Add `updates` to zeros of `shape` at `indices`, whose last dim is an index vector; drop those out of bounds."""
     dims = tuple(range(len(shape)))
     return Scatter((), dims, (), (), dims, combine=SUM)(full(shape, 0, updates.type.dtype), indices, updates)
 
 
-def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Array:
+def digitize(x: ArrayLike, bins: ArrayLike, right: bool = False, *, method: str | None = None) -> Array:
     """Return the index of the bin into which each element falls.
 
     Bin i is between edges i - 1 and i: index 0 is before the first edge, index `len(bins)` after the last one.
@@ -155,7 +161,7 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
 
 
 @compiled_function
-def _digitize(x: Any, bins: Any, *, right: bool, method: str) -> Any:
+def _digitize(x: ArrayLike, bins: ArrayLike, *, right: bool, method: str) -> Any:
     edges, values = as_operand(bins), as_operand(x, "digitize")
     size = edges.type.size
     if not size:
@@ -169,7 +175,7 @@ def _digitize(x: Any, bins: Any, *, right: bool, method: str) -> Any:
 
 
 @documented(_HISTOGRAM)
-def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Array:
+def histogram_bin_edges(a: ArrayLike, bins: Any = 10, range: Any = None, weights: ArrayLike | None = None) -> Array:
     """Return the edges of the bins that `histogram` uses.
 
     The bins have equal width and cover `range`. If its two ends are equal, they are moved apart by 0.5 each.
@@ -213,20 +219,20 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
 
 
 @compiled_function
-def _promote_edges(bins: Any, *, dtype: DType) -> Any:
+def _promote_edges(bins: ArrayLike, *, dtype: DType) -> Any:
     return astype_weak(
         as_operand(bins), promote_dtypes("histogram", (type_of(bins), full((), 0, dtype).type))[0], False
     )
 
 
 @compiled_function
-def _edges_from_data(a: Any, *, count: int, dtype: DType) -> Any:
+def _edges_from_data(a: ArrayLike, *, count: int, dtype: DType) -> Any:
     x = astype_weak(as_operand(a), dtype, False)
     return _edges_from_range(reductions.amin(x), reductions.amax(x), count=count, dtype=dtype)
 
 
 @compiled_function
-def _edges_from_range(low: Any, high: Any, *, count: int, dtype: DType) -> Any:
+def _edges_from_range(low: ArrayLike, high: ArrayLike, *, count: int, dtype: DType) -> Any:
     low, high = (astype_weak(as_operand(end, "histogram"), dtype, False) for end in (low, high))
     equal = Compare("EQ")(low, high)
     low = Select()(equal, subtract(low, 0.5), low)
@@ -238,7 +244,7 @@ def _edges_from_range(low: Any, high: Any, *, count: int, dtype: DType) -> Any:
 
 @documented(_HISTOGRAM)
 def histogram(
-    a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
+    a: ArrayLike, bins: Any = 10, range: Any = None, weights: ArrayLike | None = None, density: bool | None = None
 ) -> tuple[Array, Array]:
     """Count the elements that fall into each bin.
 
@@ -270,7 +276,7 @@ def histogram(
 
 
 @compiled_function
-def _histogram(a: Any, edges: Any, *weights: Any, density: bool) -> Any:
+def _histogram(a: ArrayLike, edges: Array, *weights: ArrayLike, density: bool) -> Any:
     x = as_operand(a)
     dtype, _ = promote_dtypes("histogram", [x.type, *(type_of(w) for w in weights)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
@@ -282,12 +288,12 @@ def _histogram(a: Any, edges: Any, *weights: Any, density: bool) -> Any:
     return divide(counts, multiply(reductions.sum(counts), widths))
 
 
-def _bin_widths(edges: Any) -> Any:
+def _bin_widths(edges: Array) -> Any:
     size = edges.type.size
     return subtract(slice_along(edges, 0, 1, size), slice_along(edges, 0, 0, size - 1))
 
 
-def _bin_indices(x: Any, edges: Any) -> Any:
+def _bin_indices(x: Array, edges: Array) -> Any:
     """Return the bin into which each element falls; -1 or the number of bins for elements outside all bins."""
     dtype, _ = promote_dtypes("histogram", (x.type, edges.type))
     x, edges = (astype_weak(z, dtype, False) for z in (x, edges))
@@ -299,7 +305,12 @@ def _bin_indices(x: Any, edges: Any) -> Any:
 
 @documented(_MULTIDIMENSIONAL)
 def histogram2d(
-    x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
+    x: ArrayLike,
+    y: ArrayLike,
+    bins: Any = 10,
+    range: Any = None,
+    weights: ArrayLike | None = None,
+    density: bool | None = None,
 ) -> tuple[Array, Array, Array]:
     """Count the points of the plane that fall into each bin of a grid.
 
@@ -332,7 +343,7 @@ def histogram2d(
 
 
 @compiled_function
-def _stack_columns(*columns: Any) -> Any:
+def _stack_columns(*columns: ArrayLike) -> Any:
     dtype, weak = promote_dtypes("histogram2d", [type_of(column) for column in columns])
     return Concatenate(1)(
         *(Reshape((type_of(column).size, 1))(astype_weak(as_operand(column), dtype, weak)) for column in columns)
@@ -341,7 +352,7 @@ def _stack_columns(*columns: Any) -> Any:
 
 @documented(_MULTIDIMENSIONAL)
 def histogramdd(
-    sample: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
+    sample: ArrayLike, bins: Any = 10, range: Any = None, weights: ArrayLike | None = None, density: bool | None = None
 ) -> tuple[Array, list[Array]]:
     """Count the points of a space of any dimension that fall into each bin of a grid.
 
@@ -385,7 +396,7 @@ def histogramdd(
 
 
 @compiled_list_function
-def _unstack_columns(sample: Any) -> list[Any]:
+def _unstack_columns(sample: ArrayLike) -> list[Any]:
     x = as_operand(sample)
     rows = x.type.shape[0]
     return [Reshape((rows,))(slice_along(x, 1, column, column + 1)) for column in _indices(x.type.shape[1])]
@@ -397,7 +408,7 @@ def _indices(count: int) -> Sequence[int]:
 
 
 @compiled_function
-def _histogramdd(sample: Any, *rest: Any, count: int, density: bool) -> Any:
+def _histogramdd(sample: ArrayLike, *rest: Array, count: int, density: bool) -> Any:
     all_edges, weights = rest[:count], rest[count:]
     columns = _unstack_columns(sample)
     size = columns[0].type.size if columns else 0

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 
@@ -48,7 +48,9 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, TRACED_WITHOUT_SIZE
 from shardwise.numpy.ordering import cumsum
+from shardwise.typing import ArrayLike
 
+_Fill: TypeAlias = ArrayLike | tuple[ArrayLike, ...] | None
 _NONZERO = ARRAYS.extended(
     {
         "a": Parameter("the array, of rank 1 or more.", NOT_AN_ARRAY),
@@ -61,14 +63,14 @@ _NONZERO = ARRAYS.extended(
 
 
 def take(
-    a: Any,
-    indices: Any,
+    a: ArrayLike,
+    indices: ArrayLike,
     axis: int | None = None,
     out: None = None,
     mode: str | None = None,
     unique_indices: bool = False,
     indices_are_sorted: bool = False,
-    fill_value: Any = None,
+    fill_value: ArrayLike | None = None,
 ) -> Array:
     """Take elements along an axis by index.
 
@@ -119,17 +121,17 @@ def take(
 
 
 @compiled_function
-def _clip_to_zero(indices: Any) -> Any:
+def _clip_to_zero(indices: ArrayLike) -> Any:
     index = as_index(indices)
     return Max()(index, zeros_like(index))
 
 
 def take_along_axis(
-    arr: Any,
-    indices: Any,
+    arr: ArrayLike,
+    indices: ArrayLike,
     axis: int | None = -1,
     mode: Any = None,
-    fill_value: Any = None,
+    fill_value: ArrayLike | None = None,
     *,
     wrap_negative_indices: bool | None = None,
 ) -> Array:
@@ -173,7 +175,7 @@ def take_along_axis(
 
 
 @compiled_function
-def _take_along_axis(x: Any, indices: Any, *, dim: int, fill: Scalar | None, wrap_negative: bool) -> Any:
+def _take_along_axis(x: Array, indices: ArrayLike, *, dim: int, fill: Scalar | None, wrap_negative: bool) -> Any:
     index = wrap_negative_index(as_index(indices), x.type.shape[dim]) if wrap_negative else as_index(indices)
     batch_dims = tuple(d for d in range(x.type.ndim) if d != dim)
     batch_shape = broadcast_shapes("take_along_axis", *(y.type.without((dim,)).shape for y in (x, index)))
@@ -186,15 +188,31 @@ def _take_along_axis(x: Any, indices: Any, *, dim: int, fill: Scalar | None, wra
 
 @overload
 def where(
-    condition: Any, x: None = None, y: None = None, /, *, size: int | None = None, fill_value: Any = None
+    condition: ArrayLike,
+    x: None = None,
+    y: None = None,
+    /,
+    *,
+    size: int | None = None,
+    fill_value: _Fill = None,
 ) -> tuple[Array, ...]: ...
 
 
 @overload
-def where(condition: Any, x: Any, y: Any, /, *, size: None = None, fill_value: None = None) -> Array: ...
+def where(
+    condition: ArrayLike, x: ArrayLike, y: ArrayLike, /, *, size: None = None, fill_value: None = None
+) -> Array: ...
 
 
-def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+def where(
+    condition: ArrayLike,
+    x: ArrayLike | None = None,
+    y: ArrayLike | None = None,
+    /,
+    *,
+    size: int | None = None,
+    fill_value: _Fill = None,
+) -> Any:
     """Select elements from `x` where `condition` is true and from `y` elsewhere.
 
     The three arrays broadcast. With a condition alone, `where` is `nonzero`.
@@ -227,7 +245,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
 
 
 @documented(_NONZERO)
-def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]:
+def nonzero(a: ArrayLike, *, size: int | None = None, fill_value: _Fill = None) -> tuple[Array, ...]:
     """Return the indices of the elements that are not zero.
 
     Inside `jit` the shape of the result must be static, so `size` is required there. With `size`, surplus indices are
@@ -249,7 +267,7 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     return tuple(_nonzero_indices("nonzero", a, size, fill_value))
 
 
-def static_size(name: str, size: Any) -> int:
+def static_size(name: str, size: SupportsIndex) -> int:
     """Check the `size` argument of a function whose result has a data-dependent size."""
     count = static_integer(name, "size", size)
     if count < 0:
@@ -257,7 +275,7 @@ def static_size(name: str, size: Any) -> int:
     return count
 
 
-def _nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> Any:
+def _nonzero_indices(name: str, a: ArrayLike, size: int | None, fill_value: _Fill) -> Any:
     """Return the indices of the elements that are not zero, with one row per dim. `name` is the caller, for errors."""
     a_type = type_of(a, name)
     if not a_type.ndim:
@@ -277,7 +295,7 @@ def _nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> An
 
 
 @compiled_function
-def _first_nonzero(a: Any, *fills: Any, size: int) -> Any:
+def _first_nonzero(a: ArrayLike, *fills: ArrayLike, size: int) -> Any:
     """Return the indices of the first `size` nonzero elements, padded with `fills` (one per dim)."""
     x = as_bool(a, "nonzero")
     shape, dtype = x.type.shape, default_dtype("int*")
@@ -303,7 +321,7 @@ def _stack(arrays: Sequence[Any]) -> Any:
     return Concatenate(0)(*rows) if len(rows) > 1 else rows[0]
 
 
-def _unravel(index: Any, shape: Sequence[int]) -> list[Any]:
+def _unravel(index: Array, shape: Sequence[int]) -> list[Any]:
     """Convert flat row-major indices into an array of `shape` to one index array per dim."""
     index_type = index.type
     indices = []
@@ -314,7 +332,7 @@ def _unravel(index: Any, shape: Sequence[int]) -> list[Any]:
 
 
 @documented(_NONZERO)
-def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+def flatnonzero(a: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None) -> Array:
     """Return the flat row-major indices of the elements that are not zero.
 
     Args:
@@ -332,7 +350,7 @@ def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> A
 
 
 @documented(_NONZERO)
-def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+def argwhere(a: ArrayLike, *, size: int | None = None, fill_value: _Fill = None) -> Array:
     """Return the indices of the elements that are not zero, with one row per element.
 
     Args:
@@ -352,7 +370,7 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Arra
     return _nonzero_indices("argwhere", a, size, fill_value).T
 
 
-def unravel_index(indices: Any, shape: int | Sequence[int]) -> tuple[Array, ...]:
+def unravel_index(indices: ArrayLike, shape: int | Sequence[int]) -> tuple[Array, ...]:
     """Convert flat row-major indices to one index array per dim.
 
     Negative indices count from the end. Indices out of bounds are clipped.
@@ -376,12 +394,12 @@ def unravel_index(indices: Any, shape: int | Sequence[int]) -> tuple[Array, ...]
 
 
 @compiled_function
-def _unravel_index(indices: Any, *, shape: tuple[int, ...]) -> Any:
+def _unravel_index(indices: ArrayLike, *, shape: tuple[int, ...]) -> Any:
     total = math.prod(shape)
     return _stack(_unravel(clamp_index(wrap_negative_index(as_index(indices), total), total - 1), shape))
 
 
-def ix_(*args: Any) -> tuple[Array, ...]:
+def ix_(*args: ArrayLike) -> tuple[Array, ...]:
     """Reshape 1-d index arrays so that they broadcast to the grid of all their combinations.
 
     `x[ix_(i, j)]` has the element `x[i[m], j[n]]` at position (m, n).

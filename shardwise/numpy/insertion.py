@@ -30,12 +30,13 @@ from shardwise.numpy.indexing import nonzero, take
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.ordering import argsort, cumsum
 from shardwise.numpy.shapes import moveaxis
+from shardwise.typing import ArrayLike
 
 _MAX_SLICES = 4  # `delete` with more slices to keep than this uses a gather
 
 
 @documented(ONE_AXIS)
-def append(arr: Any, values: Any, axis: int | None = None) -> Array:
+def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
     """Append values to the end of an array.
 
     Args:
@@ -55,7 +56,7 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Array:
     return concatenate([arr, values], axis)
 
 
-def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
+def insert(arr: ArrayLike, obj: Any, values: ArrayLike, axis: int | None = None) -> Array:
     """Insert values before the given indices.
 
     Args:
@@ -95,7 +96,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     return _insert_at_many(x, new, indices, dim=dim, shape=shape)
 
 
-def _flat_or_dim(name: str, arr: Any, axis: int | None) -> tuple[Any, int]:
+def _flat_or_dim(name: str, arr: ArrayLike, axis: int | None) -> tuple[Any, int]:
     """Return the array and its dim `axis`; without an axis, the flattened array and dim 0."""
     x = as_operand(arr, name)
     if axis is None:
@@ -104,13 +105,13 @@ def _flat_or_dim(name: str, arr: Any, axis: int | None) -> tuple[Any, int]:
 
 
 @compiled_function
-def _insert_at_one(x: Any, values: Any, *, at: int, dim: int, shape: tuple[int, ...]) -> Any:
+def _insert_at_one(x: Array, values: Array, *, at: int, dim: int, shape: tuple[int, ...]) -> Any:
     new = broadcast_to_shape(astype_weak(values, x.type.dtype, x.type.weak), shape)
     return Concatenate(dim)(slice_along(x, dim, 0, at), new, slice_along(x, dim, at, x.type.shape[dim]))
 
 
 @compiled_function
-def _insert_at_many(x: Any, values: Any, indices: Any, *, dim: int, shape: tuple[int, ...]) -> Any:
+def _insert_at_many(x: Array, values: Array, indices: ArrayLike, *, dim: int, shape: tuple[int, ...]) -> Any:
     """Concatenate array and values, then gather the elements in their final order."""
     new = broadcast_to_shape(astype_weak(values, x.type.dtype, x.type.weak), shape)
     size, count = x.type.shape[dim], shape[dim]
@@ -126,7 +127,7 @@ def _insert_at_many(x: Any, values: Any, indices: Any, *, dim: int, shape: tuple
     return take(Concatenate(dim)(x, new), methods.where(is_old, old, source), dim, mode="clip")
 
 
-def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
+def delete(arr: ArrayLike, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
     """Return an array without the elements at the given indices.
 
     The size of the result depends on the number of distinct indices. So traced indices require
@@ -171,7 +172,7 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
     return _keep(x, dim, np.delete(np.arange(size, dtype=np.int32), indices))
 
 
-def _keep(x: Any, dim: int, kept: Any) -> Any:
+def _keep(x: Array, dim: int, kept: np.ndarray) -> Any:
     """Return the elements at ascending indices. A few slices cost less communication than a gather."""
     breaks = (np.flatnonzero(np.diff(kept) != 1) + 1).tolist()
     if len(breaks) >= _MAX_SLICES:
@@ -181,20 +182,20 @@ def _keep(x: Any, dim: int, kept: Any) -> Any:
 
 
 @compiled_function
-def _concatenate_slices(x: Any, *, dim: int, slices: tuple[tuple[int, int], ...]) -> Any:
+def _concatenate_slices(x: Array, *, dim: int, slices: tuple[tuple[int, int], ...]) -> Any:
     parts = [slice_along(x, dim, start, limit) for start, limit in slices]
     return Concatenate(dim)(*parts) if len(parts) > 1 else parts[0]
 
 
 @compiled_function
-def _delete_unique(x: Any, indices: Any, *, dim: int, count: int) -> Any:
+def _delete_unique(x: Array, indices: Array, *, dim: int, count: int) -> Any:
     size = x.type.shape[dim]
     index = wrap_negative_index(as_index(indices), size)
     is_kept = full((size,), True, np.bool_).at[index].set(False)
     return take(x, nonzero(is_kept, size=size - count)[0], dim, mode="clip")
 
 
-def trim_zeros(filt: Any, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
+def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
     """Remove leading and trailing zeros.
 
     In an array of several dims, a slice along an axis is removed if all of its elements are zero. The shape of the

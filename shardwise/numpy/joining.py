@@ -14,9 +14,10 @@ from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled
 from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
 from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_along
 from shardwise.numpy.families import ARRAYS
+from shardwise.typing import ArrayLike, Arrays, DTypeLike, Sections
 
 
-def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
+def concatenate(arrays: Arrays, axis: int | None = 0, dtype: DTypeLike | None = None) -> Array:
     """Concatenate arrays along an existing axis.
 
     Args:
@@ -49,7 +50,7 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
 
 
 @documented(ARRAYS)
-def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Array:
+def stack(arrays: Arrays, axis: int = 0, out: None = None, dtype: DTypeLike | None = None) -> Array:
     """Join arrays of equal shapes along a new axis.
 
     Args:
@@ -82,7 +83,7 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Ar
 
 
 @compiled_function
-def _concatenate(*arrays: Any, dim: int, dtype: Any, new_dim: bool = False) -> Any:
+def _concatenate(*arrays: ArrayLike, dim: int, dtype: np.dtype[Any], new_dim: bool = False) -> Any:
     """Promote arrays to one dtype and concatenate them along `dim`, which is inserted first if `new_dim`."""
     out_dtype, weak = promote_dtypes("concatenate", [type_of(x) for x in arrays])
     if dtype is not None:
@@ -94,7 +95,7 @@ def _concatenate(*arrays: Any, dim: int, dtype: Any, new_dim: bool = False) -> A
     return Concatenate(dim)(*operands) if len(operands) > 1 else operands[0]
 
 
-def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
+def split(ary: ArrayLike, indices_or_sections: Sections, axis: int = 0) -> list[Array]:
     """Split an array along an axis.
 
     Args:
@@ -117,10 +118,11 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     x = as_operand(ary, "split")
     dim = canonical_axis("split", axis, x.type.ndim)
     size = x.type.shape[dim]
-    if np.ndim(indices_or_sections):
-        indices = [operator.index(index) for index in indices_or_sections]
+    points = np.asarray(indices_or_sections)
+    if points.ndim:
+        indices = [operator.index(index) for index in points]
     else:
-        sections = operator.index(indices_or_sections)
+        sections = operator.index(points[()])
         if sections < 1 or size % sections:
             raise ValueError(f"split: dim {dim} of {x.type} cannot be split into {sections} equal parts")
         indices = [size // sections * section for section in range(1, sections)]
@@ -132,7 +134,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     return [slice_along(x, dim, start, limit) for start, limit in pairwise(bounds)]
 
 
-def flip(m: Any, axis: int | Sequence[int] | None = None) -> Array:
+def flip(m: ArrayLike, axis: int | Sequence[int] | None = None) -> Array:
     """Reverse the order of the elements along axes.
 
     Args:

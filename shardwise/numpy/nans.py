@@ -27,6 +27,7 @@ from shardwise.numpy.elementwise import isnan, replace_nan
 from shardwise.numpy.families import OUT_OF_BOUNDS, REDUCTION
 from shardwise.numpy.ordering import MEDIAN, QUANTILE, quantile_along
 from shardwise.numpy.statistics import variance
+from shardwise.typing import ArrayLike, Axes, DTypeLike
 
 _SUM = REDUCTION.extended(
     {"dtype": "the dtype of the result and of the computation."},
@@ -53,13 +54,15 @@ _SEARCH = REDUCTION.extended(
 
 
 @compiled_function
-def _replace_if_all_nan(result: Any, a: Any, *, axis: Any, keepdims: bool, value: float) -> Any:
+def _replace_if_all_nan(result: Array, a: ArrayLike, *, axis: Axes, keepdims: bool, value: float) -> Any:
     """Replace elements of a reduction's result by `value` where all elements of `a` along `axis` are NaN."""
     all_nan = reductions.alltrue(isnan(a), axis=axis, keepdims=keepdims)
     return Select()(all_nan, full_like(result, value), result)
 
 
-def _nan_extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: Any, where: Any) -> Any:
+def _nan_extremum(
+    name: str, a: ArrayLike, axis: Axes, out: None, keepdims: bool, initial: ArrayLike | None, where: ArrayLike | None
+) -> Any:
     """Compute `nanmax` or `nanmin`, as `name` says."""
     reject_out(name, out)
     a_type = type_of(a, name)
@@ -73,7 +76,12 @@ def _nan_extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initi
 
 @documented(_EXTREMUM)
 def nanmax(
-    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Return the largest element along axes, ignoring NaN.
 
@@ -89,7 +97,12 @@ def nanmax(
 
 @documented(_EXTREMUM)
 def nanmin(
-    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Return the smallest element along axes, ignoring NaN.
 
@@ -105,13 +118,13 @@ def nanmin(
 
 @documented(_SUM)
 def nansum(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Compute the sum of the elements along axes, with NaN counted as 0.
 
@@ -127,13 +140,13 @@ def nansum(
 
 @documented(_SUM)
 def nanprod(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Compute the product of the elements along axes, with NaN counted as 1.
 
@@ -149,7 +162,12 @@ def nanprod(
 
 @documented(_SUM)
 def nanmean(
-    a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Compute the mean of the elements along axes, ignoring NaN.
 
@@ -165,7 +183,7 @@ def nanmean(
 
 
 @compiled_function
-def _not_nan(a: Any, *where: Any) -> Any:
+def _not_nan(a: ArrayLike, *where: ArrayLike) -> Any:
     """Return the mask of the elements that are not NaN, combined with the mask `where` if there is one."""
     mask = Not()(isnan(a))
     if not where:
@@ -176,14 +194,14 @@ def _not_nan(a: Any, *where: Any) -> Any:
 
 @documented(_VARIANCE)
 def nanvar(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
-    where: Any = None,
-    mean: Any = None,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
 ) -> Array:
     """Compute the variance of the elements along axes, ignoring NaN.
 
@@ -199,14 +217,14 @@ def nanvar(
 
 @documented(_VARIANCE)
 def nanstd(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
-    where: Any = None,
-    mean: Any = None,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
 ) -> Array:
     """Compute the standard deviation of the elements along axes, ignoring NaN.
 
@@ -222,14 +240,14 @@ def nanstd(
 
 def _nan_variance(
     name: str,
-    a: Any,
-    axis: Any,
-    dtype: Any,
+    a: ArrayLike,
+    axis: Axes,
+    dtype: DTypeLike | None,
     out: None,
     ddof: float,
     keepdims: bool,
-    where: Any,
-    mean: Any,
+    where: ArrayLike | None,
+    mean: ArrayLike | None,
     is_root: bool,
 ) -> Any:
     """Compute `nanvar`, or `nanstd` if `is_root`."""
@@ -248,7 +266,7 @@ def _nan_variance(
 
 
 @documented(_SEARCH)
-def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+def nanargmax(a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the first largest element along an axis, ignoring NaN.
 
     Example:
@@ -259,7 +277,7 @@ def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
 
 
 @documented(_SEARCH)
-def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+def nanargmin(a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the first smallest element along an axis, ignoring NaN.
 
     Example:
@@ -269,7 +287,7 @@ def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
     return _nan_arg_extremum("nanargmin", a, axis, out, bool(keepdims))
 
 
-def _nan_arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: bool) -> Any:
+def _nan_arg_extremum(name: str, a: ArrayLike, axis: int | None, out: None, keepdims: bool) -> Any:
     """Compute `nanargmax` or `nanargmin`, as `name` says."""
     reject_out(name, out)
     if isinstance(axis, Sequence):
@@ -283,15 +301,15 @@ def _nan_arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: 
 
 @documented(QUANTILE)
 def nanquantile(
-    a: Any,
-    q: Any,
-    axis: Any = None,
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
     out: None = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
 ) -> Array:
     """Compute quantiles of the elements along axes, ignoring NaN.
 
@@ -311,15 +329,15 @@ def nanquantile(
 
 @documented(QUANTILE)
 def nanpercentile(
-    a: Any,
-    q: Any,
-    axis: Any = None,
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
     out: None = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
 ) -> Array:
     """Compute percentiles of the elements along axes, ignoring NaN.
 
@@ -342,7 +360,7 @@ def nanpercentile(
 
 @documented(MEDIAN)
 def nanmedian(
-    a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
+    a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
 ) -> Array:
     """Compute the median of the elements along axes, ignoring NaN.
 

@@ -47,6 +47,7 @@ from shardwise.compiler.reduction import PROD, SUM, Reduction
 from shardwise.lax.gradient import stop_gradient
 from shardwise.numpy.elementwise import replace_nan
 from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, NOT_AN_INTEGER, OUT_OF_BOUNDS, REDUCTION
+from shardwise.typing import ArrayLike, Arrays, Axes, DTypeLike, OutSharding
 
 _CUMULATIVE = ARRAYS.extended(
     {
@@ -101,7 +102,7 @@ MEDIAN = Family(QUANTILE.args, raises=["ValueError: if there is no element, or i
 
 
 @documented(_CUMULATIVE)
-def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+def cumsum(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Compute the cumulative sum of the elements along an axis.
 
     Returns:
@@ -116,7 +117,7 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
 
 
 @documented(_CUMULATIVE)
-def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+def cumprod(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Compute the cumulative product of the elements along an axis.
 
     Returns:
@@ -131,7 +132,7 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
 
 
 @documented(_CUMULATIVE)
-def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+def nancumsum(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Compute the cumulative sum of the elements along an axis, with NaN counted as 0.
 
     Returns:
@@ -146,7 +147,7 @@ def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = No
 
 
 @documented(_CUMULATIVE)
-def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+def nancumprod(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Compute the cumulative product of the elements along an axis, with NaN counted as 1.
 
     Returns:
@@ -161,7 +162,9 @@ def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = N
 
 
 @documented(_CUMULATIVE_WITH_INITIAL)
-def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+def cumulative_sum(
+    x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
+) -> Array:
     """Compute the cumulative sum of the elements along an axis, as the array API standard defines it.
 
     Args:
@@ -181,7 +184,9 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, inc
 
 
 @documented(_CUMULATIVE_WITH_INITIAL)
-def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+def cumulative_prod(
+    x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
+) -> Array:
     """Compute the cumulative product of the elements along an axis, as the array API standard defines it.
 
     Args:
@@ -198,7 +203,9 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, in
     return _cumulative("cumulative_prod", x, PROD, axis, dtype, include_initial)
 
 
-def _cumulative(name: str, x: Any, reduction: Reduction, axis: int | None, dtype: Any, include_initial: bool) -> Any:
+def _cumulative(
+    name: str, x: ArrayLike, reduction: Reduction, axis: int | None, dtype: DTypeLike | None, include_initial: bool
+) -> Any:
     ndim = type_of(x, name).ndim
     if axis is None and ndim != 1:
         raise ValueError(f"{name}: {type_of(x)} has rank {ndim}, so `axis` is required")
@@ -210,14 +217,14 @@ def _cumulative(name: str, x: Any, reduction: Reduction, axis: int | None, dtype
 
 
 @compiled_function
-def _prepend(x: Any, *, dim: int, value: int) -> Any:
+def _prepend(x: Array, *, dim: int, value: int) -> Any:
     shape = x.type.shape
     return Concatenate(dim)(full((*shape[:dim], 1, *shape[dim + 1 :]), value, x.type.dtype), x)
 
 
 @documented(_SORT)
 def sort(
-    a: Any,
+    a: ArrayLike,
     axis: int | None = -1,
     *,
     kind: None = None,
@@ -242,14 +249,14 @@ def sort(
 
 @documented(_SORT)
 def argsort(
-    a: Any,
+    a: ArrayLike,
     axis: int | None = -1,
     *,
     kind: None = None,
     order: None = None,
     stable: bool = True,
     descending: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> Array:
     """Return the indices that sort the elements along an axis.
 
@@ -269,13 +276,13 @@ def argsort(
     return sorting.argsort_along(a, axis=axis, descending=bool(descending), dtype=requested_dtype("argsort", dtype))
 
 
-def _check_kind_and_order(name: str, kind: Any, order: Any) -> None:
+def _check_kind_and_order(name: str, kind: object, order: object) -> None:
     if kind is not None or order is not None:
         raise TypeError(f"{name}: the only algorithm is a stable sort; omit `kind` and `order`")
 
 
 @documented(_PARTITION)
-def partition(a: Any, kth: int, axis: int = -1) -> Array:
+def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
     """Partition the elements along an axis around the k-th smallest one.
 
     The elements before index `kth` of the result are not larger than the one at `kth`, those after it not smaller.
@@ -292,7 +299,7 @@ def partition(a: Any, kth: int, axis: int = -1) -> Array:
 
 
 @documented(_PARTITION)
-def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
+def argpartition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
     """Return the indices that partition the elements along an axis around the k-th smallest one, as `partition` does.
 
     Returns:
@@ -306,14 +313,14 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     return argsort(a, axis)
 
 
-def _check_kth(name: str, a: Any, kth: int, axis: int) -> None:
+def _check_kth(name: str, a: ArrayLike, kth: int, axis: int) -> None:
     a_type = type_of(a, name)
     size = a_type.shape[canonical_axis(name, axis, a_type.ndim)]
     if not -size <= operator.index(kth) < size:
         raise ValueError(f"{name}: kth={kth} is out of bounds for axis {axis} of {a_type}, which has size {size}")
 
 
-def lexsort(keys: Any, axis: int = -1) -> Array:
+def lexsort(keys: Arrays, axis: int = -1) -> Array:
     """Return the indices that sort by several keys.
 
     The last key is the primary one. Ties are ordered by the key before it, and so on.
@@ -340,7 +347,7 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
 
 
 @compiled_function
-def _lexsort(*keys: Any, axis: int) -> Any:
+def _lexsort(*keys: ArrayLike, axis: int) -> Any:
     arrays = [as_operand(key, "lexsort") for key in reversed(keys)]
     if not arrays[0].type.ndim:
         return full((), 0, default_dtype("int*"))
@@ -350,7 +357,9 @@ def _lexsort(*keys: Any, axis: int) -> Any:
     return astype_weak(order, default_dtype("int*"), False)
 
 
-def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Array:
+def searchsorted(
+    a: ArrayLike, v: ArrayLike, side: str = "left", sorter: ArrayLike | None = None, *, method: str = "scan"
+) -> Array:
     """Return the indices at which to insert elements into a sorted array so that it stays sorted.
 
     NaN counts as larger than all numbers. On a mesh, the binary search needs no communication if `a` is replicated.
@@ -390,7 +399,7 @@ _MAX_PAIRS = 2**16  # the largest number of pairs for which comparing all of the
 
 
 @compiled_function
-def _searchsorted(a: Any, v: Any, *sorter: Any, right: bool, method: str) -> Any:
+def _searchsorted(a: ArrayLike, v: ArrayLike, *sorter: ArrayLike, right: bool, method: str) -> Any:
     dtype, weak = promote_dtypes("searchsorted", (type_of(a), type_of(v, "searchsorted")))
     row, queries = (stop_gradient(astype_weak(as_operand(x, "searchsorted"), dtype, weak)) for x in (a, v))
     if sorter:
@@ -408,7 +417,7 @@ def _searchsorted(a: Any, v: Any, *sorter: Any, right: bool, method: str) -> Any
     return astype_weak(_binary_search(row, queries, right), index_dtype, False)
 
 
-def _binary_search(row: Any, queries: Any, right: bool) -> Any:
+def _binary_search(row: Array, queries: Array, right: bool) -> Any:
     """Search all queries at once; the loop has the static trip count log2(size) + 1."""
     size = row.type.size
 
@@ -422,7 +431,7 @@ def _binary_search(row: Any, queries: Any, right: bool) -> Any:
     return fori_loop(0, size.bit_length(), step, interval)[0]
 
 
-def _search_by_sort(row: Any, queries: Any, right: bool) -> Any:
+def _search_by_sort(row: Array, queries: Array, right: bool) -> Any:
     """Sort row and queries together, count the elements of the row before each query, and undo the permutation."""
     flat = Reshape((queries.type.size,))(queries)
     ones, zeros = (full((x.type.size,), value, np.int32) for x, value in ((row, 1), (flat, 0)))
@@ -435,7 +444,7 @@ def _search_by_sort(row: Any, queries: Any, right: bool) -> Any:
     return Reshape(queries.type.shape)(slice_along(counts, 0, row.type.size, joint.type.size))
 
 
-def _is_before(x: Any, y: Any, or_equal: bool) -> Any:
+def _is_before(x: Array, y: Array, or_equal: bool) -> Any:
     """Compare `x < y`, or `x <= y` if `or_equal`, with NaN as the largest value."""
     result = Compare("LE" if or_equal else "LT")(x, y)
     if not is_float(x.type.dtype):
@@ -446,15 +455,15 @@ def _is_before(x: Any, y: Any, or_equal: bool) -> Any:
 
 @documented(QUANTILE)
 def quantile(
-    a: Any,
-    q: Any,
-    axis: Any = None,
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
     out: None = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
 ) -> Array:
     """Compute quantiles of the elements along axes.
 
@@ -482,16 +491,16 @@ def quantile(
 
 @documented(QUANTILE)
 def percentile(
-    a: Any,
-    q: Any,
-    axis: Any = None,
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
     out: None = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
     *,
-    weights: Any = None,
-    out_sharding: Any = None,
+    weights: ArrayLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Compute percentiles of the elements along axes.
 
@@ -515,7 +524,9 @@ def percentile(
 
 
 @documented(MEDIAN)
-def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
+def median(
+    a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
+) -> Array:
     """Compute the median of the elements along axes.
 
     Returns:
@@ -533,13 +544,13 @@ def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = F
 
 def quantile_along(
     name: str,
-    a: Any,
-    q: Any,
-    axis: Any,
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes,
     out: None,
     method: str,
     keepdims: bool,
-    weights: Any,
+    weights: ArrayLike | None,
     ignore_nan: bool = False,
 ) -> Any:
     """Compute the function `name` of the family quantile, percentile, median, with NaN ignored if `ignore_nan`."""
@@ -568,7 +579,7 @@ def quantile_along(
     )
 
 
-def _broadcast_weights(name: str, weights: Any, x: ArrayType, axis: Any) -> Any:
+def _broadcast_weights(name: str, weights: ArrayLike, x: ArrayType, axis: Axes) -> Any:
     """Broadcast weights to the shape of `x`."""
     w = type_of(weights, name)
     if w.shape == x.shape:
@@ -583,7 +594,14 @@ def _broadcast_weights(name: str, weights: Any, x: ArrayType, axis: Any) -> Any:
 
 @compiled_function
 def _quantile(
-    a: Any, q: Any, *weights: Any, dims: tuple[int, ...], method: str, keepdims: bool, ignore_nan: bool, scale: int
+    a: ArrayLike,
+    q: ArrayLike,
+    *weights: Array,
+    dims: tuple[int, ...],
+    method: str,
+    keepdims: bool,
+    ignore_nan: bool,
+    scale: int,
 ) -> Any:
     """Compute quantiles along `dims` by a sort. `q` is divided by `scale` first."""
     x, q = as_inexact(a, "quantile"), as_inexact(q, "quantile")
@@ -593,7 +611,7 @@ def _quantile(
     out_dtype, _ = promote_dtypes("quantile", (x.type, q.type))
     compute_dtype = numpy_carrier(out_dtype)
 
-    def as_rows(y: Any) -> Any:
+    def as_rows(y: ArrayLike) -> Any:
         wide = astype_weak(as_operand(y), compute_dtype, False)
         return Reshape((*batch_shape, count))(permute(wide, (*batch_dims, *dims)))
 
@@ -624,7 +642,7 @@ def _quantile(
     return Reshape((*q.type.shape, *sizes))(result)
 
 
-def _interpolate(sorted_rows: Any, counts: Any, probabilities: Any, method: str) -> Any:
+def _interpolate(sorted_rows: Array, counts: Array, probabilities: Array, method: str) -> Any:
     """Return the quantiles of sorted rows, of which the first `counts` elements are valid."""
     position = _QUANTILE_METHODS[method](probabilities, counts)
     position = Clamp()(
@@ -639,7 +657,7 @@ def _interpolate(sorted_rows: Any, counts: Any, probabilities: Any, method: str)
     return Select()(Compare("EQ")(weight, full_like(weight, 0)), low, interpolated)
 
 
-def _inverted_weighted_cdf(sorted_rows: Any, cumulative: Any, total: Any, probabilities: Any) -> Any:
+def _inverted_weighted_cdf(sorted_rows: Array, cumulative: Array, total: Array, probabilities: Array) -> Any:
     """Return the first elements of sorted rows whose cumulative weight reaches the probability times the total."""
     last = sorted_rows.type.ndim - 1
     count = sorted_rows.type.shape[last]
@@ -652,11 +670,11 @@ def _inverted_weighted_cdf(sorted_rows: Any, cumulative: Any, total: Any, probab
     return _take_from_rows(sorted_rows, Clamp()(full_like(index, 0), index, full_like(index, count - 1)))
 
 
-def _linear_position(probabilities: Any, counts: Any) -> Any:
+def _linear_position(probabilities: Array, counts: Array) -> Any:
     return Mul()(probabilities, Sub()(counts, full_like(counts, 1)))
 
 
-def _midpoint_position(probabilities: Any, counts: Any) -> Any:
+def _midpoint_position(probabilities: Array, counts: Array) -> Any:
     position = _linear_position(probabilities, counts)
     return Mul()(Add()(Floor()(position), Ceil()(position)), full_like(position, 0.5))
 
@@ -674,13 +692,13 @@ _QUANTILE_METHODS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def gather_1d(row: Any, indices: Any) -> Any:
+def gather_1d(row: Array, indices: Array) -> Any:
     """Gather elements of a 1-d array at indices of any shape; sharded dims of the indices stay sharded."""
     index = astype_weak(indices, np.dtype(np.int32), False)
     return Gather((), (0,), (), (), (0,), (1,))(row, Reshape((*index.type.shape, 1))(index))
 
 
-def _take_from_rows(x: Any, indices: Any) -> Any:
+def _take_from_rows(x: Array, indices: Array) -> Any:
     """Gather elements along the last dim of `x`, at separate indices for each row."""
     last = x.type.ndim - 1
     batch_dims = tuple(range(last))

@@ -7,6 +7,7 @@ import numpy as np
 from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.runtime.array import ArrayImpl
+from shardwise.typing import ArrayLike
 
 _PRINTED = "an array of this library or of numpy."
 _PRINTING = Family(
@@ -24,7 +25,10 @@ _PRINTING = Family(
 
 @documented(_PRINTING)
 def array_repr(
-    arr: Any, max_line_width: int | None = None, precision: int | None = None, suppress_small: bool | None = None
+    arr: Array | np.ndarray,
+    max_line_width: int | None = None,
+    precision: int | None = None,
+    suppress_small: bool | None = None,
 ) -> str:
     """Return the `repr` of an array with the given print options.
 
@@ -36,12 +40,15 @@ def array_repr(
     """
     _check_array("array_repr", arr)
     with _print_options(max_line_width, precision, suppress_small):
-        return repr(arr) if isinstance(arr, ArrayImpl) else np.array_repr(arr)
+        return repr(arr) if isinstance(arr, ArrayImpl) else np.array_repr(arr)  # type: ignore[arg-type]  # a tracer raises
 
 
 @documented(_PRINTING)
 def array_str(
-    a: Any, max_line_width: int | None = None, precision: int | None = None, suppress_small: bool | None = None
+    a: Array | np.ndarray,
+    max_line_width: int | None = None,
+    precision: int | None = None,
+    suppress_small: bool | None = None,
 ) -> str:
     """Return the `str` of an array with the given print options.
 
@@ -53,10 +60,10 @@ def array_str(
     """
     _check_array("array_str", a)
     with _print_options(max_line_width, precision, suppress_small):
-        return str(a) if isinstance(a, ArrayImpl) else np.array_str(a)
+        return str(a) if isinstance(a, ArrayImpl) else np.array_str(a)  # type: ignore[arg-type]  # a tracer raises
 
 
-def _check_array(name: str, x: Any) -> None:
+def _check_array(name: str, x: ArrayLike) -> None:
     if not isinstance(x, (Array, np.ndarray, np.generic)):
         raise TypeError(f"{name}: needs an array, not {x!r} of type {type(x).__name__}; convert it with `jnp.asarray`")
 

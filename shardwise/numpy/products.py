@@ -1,6 +1,7 @@
 """Products of vectors, matrices and tensors. Each is one `Dot`, or an elementwise multiplication."""
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from shardwise.api.meshes.out_sharding import check_sums, constrain_sharding, decided_by
@@ -16,6 +17,7 @@ from shardwise.compiler.arrays.operands import (
     broadcast_to_shape,
     compiled_function,
     reject_out,
+    static_integer,
     type_of,
 )
 from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
@@ -23,9 +25,10 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
-from shardwise.lax.precision import precisions
+from shardwise.lax.precision import PrecisionLike, precisions
 from shardwise.numpy.einsum import Names, contract
 from shardwise.numpy.families import ARRAYS, PRODUCT
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
 
 _OPERANDS = ARRAYS.extended({"a, b": "the operands."}, raises=["TypeError: if an operand is not an array or a number."])
 _CONTRACTION = PRODUCT.extended(
@@ -38,7 +41,13 @@ _PAIR_PATH = ((0, 1),)  # the contraction path of two operands
 
 
 def _contract(
-    name: str, x: Any, y: Any, terms: tuple[Names, Names], result: Names, precision: Any, preferred: Any
+    name: str,
+    x: ArrayLike,
+    y: ArrayLike,
+    terms: tuple[Names, Names],
+    result: Names,
+    precision: PrecisionLike,
+    preferred: DTypeLike | None,
 ) -> Any:
     """Contract two operands whose dims have the names `terms`, as `einsum` does. `name` is the caller, for errors."""
     return contract(
@@ -81,7 +90,12 @@ def _check_contracted_sizes(name: str, x: ArrayType, y: ArrayType, left: int, ri
 
 @documented(PRODUCT)
 def matmul(
-    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Multiply matrices, which are in the last two dims.
 
@@ -111,7 +125,9 @@ def matmul(
     return constrain_sharding(product, out_sharding)
 
 
-def _matmul(name: str, a: Any, b: Any, precision: Any = None, preferred: Any = None) -> Any:
+def _matmul(
+    name: str, a: ArrayLike, b: ArrayLike, precision: PrecisionLike = None, preferred: DTypeLike | None = None
+) -> Any:
     x, y = type_of(a), type_of(b)
     left: Names = ("k",) if x.ndim == 1 else ("m", "k")
     right: Names = ("k",) if y.ndim == 1 else ("k", "n")
@@ -123,7 +139,12 @@ def _matmul(name: str, a: Any, b: Any, precision: Any = None, preferred: Any = N
 
 @documented(_CONTRACTION)
 def dot(
-    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Contract the last dim of `a` with the second last (or only) dim of `b`.
 
@@ -152,7 +173,9 @@ def dot(
 
 
 @documented(_CONTRACTION)
-def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def inner(
+    a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None
+) -> Array:
     """Contract the last dims of two arrays.
 
     If an operand has rank 0, the result is the elementwise product.
@@ -174,7 +197,7 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
 
 
 @documented(_OPERANDS)
-def outer(a: Any, b: Any, out: None = None) -> Array:
+def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
     """Compute the outer product of two arrays, which are flattened.
 
     Returns:
@@ -193,20 +216,20 @@ def outer(a: Any, b: Any, out: None = None) -> Array:
 
 
 @compiled_function
-def _outer(a: Any, b: Any) -> Any:
+def _outer(a: ArrayLike, b: ArrayLike) -> Any:
     x, y = as_operand(a, "outer"), as_operand(b, "outer")
     return multiply(Reshape((x.type.size, 1))(x), Reshape((1, y.type.size))(y))
 
 
 @documented(_CONTRACTION)
 def tensordot(
-    a: Any,
-    b: Any,
-    axes: Any = 2,
+    a: ArrayLike,
+    b: ArrayLike,
+    axes: int | Sequence[int | Sequence[int]] = 2,
     *,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Contract dims of two arrays.
 
@@ -227,11 +250,11 @@ def tensordot(
     if isinstance(axes, (list, tuple)):
         if len(axes) != 2:
             raise ValueError(f"tensordot: axes must be a number of dims or a pair of sequences, not {axes!r}")
-        axes_pair = [list(side) if isinstance(side, (list, tuple)) else [side] for side in axes]
-        x_dims = [canonical_axis("tensordot", operator.index(axis), x.ndim) for axis in axes_pair[0]]
-        y_dims = [canonical_axis("tensordot", operator.index(axis), y.ndim) for axis in axes_pair[1]]
+        x_axes, y_axes = (side if isinstance(side, Sequence) else [side] for side in axes)
+        x_dims = [canonical_axis("tensordot", operator.index(axis), x.ndim) for axis in x_axes]
+        y_dims = [canonical_axis("tensordot", operator.index(axis), y.ndim) for axis in y_axes]
     else:
-        count = operator.index(axes)
+        count = static_integer("tensordot", "axes", axes)
         if not 0 <= count <= min(x.ndim, y.ndim):
             raise TypeError(f"tensordot: cannot contract {count} dims of {x} and {y}")
         x_dims, y_dims = list(range(x.ndim - count, x.ndim)), list(range(count))
@@ -248,7 +271,9 @@ def tensordot(
 
 
 @documented(PRODUCT)
-def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def vdot(
+    a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None
+) -> Array:
     """Compute the dot product of two arrays, which are flattened; the first operand is conjugated.
 
     Args:
@@ -273,7 +298,15 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
 
 
 @documented(PRODUCT)
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def vecdot(
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:
     """Compute the dot product of vectors along an axis; the first operand is conjugated.
 
     Args:
@@ -309,7 +342,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
     return _contract("vecdot", conjugate(x1), x2, terms, result, precision, preferred_element_type)
 
 
-def matvec(x1: Any, x2: Any, /) -> Array:
+def matvec(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Multiply matrices by vectors.
 
     Args:
@@ -338,7 +371,7 @@ def matvec(x1: Any, x2: Any, /) -> Array:
     return _contract("matvec", x1, x2, terms, (*_with_batch_names(batch_ndim, (), batch_ndim), "m"), None, None)
 
 
-def vecmat(x1: Any, x2: Any, /) -> Array:
+def vecmat(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Multiply vectors, which are conjugated, by matrices.
 
     Args:
@@ -367,7 +400,7 @@ def vecmat(x1: Any, x2: Any, /) -> Array:
     return _contract("vecmat", conjugate(x1), x2, terms, result, None, None)
 
 
-def kron(a: Any, b: Any) -> Array:
+def kron(a: ArrayLike, b: ArrayLike) -> Array:
     """Compute the Kronecker product: the array of blocks `a[i] * b`.
 
     Args:
@@ -387,7 +420,7 @@ def kron(a: Any, b: Any) -> Array:
 
 
 @compiled_function
-def _kron(a: Any, b: Any) -> Any:
+def _kron(a: ArrayLike, b: ArrayLike) -> Any:
     x, y = as_operand(a, "kron"), as_operand(b, "kron")
     ndim = max(x.type.ndim, y.type.ndim)
     x_shape, y_shape = ((1,) * (ndim - z.type.ndim) + z.type.shape for z in (x, y))
@@ -397,7 +430,9 @@ def _kron(a: Any, b: Any) -> Any:
     return Reshape(shape)(multiply(x, y))
 
 
-def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
+def cross(
+    a: ArrayLike, b: ArrayLike, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> Array:
     """Compute the cross product of vectors with 2 or 3 elements.
 
     A vector with 2 elements has the third element 0. If both have 2 elements, only the third element of the result is
@@ -435,7 +470,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
 
 
 @compiled_function
-def _cross(a: Any, b: Any, *, dims: tuple[int, int], out_dim: int) -> Any:
+def _cross(a: ArrayLike, b: ArrayLike, *, dims: tuple[int, int], out_dim: int) -> Any:
     dtype, weak = promote_dtypes("cross", (type_of(a), type_of(b)))
     components = []
     for operand, dim in zip((a, b), dims, strict=True):

@@ -15,6 +15,7 @@ from shardwise.lax.collectives import pmax, pmin, psum
 from shardwise.numpy import named_axes
 from shardwise.numpy.families import ARRAYS, BINARY, COMPARISON, ELEMENTWISE, NOT_AN_ARRAY, OUT_OF_BOUNDS, REDUCTION
 from shardwise.numpy.statistics import variance
+from shardwise.typing import ArrayLike, Axes, DTypeLike, NamedAxes
 
 _NAMED_AXES = REDUCTION.extended(
     {
@@ -49,7 +50,7 @@ _MEAN = _NAMED_AXES.extended(
 
 
 @documented(COMPARISON)
-def equal(x: Any, y: Any, /) -> Array:
+def equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x == y`.
 
     Example:
@@ -60,7 +61,7 @@ def equal(x: Any, y: Any, /) -> Array:
 
 
 @documented(COMPARISON)
-def not_equal(x: Any, y: Any, /) -> Array:
+def not_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x != y`.
 
     Example:
@@ -71,7 +72,7 @@ def not_equal(x: Any, y: Any, /) -> Array:
 
 
 @documented(COMPARISON)
-def less(x: Any, y: Any, /) -> Array:
+def less(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x < y`.
 
     Example:
@@ -82,7 +83,7 @@ def less(x: Any, y: Any, /) -> Array:
 
 
 @documented(COMPARISON)
-def less_equal(x: Any, y: Any, /) -> Array:
+def less_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x <= y`.
 
     Example:
@@ -93,7 +94,7 @@ def less_equal(x: Any, y: Any, /) -> Array:
 
 
 @documented(COMPARISON)
-def greater(x: Any, y: Any, /) -> Array:
+def greater(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x > y`.
 
     Example:
@@ -104,7 +105,7 @@ def greater(x: Any, y: Any, /) -> Array:
 
 
 @documented(COMPARISON)
-def greater_equal(x: Any, y: Any, /) -> Array:
+def greater_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x >= y`.
 
     Example:
@@ -115,13 +116,13 @@ def greater_equal(x: Any, y: Any, /) -> Array:
 
 
 @compiled_function
-def _square(x: Any) -> Any:
+def _square(x: ArrayLike) -> Any:
     (x,) = arithmetic.promote_numeric("square", x)
     return Square()(x)
 
 
 @documented(ELEMENTWISE)
-def square(x: Any, /) -> Array:
+def square(x: ArrayLike, /) -> Array:
     """Compute `x * x` element-wise.
 
     Args:
@@ -136,13 +137,13 @@ def square(x: Any, /) -> Array:
 
 @documented(_NAMED_AXES)
 def sum(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:
     """Compute the sum along axes.
@@ -171,13 +172,13 @@ def sum(
 
 @documented(REDUCTION)
 def prod(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:
     """Compute the product along axes.
@@ -203,7 +204,12 @@ def prod(
 
 @documented(_EXTREMUM)
 def max(
-    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Compute the maximum along axes. NaN propagates.
 
@@ -222,7 +228,12 @@ def max(
 
 @documented(_EXTREMUM)
 def min(
-    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Compute the minimum along axes. NaN propagates.
 
@@ -239,7 +250,15 @@ def min(
     return _extremum("min", a, axis, out, keepdims, initial, where)
 
 
-def _extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: Any, where: Any) -> Any:
+def _extremum(
+    name: str,
+    a: ArrayLike,
+    axis: NamedAxes,
+    out: None,
+    keepdims: bool,
+    initial: ArrayLike | None,
+    where: ArrayLike | None,
+) -> Any:
     reject_out(name, out)
     if where is not None:
         if initial is None:
@@ -255,7 +274,9 @@ def _extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: 
 
 
 @documented(_NAMED_AXES)
-def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+def all(
+    a: ArrayLike, axis: NamedAxes = None, out: None = None, keepdims: bool = False, *, where: ArrayLike | None = None
+) -> Array:
     """Return whether all elements along axes are nonzero.
 
     Returns:
@@ -273,7 +294,9 @@ def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
 
 
 @documented(_NAMED_AXES)
-def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+def any(
+    a: ArrayLike, axis: NamedAxes = None, out: None = None, keepdims: bool = False, *, where: ArrayLike | None = None
+) -> Array:
     """Return whether any element along axes is nonzero.
 
     Returns:
@@ -291,7 +314,7 @@ def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
 
 
 @documented(_SEARCH)
-def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+def argmax(a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the maximum along an axis.
 
     Args:
@@ -306,7 +329,7 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
 
 
 @documented(_SEARCH)
-def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+def argmin(a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the minimum along an axis.
 
     Args:
@@ -322,7 +345,13 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
 
 @documented(_MEAN)
 def mean(
-    a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    *,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Compute the arithmetic mean along axes.
 
@@ -334,26 +363,26 @@ def mean(
         Array([2., 3.], dtype=float32)
     """
     reject_out("mean", out)
-    dtype = requested_dtype("mean", dtype)
+    out_dtype = requested_dtype("mean", dtype)
     dims, names = named_axes.split_axis_names(axis)
     if names:
-        return named_axes.mean(a, dims, names, dtype, keepdims, where)
+        return named_axes.mean(a, dims, names, out_dtype, keepdims, where)
     if where is None:
-        return reductions.mean(a, axis=dims, dtype=dtype, keepdims=keepdims)
-    return reductions.mean_where(a, where, axis=dims, dtype=dtype, keepdims=keepdims)
+        return reductions.mean(a, axis=dims, dtype=out_dtype, keepdims=keepdims)
+    return reductions.mean_where(a, where, axis=dims, dtype=out_dtype, keepdims=keepdims)
 
 
 @documented(_MEAN)
 def var(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
-    where: Any = None,
-    mean: Any = None,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
     correction: float | None = None,
 ) -> Array:
     """Compute the variance along axes.
@@ -371,15 +400,15 @@ def var(
 
 @documented(_MEAN)
 def std(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
-    where: Any = None,
-    mean: Any = None,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
     correction: float | None = None,
 ) -> Array:
     """Compute the standard deviation along axes.
@@ -395,7 +424,7 @@ def std(
     return _variance("std", a, axis, dtype, ddof, keepdims, where, mean, correction)
 
 
-def _result_dtype(name: str, a: Any, dtype: Any, promote_integers: bool) -> Any:
+def _result_dtype(name: str, a: ArrayLike, dtype: DTypeLike | None, promote_integers: bool) -> Any:
     """Return the dtype of a sum or product; None for the default."""
     if dtype is None and not promote_integers:
         return type_of(a, name).dtype
@@ -404,34 +433,34 @@ def _result_dtype(name: str, a: Any, dtype: Any, promote_integers: bool) -> Any:
 
 def _variance(
     name: str,
-    a: Any,
-    axis: Any,
-    dtype: Any,
+    a: ArrayLike,
+    axis: NamedAxes,
+    dtype: DTypeLike | None,
     ddof: float,
     keepdims: bool,
-    where: Any,
-    mean: Any,
+    where: ArrayLike | None,
+    mean: ArrayLike | None,
     correction: float | None,
 ) -> Any:
     """Compute the variance, or its root if `name` is "std"."""
     if correction is not None and ddof:
         raise ValueError(f"{name}: ddof and correction are the same parameter; pass only one of them")
     ddof = ddof if correction is None else correction
-    dtype = requested_dtype(name, dtype)
+    out_dtype = requested_dtype(name, dtype)
     axes, names = named_axes.split_axis_names(axis)
     if names:
-        result = named_axes.variance(a, axes, names, dtype, ddof, keepdims, where, mean)
+        result = named_axes.variance(a, axes, names, out_dtype, ddof, keepdims, where, mean)
         return Sqrt()(result) if name == "std" else result
     if where is None and mean is None and isinstance(ddof, int):
         reduce = reductions.var if name == "var" else reductions.std
-        return reduce(a, axis=axes, dtype=dtype, ddof=ddof, keepdims=keepdims)
+        return reduce(a, axis=axes, dtype=out_dtype, ddof=ddof, keepdims=keepdims)
     optional = [x for x in (where, mean) if x is not None]
     return variance(
         a,
         *optional,
         has=(where is not None, mean is not None),
         axis=axes,
-        dtype=dtype,
+        dtype=out_dtype,
         ddof=ddof,
         keepdims=keepdims,
         skips_nan=False,
@@ -439,7 +468,7 @@ def _variance(
     )
 
 
-def round(a: Any, decimals: int = 0, out: None = None) -> Array:
+def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     """Round element-wise to a number of decimals, ties to even.
 
     Args:
@@ -462,7 +491,7 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Array:
 
 
 @documented(BINARY)
-def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Array:
+def clip(arr: ArrayLike | None = None, /, min: ArrayLike | None = None, max: ArrayLike | None = None) -> Array:
     """Limit elements to an interval.
 
     Args:
@@ -477,11 +506,11 @@ def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Array:
     return arithmetic.clip(arr, min, max)
 
 
-def _mask(where: Any, a: Any, other: Any) -> Any:
+def _mask(where: ArrayLike, a: ArrayLike, other: ArrayLike) -> Any:
     """Return `a` where the mask is true, else `other`."""
     return methods.where(where, a, _cast_like(a, other))
 
 
-def _cast_like(like: Any, value: Any) -> Any:
+def _cast_like(like: ArrayLike, value: ArrayLike) -> Any:
     """Cast a number or an array to the dtype of `like`."""
     return methods.astype(value, dtype=type_of(like).dtype)

@@ -16,7 +16,6 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, concrete_value, integer_tuple, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.dtypes import is_integer
-from shardwise.compiler.ir.types import Typed
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full
@@ -30,6 +29,7 @@ from shardwise.numpy.indexing import take
 from shardwise.numpy.joining import flip
 from shardwise.numpy.ordering import cumsum, searchsorted
 from shardwise.numpy.shapes import swapaxes
+from shardwise.typing import ArrayLike, OutSharding
 
 _MATRICES = ARRAYS.extended(
     {
@@ -41,7 +41,7 @@ _MATRICES = ARRAYS.extended(
 )
 
 
-def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Array:
+def roll(a: ArrayLike, shift: ArrayLike | Sequence[ArrayLike], axis: int | Sequence[int] | None = None) -> Array:
     """Shift the elements of an array cyclically along one or several axes.
 
     Elements that leave one end re-enter at the other. Along a sharded dim, a static shift exchanges only the elements
@@ -81,7 +81,7 @@ def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Array:
         dim = canonical_axis("roll", one_axis, a_type.ndim)
         if not is_integer(type_of(one_shift, "roll").dtype):
             raise TypeError(f"roll: shift must be integers, not {shift!r}")
-        if isinstance(one_shift, Typed):
+        if isinstance(one_shift, Array):
             rolled = _roll_dynamic(rolled, one_shift, dim=dim)
         else:
             static_shifts[dim] = static_shifts.get(dim, 0) + int(one_shift)
@@ -90,14 +90,14 @@ def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Array:
     return _roll_static(rolled, steps=steps) if steps else rolled
 
 
-def _shift_list(shift: Any) -> list[Any]:
+def _shift_list(shift: ArrayLike | Sequence[ArrayLike]) -> list[Any]:
     if isinstance(shift, (list, tuple)):
         return list(shift)
-    return list(shift) if type_of(shift, "roll").ndim else [shift]
+    return list(as_operand(shift)) if type_of(shift, "roll").ndim else [shift]
 
 
 @compiled_function
-def _roll_static(x: Any, *, steps: tuple[tuple[int, int], ...]) -> Any:
+def _roll_static(x: ArrayLike, *, steps: tuple[tuple[int, int], ...]) -> Any:
     """Roll by static `(dim, shift)` pairs; each is one halo exchange along a sharded dim."""
     x = as_operand(x)
     for dim, shift in steps:
@@ -106,7 +106,7 @@ def _roll_static(x: Any, *, steps: tuple[tuple[int, int], ...]) -> Any:
 
 
 @compiled_function
-def _roll_dynamic(x: Any, shift: Any, *, dim: int) -> Any:
+def _roll_dynamic(x: ArrayLike, shift: ArrayLike, *, dim: int) -> Any:
     """Roll by a traced shift: a dynamic slice of the array concatenated with itself."""
     x, by = as_operand(x), as_operand(shift, "roll")
     size = x.type.shape[dim]
@@ -120,7 +120,7 @@ def _roll_dynamic(x: Any, shift: Any, *, dim: int) -> Any:
 
 
 @documented(_MATRICES)
-def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
+def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """Rotate an array by multiples of 90 degrees in the plane of two axes.
 
     Args:
@@ -152,7 +152,7 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
 
 
 @documented(_MATRICES)
-def fliplr(m: Any) -> Array:
+def fliplr(m: ArrayLike) -> Array:
     """Reverse the order of elements along dim 1.
 
     Example:
@@ -164,7 +164,7 @@ def fliplr(m: Any) -> Array:
 
 
 @documented(_MATRICES)
-def flipud(m: Any) -> Array:
+def flipud(m: ArrayLike) -> Array:
     """Reverse the order of elements along dim 0.
 
     Args:
@@ -181,7 +181,7 @@ def flipud(m: Any) -> Array:
     return flip(m, 0)
 
 
-def tile(A: Any, reps: int | Sequence[int]) -> Array:
+def tile(A: ArrayLike, reps: int | Sequence[int]) -> Array:
     """Concatenate copies of an array along each dim.
 
     Args:
@@ -209,7 +209,12 @@ def tile(A: Any, reps: int | Sequence[int]) -> Array:
 
 @documented(ARRAYS)
 def repeat(
-    a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None
+    a: ArrayLike,
+    repeats: ArrayLike,
+    axis: int | None = None,
+    *,
+    total_repeat_length: int | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Repeat each element of an array along an axis.
 
@@ -259,7 +264,7 @@ def repeat(
     return constrain_sharding(repeated, out_sharding)
 
 
-def _repeat_static(x: Any, dim: int, counts: Any) -> Any:
+def _repeat_static(x: Array, dim: int, counts: np.ndarray) -> Any:
     """Repeat by concrete counts. A single count is a broadcast, which needs no gather."""
     if counts.min(initial=0) < 0:
         raise ValueError(f"repeat: a count cannot be negative: {counts.min()}")
@@ -269,7 +274,7 @@ def _repeat_static(x: Any, dim: int, counts: Any) -> Any:
 
 
 @compiled_function
-def _repeat_uniform(x: Any, *, dim: int, count: int) -> Any:
+def _repeat_uniform(x: Array, *, dim: int, count: int) -> Any:
     shape = x.type.shape
     broadcast_dims = tuple(d + (d > dim) for d in range(len(shape)))
     copies = Broadcast((*shape[: dim + 1], count, *shape[dim + 1 :]), broadcast_dims)(x)
@@ -277,7 +282,7 @@ def _repeat_uniform(x: Any, *, dim: int, count: int) -> Any:
 
 
 @compiled_function
-def _source_indices(counts: Any, *, size: int, length: int) -> Any:
+def _source_indices(counts: ArrayLike, *, size: int, length: int) -> Any:
     """Return the index of the source element for each of `length` results: the first whose last copy comes after it."""
     ends = cumsum(as_operand(counts), dtype=default_dtype("int*"))
     sources = searchsorted(ends, Iota((length,), 0, default_dtype("int*"))(), side="right")

@@ -32,13 +32,14 @@ from shardwise.numpy.families import ARRAYS, TRACED_WITHOUT_SIZE
 from shardwise.numpy.indexing import nonzero, take
 from shardwise.numpy.ordering import cumsum
 from shardwise.numpy.shapes import resize
+from shardwise.typing import ArrayLike, Arrays, DTypeLike
 
 _SELECTION = ARRAYS.extended({"size": Parameter(error=TRACED_WITHOUT_SIZE)})
 _STORE = ARRAYS.extended({"inplace": "must be False."}, "A new array of the shape and dtype of `arr`.")
 
 
 @documented(ARRAYS)
-def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array:
+def choose(a: ArrayLike, choices: Arrays, out: None = None, mode: str = "raise") -> Array:
     """Build an array by choosing each element from one of several arrays.
 
     The indices and all choices broadcast against each other.
@@ -72,7 +73,7 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array
     return _choose(index, *choice_list)
 
 
-def _in_bounds(name: str, index: Any, size: int, mode: str, modes: Sequence[str]) -> Any:
+def _in_bounds(name: str, index: ArrayLike, size: int, mode: str, modes: Sequence[str]) -> Any:
     """Bring the indices of a dim of size `size` in bounds according to `mode`."""
     if mode not in modes:
         raise ValueError(f"{name}: mode must be {', '.join(modes[:-1])} or {modes[-1]}, not {mode!r}")
@@ -88,12 +89,12 @@ def _in_bounds(name: str, index: Any, size: int, mode: str, modes: Sequence[str]
 
 
 @compiled_function
-def _clamp(index: Any, *, limit: int) -> Any:
+def _clamp(index: ArrayLike, *, limit: int) -> Any:
     return clamp_index(as_index(index), limit)
 
 
 @compiled_function
-def _choose(index: Any, *choices: Any) -> Any:
+def _choose(index: ArrayLike, *choices: ArrayLike) -> Any:
     cases = promote_and_broadcast("choose", choices)
     shape = broadcast_shapes("choose", type_of(index).shape, cases[0].type.shape)
     which = methods.astype(broadcast_to_shape(as_operand(index), shape), dtype=np.int32)
@@ -101,7 +102,7 @@ def _choose(index: Any, *choices: Any) -> Any:
     return select_n(which, *operands) if len(operands) > 1 else operands[0]
 
 
-def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Array:
+def select(condlist: Sequence[ArrayLike], choicelist: Sequence[ArrayLike], default: ArrayLike = 0) -> Array:
     """Select each element from the choice of the first condition that is true there.
 
     Args:
@@ -129,7 +130,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
 
 
 @compiled_function
-def _select(default: Any, *conditions_and_choices: Any) -> Any:
+def _select(default: ArrayLike, *conditions_and_choices: ArrayLike) -> Any:
     count = len(conditions_and_choices) // 2
     conditions = conditions_and_choices[:count]
     *choices, result = promote_and_broadcast("select", (*conditions_and_choices[count:], default))
@@ -140,12 +141,12 @@ def _select(default: Any, *conditions_and_choices: Any) -> Any:
 
 @documented(_SELECTION)
 def compress(
-    condition: Any,
-    a: Any,
+    condition: ArrayLike,
+    a: ArrayLike,
     axis: int | None = None,
     *,
     size: int | None = None,
-    fill_value: Any = 0,
+    fill_value: ArrayLike = 0,
     out: None = None,
 ) -> Array:
     """Return the slices along an axis for which a condition is true.
@@ -180,7 +181,7 @@ def compress(
     if condition_type.size > dim_size:
         if size is not None or np.asarray(condition)[dim_size:].any():
             raise ValueError(f"compress: the condition {condition_type} is longer than dim {dim} of {x.type}")
-        condition = condition[:dim_size]
+        condition = as_operand(condition)[:dim_size]
     if size is None:
         return take(x, nonzero(condition)[0], dim, mode="clip")
     if not 0 <= operator.index(size) <= dim_size:
@@ -189,7 +190,7 @@ def compress(
 
 
 @compiled_function
-def _compress(x: Any, condition: Any, fill: Any, *, dim: int, size: int) -> Any:
+def _compress(x: Array, condition: ArrayLike, fill: ArrayLike, *, dim: int, size: int) -> Any:
     shape = (*x.type.shape[:dim], size, *x.type.shape[dim + 1 :])
     (indices,) = nonzero(condition, size=size, fill_value=x.type.shape[dim])
     taken = take(x, indices, dim, mode="clip")
@@ -201,7 +202,7 @@ def _compress(x: Any, condition: Any, fill: Any, *, dim: int, size: int) -> Any:
     return methods.where(is_valid, taken, padding)
 
 
-def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Array:
+def extract(condition: ArrayLike, arr: ArrayLike, *, size: int | None = None, fill_value: ArrayLike = 0) -> Array:
     """Return the elements for which a condition is true, as a 1-D array.
 
     The size of the result depends on the values of `condition`, so under `jit` pass a static `size`.
@@ -229,7 +230,7 @@ def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: An
 
 
 @documented(_STORE)
-def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
+def place(arr: ArrayLike, mask: ArrayLike, vals: ArrayLike, *, inplace: bool = True) -> Array:
     """Return an array with the elements selected by a mask replaced by consecutive values.
 
     Arrays are immutable, so `inplace=False` is required and the result is a new array.
@@ -255,7 +256,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
 
 
 @compiled_function
-def _place(x: Any, mask: Any, values: Any) -> Any:
+def _place(x: ArrayLike, mask: ArrayLike, values: ArrayLike) -> Any:
     x, mask = as_operand(x), arithmetic.as_bool(mask, "place")
     if type_of(values).size == 1:
         new = broadcast_to_shape(Reshape(())(as_operand(values)), x.type.shape)
@@ -272,7 +273,7 @@ def _require_out_of_place(name: str, inplace: bool) -> None:
 
 
 @documented(_STORE)
-def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Array:
+def put(a: ArrayLike, ind: ArrayLike, v: ArrayLike, mode: str | None = None, *, inplace: bool = True) -> Array:
     """Return an array with the elements at flat indices replaced.
 
     Arrays are immutable, so `inplace=False` is required and the result is a new array.
@@ -310,7 +311,7 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
 
 
 @compiled_function
-def _put(x: Any, indices: Any, values: Any, *, wraps: bool, negative_from_end: bool) -> Any:
+def _put(x: ArrayLike, indices: ArrayLike, values: ArrayLike, *, wraps: bool, negative_from_end: bool) -> Any:
     x = as_operand(x)
     flat, index = Reshape((x.type.size,))(x), as_index(indices)
     if negative_from_end:
@@ -322,7 +323,13 @@ def _put(x: Any, indices: Any, values: Any, *, wraps: bool, negative_from_end: b
 
 @documented(_STORE)
 def put_along_axis(
-    arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *, mode: str | None = None
+    arr: ArrayLike,
+    indices: ArrayLike,
+    values: ArrayLike,
+    axis: int | None,
+    inplace: bool = True,
+    *,
+    mode: str | None = None,
 ) -> Array:
     """Return an array with elements replaced at indices along an axis.
 
@@ -361,7 +368,7 @@ def put_along_axis(
 
 
 @compiled_function
-def _put_along_axis(x: Any, indices: Any, values: Any, *, dim: int, clips: bool) -> Any:
+def _put_along_axis(x: Array, indices: ArrayLike, values: ArrayLike, *, dim: int, clips: bool) -> Any:
     index = wrap_negative_index(as_index(indices), x.type.shape[dim])
     if clips:
         index = clamp_index(index, x.type.shape[dim] - 1)
@@ -373,7 +380,12 @@ def _put_along_axis(x: Any, indices: Any, values: Any, *, dim: int, clips: bool)
 
 
 def ravel_multi_index(
-    multi_index: Sequence[Any], dims: Sequence[int], mode: str = "raise", order: str = "C", *, dtype: Any = None
+    multi_index: Sequence[Any],
+    dims: Sequence[int],
+    mode: str = "raise",
+    order: str = "C",
+    *,
+    dtype: DTypeLike | None = None,
 ) -> Array:
     """Convert a tuple of index arrays into flat indices.
 

@@ -26,6 +26,7 @@ from shardwise.lax.shape import sizes_of
 from shardwise.lax.slicing import slice_in_dim
 from shardwise.numpy.creation import array, full
 from shardwise.numpy.families import ARRAYS
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Placement, Shape
 
 _SHAPE = ARRAYS.extended(
     {
@@ -54,7 +55,7 @@ _FLOAT = "float*"
 
 
 @documented(ARRAYS)
-def shape(a: Any) -> tuple[int, ...]:
+def shape(a: ArrayLike) -> tuple[int, ...]:
     """Return the shape of an array.
 
     Returns:
@@ -68,7 +69,7 @@ def shape(a: Any) -> tuple[int, ...]:
 
 
 @documented(ARRAYS)
-def ndim(a: Any) -> int:
+def ndim(a: ArrayLike) -> int:
     """Return the rank of an array.
 
     Returns:
@@ -82,7 +83,7 @@ def ndim(a: Any) -> int:
 
 
 @documented(ARRAYS)
-def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
+def size(a: ArrayLike, axis: int | Sequence[int] | None = None) -> int:
     """Return the number of elements of an array, in total or along some axes.
 
     Args:
@@ -104,7 +105,7 @@ def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
     return math.prod(a_type.shape[dim] for dim in canonical_axes("size", integer_tuple(axis), a_type))
 
 
-def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Array:
+def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = False, device: Placement = None) -> Array:
     """Convert an array to another dtype.
 
     Complex numbers that are converted to a real dtype lose their imaginary part.
@@ -131,7 +132,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
     return converted if device is None else device_put(converted, device)
 
 
-def copy(a: Any, order: str | None = None) -> Array:
+def copy(a: ArrayLike, order: str | None = None) -> Array:
     """Copy an array into a new buffer.
 
     Args:
@@ -152,7 +153,9 @@ def copy(a: Any, order: str | None = None) -> Array:
 
 
 @documented(_SHAPE)
-def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, out_sharding: Any = None) -> Array:
+def reshape(
+    a: ArrayLike, shape: Shape, order: str = "C", *, copy: bool | None = None, out_sharding: OutSharding = None
+) -> Array:
     """Change the shape of an array without changing its elements.
 
     Args:
@@ -176,7 +179,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, o
 
 
 @documented(_SHAPE)
-def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Array:
+def ravel(a: ArrayLike, order: str = "C", *, out_sharding: OutSharding = None) -> Array:
     """Flatten an array to rank 1.
 
     Returns:
@@ -189,7 +192,9 @@ def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Array:
     return reshape_in_order("ravel", a, -1, order, out_sharding)
 
 
-def reshape_in_order(name: str, a: Any, shape: int | tuple[int, ...], order: str, out_sharding: Any) -> Any:
+def reshape_in_order(
+    name: str, a: ArrayLike, shape: int | tuple[int, ...], order: str, out_sharding: OutSharding
+) -> Any:
     """Reshape with the elements in row-major ("C") or column-major ("F") order."""
     if order not in ("C", "F"):
         raise NotImplementedError(f"{name}: order must be 'C' or 'F', not {order!r}: XLA chooses the memory layout")
@@ -202,7 +207,7 @@ def reshape_in_order(name: str, a: Any, shape: int | tuple[int, ...], order: str
     return constrain_sharding(result, out_sharding, keeps_sums=True)
 
 
-def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Array:
+def squeeze(a: ArrayLike, axis: int | Sequence[int] | None = None) -> Array:
     """Remove dims of size 1.
 
     Args:
@@ -225,7 +230,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Array:
     return lax_shape.squeeze(a, removed)
 
 
-def expand_dims(a: Any, axis: int | Sequence[int]) -> Array:
+def expand_dims(a: ArrayLike, axis: int | Sequence[int]) -> Array:
     """Insert dims of size 1.
 
     Args:
@@ -247,7 +252,7 @@ def expand_dims(a: Any, axis: int | Sequence[int]) -> Array:
 
 
 @documented(_TRANSPOSED)
-def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
+def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
     """Exchange two dims of an array.
 
     Args:
@@ -268,7 +273,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
 
 
 @documented(_TRANSPOSED)
-def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
+def moveaxis(a: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
     """Move dims of an array to other positions.
 
     The dims that are not moved keep their relative order.
@@ -298,7 +303,7 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
 
 
 @documented(_TRANSPOSED)
-def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
+def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
     """Move one dim of an array to before another; `moveaxis` is easier to read.
 
     Args:
@@ -321,7 +326,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
 
 
 @documented(_PERMUTED)
-def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
+def transpose(a: ArrayLike, axes: Sequence[int] | None = None) -> Array:
     """Permute the dims of an array.
 
     Args:
@@ -337,7 +342,7 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
 
 
 @documented(_PERMUTED)
-def permute_dims(a: Any, /, axes: Sequence[int]) -> Array:
+def permute_dims(a: ArrayLike, /, axes: Sequence[int]) -> Array:
     """Permute the dims of an array: `transpose` under its name in the array API standard.
 
     Example:
@@ -347,7 +352,7 @@ def permute_dims(a: Any, /, axes: Sequence[int]) -> Array:
     return methods.transpose(a, axes=tuple(axes))
 
 
-def matrix_transpose(x: Any, /) -> Array:
+def matrix_transpose(x: ArrayLike, /) -> Array:
     """Exchange the last two dims of an array.
 
     Args:
@@ -370,15 +375,15 @@ def matrix_transpose(x: Any, /) -> Array:
 
 
 @overload
-def atleast_1d(ary: Any, /) -> Array: ...
+def atleast_1d(ary: ArrayLike, /) -> Array: ...
 
 
 @overload
-def atleast_1d(*arys: Any) -> Any: ...
+def atleast_1d(*arys: ArrayLike) -> Any: ...
 
 
 @documented(_AT_LEAST)
-def atleast_1d(*arys: Any) -> Any:
+def atleast_1d(*arys: ArrayLike) -> Any:
     """Reshape scalars to arrays of rank 1.
 
     Args:
@@ -392,15 +397,15 @@ def atleast_1d(*arys: Any) -> Any:
 
 
 @overload
-def atleast_2d(ary: Any, /) -> Array: ...
+def atleast_2d(ary: ArrayLike, /) -> Array: ...
 
 
 @overload
-def atleast_2d(*arys: Any) -> Any: ...
+def atleast_2d(*arys: ArrayLike) -> Any: ...
 
 
 @documented(_AT_LEAST)
-def atleast_2d(*arys: Any) -> Any:
+def atleast_2d(*arys: ArrayLike) -> Any:
     """Reshape arrays of rank 0 and 1 to matrices of one row.
 
     Args:
@@ -414,15 +419,15 @@ def atleast_2d(*arys: Any) -> Any:
 
 
 @overload
-def atleast_3d(ary: Any, /) -> Array: ...
+def atleast_3d(ary: ArrayLike, /) -> Array: ...
 
 
 @overload
-def atleast_3d(*arys: Any) -> Any: ...
+def atleast_3d(*arys: ArrayLike) -> Any: ...
 
 
 @documented(_AT_LEAST)
-def atleast_3d(*arys: Any) -> Any:
+def atleast_3d(*arys: ArrayLike) -> Any:
     """Reshape arrays of rank 0, 1 and 2 to rank 3.
 
     Args:
@@ -440,7 +445,7 @@ def atleast_3d(*arys: Any) -> Any:
     return _unwrap_single(results)
 
 
-def _raise_rank(name: str, x: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
+def _raise_rank(name: str, x: ArrayLike, shapes: Sequence[tuple[int, ...]]) -> Any:
     """Reshape `x` to `shapes[rank]`, or return it unchanged if there is none for its rank."""
     rank = type_of(x, name).ndim
     return methods.reshape(x, shape=shapes[rank]) if rank < len(shapes) else as_operand(x)
@@ -450,7 +455,7 @@ def _unwrap_single(arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else arrays
 
 
-def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+def broadcast_shapes(*shapes: Shape) -> tuple[int, ...]:
     """Return the shape that shapes broadcast to.
 
     Args:
@@ -470,7 +475,7 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     return lax_shape.broadcast_shapes(*(integer_tuple(shape) for shape in shapes))
 
 
-def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Array:
+def broadcast_to(array: ArrayLike, shape: Shape, *, out_sharding: OutSharding = None) -> Array:
     """Broadcast an array to a shape.
 
     Args:
@@ -492,7 +497,7 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Array:
     return constrain_sharding(methods.broadcast_to(array, shape=integer_tuple(shape)), out_sharding)
 
 
-def broadcast_arrays(*args: Any) -> list[Array]:
+def broadcast_arrays(*args: ArrayLike) -> list[Array]:
     """Broadcast arrays to their common shape.
 
     Args:
@@ -514,11 +519,11 @@ def broadcast_arrays(*args: Any) -> list[Array]:
 
 
 @compiled_list_function
-def _broadcast_all(*arrays: Any, shape: tuple[int, ...]) -> list[Any]:
+def _broadcast_all(*arrays: ArrayLike, shape: tuple[int, ...]) -> list[Any]:
     return [broadcast_to_shape(as_operand(x), shape) for x in arrays]
 
 
-def resize(a: Any, new_shape: int | Sequence[int]) -> Array:
+def resize(a: ArrayLike, new_shape: int | Sequence[int]) -> Array:
     """Change the shape of an array, repeating or truncating its elements as needed.
 
     The elements of the flattened array are repeated in order until the new shape is filled. If there are none, the

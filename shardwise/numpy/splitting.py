@@ -1,7 +1,6 @@
 """Functions that split an array along a dim: array_split, vsplit, hsplit, dsplit, unstack."""
 
 import operator
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.lax import shape as lax_shape
 from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY
 from shardwise.numpy.joining import split
+from shardwise.typing import ArrayLike, Sections
 
 _SPLIT = ARRAYS.extended(
     {
@@ -28,7 +28,7 @@ _SPLIT = ARRAYS.extended(
 
 
 @documented(_SPLIT)
-def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
+def array_split(ary: ArrayLike, indices_or_sections: Sections, axis: int = 0) -> list[Array]:
     """Split an array into sections that may differ in size.
 
     Unlike `split`, the number of sections need not divide the size: the first sections are then longer by one.
@@ -45,12 +45,10 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array
         [[0, 1], [2, 3], [4]]
     """
     array_type = type_of(ary, "array_split")
-    if np.ndim(indices_or_sections):
-        return split(ary, indices_or_sections, axis)
-    count, size = (
-        operator.index(indices_or_sections),
-        array_type.shape[canonical_axis("array_split", axis, array_type.ndim)],
-    )
+    points = np.asarray(indices_or_sections)
+    if points.ndim:
+        return split(ary, points, axis)
+    count, size = operator.index(points[()]), array_type.shape[canonical_axis("array_split", axis, array_type.ndim)]
     if count < 1:
         raise ValueError(f"array_split: cannot split {array_type} into {count} sections; the minimum is 1")
     section_size, remainder = divmod(size, count)
@@ -58,7 +56,7 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array
 
 
 @documented(_SPLIT)
-def vsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
+def vsplit(ary: ArrayLike, indices_or_sections: Sections) -> list[Array]:
     """Split an array along dim 0, as `split` does.
 
     Example:
@@ -69,7 +67,7 @@ def vsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
 
 
 @documented(_SPLIT)
-def hsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
+def hsplit(ary: ArrayLike, indices_or_sections: Sections) -> list[Array]:
     """Split an array along dim 1, or along dim 0 if it has rank 1.
 
     Example:
@@ -80,7 +78,7 @@ def hsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
 
 
 @documented(_SPLIT)
-def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
+def dsplit(ary: ArrayLike, indices_or_sections: Sections) -> list[Array]:
     """Split an array along dim 2, as `split` does.
 
     Args:
@@ -98,7 +96,7 @@ def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
 
 
 @documented(_SPLIT)
-def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
+def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
     """Split an array into its slices along an axis and remove that axis from each.
 
     Args:

@@ -8,6 +8,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.shapes import atleast_1d, atleast_2d, atleast_3d
+from shardwise.typing import Arrays, DTypeLike, NestedArrays
 
 _STACK = Family(
     {"dtype": "the dtype of the result. By default, the promoted dtype of the arrays."},
@@ -18,7 +19,7 @@ _STACK = Family(
 )
 
 
-def concat(arrays: Any, /, *, axis: int | None = 0) -> Array:
+def concat(arrays: Arrays, /, *, axis: int | None = 0) -> Array:
     """Join arrays along an existing axis: `concatenate` under its name in the array API standard.
 
     Args:
@@ -40,7 +41,7 @@ def concat(arrays: Any, /, *, axis: int | None = 0) -> Array:
 
 
 @documented(_STACK)
-def hstack(tup: Any, dtype: Any = None) -> Array:
+def hstack(tup: Arrays, dtype: DTypeLike | None = None) -> Array:
     """Join arrays along dim 1, or along dim 0 if they have rank 1.
 
     Args:
@@ -58,7 +59,7 @@ def hstack(tup: Any, dtype: Any = None) -> Array:
 
 
 @documented(_STACK)
-def vstack(tup: Any, dtype: Any = None) -> Array:
+def vstack(tup: Arrays, dtype: DTypeLike | None = None) -> Array:
     """Join arrays along dim 0.
 
     Args:
@@ -76,7 +77,7 @@ def vstack(tup: Any, dtype: Any = None) -> Array:
 
 
 @documented(_STACK)
-def dstack(tup: Any, dtype: Any = None) -> Array:
+def dstack(tup: Arrays, dtype: DTypeLike | None = None) -> Array:
     """Join arrays along dim 2.
 
     Args:
@@ -94,7 +95,7 @@ def dstack(tup: Any, dtype: Any = None) -> Array:
 
 
 @documented(_STACK)
-def column_stack(tup: Any) -> Array:
+def column_stack(tup: Arrays) -> Array:
     """Join arrays of rank 1 and matrices as columns of one matrix.
 
     Args:
@@ -113,7 +114,7 @@ def column_stack(tup: Any) -> Array:
     return concatenate(columns, axis=1)
 
 
-def _checked_arrays(name: str, arrays: Any) -> list[Any]:
+def _checked_arrays(name: str, arrays: Arrays) -> list[Any]:
     operands = list(arrays)
     if not operands:
         raise ValueError(f"{name}: needs at least one array")
@@ -122,7 +123,7 @@ def _checked_arrays(name: str, arrays: Any) -> list[Any]:
     return operands
 
 
-def block(arrays: Any) -> Array:
+def block(arrays: NestedArrays) -> Array:
     """Assemble an array from nested lists of blocks.
 
     The innermost lists are joined along the last dim, the next level along the dim before it, and so on.
@@ -146,7 +147,7 @@ def block(arrays: Any) -> Array:
     return _block(arrays, depth, max(depth, _max_rank(arrays)))
 
 
-def _nesting_depth(arrays: Any) -> int:
+def _nesting_depth(arrays: NestedArrays) -> int:
     if isinstance(arrays, tuple):
         raise ValueError(f"block: blocks must be nested in lists, not in a tuple: {arrays!r}")
     if not isinstance(arrays, list):
@@ -159,11 +160,11 @@ def _nesting_depth(arrays: Any) -> int:
     return 1 + depths.pop()
 
 
-def _max_rank(arrays: Any) -> int:
+def _max_rank(arrays: NestedArrays) -> int:
     return max(map(_max_rank, arrays)) if isinstance(arrays, list) else type_of(arrays, "block").ndim
 
 
-def _block(arrays: Any, depth: int, rank: int) -> Any:
+def _block(arrays: NestedArrays, depth: int, rank: int) -> Any:
     if isinstance(arrays, list):
         return concatenate([_block(part, depth - 1, rank) for part in arrays], axis=-depth)
     x = as_operand(arrays)

@@ -28,6 +28,7 @@ from shardwise.numpy.creation import arange, eye, ones
 from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, NOT_AN_INTEGER, TRACED_WITHOUT_SIZE
 from shardwise.numpy.indexing import nonzero, take_along_axis
 from shardwise.numpy.shapes import resize
+from shardwise.typing import ArrayLike, DTypeLike
 
 _DIAGONAL = Parameter("the diagonal: 0 is the main one, positive numbers are above it.", NOT_AN_INTEGER)
 _MATRICES = ARRAYS.extended(
@@ -62,14 +63,14 @@ _INDICES_FROM = Family(
 _INDEX = np.dtype(np.int32)
 
 
-def _band_mask(shape: tuple[int, ...], k: Any, direction: str) -> Any:
+def _band_mask(shape: tuple[int, ...], k: ArrayLike, direction: str) -> Any:
     """Return the mask of the elements of matrices whose column compares with `row + k` as `direction` says."""
     rows, columns = (Iota(shape, len(shape) - back, _INDEX)() for back in (2, 1))
     offset = full(shape, k, _INDEX) if isinstance(k, int) else Broadcast(shape, ())(k)
     return Compare(direction)(columns, Add()(rows, offset))
 
 
-def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
+def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None) -> Array:
     """Create a matrix with ones on and below a diagonal, and zeros above it.
 
     Args:
@@ -95,12 +96,12 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
 
 
 @compiled_function
-def _tri(*, shape: tuple[int, int], k: int, dtype: Any) -> Any:
+def _tri(*, shape: tuple[int, int], k: int, dtype: np.dtype[Any]) -> Any:
     return astype_weak(_band_mask(shape, k, "LE"), dtype, False)
 
 
 @documented(_TRIANGLE)
-def tril(m: Any, k: int = 0) -> Array:
+def tril(m: ArrayLike, k: int = 0) -> Array:
     """Set the elements above a diagonal to zero.
 
     Returns:
@@ -115,7 +116,7 @@ def tril(m: Any, k: int = 0) -> Array:
 
 
 @documented(_TRIANGLE)
-def triu(m: Any, k: int = 0) -> Array:
+def triu(m: ArrayLike, k: int = 0) -> Array:
     """Set the elements below a diagonal to zero.
 
     Returns:
@@ -129,14 +130,14 @@ def triu(m: Any, k: int = 0) -> Array:
     return _triangle(_checked_matrices("triu", m), k=operator.index(k), direction="GE")
 
 
-def _checked_matrices(name: str, m: Any) -> Any:
+def _checked_matrices(name: str, m: ArrayLike) -> Any:
     if type_of(m, name).ndim < 2:
         raise ValueError(f"{name}: needs an array of 2 or more dims, not {type_of(m)}")
     return m
 
 
 @compiled_function
-def _triangle(x: Any, *, k: int, direction: str) -> Any:
+def _triangle(x: ArrayLike, *, k: int, direction: str) -> Any:
     x = as_operand(x)
     return Select()(_band_mask(x.type.shape, k, direction), x, full(x.type.shape, 0, x.type.dtype, x.type.weak))
 
@@ -175,7 +176,7 @@ def _as_index_arrays(indices: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 @documented(_INDICES_FROM)
-def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
+def tril_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
     """Return the indices of the lower triangle of a given matrix.
 
     Args:
@@ -190,7 +191,7 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
 
 
 @documented(_INDICES_FROM)
-def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
+def triu_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
     """Return the indices of the upper triangle of a given matrix.
 
     Args:
@@ -204,7 +205,7 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     return triu_indices(rows, k, columns)
 
 
-def _matrix_shape(name: str, arr: Any) -> tuple[int, ...]:
+def _matrix_shape(name: str, arr: ArrayLike) -> tuple[int, ...]:
     shape = tuple(arr.shape) if hasattr(arr, "shape") else type_of(arr, name).shape
     if len(shape) != 2:
         raise ValueError(f"{name}: needs a matrix, not an array of shape {shape}")
@@ -235,7 +236,7 @@ def mask_indices(
     return rows, columns
 
 
-def identity(n: int, dtype: Any = None) -> Array:
+def identity(n: int, dtype: DTypeLike | None = None) -> Array:
     """Create a square identity matrix.
 
     Args:
@@ -258,7 +259,7 @@ def identity(n: int, dtype: Any = None) -> Array:
 
 
 @documented(_MATRICES)
-def diag(v: Any, k: int = 0) -> Array:
+def diag(v: ArrayLike, k: int = 0) -> Array:
     """Create a matrix from its diagonal, or extract a diagonal of a matrix.
 
     Returns:
@@ -279,7 +280,7 @@ def diag(v: Any, k: int = 0) -> Array:
 
 
 @documented(_MATRICES)
-def diagflat(v: Any, k: int = 0) -> Array:
+def diagflat(v: ArrayLike, k: int = 0) -> Array:
     """Create a matrix with the flattened elements of an array on a diagonal.
 
     Args:
@@ -297,7 +298,7 @@ def diagflat(v: Any, k: int = 0) -> Array:
 
 
 @compiled_function
-def _diagonal_matrix(row: Any, *, k: int) -> Any:
+def _diagonal_matrix(row: ArrayLike, *, k: int) -> Any:
     x = as_operand(row, "diag")
     zero = full((), 0, x.type.dtype, x.type.weak)
     size = x.type.size + abs(k)
@@ -308,7 +309,7 @@ def _diagonal_matrix(row: Any, *, k: int) -> Any:
 
 
 @documented(_MATRICES)
-def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """Extract a diagonal of matrices.
 
     Returns:
@@ -334,12 +335,12 @@ def _matrix_dims(name: str, axis1: int, axis2: int, rank: int) -> tuple[int, int
     return rows, columns
 
 
-def _move_last(x: Any, dims: tuple[int, int]) -> Any:
+def _move_last(x: Array, dims: tuple[int, int]) -> Array:
     return permute(x, (*(dim for dim in range(x.type.ndim) if dim not in dims), *dims))
 
 
 @compiled_function
-def _diagonal(x: Any, *, offset: int, dims: tuple[int, int]) -> Any:
+def _diagonal(x: ArrayLike, *, offset: int, dims: tuple[int, int]) -> Any:
     x = _move_last(as_operand(x), dims)
     *batch, rows, columns = x.type.shape
     first = max(0, -offset)
@@ -353,7 +354,14 @@ def _diagonal(x: Any, *, offset: int, dims: tuple[int, int]) -> Any:
 
 
 @documented(_MATRICES)
-def trace(a: Any, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Array:
+def trace(
+    a: ArrayLike,
+    offset: ArrayLike = 0,
+    axis1: int = 0,
+    axis2: int = 1,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+) -> Array:
     """Sum the elements of a diagonal of matrices.
 
     Args:
@@ -379,7 +387,7 @@ def trace(a: Any, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
 
 
 @compiled_function
-def _trace(x: Any, offset: Any, *, dims: tuple[int, int], dtype: Any) -> Any:
+def _trace(x: ArrayLike, offset: ArrayLike, *, dims: tuple[int, int], dtype: np.dtype[Any]) -> Any:
     x = _move_last(as_operand(x), dims)
     on_diagonal = _band_mask(x.type.shape, astype_weak(as_operand(offset), _INDEX, False), "EQ")
     masked = Select()(on_diagonal, x, full(x.type.shape, 0, x.type.dtype, x.type.weak))
@@ -409,7 +417,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     return (arange(operator.index(n)),) * operator.index(ndim)
 
 
-def diag_indices_from(arr: Any) -> tuple[Array, ...]:
+def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
     """Return the indices of the main diagonal of a given array.
 
     Args:
@@ -432,7 +440,7 @@ def diag_indices_from(arr: Any) -> tuple[Array, ...]:
     return diag_indices(arr_type.shape[0], arr_type.ndim)
 
 
-def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Array:
+def fill_diagonal(a: ArrayLike, val: ArrayLike, wrap: bool = False, *, inplace: bool = True) -> Array:
     """Return an array with new elements on its main diagonal.
 
     Args:
@@ -468,7 +476,7 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
 
 
 @compiled_function
-def _fill_diagonal(x: Any, values: Any) -> Any:
+def _fill_diagonal(x: ArrayLike, values: ArrayLike) -> Any:
     x = as_operand(x)
     shape = x.type.shape
     new = astype_weak(as_operand(values), x.type.dtype, x.type.weak)

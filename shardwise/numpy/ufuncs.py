@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwise.compiler.arrays import arithmetic, methods
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.reductions import reduced_dims
 from shardwise.lax.cumulative import cummax, cummin
 from shardwise.lax.generic_reduce import reduce as lax_reduce
@@ -19,12 +20,13 @@ from shardwise.numpy import elementwise, float_bits, ordering, reductions
 from shardwise.numpy.creation import asarray, full_like
 from shardwise.numpy.dtypes import bool_
 from shardwise.numpy.vectorized import Function, ufunc
+from shardwise.typing import ArrayLike, Axes, DTypeLike, Index
 
 
 def _scatter(method: str) -> Function:
     """Implement `ufunc.at` by a method of `x.at[...]`."""
 
-    def at(a: Any, indices: Any, b: Any) -> Any:
+    def at(a: ArrayLike, indices: Index, b: ArrayLike) -> Any:
         return getattr(asarray(a).at[indices], method)(b)
 
     return at
@@ -33,7 +35,15 @@ def _scatter(method: str) -> Function:
 def _reduction(function: Function) -> Function:
     """Implement `ufunc.reduce` by a reduction without a `dtype` parameter."""
 
-    def reduce(a: Any, *, axis: Any, dtype: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+    def reduce(
+        a: ArrayLike,
+        *,
+        axis: Axes,
+        dtype: DTypeLike | None,
+        keepdims: bool,
+        initial: ArrayLike | None,
+        where: ArrayLike | None,
+    ) -> Any:
         return function(asarray(a, dtype), axis=axis, keepdims=keepdims, initial=initial, where=where)
 
     return reduce
@@ -42,17 +52,25 @@ def _reduction(function: Function) -> Function:
 def _cumulative(function: Function) -> Function:
     """Implement `ufunc.accumulate` by a `lax` function, which does not accept negative axes."""
 
-    def accumulate(a: Any, *, axis: int, dtype: Any) -> Any:
+    def accumulate(a: ArrayLike, *, axis: int, dtype: DTypeLike | None) -> Any:
         x = asarray(a, dtype)
         return function(x, axis=canonical_axis("accumulate", axis, x.type.ndim))
 
     return accumulate
 
 
-def _associative(name: str, function: Function, identity: Any, convert: Function) -> ufunc:
+def _associative(name: str, function: Function, identity: ArrayLike, convert: Function) -> ufunc:
     """Create a ufunc from an associative function; `convert` is applied to the array before a reduction or update."""
 
-    def reduce(a: Any, *, axis: Any, dtype: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+    def reduce(
+        a: ArrayLike,
+        *,
+        axis: Axes,
+        dtype: DTypeLike | None,
+        keepdims: bool,
+        initial: ArrayLike | None,
+        where: ArrayLike | None,
+    ) -> Any:
         x = convert(asarray(a, dtype))
         if where is not None:
             x = methods.where(methods.broadcast_to(where, shape=x.type.shape), x, full_like(x, identity))
@@ -62,13 +80,13 @@ def _associative(name: str, function: Function, identity: Any, convert: Function
         kept_shape = tuple(1 if dim in dims else size for dim, size in enumerate(x.type.shape))
         return result.reshape(kept_shape) if keepdims else result
 
-    def accumulate(a: Any, *, axis: int, dtype: Any) -> Any:
+    def accumulate(a: ArrayLike, *, axis: int, dtype: DTypeLike | None) -> Any:
         return associative_scan(function, convert(asarray(a, dtype)), axis=axis)
 
-    def at(a: Any, indices: Any, b: Any) -> Any:
+    def at(a: ArrayLike, indices: Index, b: ArrayLike) -> Any:
         return sequential.at(convert(asarray(a)), indices, b, inplace=False)
 
-    def reduceat(a: Any, indices: Any, *, axis: int, dtype: Any) -> Any:
+    def reduceat(a: ArrayLike, indices: ArrayLike, *, axis: int, dtype: DTypeLike | None) -> Any:
         return sequential.reduceat(convert(asarray(a, dtype)), indices, axis)
 
     sequential = ufunc(function, 2, 1, name=name, call=function)
@@ -86,15 +104,15 @@ def _associative(name: str, function: Function, identity: Any, convert: Function
     )
 
 
-def _to_float(x: Any) -> Any:
+def _to_float(x: ArrayLike) -> Any:
     return elementwise.promote_inexact("logaddexp", x)[0]
 
 
-def _to_bool(x: Any) -> Any:
+def _to_bool(x: Array) -> Any:
     return methods.astype(x, dtype=bool_)
 
 
-def _unchanged(x: Any) -> Any:
+def _unchanged(x: Array) -> Any:
     return x
 
 

@@ -1,7 +1,7 @@
 """Functions that apply a Python function over arrays: vectorize, ufunc, frompyfunc, apply_along_axis, piecewise."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from typing import Any, final
 
@@ -20,6 +20,7 @@ from shardwise.numpy.families import ARRAYS, ONE_AXIS
 from shardwise.numpy.indexing import take
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.shapes import moveaxis
+from shardwise.typing import ArrayLike, Arrays, DTypeLike, Index
 
 _METHOD = ARRAYS.extended(
     {
@@ -70,7 +71,7 @@ def vectorize(pyfunc: Function, *, excluded: Collection[Any] = frozenset(), sign
         fixed_keywords = {name: value for name, value in keywords.items() if name not in mapped_keywords}
         mapped = [number for number, x in enumerate(args) if number not in excluded and x is not None]
 
-        def on_operands(*operands: Any) -> Any:
+        def on_operands(*operands: Array) -> Any:
             positional = list(args)
             for number, x in zip(mapped, operands, strict=False):
                 positional[number] = x
@@ -121,7 +122,7 @@ def _map_leading_dims(
     return mapped(*operands_without_ones)
 
 
-def _squeeze_leading(x: Any, leading_rank: int) -> Any:
+def _squeeze_leading(x: Array, leading_rank: int) -> Any:
     """Remove the leading dims of size 1, which broadcast instead of being mapped over."""
     return squeeze(x, [dim for dim in range(leading_rank) if x.type.shape[dim] == 1])
 
@@ -153,7 +154,7 @@ def _check_results(function: Function, core_dims: list[DimNames], sizes: dict[st
 
 
 @documented(ONE_AXIS)
-def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+def apply_along_axis(func1d: Function, axis: int, arr: ArrayLike, *args: Any, **kwargs: Any) -> Any:
     """Apply a function to each 1-d slice of an array along an axis.
 
     Args:
@@ -172,7 +173,7 @@ def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs
     x = as_operand(arr, "apply_along_axis")
     dim = canonical_axis("apply_along_axis", axis, x.type.ndim)
 
-    def on_slice(row: Any) -> Any:
+    def on_slice(row: Array) -> Any:
         return func1d(row, *args, **kwargs)
 
     mapped: Function = on_slice
@@ -184,7 +185,7 @@ def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs
 
 
 @documented(ARRAYS)
-def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Sequence[int]) -> Array:
+def apply_over_axes(func: Callable[[Any, int], Any], a: ArrayLike, axes: Sequence[int]) -> Array:
     """Apply a reduction over several axes, one after the other.
 
     Args:
@@ -215,7 +216,7 @@ def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Sequence[int]
     return x
 
 
-def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Array:
+def piecewise(x: ArrayLike, condlist: Arrays, funclist: Sequence[Any], *args: Any, **kw: Any) -> Array:
     """Evaluate a function that is defined by cases.
 
     Where several conditions hold, the last one applies.
@@ -259,17 +260,17 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
     return result
 
 
-def _evaluate_case(function: Any, x: Any, args: Any, keywords: Any) -> Any:
+def _evaluate_case(function: Function | ArrayLike, x: Array, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     value = function(x, *args, **keywords) if callable(function) else function
     return _broadcast(methods.astype(value, dtype=x.type.dtype), shape=x.type.shape)
 
 
 @compiled_function
-def _broadcast(x: Any, *, shape: tuple[int, ...]) -> Any:
+def _broadcast(x: ArrayLike, *, shape: tuple[int, ...]) -> Any:
     return broadcast_to_shape(as_operand(x), shape)
 
 
-def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) -> "ufunc":
+def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: ArrayLike | None = None) -> "ufunc":
     """Create a ufunc from a function of scalars.
 
     Args:
@@ -327,7 +328,7 @@ class ufunc:
         *,
         name: str | None = None,
         nargs: int | None = None,
-        identity: Any = None,
+        identity: ArrayLike | None = None,
         call: Function | None = None,
         reduce: Function | None = None,
         accumulate: Function | None = None,
@@ -352,13 +353,13 @@ class ufunc:
     def __repr__(self) -> str:
         return f"<shardwise.numpy.ufunc {self.__name__!r}>"
 
-    def __call__(self, *args: Any, out: None = None, where: None = None) -> Array:
+    def __call__(self, *args: ArrayLike, out: None = None, where: None = None) -> Array:
         if out is not None or where is not None:
             self._reject("out", out)
             self._reject("where", where)
         return self._call(*args)
 
-    def _reject(self, argument: str, value: Any) -> None:
+    def _reject(self, argument: str, value: ArrayLike | None) -> None:
         if value is not None:
             raise NotImplementedError(
                 f"{self.__name__}: `{argument}` is not supported; use the result, and `numpy.where` for a mask"
@@ -374,13 +375,13 @@ class ufunc:
     @documented(_METHOD)
     def reduce(
         self,
-        a: Any,
+        a: ArrayLike,
         axis: int | None = 0,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         out: None = None,
         keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
+        initial: ArrayLike | None = None,
+        where: ArrayLike | None = None,
     ) -> Any:
         """Reduce an array along an axis by applying the function to its elements in order.
 
@@ -425,7 +426,7 @@ class ufunc:
         rest = rows[1:] if first is None else rows
         masks = None if mask is None else moveaxis(mask, dim, 0)
 
-        def step(total: Any, row: Any) -> Any:
+        def step(total: Array, row: Array) -> Any:
             element, include = row
             result = methods.astype(self._call(total, element), dtype=x.type.dtype)
             return (result if include is None else methods.where(include, result, total)), None
@@ -434,7 +435,7 @@ class ufunc:
         return total.reshape(kept_shape) if keepdims else total
 
     @documented(_METHOD)
-    def accumulate(self, a: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Any:
+    def accumulate(self, a: ArrayLike, axis: int = 0, dtype: DTypeLike | None = None, out: None = None) -> Any:
         """Compute the running results of applying the function to the elements along an axis.
 
         Returns:
@@ -453,7 +454,7 @@ class ufunc:
         if not rows.type.shape[0]:
             return x
 
-        def step(total: Any, row: Any) -> Any:
+        def step(total: Array, row: Array) -> Any:
             result = methods.astype(self._call(total, row), dtype=x.type.dtype)
             return result, result
 
@@ -461,7 +462,7 @@ class ufunc:
         return moveaxis(concatenate([rows[:1], rest]), 0, dim)
 
     @documented(_METHOD)
-    def at(self, a: Any, indices: Any, b: Any = None, /, *, inplace: bool = True) -> Any:
+    def at(self, a: ArrayLike, indices: Index, b: ArrayLike | None = None, /, *, inplace: bool = True) -> Any:
         """Apply the function to the elements of an array at indices; repeated indices apply it repeatedly.
 
         Args:
@@ -494,7 +495,7 @@ class ufunc:
             None if b is None else methods.broadcast_to(b, shape=(*shape, *slice_shape)).reshape(-1, *slice_shape)
         )
 
-        def step(result: Any, row: Any) -> Any:
+        def step(result: Array, row: Array) -> Any:
             position, operand = row
             old = result[position]
             new = self._call(old) if operand is None else self._call(old, operand)
@@ -503,7 +504,9 @@ class ufunc:
         return scan(step, x, (tuple(index_columns), operands))[0]
 
     @documented(_METHOD)
-    def reduceat(self, a: Any, indices: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Any:
+    def reduceat(
+        self, a: ArrayLike, indices: ArrayLike, axis: int = 0, dtype: DTypeLike | None = None, out: None = None
+    ) -> Any:
         """Reduce slices of an array along an axis.
 
         Slice `i` goes from `indices[i]` to `indices[i + 1]`, the last one to the end. If the next index is not larger,
@@ -532,7 +535,7 @@ class ufunc:
         ends = concatenate([starts[1:], full((1,), size, starts.type.dtype)])
         first = take(rows, starts, 0, mode="clip")
 
-        def step(total: Any, row: Any) -> Any:
+        def step(total: Array, row: Array) -> Any:
             element, position = row
             inside = ((position > starts) & (position < ends)).reshape(mask_shape)
             result = methods.astype(self._call(total, element[None]), dtype=x.type.dtype)
@@ -541,7 +544,7 @@ class ufunc:
         total, _ = scan(step, first, (rows, Iota((size,), 0, starts.type.dtype)()))
         return moveaxis(total, 0, dim)
 
-    def outer(self, A: Any, B: Any, /) -> Any:
+    def outer(self, A: ArrayLike, B: ArrayLike, /) -> Any:
         """Apply the function to all pairs of elements of two arrays.
 
         Args:

@@ -14,6 +14,7 @@ from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.special.approximations import BesselI0e
+from shardwise.typing import ArrayLike
 
 _WINDOW = Family(
     {
@@ -80,7 +81,7 @@ def hanning(M: int) -> Array:
 
 
 @documented(_WINDOW)
-def kaiser(M: int, beta: Any) -> Array:
+def kaiser(M: int, beta: ArrayLike) -> Array:
     """Return the Kaiser window: a bell shape made from the Bessel function `i0`.
 
     Args:
@@ -103,17 +104,17 @@ def kaiser(M: int, beta: Any) -> Array:
 
 
 @compiled_function
-def _kaiser(semicircle: Any, beta: Any) -> Any:
+def _kaiser(semicircle: ArrayLike, beta: ArrayLike) -> Any:
     x = as_operand(semicircle)
     beta = astype_weak(as_inexact(beta, "kaiser"), x.type.dtype, False)
     return divide(_bessel_i0(multiply(x, beta)), _bessel_i0(beta))
 
 
-def _bessel_i0(x: Any) -> Any:
+def _bessel_i0(x: Array) -> Any:
     return Mul()(Exp()(absolute(x)), BesselI0e()(x))
 
 
-def i0(x: Any) -> Array:
+def i0(x: ArrayLike) -> Array:
     """Compute the modified Bessel function of the first kind of order 0.
 
     Args:
@@ -134,7 +135,7 @@ def i0(x: Any) -> Array:
 
 
 @compiled_function
-def _i0(x: Any) -> Any:
+def _i0(x: ArrayLike) -> Any:
     x = as_inexact(x, "i0")
     if x.type.dtype.kind == "c":
         raise ValueError(f"i0: needs real numbers, not {type_of(x)}")

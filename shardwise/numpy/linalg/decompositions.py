@@ -18,6 +18,7 @@ from shardwise.compiler.ops.linalg.triangular import Cholesky, symmetrize
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax import linalg as lax
 from shardwise.numpy.families import MATRICES
+from shardwise.typing import ArrayLike
 
 _HERMITIAN = MATRICES.extended(
     {
@@ -28,13 +29,13 @@ _HERMITIAN = MATRICES.extended(
 )
 
 
-def as_inexact_operand(a: Any, name: str) -> Any:
+def as_inexact_operand(a: ArrayLike, name: str) -> Any:
     """Convert integers and booleans to floats; return arrays of floats or complex numbers unchanged."""
     return a if is_inexact(type_of(a, name).dtype) else _as_inexact(a)
 
 
 @compiled_function
-def _as_inexact(a: Any) -> Any:
+def _as_inexact(a: ArrayLike) -> Any:
     return as_inexact(a, "linalg")
 
 
@@ -68,7 +69,7 @@ class SVDResult(NamedTuple):
 
 
 @documented(MATRICES)
-def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
+def cholesky(a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
     """Compute the Cholesky decomposition `a = L L*` of Hermitian positive-definite matrices.
 
     Args:
@@ -91,7 +92,7 @@ def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> A
 
 
 @compiled_function
-def _cholesky(a: Any, *, upper: bool, symmetrize_input: bool) -> Any:
+def _cholesky(a: ArrayLike, *, upper: bool, symmetrize_input: bool) -> Any:
     a = as_matrices("cholesky", a, square=True)
     if symmetrize_input:
         a = symmetrize(a)
@@ -102,18 +103,18 @@ def _cholesky(a: Any, *, upper: bool, symmetrize_input: bool) -> Any:
 
 
 @overload
-def qr(a: Any, mode: Literal["reduced", "complete", "raw", "full"] = "reduced") -> QRResult: ...
+def qr(a: ArrayLike, mode: Literal["reduced", "complete", "raw", "full"] = "reduced") -> QRResult: ...
 
 
 @overload
-def qr(a: Any, mode: Literal["r"]) -> Array: ...
+def qr(a: ArrayLike, mode: Literal["r"]) -> Array: ...
 
 
 @overload
-def qr(a: Any, mode: str = "reduced") -> Any: ...
+def qr(a: ArrayLike, mode: str = "reduced") -> Any: ...
 
 
-def qr(a: Any, mode: str = "reduced") -> Any:
+def qr(a: ArrayLike, mode: str = "reduced") -> Any:
     """Compute the QR decomposition `a = Q R`, with orthonormal columns of Q and upper triangular R.
 
     Args:
@@ -144,14 +145,14 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
 
 @compiled_list_function
-def _raw_qr(a: Any) -> list[Any]:
+def _raw_qr(a: ArrayLike) -> list[Any]:
     packed, taus = Geqrf()(as_matrices("qr", a))
     return [matrix_transpose(packed), taus]
 
 
 @overload
 def svd(
-    a: Any,
+    a: ArrayLike,
     full_matrices: bool = True,
     compute_uv: Literal[True] = True,
     hermitian: bool = False,
@@ -161,7 +162,7 @@ def svd(
 
 @overload
 def svd(
-    a: Any,
+    a: ArrayLike,
     full_matrices: bool = True,
     *,
     compute_uv: Literal[False],
@@ -172,7 +173,7 @@ def svd(
 
 @overload
 def svd(
-    a: Any,
+    a: ArrayLike,
     full_matrices: bool = True,
     compute_uv: bool = True,
     hermitian: bool = False,
@@ -181,7 +182,7 @@ def svd(
 
 
 def svd(
-    a: Any,
+    a: ArrayLike,
     full_matrices: bool = True,
     compute_uv: bool = True,
     hermitian: bool = False,
@@ -225,7 +226,7 @@ def svd(
 
 
 @compiled_list_function
-def _hermitian_svd(a: Any, *, vectors: bool) -> list[Any]:
+def _hermitian_svd(a: ArrayLike, *, vectors: bool) -> list[Any]:
     """Compute the SVD of Hermitian matrices from their eigendecomposition.
 
     The singular values are the absolute values of the eigenvalues. The sign of an eigenvalue goes to its row of Vh.
@@ -242,7 +243,7 @@ def _hermitian_svd(a: Any, *, vectors: bool) -> list[Any]:
 
 
 @documented(MATRICES)
-def svdvals(x: Any, /) -> Array:
+def svdvals(x: ArrayLike, /) -> Array:
     """Compute the singular values of matrices.
 
     Returns:
@@ -259,7 +260,7 @@ def svdvals(x: Any, /) -> Array:
 
 
 @documented(MATRICES)
-def eig(a: Any) -> EigResult:
+def eig(a: ArrayLike) -> EigResult:
     """Compute the eigenvalues and right eigenvectors of general square matrices.
 
     Returns:
@@ -276,7 +277,7 @@ def eig(a: Any) -> EigResult:
 
 
 @documented(MATRICES)
-def eigvals(a: Any) -> Array:
+def eigvals(a: ArrayLike) -> Array:
     """Compute the eigenvalues of general square matrices.
 
     Returns:
@@ -294,7 +295,7 @@ def eigvals(a: Any) -> Array:
 
 
 @documented(_HERMITIAN)
-def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
+def eigh(a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
     """Compute the eigenvalues and eigenvectors of Hermitian matrices.
 
     Args:
@@ -313,7 +314,7 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
 
 
 @documented(_HERMITIAN)
-def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
+def eigvalsh(a: ArrayLike, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
     """Compute the eigenvalues of Hermitian matrices.
 
     Returns:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from shardwise.api.transformations.custom import custom_jvp
 from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.matrices import as_matrices
@@ -52,6 +54,7 @@ from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.numpy.families import MATRICES, SQUARE_MATRICES
 from shardwise.numpy.linalg.decompositions import as_inexact_operand
+from shardwise.typing import ArrayLike
 
 
 class SlogdetResult(NamedTuple):
@@ -61,7 +64,7 @@ class SlogdetResult(NamedTuple):
     logabsdet: Array
 
 
-def solve(a: Any, b: Any) -> Array:
+def solve(a: ArrayLike, b: ArrayLike) -> Array:
     """Solve the linear systems `a x = b` by LU decomposition.
 
     Args:
@@ -84,7 +87,7 @@ def solve(a: Any, b: Any) -> Array:
 
 
 @compiled_function
-def _solve(a: Any, b: Any) -> Any:
+def _solve(a: ArrayLike, b: ArrayLike) -> Any:
     dtype, _ = promote_dtypes("solve", [type_of(x, "solve") for x in (a, b)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     a = as_matrices("solve", astype_weak(as_operand(a), dtype, False), square=True)
@@ -100,7 +103,7 @@ def _solve(a: Any, b: Any) -> Any:
     return _solve_matrices(a, b)
 
 
-def _solve_matrices(a: Any, b: Any) -> Any:
+def _solve_matrices(a: Array, b: Array) -> Any:
     """Solve for matrices `b`, whose batch dims broadcast with those of `a`."""
     if a.type.ndim == 2 and b.type.ndim > 2:  # one matrix for all of the batch: decompose it only once
         rows = b.type.ndim - 2
@@ -113,7 +116,7 @@ def _solve_matrices(a: Any, b: Any) -> Any:
 
 
 @documented(SQUARE_MATRICES)
-def inv(a: Any) -> Array:
+def inv(a: ArrayLike) -> Array:
     """Invert square matrices.
 
     Returns:
@@ -128,12 +131,12 @@ def inv(a: Any) -> Array:
 
 
 @compiled_function
-def _inv(a: Any) -> Any:
+def _inv(a: ArrayLike) -> Any:
     a = as_matrices("inv", a, square=True)
     return lu_solve(a, identity(a.type.shape, a.type.dtype))
 
 
-def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
+def slogdet(a: ArrayLike, *, method: str | None = None) -> SlogdetResult:
     """Compute the sign and the logarithm of the absolute value of determinants.
 
     Args:
@@ -160,7 +163,7 @@ def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
 
 
 @compiled_list_function
-def _slogdet(a: Any) -> list[Any]:
+def _slogdet(a: ArrayLike) -> list[Any]:
     a = as_matrices("slogdet", a, square=True)
     parity, u_diagonal = _lu_parity_and_diagonal(a)
     last = u_diagonal.type.ndim - 1
@@ -173,13 +176,13 @@ def _slogdet(a: Any) -> list[Any]:
     return [Mul()(parity, ReduceProd((last,))(signs)), Sum((last,))(Log()(magnitudes))]
 
 
-def _lu_parity_and_diagonal(a: Any) -> tuple[Any, Any]:
+def _lu_parity_and_diagonal(a: Array) -> tuple[Any, Any]:
     """Return the parity of the row permutation of the LU decomposition, 1 or -1, and the diagonal of U."""
     lu, pivots = Lu()(a)
     return _parity(pivots, a.type.dtype), diagonal(lu)
 
 
-def _parity(pivots: Any, dtype: Any) -> Any:
+def _parity(pivots: Array, dtype: np.dtype[Any]) -> Any:
     """Return 1 if LAPACK's pivots exchange rows an even number of times, else -1."""
     last = pivots.type.ndim - 1
     exchanged = Convert(INDEX)(Compare("NE")(pivots, Iota(pivots.type.shape, last, INDEX)()))
@@ -189,7 +192,7 @@ def _parity(pivots: Any, dtype: Any) -> Any:
 
 
 @documented(SQUARE_MATRICES)
-def det(a: Any) -> Array:
+def det(a: ArrayLike) -> Array:
     """Compute the determinants of square matrices.
 
     Matrices up to 3 x 3 use the Leibniz formula, larger ones an LU decomposition.
@@ -226,7 +229,7 @@ _LEIBNIZ_TERMS: tuple[tuple[tuple[tuple[int, ...], int], ...], ...] = (
 
 
 @compiled_function
-def _leibniz_det(a: Any) -> Any:
+def _leibniz_det(a: ArrayLike) -> Any:
     """Compute determinants as polynomials of the elements, which are differentiable at singular matrices too."""
     a = as_matrices("det", a, square=True, dtypes=INEXACT)
     batch, size = a.type.shape[:-2], a.type.shape[-1]
@@ -247,12 +250,12 @@ def _leibniz_det(a: Any) -> Any:
 
 
 @custom_jvp
-def _lu_det(a: Any) -> Any:
+def _lu_det(a: Array) -> Any:
     return _lu_det_primal(a)
 
 
 @compiled_function
-def _lu_det_primal(a: Any) -> Any:
+def _lu_det_primal(a: Array) -> Any:
     parity, u_diagonal = _lu_parity_and_diagonal(as_matrices("det", a, square=True))
     return Mul()(parity, ReduceProd((u_diagonal.type.ndim - 1,))(u_diagonal))
 
@@ -264,7 +267,7 @@ def _lu_det_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
 
 
 @compiled_function
-def _lu_det_tangent(a: Any, da: Any) -> Any:
+def _lu_det_tangent(a: Array, da: Array) -> Any:
     """Compute the tangent of the determinant by Jacobi's formula, det(a) tr(a⁻¹ da).
 
     The formula also holds at singular matrices in the limit: pivots of U that are 0 are replaced by a number that is
@@ -287,7 +290,9 @@ def _lu_det_tangent(a: Any, da: Any) -> Any:
 
 
 @documented(MATRICES)
-def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Array:
+def pinv(
+    a: ArrayLike, rtol: ArrayLike | None = None, hermitian: bool = False, *, rcond: ArrayLike | None = None
+) -> Array:
     """Compute the Moore-Penrose pseudo-inverse of matrices.
 
     Args:
@@ -318,12 +323,12 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
 
 
 @partial(custom_jvp, nondiff_argnums=(2,))
-def _pinv(a: Any, rtol: Any, hermitian: bool) -> Any:
+def _pinv(a: Array, rtol: ArrayLike, hermitian: bool) -> Any:
     return _pinv_primal(a, rtol, hermitian=hermitian)
 
 
 @compiled_function
-def _pinv_primal(a: Any, rtol: Any, *, hermitian: bool) -> Any:
+def _pinv_primal(a: Array, rtol: ArrayLike, *, hermitian: bool) -> Any:
     a = as_matrices("pinv", a, square=hermitian)
     if not a.type.size:
         return full((*a.type.shape[:-2], *a.type.shape[:-3:-1]), 0, a.type.dtype)
@@ -348,7 +353,7 @@ def _pinv_jvp(hermitian: bool, primals: tuple[Any, Any], tangents: tuple[Any, An
 
 
 @compiled_function
-def _pinv_tangent(a: Any, p: Any, da: Any) -> Any:
+def _pinv_tangent(a: Array, p: Array, da: Array) -> Any:
     """Compute -P dA P + P P* dA* (I - A P) + (I - P A) dA* P* P, which holds where the rank of A is constant."""
     da_adjoint, p_adjoint = adjoint(da), adjoint(p)
     tangent = Neg()(_cheapest_product(p, da, p))
@@ -358,7 +363,7 @@ def _pinv_tangent(a: Any, p: Any, da: Any) -> Any:
     return Add()(tangent, Sub()(left, _cheapest_product(p, a, left)))
 
 
-def _cheapest_product(x: Any, y: Any, z: Any) -> Any:
+def _cheapest_product(x: Array, y: Array, z: Array) -> Any:
     """Multiply three matrices in the order of fewer flops: a long and thin factor then forms no large square matrix."""
     rows, inner, outer, columns = x.type.shape[-2], x.type.shape[-1], y.type.shape[-1], z.type.shape[-1]
     if rows * outer * (inner + columns) <= inner * columns * (outer + rows):
@@ -367,7 +372,7 @@ def _cheapest_product(x: Any, y: Any, z: Any) -> Any:
 
 
 def lstsq(
-    a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = False
+    a: ArrayLike, b: ArrayLike, rcond: float | None = None, *, numpy_resid: bool = False
 ) -> tuple[Array, Array, Array, Array]:
     """Compute the least-squares solution of `a x = b`, the one of minimal norm if there are several.
 
@@ -404,7 +409,7 @@ def lstsq(
 
 
 @compiled_list_function
-def _lstsq(a: Any, b: Any, *, rcond: float | None) -> list[Any]:
+def _lstsq(a: ArrayLike, b: ArrayLike, *, rcond: float | None) -> list[Any]:
     dtype, _ = promote_dtypes("lstsq", [type_of(x, "lstsq") for x in (a, b)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     a = as_matrices("lstsq", astype_weak(as_operand(a), dtype, False))
@@ -437,12 +442,12 @@ def _lstsq(a: Any, b: Any, *, rcond: float | None) -> list[Any]:
     return [x if len(shape) == 2 else Reshape((columns,))(x), residuals, rank, s]
 
 
-def _broadcast_first(x: Any) -> Any:
+def _broadcast_first(x: Array) -> Any:
     """Broadcast the first element to the shape of `x`."""
     return Broadcast(x.type.shape, ())(Reshape(())(slice_along(x, 0, 0, 1)))
 
 
-def tensorinv(a: Any, ind: int = 2) -> Array:
+def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
     """Invert an array as the linear map from its last dims to its first `ind` dims.
 
     Args:
@@ -473,7 +478,7 @@ def tensorinv(a: Any, ind: int = 2) -> Array:
     return inv(as_operand(a).reshape(math.prod(first), -1)).reshape(*last, *first)
 
 
-def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
+def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -> Array:
     """Solve `tensordot(a, x, x.ndim) = b` for x.
 
     Args:
@@ -493,11 +498,11 @@ def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
         Array([1., 2.], dtype=float32)
     """
     types = type_of(a, "tensorsolve"), type_of(b, "tensorsolve")
-    a = as_operand(a)
+    coefficients = as_operand(a)
     if axes is not None:
         moved = [axis % types[0].ndim for axis in axes]
-        a = permute(a, (*(dim for dim in range(types[0].ndim) if dim not in moved), *moved))
-    x_shape = a.shape[types[1].ndim :]
+        coefficients = permute(coefficients, (*(dim for dim in range(types[0].ndim) if dim not in moved), *moved))
+    x_shape = coefficients.shape[types[1].ndim :]
     if math.prod(x_shape) != types[1].size or types[0].size != types[1].size ** 2:
         raise ValueError(f"tensorsolve: {types[0]} must map as many elements as {types[1]} has to as many")
-    return solve(a.reshape(-1, math.prod(x_shape)), as_operand(b).reshape(-1)).reshape(x_shape)
+    return solve(coefficients.reshape(-1, math.prod(x_shape)), as_operand(b).reshape(-1)).reshape(x_shape)

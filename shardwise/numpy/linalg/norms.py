@@ -33,6 +33,7 @@ from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.numpy.families import MATRICES, REDUCTION
 from shardwise.numpy.linalg.decompositions import eigvalsh, svdvals
 from shardwise.numpy.linalg.linear_systems import inv
+from shardwise.typing import ArrayLike
 
 _NORM = REDUCTION.extended(returns="The norms.")
 
@@ -40,7 +41,7 @@ Order = int | float | str | None
 
 
 @documented(_NORM)
-def norm(x: Any, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
+def norm(x: ArrayLike, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
     """Compute a norm of vectors along one axis, or of matrices along two axes.
 
     Args:
@@ -73,7 +74,9 @@ def norm(x: Any, ord: Order = None, axis: int | Sequence[int] | None = None, kee
 
 
 @documented(_NORM)
-def vector_norm(x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2) -> Array:
+def vector_norm(
+    x: ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2
+) -> Array:
     """Compute a norm of vectors.
 
     Args:
@@ -94,7 +97,7 @@ def vector_norm(x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims:
 
 
 @documented(_NORM)
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Order = "fro") -> Array:
+def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: Order = "fro") -> Array:
     """Compute a norm of matrices.
 
     Args:
@@ -115,7 +118,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Order = "fro") -> Arr
     return _matrix_norm(x, ord=_matrix_order("matrix_norm", ord), dims=dims, keepdims=bool(keepdims))
 
 
-def _vector_order(name: str, order: Order) -> Order:
+def _vector_order(name: str, order: Order) -> float:
     """Check the order of a vector norm; None is 2."""
     if isinstance(order, str):
         raise ValueError(f"{name}: ord={order!r} is not a norm of vectors; use a number, inf or -inf")
@@ -132,7 +135,7 @@ def _matrix_order(name: str, order: Order) -> Order:
 
 
 @compiled_function
-def _vector_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
+def _vector_norm(x: ArrayLike, *, ord: float, dims: tuple[int, ...], keepdims: bool) -> Any:
     x = _drop_weak_type(as_inexact(x, "norm"))
     if ord == 2:
         return Sqrt()(reductions.sum(_abs_squared(x), axis=dims, keepdims=keepdims))
@@ -148,19 +151,19 @@ def _vector_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> 
     return power(reductions.sum(power(magnitude, ord), axis=dims, keepdims=keepdims), 1.0 / ord)
 
 
-def _abs_squared(x: Any) -> Any:
+def _abs_squared(x: Array) -> Any:
     if x.type.dtype.kind == "c":
         magnitude = Abs()(x)
         return Mul()(magnitude, magnitude)
     return Mul()(x, x)
 
 
-def _drop_weak_type(x: Any) -> Any:
+def _drop_weak_type(x: Array) -> Array:
     return astype_weak(x, x.type.dtype, False)
 
 
 @compiled_function
-def _matrix_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
+def _matrix_norm(x: ArrayLike, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
     x = _drop_weak_type(as_inexact(x, "norm"))
     row, column = dims
     if ord in (None, "fro"):
@@ -181,7 +184,7 @@ def _matrix_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> 
 
 
 @documented(MATRICES)
-def cond(x: Any, p: Order = None) -> Array:
+def cond(x: ArrayLike, p: Order = None) -> Array:
     """Compute the condition number of matrices: the norm of a matrix times the norm of its inverse.
 
     Args:
@@ -208,14 +211,14 @@ def cond(x: Any, p: Order = None) -> Array:
 
 
 @compiled_function
-def _singular_value_ratio(x: Any, *, inverted: bool) -> Any:
+def _singular_value_ratio(x: ArrayLike, *, inverted: bool) -> Any:
     (values,) = Svd(vectors=False)(as_matrices("cond", x))
     largest, smallest = reductions.amax(values, axis=-1), reductions.amin(values, axis=-1)
     return divide(smallest, largest) if inverted else divide(largest, smallest)
 
 
 @compiled_function
-def _infinite_if_singular(result: Any, x: Any) -> Any:
+def _infinite_if_singular(result: Array, x: ArrayLike) -> Any:
     """Replace NaN, which the inverse of a singular matrix leads to, by infinity; keep NaN if `x` contains NaN."""
     x = as_inexact(x, "cond")
     has_nan = reductions.sometrue(Compare("NE")(x, x), axis=(-2, -1))
@@ -223,7 +226,9 @@ def _infinite_if_singular(result: Any, x: Any) -> Any:
     return Select()(is_singular, full_like(result, np.inf), result)
 
 
-def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Array:
+def matrix_rank(
+    M: ArrayLike, rtol: ArrayLike | None = None, *, hermitian: bool = False, tol: ArrayLike | None = None
+) -> Array:
     """Compute the rank of matrices: the number of singular values above a tolerance.
 
     Args:
@@ -257,12 +262,12 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
 
 
 @compiled_function
-def _abs(x: Any) -> Any:
+def _abs(x: Array) -> Any:
     return Abs()(x)
 
 
 @compiled_function
-def _count_above(values: Any, bound: Any, *, relative: bool) -> Any:
+def _count_above(values: Array, bound: ArrayLike | None, *, relative: bool) -> Any:
     """Count the values along the last dim that exceed `bound`, or `bound` times the largest value if `relative`."""
     if not values.type.shape[-1]:
         return reductions.sum(Convert(np.dtype(np.int32))(values), axis=-1)

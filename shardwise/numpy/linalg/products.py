@@ -7,11 +7,13 @@ from typing import Any
 from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import compiled_function, type_of
+from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.ops.linalg.batched import identity
+from shardwise.lax.precision import PrecisionLike
 from shardwise.numpy import products, shapes, triangles
 from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, PRODUCT
 from shardwise.numpy.linalg.linear_systems import inv
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
 
 _MATRICES = ARRAYS.extended(
     {"x": Parameter("the matrices.", NOT_AN_ARRAY)}, raises=["ValueError: if `x` has a rank below 2."]
@@ -22,7 +24,9 @@ _CONTRACTION = PRODUCT.extended(
 
 
 @documented(PRODUCT)
-def matmul(x1: Any, x2: Any, /, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def matmul(
+    x1: ArrayLike, x2: ArrayLike, /, *, precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None
+) -> Array:
     """Multiply matrices, which are in the last two dims.
 
     Args:
@@ -42,7 +46,15 @@ def matmul(x1: Any, x2: Any, /, *, precision: Any = None, preferred_element_type
 
 
 @documented(_CONTRACTION)
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def vecdot(
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:
     """Compute the dot product of vectors along an axis; the first operand is conjugated.
 
     Returns:
@@ -61,14 +73,14 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
 
 @documented(PRODUCT)
 def tensordot(
-    x1: Any,
-    x2: Any,
+    x1: ArrayLike,
+    x2: ArrayLike,
     /,
     *,
-    axes: Any = 2,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
+    axes: int | Sequence[int | Sequence[int]] = 2,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Contract dims of two arrays.
 
@@ -98,7 +110,7 @@ def tensordot(
     )
 
 
-def outer(x1: Any, x2: Any, /) -> Array:
+def outer(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute the outer product of two vectors.
 
     Args:
@@ -125,7 +137,7 @@ def outer(x1: Any, x2: Any, /) -> Array:
 
 
 @documented(_CONTRACTION)
-def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
+def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
     """Compute the cross product of vectors with three elements.
 
     Returns:
@@ -146,7 +158,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
 
 
 @documented(_MATRICES)
-def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
+def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) -> Array:
     """Compute the trace of matrices, which are in the last two dims.
 
     Args:
@@ -164,7 +176,7 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
 
 
 @documented(_MATRICES)
-def diagonal(x: Any, /, *, offset: int = 0) -> Array:
+def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
     """Return a diagonal of matrices, which are in the last two dims.
 
     Args:
@@ -181,7 +193,7 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Array:
 
 
 @documented(_MATRICES)
-def matrix_transpose(x: Any, /) -> Array:
+def matrix_transpose(x: ArrayLike, /) -> Array:
     """Transpose matrices, which are in the last two dims.
 
     Returns:
@@ -195,7 +207,7 @@ def matrix_transpose(x: Any, /) -> Array:
     return shapes.matrix_transpose(x)
 
 
-def matrix_power(a: Any, n: int) -> Array:
+def matrix_power(a: ArrayLike, n: int) -> Array:
     """Raise square matrices to an integer power.
 
     Args:
@@ -224,11 +236,12 @@ def matrix_power(a: Any, n: int) -> Array:
 
 
 @compiled_function
-def _matrix_power(a: Any, *, n: int) -> Any:
+def _matrix_power(a: ArrayLike, *, n: int) -> Any:
     """Compute a non-negative power by repeated squaring."""
+    square = as_operand(a, "matrix_power")
     if not n:
-        return identity(a.type.shape, a.type.dtype)
-    result, square = None, a
+        return identity(square.type.shape, square.type.dtype)
+    result: Array | None = None
     while True:
         if n % 2:
             result = square if result is None else result @ square
@@ -238,7 +251,7 @@ def _matrix_power(a: Any, *, n: int) -> Any:
         square = square @ square
 
 
-def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Array:
+def multi_dot(arrays: Sequence[ArrayLike], *, precision: PrecisionLike = None) -> Array:
     """Multiply two or more matrices in the order that needs the fewest multiplications.
 
     Args:
