@@ -95,6 +95,18 @@ def test_entries_in_the_source_replace_shared_ones() -> None:
     ]
 
 
+def test_entries_of_the_decorator_replace_shared_ones() -> None:
+    @documented(FAMILY, returns="A number.", raises=["TypeError: if it is Monday."])
+    def function(axis: Any) -> None:
+        """Compute something."""
+
+    assert entries(function, "Returns") == ["    A number."]
+    assert entries(function, "Raises") == [
+        "    TypeError: if it is Monday.",
+        "    ValueError: if `axis` is out of bounds.",
+    ]
+
+
 def test_args_have_the_order_of_the_signature() -> None:
     @documented(FAMILY)
     def function(q: Any, *args: Any, weights: Any, **options: Any) -> None:

@@ -77,24 +77,24 @@ class Family:
         return Family({**self.args, **(args or {})}, returns or self.returns, (*self.raises, *raises))
 
 
-def documented(family: Family) -> Callable[[_Function], _Function]:
+def documented(family: Family, *, returns: str = "", raises: Sequence[str] = ()) -> Callable[[_Function], _Function]:
     """Complete the docstring of a function with the shared entries of `family`. It stands directly above `def`.
 
-    Entries in the source replace shared ones: those of Args for the same parameter, those of Raises for the same error,
-    and Returns.
+    Entries of the function replace shared ones: those of Args for the same parameter, those of Raises for the same
+    error, and Returns. They are in the docstring, or, if they are short, in `returns` and `raises`.
     """
 
     def complete(function: _Function) -> _Function:
         if function.__doc__ is not None:  # `python -OO` removes docstrings
             names = _parameter_names(cast(FunctionType, function).__code__)
-            function.__doc__ = _completed(function.__doc__, names, family)
+            function.__doc__ = _completed(function.__doc__, names, family, returns, raises)
         return function
 
     return complete
 
 
-def _completed(docstring: str, names: Sequence[str], family: Family) -> str:
-    """Return the docstring of a function whose parameters are `names`, with the shared entries of `family`."""
+def _completed(docstring: str, names: Sequence[str], family: Family, returns: str, raises: Sequence[str]) -> str:
+    """Return the docstring of a function whose parameters are `names`, with the entries of `documented`."""
     summary, *paragraphs = docstring.rstrip().split("\n\n")
     # Python 3.13 removes the indentation when it compiles the source; earlier versions keep it.
     margin = paragraphs[0][: -len(paragraphs[0].lstrip())] if paragraphs else ""
@@ -111,8 +111,8 @@ def _completed(docstring: str, names: Sequence[str], family: Family) -> str:
             description.append(paragraph)
     sections = {
         "Args": _args(_entries(own["Args"], indent), names, family),
-        "Returns": _entries(own["Returns"], indent) or [family.returns],
-        "Raises": _raises(_entries(own["Raises"], indent), names, family),
+        "Returns": _entries(own["Returns"], indent) or [returns or family.returns],
+        "Raises": _raises([*_entries(own["Raises"], indent), *raises], names, family),
     }
     shared = [
         f"{margin}{title}:{''.join(indent + entry.replace(_LINE_BREAK, f'{indent}    ') for entry in entries)}"
@@ -129,7 +129,7 @@ def _args(own: Sequence[str], names: Sequence[str], family: Family) -> list[str]
 
 
 def _raises(own: Sequence[str], names: Sequence[str], family: Family) -> list[str]:
-    """Return the entries of Raises: those in the source, those of the parameters `names`, and those of the family."""
+    """Return the entries of Raises: those of the function, those of the parameters `names`, and those of the family."""
     subjects: dict[str, list[str]] = {}
     for name in names:
         if name in family.errors:
