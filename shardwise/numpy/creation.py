@@ -324,7 +324,7 @@ def ones_like(
     return full_like(a, 1, dtype, shape, device=device, out_sharding=out_sharding)
 
 
-@documented(_CREATION)
+@documented(_CREATION, raises=["TypeError: if `prototype` is not an array or a number."])
 def empty_like(
     prototype: ArrayLike | SupportsShape,
     dtype: DTypeLike | None = None,
@@ -342,9 +342,6 @@ def empty_like(
         dtype: the dtype; that of `prototype` if None.
         shape: the shape; that of `prototype` if None.
 
-    Raises:
-        TypeError: if `prototype` is not an array or a number.
-
     Example:
         >>> jnp.empty_like(jnp.ones(3)).shape
         (3,)
@@ -352,7 +349,7 @@ def empty_like(
     return zeros_like(prototype, dtype, shape, device=device)
 
 
-@documented(_CREATION)
+@documented(_CREATION, returns="The numbers `start`, `start + step`, ... before `stop`.")
 def arange(
     start: ArrayLike,
     stop: ArrayLike | None = None,
@@ -369,9 +366,6 @@ def arange(
         stop: the end of the interval, not included.
         step: the distance between numbers; 1 if None.
         dtype: the dtype; inferred from the arguments if None.
-
-    Returns:
-        The numbers `start`, `start + step`, ... before `stop`.
 
     Raises:
         TypeError: if an argument is traced, complex, or not a number: the size of the result must be static.
@@ -406,7 +400,7 @@ def _arange(count: int, low: float, by: float, dtype: np.dtype[Any]) -> Any:
     return index if (low, by) == (0, 1) else methods.astype(index * by + low, dtype=dtype)
 
 
-@documented(_CREATION)
+@documented(_CREATION, returns="The matrix.", raises=["TypeError: if `k` is not an integer."])
 def eye(
     N: int, M: int | None = None, k: ArrayLike = 0, dtype: DTypeLike | None = None, *, device: Placement = None
 ) -> Array:
@@ -416,12 +410,6 @@ def eye(
         N: the number of rows.
         M: the number of columns; `N` if None.
         k: the offset of the diagonal: positive above the main diagonal, negative below. It may be traced.
-
-    Returns:
-        The matrix.
-
-    Raises:
-        TypeError: if `k` is not an integer.
 
     Example:
         >>> jnp.eye(2, 3, k=1)

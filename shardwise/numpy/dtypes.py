@@ -324,12 +324,9 @@ def isscalar(element: object) -> bool:
     return np.isscalar(element) or (hasattr(element, "dtype") and getattr(element, "ndim", None) == 0)
 
 
-@documented(_NESTED)
+@documented(_NESTED, returns="True if the dtype is complex, even if all imaginary parts are 0.")
 def iscomplexobj(x: NestedArrays) -> bool:
     """Return whether an object has a complex dtype.
-
-    Returns:
-        True if the dtype is complex, even if all imaginary parts are 0.
 
     Example:
         >>> jnp.iscomplexobj(jnp.ones(2, jnp.complex64))
@@ -340,12 +337,9 @@ def iscomplexobj(x: NestedArrays) -> bool:
     return issubdtype(x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype, np.complexfloating)
 
 
-@documented(_NESTED)
+@documented(_NESTED, returns="False if the dtype is complex, even if all imaginary parts are 0.")
 def isrealobj(x: NestedArrays) -> bool:
     """Return whether an object has a dtype that is not complex.
-
-    Returns:
-        False if the dtype is complex, even if all imaginary parts are 0.
 
     Example:
         >>> jnp.isrealobj(jnp.ones(2))

@@ -101,16 +101,13 @@ def promote_inexact(name: str, *operands: ArrayLike) -> list[Array]:
 
 
 @compiled_function
-@documented(REAL_BINARY)
+@documented(REAL_BINARY, returns="The angles in radians, from -π to π, in the broadcast shape.")
 def arctan2(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute the angle of the point `(x2, x1)` element-wise.
 
     Args:
         x1: the y-coordinates, real.
         x2: the x-coordinates, real.
-
-    Returns:
-        The angles in radians, from -π to π, in the broadcast shape.
 
     Example:
         >>> jnp.arctan2(1.0, jnp.array([0.0, -1.0]))
@@ -123,16 +120,13 @@ atan2 = arctan2
 
 
 @compiled_function
-@documented(REAL_BINARY)
+@documented(REAL_BINARY, returns="An array of floats, in the broadcast shape.")
 def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Return the next representable float after `x` in the direction of `y`, element-wise.
 
     Args:
         x: the starting values, real.
         y: the values toward which to step, real.
-
-    Returns:
-        An array of floats, in the broadcast shape.
 
     Example:
         >>> jnp.nextafter(jnp.array([1.0, 0.0]), 2.0)
@@ -142,15 +136,12 @@ def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 @compiled_function
-@documented(BINARY)
+@documented(BINARY, returns="The hypotenuses, in the broadcast shape.")
 def hypot(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute `sqrt(x1**2 + x2**2)` element-wise, without overflow of the squares.
 
     Args:
         x1, x2: the legs of right triangles.
-
-    Returns:
-        The hypotenuses, in the broadcast shape.
 
     Example:
         >>> jnp.hypot(jnp.array([3.0, 1e30]), 4.0)
@@ -240,15 +231,12 @@ def _wrap_imaginary(z: Array, period: float) -> Any:
 
 
 @compiled_function
-@documented(SAME_TYPE)
+@documented(SAME_TYPE, raises=["TypeError: if `x` is not an array or a number, or is boolean."])
 def sign(x: ArrayLike, /) -> Array:
     """Compute the sign element-wise: -1, 0 or 1; for complex numbers `x / abs(x)`.
 
     Args:
         x: the array of numbers.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is boolean.
 
     Example:
         >>> jnp.sign(jnp.array([-3, 0, 2]))
@@ -326,16 +314,13 @@ def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     return rest if is_inexact(y.type.dtype) else Select()(Compare("EQ")(y, full_like(y, 0)), full_like(rest, 0), rest)
 
 
-@documented(REAL_BINARY)
+@documented(REAL_BINARY, returns="`floor_divide(x1, x2)` and `remainder(x1, x2)`.")
 def divmod(x1: ArrayLike, x2: ArrayLike, /) -> tuple[Array, Array]:
     """Compute the quotient and the remainder of a floor division element-wise.
 
     Args:
         x1: the dividend.
         x2: the divisor.
-
-    Returns:
-        `floor_divide(x1, x2)` and `remainder(x1, x2)`.
 
     Example:
         >>> jnp.divmod(jnp.array([7, -7]), 3)

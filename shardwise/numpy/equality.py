@@ -43,7 +43,7 @@ _EQUALITY = Family(
 )
 
 
-@documented(_CLOSENESS)
+@documented(_CLOSENESS, returns="A boolean array of the broadcast shape.")
 def isclose(
     a: ArrayLike, b: ArrayLike, rtol: ArrayLike = 1e-05, atol: ArrayLike = 1e-08, equal_nan: bool = False
 ) -> Array:
@@ -52,9 +52,6 @@ def isclose(
     Elements are close if `|a - b| <= atol + rtol * |b|`. An infinity is close only to an infinity of the same sign.
     PRNG keys are close if they are equal.
 
-    Returns:
-        A boolean array of the broadcast shape.
-
     Example:
         >>> jnp.isclose(jnp.array([1.0, 2.0]), jnp.array([1.000001, 2.1]))
         Array([ True, False], dtype=bool)
@@ -62,7 +59,7 @@ def isclose(
     return _isclose(a, b, rtol, atol, equal_nan=bool(equal_nan), reduce_all=False)
 
 
-@documented(_CLOSENESS)
+@documented(_CLOSENESS, returns="A boolean scalar array.")
 def allclose(
     a: ArrayLike, b: ArrayLike, rtol: ArrayLike = 1e-05, atol: ArrayLike = 1e-08, equal_nan: bool = False
 ) -> Array:
@@ -71,9 +68,6 @@ def allclose(
     Args:
         rtol: the relative tolerance, as in `isclose`.
         atol: the absolute tolerance, as in `isclose`.
-
-    Returns:
-        A boolean scalar array.
 
     Example:
         >>> jnp.allclose(jnp.array([1.0, 2.0]), jnp.array([1.000001, 2.1]))

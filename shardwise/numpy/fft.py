@@ -123,7 +123,7 @@ def ifft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
     return _transform_one("ifft", "IFFT", a, n, axis, norm)
 
 
-@documented(_ONE_AXIS)
+@documented(_ONE_AXIS, returns="A complex array with `n // 2 + 1` elements along `axis`.")
 def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform of a real array.
 
@@ -131,9 +131,6 @@ def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
 
     Args:
         a: the real array.
-
-    Returns:
-        A complex array with `n // 2 + 1` elements along `axis`.
 
     Raises:
         ValueError: if `a` is complex, `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
@@ -145,16 +142,13 @@ def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
     return _transform_one("rfft", "RFFT", a, n, axis, norm)
 
 
-@documented(_ONE_AXIS)
+@documented(_ONE_AXIS, returns="A real array.")
 def irfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `rfft`.
 
     Args:
         a: the coefficients of the non-negative frequencies.
         n: the size of the result along `axis`; `2 * (m - 1)` for m coefficients if None.
-
-    Returns:
-        A real array.
 
     Example:
         >>> jnp.fft.irfft(jnp.array([6.0, 0.0, -2.0]))
@@ -163,16 +157,13 @@ def irfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None =
     return _transform_one("irfft", "IRFFT", a, n, axis, norm)
 
 
-@documented(_ONE_AXIS)
+@documented(_ONE_AXIS, returns="A real array.")
 def hfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform of a Hermitian signal, given its first half.
 
     Args:
         a: the first half of the signal; the second half is its mirrored complex conjugate.
         n: the size of the result along `axis`; `2 * (m - 1)` for m elements if None.
-
-    Returns:
-        A real array.
 
     Example:
         >>> jnp.fft.hfft(jnp.array([1.0, 2.0, 3.0]))
@@ -181,15 +172,12 @@ def hfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
     return _transform_one("hfft", "IRFFT", conjugate(a), n, axis, _inverse_norm("hfft", norm))
 
 
-@documented(_ONE_AXIS)
+@documented(_ONE_AXIS, returns="The first `n // 2 + 1` elements of the Hermitian signal along `axis`.")
 def ihfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `hfft`.
 
     Args:
         a: the real spectrum.
-
-    Returns:
-        The first `n // 2 + 1` elements of the Hermitian signal along `axis`.
 
     Raises:
         ValueError: if `a` is complex, `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
@@ -252,7 +240,7 @@ def rfft2(
     return _transform_two("rfft2", "RFFT", a, s, axes, norm)
 
 
-@documented(_TWO_AXES)
+@documented(_TWO_AXES, returns="A real array.")
 def irfft2(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
 ) -> Array:
@@ -262,9 +250,6 @@ def irfft2(
         a: the coefficients of the non-negative frequencies.
         s: the two sizes of the result along the axes; the last is `2 * (m - 1)` for a size m of `a` if None.
         axes: the two axes to transform; the last one holds the half spectrum.
-
-    Returns:
-        A real array.
 
     Example:
         >>> jnp.fft.irfft2(jnp.fft.rfft2(jnp.ones((1, 2))))
@@ -326,7 +311,7 @@ def rfftn(
     return _transform("rfftn", "RFFT", a, s, axes, norm)
 
 
-@documented(_AXES)
+@documented(_AXES, returns="A real array.")
 def irfftn(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
 ) -> Array:
@@ -337,9 +322,6 @@ def irfftn(
         s: the sizes of the result along the axes; the last is `2 * (m - 1)` for a size m of `a` if None.
         axes: the axes to transform; the last one holds the half spectrum. If None, all axes, or the last `len(s)` ones
             if `s` is given.
-
-    Returns:
-        A real array.
 
     Example:
         >>> jnp.fft.irfftn(jnp.fft.rfftn(jnp.ones((1, 3))), (1, 3))
@@ -437,12 +419,9 @@ def fftfreq(n: int, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None, devic
     return _frequencies("fftfreq", n, d, dtype, device, False)
 
 
-@documented(_FREQUENCIES)
+@documented(_FREQUENCIES, returns="The `n // 2 + 1` non-negative frequencies, ascending.")
 def rfftfreq(n: int, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None, device: Placement = None) -> Array:
     """Return the sample frequencies of `rfft`.
-
-    Returns:
-        The `n // 2 + 1` non-negative frequencies, ascending.
 
     Example:
         >>> jnp.fft.rfftfreq(4, 0.5)

@@ -63,12 +63,9 @@ def _real_floats(name: str, *operands: ArrayLike) -> list[Array]:
 
 
 @compiled_function
-@documented(ARRAYS)
+@documented(ARRAYS, returns="An array with the elements of `x`.")
 def positive(x: ArrayLike, /) -> Array:
     """Return the array unchanged. This is the operator `+x`.
-
-    Returns:
-        An array with the elements of `x`.
 
     Example:
         >>> jnp.positive(jnp.array([-1, 2]))
@@ -91,15 +88,12 @@ def reciprocal(x: ArrayLike, /) -> Array:
 
 
 @compiled_function
-@documented(REAL_TO_FLOAT)
+@documented(REAL_TO_FLOAT, returns="An array of floats of the shape of `x`.")
 def fabs(x: ArrayLike, /) -> Array:
     """Compute the absolute value element-wise, as a float.
 
     Args:
         x: the array, real.
-
-    Returns:
-        An array of floats of the shape of `x`.
 
     Example:
         >>> jnp.fabs(jnp.array([-1, 2]))
@@ -224,15 +218,12 @@ def _signbit(x: ArrayLike, /) -> Any:
     return Compare("LT")(x, full_like(x, 0))
 
 
-@documented(PREDICATE)
+@documented(PREDICATE, raises=["ValueError: if `x` is complex."])
 def signbit(x: ArrayLike, /) -> Array:
     """Return element-wise whether the sign bit is set.
 
     Args:
         x: the array, real. The sign bit of -0.0 is set.
-
-    Raises:
-        ValueError: if `x` is complex.
 
     Example:
         >>> jnp.signbit(jnp.array([-0.0, 0.0, -2.0]))
@@ -248,16 +239,13 @@ def _uint_of_width(dtype: DType) -> DType:
 
 
 @compiled_function
-@documented(REAL_BINARY)
+@documented(REAL_BINARY, returns="An array of floats of the broadcast shape.")
 def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Return the magnitude of one array with the sign of another, element-wise.
 
     Args:
         x1: the magnitudes, real.
         x2: the signs, real; -0.0 counts as negative.
-
-    Returns:
-        An array of floats of the broadcast shape.
 
     Example:
         >>> jnp.copysign(jnp.array([1.0, -2.0]), -0.0)
@@ -268,12 +256,9 @@ def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 
 @compiled_function
-@documented(REAL_TO_FLOAT)
+@documented(REAL_TO_FLOAT, returns="The distances, with the signs of `x`.")
 def spacing(x: ArrayLike, /) -> Array:
     """Return the distance to the next representable float away from zero, element-wise.
-
-    Returns:
-        The distances, with the signs of `x`.
 
     Raises:
         TypeError: if `x` is not an array or a number.
@@ -397,12 +382,9 @@ def _modf(x: ArrayLike) -> list[Any]:
     return [Select()(isinf(x), full_like(x, 0), Sub()(x, integral)), integral]
 
 
-@documented(REAL_TO_FLOAT)
+@documented(REAL_TO_FLOAT, returns="The fractional and the integral parts, as floats with the signs of `x`.")
 def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
     """Split floats into fractional and integral parts.
-
-    Returns:
-        The fractional and the integral parts, as floats with the signs of `x`.
 
     Example:
         >>> jnp.modf(jnp.array([2.5, -0.25]))
@@ -507,15 +489,12 @@ def _scale(x: ArrayLike, /, *, name: str, factor: float) -> Any:
     return Mul()(x, full_like(x, factor))
 
 
-@documented(ARRAYS)
+@documented(ARRAYS, returns="The angles in radians.")
 def deg2rad(x: ArrayLike, /) -> Array:
     """Convert angles from degrees to radians.
 
     Args:
         x: the angles in degrees. Integers and booleans are converted to floats.
-
-    Returns:
-        The angles in radians.
 
     Example:
         >>> jnp.deg2rad(jnp.array([0.0, 180.0]))
@@ -524,15 +503,12 @@ def deg2rad(x: ArrayLike, /) -> Array:
     return _scale(x, name="deg2rad", factor=math.pi / 180)
 
 
-@documented(ARRAYS)
+@documented(ARRAYS, returns="The angles in degrees.")
 def rad2deg(x: ArrayLike, /) -> Array:
     """Convert angles from radians to degrees.
 
     Args:
         x: the angles in radians. Integers and booleans are converted to floats.
-
-    Returns:
-        The angles in degrees.
 
     Example:
         >>> jnp.rad2deg(jnp.array([0.0, jnp.pi]))
@@ -596,15 +572,9 @@ def sinc(x: ArrayLike, /) -> Array:
     return Select()(is_zero, series, Div()(Sin()(divisor), divisor))
 
 
-@documented(ARRAYS)
+@documented(ARRAYS, returns="The sorted array, of a complex dtype.", raises=["ValueError: if `a` is a scalar."])
 def sort_complex(a: ArrayLike) -> Array:
     """Sort along the last axis, as complex numbers: by real parts, then by imaginary parts.
-
-    Returns:
-        The sorted array, of a complex dtype.
-
-    Raises:
-        ValueError: if `a` is a scalar.
 
     Example:
         >>> jnp.sort_complex(jnp.array([2 + 1j, 1.0, 2 - 1j]))

@@ -77,7 +77,7 @@ def linspace(
 ) -> Any: ...
 
 
-@documented(_INTERVAL)
+@documented(_INTERVAL, returns="The numbers, or a tuple of the numbers and the step.")
 def linspace(
     start: ArrayLike,
     stop: ArrayLike,
@@ -97,9 +97,6 @@ def linspace(
         retstep: whether to return the step too.
         dtype: the dtype of the result; the promoted float or complex dtype if None. Integer results are rounded down.
         device: the device or sharding to move the result to.
-
-    Returns:
-        The numbers, or a tuple of the numbers and the step.
 
     Example:
         >>> jnp.linspace(0, 1, 5)
@@ -170,7 +167,7 @@ def _step(start: ArrayLike, stop: ArrayLike, *, count: int, endpoint: bool, comp
     return arithmetic.divide(arithmetic.subtract(high, low), steps if steps > 0 else float("nan"))
 
 
-@documented(_INTERVAL)
+@documented(_INTERVAL, returns="The powers of `base`.")
 def logspace(
     start: ArrayLike,
     stop: ArrayLike,
@@ -188,9 +185,6 @@ def logspace(
         base: the base of the powers.
         dtype: the dtype of the result; the promoted float or complex dtype of the exponents if None.
 
-    Returns:
-        The powers of `base`.
-
     Example:
         >>> jnp.logspace(0, 2, 3)
         Array([  1.,  10., 100.], dtype=float32)
@@ -200,7 +194,7 @@ def logspace(
     return methods.astype(arithmetic.power(base, exponents), dtype=out_dtype or compute_dtype)
 
 
-@documented(_INTERVAL)
+@documented(_INTERVAL, returns="The progression.")
 def geomspace(
     start: ArrayLike,
     stop: ArrayLike,
@@ -216,9 +210,6 @@ def geomspace(
             must have the same sign.
         endpoint: whether `stop` is the last element.
         dtype: the dtype of the result; the promoted float or complex dtype if None.
-
-    Returns:
-        The progression.
 
     Example:
         >>> jnp.geomspace(1, 8, 4).round(3)

@@ -174,7 +174,7 @@ def _digitize(x: ArrayLike, bins: ArrayLike, *, right: bool, method: str) -> Any
     return Select()(is_ascending, if_ascending, Sub()(full_like(in_reversed, size), in_reversed))
 
 
-@documented(_HISTOGRAM)
+@documented(_HISTOGRAM, returns="The edges, one more than there are bins.")
 def histogram_bin_edges(a: ArrayLike, bins: Any = 10, range: Any = None, weights: ArrayLike | None = None) -> Array:
     """Return the edges of the bins that `histogram` uses.
 
@@ -184,9 +184,6 @@ def histogram_bin_edges(a: ArrayLike, bins: Any = 10, range: Any = None, weights
         a: the elements.
         bins: the number of bins, or their edges (of rank 1), which are returned after dtype promotion.
         weights: not used; accepted for compatibility with numpy.
-
-    Returns:
-        The edges, one more than there are bins.
 
     Raises:
         TypeError: if `a` is not an array or a number, or if `bins` is neither an integer nor an array.
@@ -242,7 +239,7 @@ def _edges_from_range(low: ArrayLike, high: ArrayLike, *, count: int, dtype: DTy
     return Concatenate(0)(add(multiply(index, width), low), Reshape((1,))(high))
 
 
-@documented(_HISTOGRAM)
+@documented(_HISTOGRAM, returns="A pair of the counts (or sums of weights, or densities), as floats, and the edges.")
 def histogram(
     a: ArrayLike, bins: Any = 10, range: Any = None, weights: ArrayLike | None = None, density: bool | None = None
 ) -> tuple[Array, Array]:
@@ -254,9 +251,6 @@ def histogram(
         a: the elements, of any shape.
         bins: the number of bins of equal width, or their edges in ascending order.
         weights: one weight per element of `a`; the weights in a bin are summed. None counts.
-
-    Returns:
-        A pair of the counts (or sums of weights, or densities), as floats, and the edges.
 
     Raises:
         TypeError: if `a`, `bins` or `weights` is not an array or a number.

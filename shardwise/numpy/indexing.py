@@ -244,7 +244,7 @@ def where(
     return methods.where(condition, x, y)
 
 
-@documented(_NONZERO)
+@documented(_NONZERO, raises=["ValueError: if `a` has rank 0, or if the number of fill values differs from the rank."])
 def nonzero(a: ArrayLike, *, size: int | None = None, fill_value: _Fill = None) -> tuple[Array, ...]:
     """Return the indices of the elements that are not zero.
 
@@ -256,9 +256,6 @@ def nonzero(a: ArrayLike, *, size: int | None = None, fill_value: _Fill = None) 
 
     Returns:
         A tuple with one array of rank 1 per dim of `a`, with the indices along that dim in row-major order.
-
-    Raises:
-        ValueError: if `a` has rank 0, or if the number of fill values differs from the rank.
 
     Example:
         >>> jnp.nonzero(jnp.array([0, 3, 0, 5]))
@@ -331,16 +328,13 @@ def _unravel(index: Array, shape: Sequence[int]) -> list[Any]:
     return indices
 
 
-@documented(_NONZERO)
+@documented(_NONZERO, returns="An array of integers of rank 1.")
 def flatnonzero(a: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None) -> Array:
     """Return the flat row-major indices of the elements that are not zero.
 
     Args:
         a: the array, which is flattened.
         fill_value: the padding if there are fewer; 0 by default.
-
-    Returns:
-        An array of integers of rank 1.
 
     Example:
         >>> jnp.flatnonzero(jnp.array([[0, 3], [4, 0]]))
@@ -349,15 +343,12 @@ def flatnonzero(a: ArrayLike, *, size: int | None = None, fill_value: ArrayLike 
     return _nonzero_indices("flatnonzero", reshape(a, shape=-1), size, fill_value)[0]
 
 
-@documented(_NONZERO)
+@documented(_NONZERO, returns="An array of integers of rank 2, with one column per dim of `a`.")
 def argwhere(a: ArrayLike, *, size: int | None = None, fill_value: _Fill = None) -> Array:
     """Return the indices of the elements that are not zero, with one row per element.
 
     Args:
         size: the number of elements to return indices for, as in `nonzero`. Required under `jit`.
-
-    Returns:
-        An array of integers of rank 2, with one column per dim of `a`.
 
     Raises:
         ValueError: if `a` has rank 0, or if the number of fill values differs from the rank.

@@ -35,16 +35,13 @@ from shardwise.typing import ArrayLike
 _MAX_SLICES = 4  # `delete` with more slices to keep than this uses a gather
 
 
-@documented(ONE_AXIS)
+@documented(ONE_AXIS, returns="The concatenated array.")
 def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
     """Append values to the end of an array.
 
     Args:
         values: the array to append.
         axis: the axis to concatenate along; if None, both arrays are flattened first.
-
-    Returns:
-        The concatenated array.
 
     Raises:
         TypeError: if the shapes differ in another dim than `axis`.

@@ -40,14 +40,11 @@ def _promote_integers(name: str, *operands: ArrayLike) -> list[Any]:
     return promote_and_broadcast(name, operands)
 
 
-@documented(_INTEGERS)
+@documented(_INTEGERS, returns="The greatest common divisors, in the promoted dtype.")
 def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the greatest common divisor, elementwise.
 
     The result is not negative. The greatest common divisor of 0 and y is the absolute value of y.
-
-    Returns:
-        The greatest common divisors, in the promoted dtype.
 
     Example:
         >>> jnp.gcd(jnp.array([12, 7]), 18)
@@ -77,14 +74,11 @@ def _euclid(x: Array, y: Array) -> Any:
     return absolute(fori_loop(0, steps, step, (x, y))[0])
 
 
-@documented(_INTEGERS)
+@documented(_INTEGERS, returns="The least common multiples, in the promoted dtype.")
 def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the least common multiple, elementwise.
 
     The result is not negative. The least common multiple of 0 and y is 0.
-
-    Returns:
-        The least common multiples, in the promoted dtype.
 
     Example:
         >>> jnp.lcm(jnp.array([12, 7]), 18)

@@ -49,7 +49,7 @@ def concatenate(arrays: Arrays, axis: int | None = 0, dtype: DTypeLike | None = 
     return _concatenate(*operands, dim=dim, dtype=requested_dtype("concatenate", dtype))
 
 
-@documented(ARRAYS)
+@documented(ARRAYS, returns="The stacked array, whose rank is one higher.")
 def stack(arrays: Arrays, axis: int = 0, out: None = None, dtype: DTypeLike | None = None) -> Array:
     """Join arrays of equal shapes along a new axis.
 
@@ -57,9 +57,6 @@ def stack(arrays: Arrays, axis: int = 0, out: None = None, dtype: DTypeLike | No
         arrays: the arrays, a sequence or an array whose rows are stacked.
         axis: the position of the new axis in the result.
         dtype: the dtype of the result. By default the promoted dtype of the arrays.
-
-    Returns:
-        The stacked array, whose rank is one higher.
 
     Raises:
         TypeError: if an element of `arrays` is not an array or a number.

@@ -160,7 +160,7 @@ def nanprod(
     return np_reductions.prod(replace_nan(a, value=1), axis, dtype, out, keepdims, initial, where)
 
 
-@documented(_SUM)
+@documented(_SUM, returns="The means; NaN where all elements are NaN.")
 def nanmean(
     a: ArrayLike,
     axis: Axes = None,
@@ -170,9 +170,6 @@ def nanmean(
     where: ArrayLike | None = None,
 ) -> Array:
     """Compute the mean of the elements along axes, ignoring NaN.
-
-    Returns:
-        The means; NaN where all elements are NaN.
 
     Example:
         >>> jnp.nanmean(jnp.array([1.0, jnp.nan, 2.0]))
@@ -192,7 +189,7 @@ def _not_nan(a: ArrayLike, *where: ArrayLike) -> Any:
     return And()(broadcast_to_shape(mask, shape), broadcast_to_shape(as_bool(where[0], "nanmean"), shape))
 
 
-@documented(_VARIANCE)
+@documented(_VARIANCE, returns="The variances; NaN where the count minus `ddof` is not positive.")
 def nanvar(
     a: ArrayLike,
     axis: Axes = None,
@@ -205,9 +202,6 @@ def nanvar(
 ) -> Array:
     """Compute the variance of the elements along axes, ignoring NaN.
 
-    Returns:
-        The variances; NaN where the count minus `ddof` is not positive.
-
     Example:
         >>> jnp.nanvar(jnp.array([1.0, jnp.nan, 3.0]))
         Array(1., dtype=float32)
@@ -215,7 +209,7 @@ def nanvar(
     return _nan_variance("nanvar", a, axis, dtype, out, ddof, keepdims, where, mean, False)
 
 
-@documented(_VARIANCE)
+@documented(_VARIANCE, returns="The standard deviations; NaN where the count minus `ddof` is not positive.")
 def nanstd(
     a: ArrayLike,
     axis: Axes = None,
@@ -227,9 +221,6 @@ def nanstd(
     mean: ArrayLike | None = None,
 ) -> Array:
     """Compute the standard deviation of the elements along axes, ignoring NaN.
-
-    Returns:
-        The standard deviations; NaN where the count minus `ddof` is not positive.
 
     Example:
         >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 3.0]))
@@ -299,7 +290,7 @@ def _nan_arg_extremum(name: str, a: ArrayLike, axis: int | None, out: None, keep
     return _replace_if_all_nan(result, a, axis=axis, keepdims=keepdims, value=-1)
 
 
-@documented(QUANTILE)
+@documented(QUANTILE, returns="The quantiles, with the dims of `q` first; NaN where all elements are NaN.")
 def nanquantile(
     a: ArrayLike,
     q: ArrayLike,
@@ -313,9 +304,6 @@ def nanquantile(
 ) -> Array:
     """Compute quantiles of the elements along axes, ignoring NaN.
 
-    Returns:
-        The quantiles, with the dims of `q` first; NaN where all elements are NaN.
-
     Raises:
         ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
             unknown, or if the shape of `weights` does not match.
@@ -327,7 +315,7 @@ def nanquantile(
     return quantile_along("nanquantile", a, q, axis, out, method, keepdims, weights, ignore_nan=True)
 
 
-@documented(QUANTILE)
+@documented(QUANTILE, returns="The percentiles, with the dims of `q` first; NaN where all elements are NaN.")
 def nanpercentile(
     a: ArrayLike,
     q: ArrayLike,
@@ -344,9 +332,6 @@ def nanpercentile(
     Args:
         q: the percentages, between 0 and 100.
 
-    Returns:
-        The percentiles, with the dims of `q` first; NaN where all elements are NaN.
-
     Raises:
         ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
             unknown, or if the shape of `weights` does not match.
@@ -358,14 +343,11 @@ def nanpercentile(
     return quantile_along("nanpercentile", a, q, axis, out, method, keepdims, weights, ignore_nan=True)
 
 
-@documented(MEDIAN)
+@documented(MEDIAN, returns="The medians; NaN where all elements are NaN.")
 def nanmedian(
     a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
 ) -> Array:
     """Compute the median of the elements along axes, ignoring NaN.
-
-    Returns:
-        The medians; NaN where all elements are NaN.
 
     Raises:
         ValueError: if an axis does not exist, if there is no element, or if the numbers are complex.

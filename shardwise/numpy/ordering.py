@@ -101,12 +101,9 @@ QUANTILE = REDUCTION.extended(
 MEDIAN = Family(QUANTILE.args, raises=["ValueError: if there is no element, or if the numbers are complex."])
 
 
-@documented(_CUMULATIVE)
+@documented(_CUMULATIVE, returns="The cumulative sums, of the shape of `a`, or of rank 1 if `axis` is None.")
 def cumsum(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Compute the cumulative sum of the elements along an axis.
-
-    Returns:
-        The cumulative sums, of the shape of `a`, or of rank 1 if `axis` is None.
 
     Example:
         >>> jnp.cumsum(jnp.array([1, 2, 3]))
@@ -116,12 +113,9 @@ def cumsum(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None
     return sorting.cumulative_along(a, reduction=SUM, axis=axis, dtype=requested_dtype("cumsum", dtype))
 
 
-@documented(_CUMULATIVE)
+@documented(_CUMULATIVE, returns="The cumulative products, of the shape of `a`, or of rank 1 if `axis` is None.")
 def cumprod(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Compute the cumulative product of the elements along an axis.
-
-    Returns:
-        The cumulative products, of the shape of `a`, or of rank 1 if `axis` is None.
 
     Example:
         >>> jnp.cumprod(jnp.array([1, 2, 3]))
@@ -131,12 +125,9 @@ def cumprod(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = Non
     return sorting.cumulative_along(a, reduction=PROD, axis=axis, dtype=requested_dtype("cumprod", dtype))
 
 
-@documented(_CUMULATIVE)
+@documented(_CUMULATIVE, returns="The cumulative sums, of the shape of `a`, or of rank 1 if `axis` is None.")
 def nancumsum(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Compute the cumulative sum of the elements along an axis, with NaN counted as 0.
-
-    Returns:
-        The cumulative sums, of the shape of `a`, or of rank 1 if `axis` is None.
 
     Example:
         >>> jnp.nancumsum(jnp.array([1.0, jnp.nan, 3.0]))
@@ -146,12 +137,9 @@ def nancumsum(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = N
     return cumsum(replace_nan(a, value=0), axis, dtype)
 
 
-@documented(_CUMULATIVE)
+@documented(_CUMULATIVE, returns="The cumulative products, of the shape of `a`, or of rank 1 if `axis` is None.")
 def nancumprod(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Compute the cumulative product of the elements along an axis, with NaN counted as 1.
-
-    Returns:
-        The cumulative products, of the shape of `a`, or of rank 1 if `axis` is None.
 
     Example:
         >>> jnp.nancumprod(jnp.array([2.0, jnp.nan, 3.0]))
@@ -222,7 +210,7 @@ def _prepend(x: Array, *, dim: int, value: int) -> Any:
     return Concatenate(dim)(full((*shape[:dim], 1, *shape[dim + 1 :]), value, x.type.dtype), x)
 
 
-@documented(_SORT)
+@documented(_SORT, returns="The sorted array.")
 def sort(
     a: ArrayLike,
     axis: int | None = -1,
@@ -236,9 +224,6 @@ def sort(
 
     NaN counts as larger than all numbers. The sort is always stable.
 
-    Returns:
-        The sorted array.
-
     Example:
         >>> jnp.sort(jnp.array([3, 1, 2]), descending=True)
         Array([3, 2, 1], dtype=int32)
@@ -247,7 +232,7 @@ def sort(
     return sorting.sort_along(a, axis=axis, descending=bool(descending))
 
 
-@documented(_SORT)
+@documented(_SORT, returns="The indices along `axis`.")
 def argsort(
     a: ArrayLike,
     axis: int | None = -1,
@@ -265,9 +250,6 @@ def argsort(
     Args:
         dtype: the dtype of the indices. By default the default integer dtype.
 
-    Returns:
-        The indices along `axis`.
-
     Example:
         >>> jnp.argsort(jnp.array([30, 10, 20]))
         Array([1, 2, 0], dtype=int32)
@@ -281,14 +263,11 @@ def _check_kind_and_order(name: str, kind: object, order: object) -> None:
         raise TypeError(f"{name}: the only algorithm is a stable sort; omit `kind` and `order`")
 
 
-@documented(_PARTITION)
+@documented(_PARTITION, returns="The partitioned array, which is in fact sorted.")
 def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
     """Partition the elements along an axis around the k-th smallest one.
 
     The elements before index `kth` of the result are not larger than the one at `kth`, those after it not smaller.
-
-    Returns:
-        The partitioned array, which is in fact sorted.
 
     Example:
         >>> jnp.partition(jnp.array([3, 1, 2]), 1)
@@ -298,12 +277,9 @@ def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
     return sort(a, axis)
 
 
-@documented(_PARTITION)
+@documented(_PARTITION, returns="The indices along `axis`.")
 def argpartition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
     """Return the indices that partition the elements along an axis around the k-th smallest one, as `partition` does.
-
-    Returns:
-        The indices along `axis`.
 
     Example:
         >>> jnp.argpartition(jnp.array([30, 10, 20]), 1)
@@ -453,7 +429,7 @@ def _is_before(x: Array, y: Array, or_equal: bool) -> Any:
     return Or()(result, y_is_nan if or_equal else And()(y_is_nan, Compare("EQ")(x, x)))
 
 
-@documented(QUANTILE)
+@documented(QUANTILE, returns="The quantiles, with the dims of `q` first; NaN where any element is NaN.")
 def quantile(
     a: ArrayLike,
     q: ArrayLike,
@@ -475,9 +451,6 @@ def quantile(
         weights: the weights of the elements, of the shape of `a`, or one per index along a single `axis`. Only with
             method "inverted_cdf".
 
-    Returns:
-        The quantiles, with the dims of `q` first; NaN where any element is NaN.
-
     Raises:
         ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
             unknown, or if the shape of `weights` does not match.
@@ -489,7 +462,7 @@ def quantile(
     return quantile_along("quantile", a, q, axis, out, method, keepdims, weights)
 
 
-@documented(QUANTILE)
+@documented(QUANTILE, returns="The percentiles, with the dims of `q` first; NaN where any element is NaN.")
 def percentile(
     a: ArrayLike,
     q: ArrayLike,
@@ -506,9 +479,6 @@ def percentile(
 
     Args:
         q: the percentages, between 0 and 100.
-
-    Returns:
-        The percentiles, with the dims of `q` first; NaN where any element is NaN.
 
     Raises:
         ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is

@@ -88,12 +88,9 @@ def _align_pair(name: str, a1: ArrayLike, a2: ArrayLike) -> list[Any]:
     return [_pad_front(each, size) for each in pair]
 
 
-@documented(_POLYNOMIALS)
+@documented(_POLYNOMIALS, returns="The coefficients of the sum.")
 def polyadd(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Add two polynomials.
-
-    Returns:
-        The coefficients of the sum.
 
     Example:
         >>> jnp.polyadd(jnp.array([1, 2]), jnp.array([3, 0, 1]))
@@ -107,15 +104,12 @@ def _polyadd(a1: ArrayLike, a2: ArrayLike) -> Any:
     return add(*_align_pair("polyadd", a1, a2))
 
 
-@documented(_POLYNOMIALS)
+@documented(_POLYNOMIALS, returns="The coefficients of the difference `a1 - a2`.")
 def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Subtract a polynomial from another.
 
     Args:
         a1, a2: the coefficients of the minuend and the subtrahend, the highest power first.
-
-    Returns:
-        The coefficients of the difference `a1 - a2`.
 
     Example:
         >>> jnp.polysub(jnp.array([1, 2]), jnp.array([3, 0, 1]))
@@ -141,12 +135,9 @@ def _trim_leading_zeros(name: str, p: ArrayLike) -> Any:
     return as_operand(p)[start:]
 
 
-@documented(_POLYNOMIALS)
+@documented(_POLYNOMIALS, returns="The coefficients of the product; integers become floats.")
 def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -> Array:
     """Multiply two polynomials.
-
-    Returns:
-        The coefficients of the product; integers become floats.
 
     Example:
         >>> jnp.polymul(jnp.array([1, 5]), jnp.array([1, 2]))
@@ -208,15 +199,12 @@ def _polydiv(u: ArrayLike, v: ArrayLike) -> list[Any]:
     return [Concatenate(0)(*quotient) if len(quotient) > 1 else quotient[0], remainder]
 
 
-@documented(_POLYNOMIAL)
+@documented(_POLYNOMIAL, returns="The coefficients of the derivative; integers become floats.")
 def polyder(p: ArrayLike, m: int = 1) -> Array:
     """Differentiate a polynomial.
 
     Args:
         m: the order of the derivative.
-
-    Returns:
-        The coefficients of the derivative; integers become floats.
 
     Raises:
         ValueError: if `p` has a rank above 1, or if `m` is negative.
@@ -255,16 +243,13 @@ def _descending_powers(size: int, last: int, dtype_like: Array) -> Any:
     return Convert(dtype_like.type.dtype, dtype_like.type.weak)(powers)
 
 
-@documented(_POLYNOMIAL)
+@documented(_POLYNOMIAL, returns="The coefficients of the integral; integers become floats.")
 def polyint(p: ArrayLike, m: int = 1, k: ArrayLike | None = None) -> Array:
     """Integrate a polynomial.
 
     Args:
         m: the order of the integral.
         k: the constants of integration, one for all `m` integrations or one for each. By default 0.
-
-    Returns:
-        The coefficients of the integral; integers become floats.
 
     Raises:
         ValueError: if `p` has a rank above 1, if `m` is negative, or if the number of constants is not 1 or `m`.
@@ -423,16 +408,13 @@ def _vander(x: ArrayLike, *, count: int, increasing: bool) -> Any:
     return Concatenate(1)(*columns) if count > 1 else columns[0]
 
 
-@documented(_POLYNOMIAL)
+@documented(_POLYNOMIAL, returns="The roots, complex and in no particular order.")
 def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
     """Compute the roots of a polynomial, as the eigenvalues of its companion matrix.
 
     Args:
         strip_zeros: whether to remove leading zeros first. Inside `jit` their number is unknown, so False is required
             there; the result is then padded with NaN.
-
-    Returns:
-        The roots, complex and in no particular order.
 
     Raises:
         ValueError: if `p` is not of rank 1.

@@ -88,7 +88,7 @@ def _check_contracted_sizes(name: str, x: ArrayType, y: ArrayType, left: int, ri
         )
 
 
-@documented(PRODUCT)
+@documented(PRODUCT, returns="The product, without the dim of an operand that is a vector.")
 def matmul(
     a: ArrayLike,
     b: ArrayLike,
@@ -101,9 +101,6 @@ def matmul(
 
     Args:
         a, b: the operands, of rank 1 or more. An operand of rank 1 is a vector; dims before the last two broadcast.
-
-    Returns:
-        The product, without the dim of an operand that is a vector.
 
     Raises:
         TypeError: if an operand has rank 0, or if the shapes do not match.
@@ -172,16 +169,13 @@ def dot(
     return constrain_sharding(product, out_sharding)
 
 
-@documented(_CONTRACTION)
+@documented(_CONTRACTION, raises=["TypeError: if the sizes of the last dims differ."])
 def inner(
     a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None
 ) -> Array:
     """Contract the last dims of two arrays.
 
     If an operand has rank 0, the result is the elementwise product.
-
-    Raises:
-        TypeError: if the sizes of the last dims differ.
 
     Example:
         >>> jnp.inner(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
@@ -196,15 +190,12 @@ def inner(
     return _contract("inner", a, b, (left, right), result, precision, preferred_element_type)
 
 
-@documented(_OPERANDS)
+@documented(_OPERANDS, raises=["TypeError: if an operand is not an array or a number."])
 def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
     """Compute the outer product of two arrays, which are flattened.
 
     Returns:
         A matrix with the product of element i of `a` and element j of `b` in row i and column j.
-
-    Raises:
-        TypeError: if an operand is not an array or a number.
 
     Example:
         >>> jnp.outer(jnp.array([1, 2]), jnp.array([3, 4, 5]))
@@ -270,7 +261,7 @@ def tensordot(
     return constrain_sharding(product, out_sharding)
 
 
-@documented(PRODUCT)
+@documented(PRODUCT, returns="The dot product, of rank 0.", raises=["TypeError: if the numbers of elements differ."])
 def vdot(
     a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None
 ) -> Array:
@@ -278,12 +269,6 @@ def vdot(
 
     Args:
         a, b: the operands, with equal numbers of elements.
-
-    Returns:
-        The dot product, of rank 0.
-
-    Raises:
-        TypeError: if the numbers of elements differ.
 
     Example:
         >>> jnp.vdot(jnp.array([1j, 2.0]), jnp.array([1.0, 1.0]))
@@ -297,7 +282,7 @@ def vdot(
     return _contract("vdot", x, y, (dims, dims), (), precision, preferred_element_type)
 
 
-@documented(PRODUCT)
+@documented(PRODUCT, returns="The dot products, without `axis`.")
 def vecdot(
     x1: ArrayLike,
     x2: ArrayLike,
@@ -312,9 +297,6 @@ def vecdot(
     Args:
         x1, x2: the operands. Dims other than `axis` broadcast.
         axis: the axis that holds the vectors.
-
-    Returns:
-        The dot products, without `axis`.
 
     Raises:
         TypeError: if the sizes along `axis` differ.

@@ -135,7 +135,7 @@ def square(x: ArrayLike, /) -> Array:
     return _square(x)
 
 
-@documented(_NAMED_AXES)
+@documented(_NAMED_AXES, returns="The sums.")
 def sum(
     a: ArrayLike,
     axis: NamedAxes = None,
@@ -154,9 +154,6 @@ def sum(
         initial: a value to add to the sum.
         promote_integers: whether booleans and integers narrower than the default are summed in the default width.
 
-    Returns:
-        The sums.
-
     Example:
         >>> jnp.sum(jnp.array([[1, 2], [3, 4]]), axis=0)
         Array([4, 6], dtype=int32)
@@ -170,7 +167,7 @@ def sum(
     return total if initial is None else arithmetic.add(total, _cast_like(total, initial))
 
 
-@documented(REDUCTION)
+@documented(REDUCTION, returns="The products.")
 def prod(
     a: ArrayLike,
     axis: Axes = None,
@@ -188,9 +185,6 @@ def prod(
         initial: a value to multiply the product by.
         promote_integers: whether booleans and integers narrower than the default are multiplied in the default width.
 
-    Returns:
-        The products.
-
     Example:
         >>> jnp.prod(jnp.array([[1, 2], [3, 4]]), axis=1)
         Array([ 2, 12], dtype=int32)
@@ -202,7 +196,7 @@ def prod(
     return total if initial is None else arithmetic.multiply(total, _cast_like(total, initial))
 
 
-@documented(_EXTREMUM)
+@documented(_EXTREMUM, returns="The maxima.")
 def max(
     a: ArrayLike,
     axis: NamedAxes = None,
@@ -216,9 +210,6 @@ def max(
     Args:
         initial: a lower bound of the result, which is also the maximum of no elements.
 
-    Returns:
-        The maxima.
-
     Example:
         >>> jnp.max(jnp.array([[1, 5], [3, 4]]), axis=0)
         Array([3, 5], dtype=int32)
@@ -226,7 +217,7 @@ def max(
     return _extremum("max", a, axis, out, keepdims, initial, where)
 
 
-@documented(_EXTREMUM)
+@documented(_EXTREMUM, returns="The minima.")
 def min(
     a: ArrayLike,
     axis: NamedAxes = None,
@@ -239,9 +230,6 @@ def min(
 
     Args:
         initial: an upper bound of the result, which is also the minimum of no elements.
-
-    Returns:
-        The minima.
 
     Example:
         >>> jnp.min(jnp.array([[1, 5], [3, 4]]), axis=0)
@@ -273,14 +261,11 @@ def _extremum(
     return result if initial is None else combine(result, _cast_like(result, initial))
 
 
-@documented(_NAMED_AXES)
+@documented(_NAMED_AXES, returns="A boolean array. The result for no elements is True.")
 def all(
     a: ArrayLike, axis: NamedAxes = None, out: None = None, keepdims: bool = False, *, where: ArrayLike | None = None
 ) -> Array:
     """Return whether all elements along axes are nonzero.
-
-    Returns:
-        A boolean array. The result for no elements is True.
 
     Example:
         >>> jnp.all(jnp.array([[1, 0], [3, 4]]), axis=1)
@@ -293,14 +278,11 @@ def all(
     return pmin(result, names) if names else result
 
 
-@documented(_NAMED_AXES)
+@documented(_NAMED_AXES, returns="A boolean array. The result for no elements is False.")
 def any(
     a: ArrayLike, axis: NamedAxes = None, out: None = None, keepdims: bool = False, *, where: ArrayLike | None = None
 ) -> Array:
     """Return whether any element along axes is nonzero.
-
-    Returns:
-        A boolean array. The result for no elements is False.
 
     Example:
         >>> jnp.any(jnp.array([[0, 0], [3, 0]]), axis=1)
@@ -343,7 +325,7 @@ def argmin(a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bo
     return reductions.argmin(a, axis=static_axes(axis), keepdims=bool(keepdims))
 
 
-@documented(_MEAN)
+@documented(_MEAN, returns="The means; NaN where there are no elements.")
 def mean(
     a: ArrayLike,
     axis: NamedAxes = None,
@@ -354,9 +336,6 @@ def mean(
     where: ArrayLike | None = None,
 ) -> Array:
     """Compute the arithmetic mean along axes.
-
-    Returns:
-        The means; NaN where there are no elements.
 
     Example:
         >>> jnp.mean(jnp.array([[1, 2], [3, 4]]), axis=0)
@@ -372,7 +351,7 @@ def mean(
     return reductions.mean_where(a, where, axis=dims, dtype=out_dtype, keepdims=keepdims)
 
 
-@documented(_MEAN)
+@documented(_MEAN, returns="The variances, real.")
 def var(
     a: ArrayLike,
     axis: NamedAxes = None,
@@ -387,9 +366,6 @@ def var(
 ) -> Array:
     """Compute the variance along axes.
 
-    Returns:
-        The variances, real.
-
     Example:
         >>> jnp.var(jnp.array([1.0, 2.0, 6.0]))
         Array(4.666667, dtype=float32)
@@ -398,7 +374,7 @@ def var(
     return _variance("var", a, axis, dtype, ddof, keepdims, where, mean, correction)
 
 
-@documented(_MEAN)
+@documented(_MEAN, returns="The square roots of the variances.")
 def std(
     a: ArrayLike,
     axis: NamedAxes = None,
@@ -412,9 +388,6 @@ def std(
     correction: float | None = None,
 ) -> Array:
     """Compute the standard deviation along axes.
-
-    Returns:
-        The square roots of the variances.
 
     Example:
         >>> jnp.std(jnp.array([1.0, 3.0]))

@@ -119,15 +119,12 @@ def _roll_dynamic(x: ArrayLike, shift: ArrayLike, *, dim: int) -> Any:
     return DynamicSlice(x.type.shape)(Concatenate(dim)(x, x), *starts)
 
 
-@documented(_MATRICES)
+@documented(_MATRICES, returns="The rotated array.")
 def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """Rotate an array by multiples of 90 degrees in the plane of two axes.
 
     Args:
         axes: the two axes of the plane. The rotation goes from the first towards the second.
-
-    Returns:
-        The rotated array.
 
     Raises:
         ValueError: if `m` has fewer than 2 dims, or `axes` are not two different dims of it.
@@ -163,15 +160,12 @@ def fliplr(m: ArrayLike) -> Array:
     return flip(m, 1)
 
 
-@documented(_MATRICES)
+@documented(_MATRICES, raises=["ValueError: if `m` has no dims."])
 def flipud(m: ArrayLike) -> Array:
     """Reverse the order of elements along dim 0.
 
     Args:
         m: the array, with at least 1 dim.
-
-    Raises:
-        ValueError: if `m` has no dims.
 
     Example:
         >>> jnp.flipud(jnp.array([[1, 2], [3, 4]]))
@@ -207,7 +201,7 @@ def tile(A: ArrayLike, reps: int | Sequence[int]) -> Array:
     return lax_shape.tile(operand, (1,) * (rank - len(counts)) + counts)
 
 
-@documented(ARRAYS)
+@documented(ARRAYS, returns="The array with repeated elements.")
 def repeat(
     a: ArrayLike,
     repeats: ArrayLike,
@@ -223,9 +217,6 @@ def repeat(
         axis: the axis to repeat along. With None, the flattened array is used.
         total_repeat_length: the size of the result along `axis`. Longer results are truncated, shorter ones are padded
             with the last element. Required if `repeats` is traced.
-
-    Returns:
-        The array with repeated elements.
 
     Raises:
         TypeError: if `repeats` is not integral.

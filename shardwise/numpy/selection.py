@@ -38,7 +38,7 @@ _SELECTION = ARRAYS.extended({"size": Parameter(error=TRACED_WITHOUT_SIZE)})
 _STORE = ARRAYS.extended({"inplace": "must be False."}, "A new array of the shape and dtype of `arr`.")
 
 
-@documented(ARRAYS)
+@documented(ARRAYS, returns="An array of the broadcast shape and the promoted dtype of the choices.")
 def choose(a: ArrayLike, choices: Arrays, out: None = None, mode: str = "raise") -> Array:
     """Build an array by choosing each element from one of several arrays.
 
@@ -49,9 +49,6 @@ def choose(a: ArrayLike, choices: Arrays, out: None = None, mode: str = "raise")
         choices: a sequence of arrays, or an array whose first dim is the choices.
         mode: what happens to indices out of bounds: "raise" raises an error, "clip" clamps them, "wrap" takes them
             modulo the number of choices. "raise" needs concrete indices, so choose another mode under `jit`.
-
-    Returns:
-        An array of the broadcast shape and the promoted dtype of the choices.
 
     Raises:
         ValueError: if `a` is not of integers, there are no choices, `mode` is unknown, or an index is out of bounds
@@ -139,7 +136,7 @@ def _select(default: ArrayLike, *conditions_and_choices: ArrayLike) -> Any:
     return result
 
 
-@documented(_SELECTION)
+@documented(_SELECTION, returns="The selected slices, in their order in `a`.")
 def compress(
     condition: ArrayLike,
     a: ArrayLike,
@@ -158,9 +155,6 @@ def compress(
         axis: the axis to select along; if None, `a` is flattened first.
         size: the static number of slices in the result: further ones are dropped, missing ones are filled.
         fill_value: the value of missing slices if `size` is given.
-
-    Returns:
-        The selected slices, in their order in `a`.
 
     Raises:
         ValueError: if `condition` is not 1-D, is longer than the axis (with true elements there, or with `size`), or if
@@ -272,7 +266,7 @@ def _require_out_of_place(name: str, inplace: bool) -> None:
         raise ValueError(f"{name}: arrays are immutable; pass `inplace=False` and use the result")
 
 
-@documented(_STORE)
+@documented(_STORE, returns="A new array of the shape and dtype of `a`.")
 def put(a: ArrayLike, ind: ArrayLike, v: ArrayLike, mode: str | None = None, *, inplace: bool = True) -> Array:
     """Return an array with the elements at flat indices replaced.
 
@@ -283,9 +277,6 @@ def put(a: ArrayLike, ind: ArrayLike, v: ArrayLike, mode: str | None = None, *, 
         v: the values, flattened; they repeat if there are fewer than indices.
         mode: what happens to indices out of bounds: "clip" clamps them, "wrap" takes them modulo the size. None counts
             negative indices from the end and clamps the others.
-
-    Returns:
-        A new array of the shape and dtype of `a`.
 
     Raises:
         ValueError: if `inplace` is true or `mode` is unknown.

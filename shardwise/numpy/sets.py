@@ -177,16 +177,13 @@ def unique_all(x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLik
     return UniqueAllResult(*_unique("unique_all", x, None, False, size, fill_value))
 
 
-@documented(_UNIQUE)
+@documented(_UNIQUE, returns="A named tuple with `values` (ascending) and `counts`.")
 def unique_counts(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueCountsResult:
     """Return the unique elements of an array and the number of occurrences of each.
 
     Each NaN counts as a unique element.
-
-    Returns:
-        A named tuple with `values` (ascending) and `counts`.
 
     Example:
         >>> jnp.unique_counts(jnp.array([3, 1, 1])).counts
@@ -196,16 +193,13 @@ def unique_counts(
     return UniqueCountsResult(values, counts)
 
 
-@documented(_UNIQUE)
+@documented(_UNIQUE, returns="A named tuple with `values` (ascending) and `inverse_indices` (with the shape of `x`).")
 def unique_inverse(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueInverseResult:
     """Return the unique elements of an array and the indices into them that reconstruct it.
 
     Each NaN counts as a unique element.
-
-    Returns:
-        A named tuple with `values` (ascending) and `inverse_indices` (with the shape of `x`).
 
     Example:
         >>> jnp.unique_inverse(jnp.array([3, 1, 1])).inverse_indices
@@ -215,14 +209,11 @@ def unique_inverse(
     return UniqueInverseResult(values, inverse)
 
 
-@documented(_UNIQUE)
+@documented(_UNIQUE, returns="The unique elements in ascending order.")
 def unique_values(x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None) -> Array:
     """Return the sorted unique elements of an array.
 
     Each NaN counts as a unique element.
-
-    Returns:
-        The unique elements in ascending order.
 
     Example:
         >>> jnp.unique_values(jnp.array([3, 1, 1]))
@@ -362,12 +353,9 @@ def _restore_dim(x: Array, *, dim: int, shape: tuple[int, ...]) -> Any:
     return move_dim(Reshape(sizes)(x), 0, dim)
 
 
-@documented(_SETS)
+@documented(_SETS, returns="The union in ascending order.")
 def union1d(ar1: ArrayLike, ar2: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None) -> Array:
     """Return the sorted unique elements of two arrays together.
-
-    Returns:
-        The union in ascending order.
 
     Raises:
         ValueError: if both arrays are empty and `size` needs padding without `fill_value`.
@@ -570,7 +558,7 @@ def _select_masked(row: Array, mask: Array, *fill: ArrayLike, size: int, pad_wit
     return Select()(exists, selected, padding)
 
 
-@documented(_SETS)
+@documented(_SETS, returns="The remaining elements in ascending order, or in the order of `ar1` with `assume_unique`.")
 def setdiff1d(
     ar1: ArrayLike,
     ar2: ArrayLike,
@@ -586,9 +574,6 @@ def setdiff1d(
         ar2: the array of elements to remove.
         assume_unique: whether the elements of `ar1` are known to be unique. They are then not sorted.
         fill_value: the padding if there are fewer than `size` elements. By default 0.
-
-    Returns:
-        The remaining elements in ascending order, or in the order of `ar1` with `assume_unique`.
 
     Example:
         >>> jnp.setdiff1d(jnp.array([5, 3, 1, 1]), jnp.array([1, 7]))
@@ -610,7 +595,7 @@ def _setdiff1d(ar1: ArrayLike, ar2: ArrayLike, *, assume_unique: bool) -> list[A
     return [ordered, And()(is_first, _isin(ordered, ar2, invert=True, method="auto"))]
 
 
-@documented(_SETS)
+@documented(_SETS, returns="The symmetric difference in ascending order.")
 def setxor1d(
     ar1: ArrayLike,
     ar2: ArrayLike,
@@ -624,9 +609,6 @@ def setxor1d(
     Args:
         fill_value: the padding if there are fewer than `size` elements. By default, the smallest element of the result,
             or 0 if there is none.
-
-    Returns:
-        The symmetric difference in ascending order.
 
     Example:
         >>> jnp.setxor1d(jnp.array([3, 1, 1]), jnp.array([1, 7]))

@@ -54,12 +54,9 @@ _AT_LEAST = Family(
 _FLOAT = "float*"
 
 
-@documented(ARRAYS)
+@documented(ARRAYS, returns="The size of each dim.")
 def shape(a: ArrayLike) -> tuple[int, ...]:
     """Return the shape of an array.
-
-    Returns:
-        The size of each dim.
 
     Example:
         >>> jnp.shape(jnp.ones((2, 3)))
@@ -68,12 +65,9 @@ def shape(a: ArrayLike) -> tuple[int, ...]:
     return type_of(a, "shape").shape
 
 
-@documented(ARRAYS)
+@documented(ARRAYS, returns="The number of dims.")
 def ndim(a: ArrayLike) -> int:
     """Return the rank of an array.
-
-    Returns:
-        The number of dims.
 
     Example:
         >>> jnp.ndim(jnp.ones((2, 3)))
@@ -82,18 +76,12 @@ def ndim(a: ArrayLike) -> int:
     return type_of(a, "ndim").ndim
 
 
-@documented(ARRAYS)
+@documented(ARRAYS, returns="The number of elements.", raises=["ValueError: if an axis is out of bounds or repeats."])
 def size(a: ArrayLike, axis: int | Sequence[int] | None = None) -> int:
     """Return the number of elements of an array, in total or along some axes.
 
     Args:
         axis: the axis or axes to count along. With None, all elements are counted.
-
-    Returns:
-        The number of elements.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
 
     Example:
         >>> jnp.size(jnp.ones((2, 3)), axis=1)
@@ -152,7 +140,7 @@ def copy(a: ArrayLike, order: str | None = None) -> Array:
     return array(a)
 
 
-@documented(_SHAPE)
+@documented(_SHAPE, returns="The reshaped array.")
 def reshape(
     a: ArrayLike, shape: Shape, order: str = "C", *, copy: bool | None = None, out_sharding: OutSharding = None
 ) -> Array:
@@ -162,9 +150,6 @@ def reshape(
         shape: the new shape. One size may be -1 and is then inferred.
         order: "C" for row-major or "F" for column-major order of the elements, both when read and when placed.
         copy: ignored.
-
-    Returns:
-        The reshaped array.
 
     Raises:
         TypeError: if `shape` does not have as many elements as `a`, more than one size is -1, or a size is not an
@@ -178,12 +163,9 @@ def reshape(
     return reshape_in_order("reshape", a, tuple(methods.static_sizes("reshape", shape)), order, out_sharding)
 
 
-@documented(_SHAPE)
+@documented(_SHAPE, returns="The flattened array.")
 def ravel(a: ArrayLike, order: str = "C", *, out_sharding: OutSharding = None) -> Array:
     """Flatten an array to rank 1.
-
-    Returns:
-        The flattened array.
 
     Example:
         >>> jnp.ravel(jnp.array([[1, 2], [3, 4]]), order="F")
@@ -251,15 +233,12 @@ def expand_dims(a: ArrayLike, axis: int | Sequence[int]) -> Array:
     return lax_shape.expand_dims(a, integer_tuple(axis))
 
 
-@documented(_TRANSPOSED)
+@documented(_TRANSPOSED, raises=["ValueError: if an axis does not exist."])
 def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
     """Exchange two dims of an array.
 
     Args:
         axis1, axis2: the dims to exchange.
-
-    Raises:
-        ValueError: if an axis does not exist.
 
     Example:
         >>> jnp.swapaxes(jnp.ones((2, 3, 4)), 0, -1).shape
@@ -302,16 +281,13 @@ def moveaxis(a: ArrayLike, source: int | Sequence[int], destination: int | Seque
     return permute(x, tuple(order))
 
 
-@documented(_TRANSPOSED)
+@documented(_TRANSPOSED, raises=["ValueError: if `axis` or `start` is out of range."])
 def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
     """Move one dim of an array to before another; `moveaxis` is easier to read.
 
     Args:
         axis: the dim to move.
         start: the dim before which it is placed. The rank of `a` stands for the end.
-
-    Raises:
-        ValueError: if `axis` or `start` is out of range.
 
     Example:
         >>> jnp.rollaxis(jnp.ones((2, 3, 4)), 2).shape

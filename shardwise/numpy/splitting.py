@@ -95,15 +95,12 @@ def dsplit(ary: ArrayLike, indices_or_sections: Sections) -> list[Array]:
     return split(ary, indices_or_sections, 2)
 
 
-@documented(_SPLIT)
+@documented(_SPLIT, returns="A tuple with one array per index along `axis`.")
 def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
     """Split an array into its slices along an axis and remove that axis from each.
 
     Args:
         x: the array, with at least 1 dim.
-
-    Returns:
-        A tuple with one array per index along `axis`.
 
     Raises:
         ValueError: if `x` has no dims, or `axis` does not exist.

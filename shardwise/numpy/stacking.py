@@ -40,15 +40,12 @@ def concat(arrays: Arrays, /, *, axis: int | None = 0) -> Array:
     return concatenate(arrays, axis)
 
 
-@documented(_STACK)
+@documented(_STACK, returns="The joined array.")
 def hstack(tup: Arrays, dtype: DTypeLike | None = None) -> Array:
     """Join arrays along dim 1, or along dim 0 if they have rank 1.
 
     Args:
         tup: the arrays. Scalars become arrays of one element.
-
-    Returns:
-        The joined array.
 
     Example:
         >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
@@ -58,15 +55,12 @@ def hstack(tup: Arrays, dtype: DTypeLike | None = None) -> Array:
     return concatenate(arrays, axis=min(1, arrays[0].type.ndim - 1), dtype=dtype)
 
 
-@documented(_STACK)
+@documented(_STACK, returns="The joined array, of rank 2 or more.")
 def vstack(tup: Arrays, dtype: DTypeLike | None = None) -> Array:
     """Join arrays along dim 0.
 
     Args:
         tup: the arrays. Arrays of rank 1 become matrices of one row.
-
-    Returns:
-        The joined array, of rank 2 or more.
 
     Example:
         >>> jnp.vstack([jnp.array([1, 2]), jnp.array([3, 4])])
@@ -76,15 +70,12 @@ def vstack(tup: Arrays, dtype: DTypeLike | None = None) -> Array:
     return concatenate([atleast_2d(x) for x in _checked_arrays("vstack", tup)], axis=0, dtype=dtype)
 
 
-@documented(_STACK)
+@documented(_STACK, returns="The joined array, of rank 3 or more.")
 def dstack(tup: Arrays, dtype: DTypeLike | None = None) -> Array:
     """Join arrays along dim 2.
 
     Args:
         tup: the arrays. Those of rank 2 or less are raised to rank 3 as by `atleast_3d`.
-
-    Returns:
-        The joined array, of rank 3 or more.
 
     Example:
         >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])])
@@ -94,15 +85,12 @@ def dstack(tup: Arrays, dtype: DTypeLike | None = None) -> Array:
     return concatenate([atleast_3d(x) for x in _checked_arrays("dstack", tup)], axis=2, dtype=dtype)
 
 
-@documented(_STACK)
+@documented(_STACK, returns="The matrix, in the promoted dtype of the arrays.")
 def column_stack(tup: Arrays) -> Array:
     """Join arrays of rank 1 and matrices as columns of one matrix.
 
     Args:
         tup: the arrays. Those of rank 1 become one column each.
-
-    Returns:
-        The matrix, in the promoted dtype of the arrays.
 
     Example:
         >>> jnp.column_stack([jnp.array([1, 2]), jnp.array([3, 4])])

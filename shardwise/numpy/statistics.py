@@ -43,16 +43,13 @@ from shardwise.numpy.named_axes import split_axis_names
 from shardwise.typing import ArrayLike, Axes, DTypeLike, NamedAxes
 
 
-@documented(REDUCTION)
+@documented(REDUCTION, returns="The counts, as integers.")
 def count_nonzero(a: ArrayLike, axis: NamedAxes = None, keepdims: bool = False) -> Array:
     """Count the elements that differ from 0.
 
     Args:
         axis: the axis or axes to count along; names of mapped axes are accepted too. With None, all elements are
             counted.
-
-    Returns:
-        The counts, as integers.
 
     Example:
         >>> jnp.count_nonzero(jnp.array([[1, 0], [2, 3]]), axis=0)
@@ -68,12 +65,9 @@ def _count_nonzero(a: ArrayLike, *, axis: Axes, keepdims: bool) -> Any:
     return reductions.sum(as_bool(a, "count_nonzero"), axis=axis, dtype=default_dtype("int*"), keepdims=keepdims)
 
 
-@documented(REDUCTION)
+@documented(REDUCTION, returns="The differences, in the dtype of `a`.")
 def ptp(a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False) -> Array:
     """Compute the difference between the largest and the smallest element.
-
-    Returns:
-        The differences, in the dtype of `a`.
 
     Raises:
         TypeError: if `a` is not an array or a number, or is boolean.
@@ -109,7 +103,7 @@ def average(
 ) -> Any: ...
 
 
-@documented(REDUCTION)
+@documented(REDUCTION, returns="The mean, or a tuple of the mean and the sum of the weights.")
 def average(
     a: ArrayLike, axis: Axes = None, weights: ArrayLike | None = None, returned: bool = False, keepdims: bool = False
 ) -> Any:
@@ -119,9 +113,6 @@ def average(
         weights: the weight of each element: an array with the shape of `a`, or with the sizes of `a` along `axis`. By
             default all weights are 1.
         returned: whether to return the sum of the weights too.
-
-    Returns:
-        The mean, or a tuple of the mean and the sum of the weights.
 
     Raises:
         TypeError: if `a` or `weights` is not an array or a number.

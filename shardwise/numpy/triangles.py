@@ -100,12 +100,9 @@ def _tri(*, shape: tuple[int, int], k: int, dtype: np.dtype[Any]) -> Any:
     return astype_weak(_band_mask(shape, k, "LE"), dtype, False)
 
 
-@documented(_TRIANGLE)
+@documented(_TRIANGLE, returns="The lower triangle of each matrix.")
 def tril(m: ArrayLike, k: int = 0) -> Array:
     """Set the elements above a diagonal to zero.
-
-    Returns:
-        The lower triangle of each matrix.
 
     Example:
         >>> jnp.tril(jnp.array([[1, 2], [3, 4]]))
@@ -115,12 +112,9 @@ def tril(m: ArrayLike, k: int = 0) -> Array:
     return _triangle(_checked_matrices("tril", m), k=operator.index(k), direction="LE")
 
 
-@documented(_TRIANGLE)
+@documented(_TRIANGLE, returns="The upper triangle of each matrix.")
 def triu(m: ArrayLike, k: int = 0) -> Array:
     """Set the elements below a diagonal to zero.
-
-    Returns:
-        The upper triangle of each matrix.
 
     Example:
         >>> jnp.triu(jnp.array([[1, 2], [3, 4]]))
@@ -212,7 +206,7 @@ def _matrix_shape(name: str, arr: ArrayLike) -> tuple[int, ...]:
     return shape
 
 
-@documented(_INDICES)
+@documented(_INDICES, raises=["TypeError: if `n` is not an integer.", "ValueError: if `n` is negative."])
 def mask_indices(
     n: int, mask_func: Callable[[Any, int], Any], k: int = 0, *, size: int | None = None
 ) -> tuple[Array, Array]:
@@ -223,10 +217,6 @@ def mask_indices(
         mask_func: a function of a matrix and `k`, such as `triu`. It is called with a matrix of ones, and the nonzero
             elements of its result are those that are kept.
         k: the second argument of `mask_func`.
-
-    Raises:
-        TypeError: if `n` is not an integer.
-        ValueError: if `n` is negative.
 
     Example:
         >>> jnp.mask_indices(2, jnp.triu)
@@ -258,12 +248,9 @@ def identity(n: int, dtype: DTypeLike | None = None) -> Array:
     return eye(n, dtype=dtype)
 
 
-@documented(_MATRICES)
+@documented(_MATRICES, returns="A square matrix if `v` has 1 dim, or the diagonal of `v` if it has 2.")
 def diag(v: ArrayLike, k: int = 0) -> Array:
     """Create a matrix from its diagonal, or extract a diagonal of a matrix.
-
-    Returns:
-        A square matrix if `v` has 1 dim, or the diagonal of `v` if it has 2.
 
     Raises:
         ValueError: if `v` does not have 1 or 2 dims.
@@ -279,15 +266,12 @@ def diag(v: ArrayLike, k: int = 0) -> Array:
     return _diagonal_matrix(v, k=operator.index(k)) if rank == 1 else diagonal(v, operator.index(k))
 
 
-@documented(_MATRICES)
+@documented(_MATRICES, returns="A square matrix.")
 def diagflat(v: ArrayLike, k: int = 0) -> Array:
     """Create a matrix with the flattened elements of an array on a diagonal.
 
     Args:
         v: the elements of the diagonal, of any shape.
-
-    Returns:
-        A square matrix.
 
     Example:
         >>> jnp.diagflat(jnp.array([[1], [2]]))
@@ -308,12 +292,9 @@ def _diagonal_matrix(row: ArrayLike, *, k: int) -> Any:
     return Select()(_band_mask(shape, k, "EQ"), values, Broadcast(shape, ())(zero))
 
 
-@documented(_MATRICES)
+@documented(_MATRICES, returns="The diagonals, as the last dim after the remaining dims of `a`.")
 def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """Extract a diagonal of matrices.
-
-    Returns:
-        The diagonals, as the last dim after the remaining dims of `a`.
 
     Raises:
         ValueError: if `a` has fewer than 2 dims, or `axis1` and `axis2` are not two different dims of it.
@@ -353,7 +334,7 @@ def _diagonal(x: ArrayLike, *, offset: int, dims: tuple[int, int]) -> Any:
     return Reshape((*batch, count))(take_along_axis(x, index, -1, mode="clip"))
 
 
-@documented(_MATRICES)
+@documented(_MATRICES, returns="The sums, with the remaining dims of `a`.")
 def trace(
     a: ArrayLike,
     offset: ArrayLike = 0,
@@ -367,9 +348,6 @@ def trace(
     Args:
         offset: the diagonal: 0 is the main one, positive numbers are above it. It may be traced.
         dtype: the dtype of the sum. By default, as for `sum`.
-
-    Returns:
-        The sums, with the remaining dims of `a`.
 
     Raises:
         ValueError: if `axis1` and `axis2` are not two different dims of `a`.

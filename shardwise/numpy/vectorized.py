@@ -153,7 +153,7 @@ def _check_results(function: Function, core_dims: list[DimNames], sizes: dict[st
     return call
 
 
-@documented(ONE_AXIS)
+@documented(ONE_AXIS, returns="The results. The dims of a result of `func1d` replace `axis`.")
 def apply_along_axis(func1d: Function, axis: int, arr: ArrayLike, *args: Any, **kwargs: Any) -> Any:
     """Apply a function to each 1-d slice of an array along an axis.
 
@@ -162,9 +162,6 @@ def apply_along_axis(func1d: Function, axis: int, arr: ArrayLike, *args: Any, **
         axis: the axis of the slices.
         *args: further positional arguments of `func1d`.
         **kwargs: keyword arguments of `func1d`.
-
-    Returns:
-        The results. The dims of a result of `func1d` replace `axis`.
 
     Example:
         >>> jnp.apply_along_axis(jnp.sum, 1, jnp.array([[1, 2], [3, 4]]))
@@ -184,16 +181,13 @@ def apply_along_axis(func1d: Function, axis: int, arr: ArrayLike, *args: Any, **
     return mapped(x)
 
 
-@documented(ARRAYS)
+@documented(ARRAYS, returns="The result, with the rank of `a`: a dim that `func` removes stays, with size 1.")
 def apply_over_axes(func: Callable[[Any, int], Any], a: ArrayLike, axes: Sequence[int]) -> Array:
     """Apply a reduction over several axes, one after the other.
 
     Args:
         func: a function of an array and an axis that keeps the rank or removes the axis.
         axes: the axes.
-
-    Returns:
-        The result, with the rank of `a`: a dim that `func` removes stays, with size 1.
 
     Raises:
         ValueError: if an axis does not exist, or `func` returns an array of another rank.
@@ -372,7 +366,7 @@ class ufunc:
                 f"not of nin={self.nin} and nout={self.nout}"
             )
 
-    @documented(_METHOD)
+    @documented(_METHOD, returns="The reduced array.")
     def reduce(
         self,
         a: ArrayLike,
@@ -389,9 +383,6 @@ class ufunc:
             axis: the axis to reduce. With None, the flattened array is reduced.
             initial: the initial value. By default, the identity of the function, or the first element if it has none.
             where: a mask of the elements to include.
-
-        Returns:
-            The reduced array.
 
         Raises:
             ValueError: if the function is not binary, `axis` does not exist, or an initial value is required: the array
@@ -434,12 +425,9 @@ class ufunc:
         total, _ = scan(step, start, (rest, masks))
         return total.reshape(kept_shape) if keepdims else total
 
-    @documented(_METHOD)
+    @documented(_METHOD, returns="An array with the shape of `a`.")
     def accumulate(self, a: ArrayLike, axis: int = 0, dtype: DTypeLike | None = None, out: None = None) -> Any:
         """Compute the running results of applying the function to the elements along an axis.
-
-        Returns:
-            An array with the shape of `a`.
 
         Raises:
             ValueError: if the function is not binary, or `axis` does not exist.
@@ -461,16 +449,13 @@ class ufunc:
         _, rest = scan(step, rows[0], rows[1:])
         return moveaxis(concatenate([rows[:1], rest]), 0, dim)
 
-    @documented(_METHOD)
+    @documented(_METHOD, returns="The updated array.")
     def at(self, a: ArrayLike, indices: Index, b: ArrayLike | None = None, /, *, inplace: bool = True) -> Any:
         """Apply the function to the elements of an array at indices; repeated indices apply it repeatedly.
 
         Args:
             indices: an index array, or a tuple of one per dim.
             b: the second operand of a binary function.
-
-        Returns:
-            The updated array.
 
         Raises:
             ValueError: if the number of operands does not match the function.
@@ -503,7 +488,7 @@ class ufunc:
 
         return scan(step, x, (tuple(index_columns), operands))[0]
 
-    @documented(_METHOD)
+    @documented(_METHOD, returns="An array with one reduced slice per index along `axis`.")
     def reduceat(
         self, a: ArrayLike, indices: ArrayLike, axis: int = 0, dtype: DTypeLike | None = None, out: None = None
     ) -> Any:
@@ -514,9 +499,6 @@ class ufunc:
 
         Args:
             indices: the start of each slice, a 1-d array of integers.
-
-        Returns:
-            An array with one reduced slice per index along `axis`.
 
         Raises:
             ValueError: if the function is not binary, `indices` does not have 1 dim, or `axis` does not exist.

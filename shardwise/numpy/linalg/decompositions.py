@@ -68,7 +68,7 @@ class SVDResult(NamedTuple):
     Vh: Array
 
 
-@documented(MATRICES)
+@documented(MATRICES, returns="The triangular factors; NaN for matrices that are not positive definite.")
 def cholesky(a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
     """Compute the Cholesky decomposition `a = L L*` of Hermitian positive-definite matrices.
 
@@ -76,9 +76,6 @@ def cholesky(a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True
         upper: whether to return the upper triangular factor `L*` instead of the lower triangular `L`.
         symmetrize_input: whether to replace `a` by the mean of `a` and its adjoint. If false, only one triangle of `a`
             is read: the upper one with `upper`, else the lower one.
-
-    Returns:
-        The triangular factors; NaN for matrices that are not positive definite.
 
     Raises:
         ValueError: if `a` does not hold square matrices.
@@ -242,12 +239,9 @@ def _hermitian_svd(a: ArrayLike, *, vectors: bool) -> list[Any]:
     return [u, adjoint(scale_columns(u, signs)), singular_values]
 
 
-@documented(MATRICES)
+@documented(MATRICES, returns="The singular values in descending order, along the last dim.")
 def svdvals(x: ArrayLike, /) -> Array:
     """Compute the singular values of matrices.
-
-    Returns:
-        The singular values in descending order, along the last dim.
 
     Raises:
         TypeError: if `x` has a rank below 2, or a float dtype of 16 bits or less.
@@ -259,12 +253,9 @@ def svdvals(x: ArrayLike, /) -> Array:
     return svd(x, compute_uv=False)
 
 
-@documented(MATRICES)
+@documented(MATRICES, returns="A named tuple (eigenvalues, eigenvectors), both complex. The eigenvectors are columns.")
 def eig(a: ArrayLike) -> EigResult:
     """Compute the eigenvalues and right eigenvectors of general square matrices.
-
-    Returns:
-        A named tuple (eigenvalues, eigenvectors), both complex. The eigenvectors are columns.
 
     Raises:
         TypeError: if `a` does not hold square matrices, or has a float dtype of 16 bits or less.
@@ -276,12 +267,9 @@ def eig(a: ArrayLike) -> EigResult:
     return EigResult(*lax.eig(as_inexact_operand(a, "eig"), compute_left_eigenvectors=False))
 
 
-@documented(MATRICES)
+@documented(MATRICES, returns="The eigenvalues, complex and in no particular order.")
 def eigvals(a: ArrayLike) -> Array:
     """Compute the eigenvalues of general square matrices.
-
-    Returns:
-        The eigenvalues, complex and in no particular order.
 
     Raises:
         TypeError: if `a` does not hold square matrices, or has a float dtype of 16 bits or less.
@@ -313,12 +301,9 @@ def eigh(a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True) -
     return EighResult(values, vectors)
 
 
-@documented(_HERMITIAN)
+@documented(_HERMITIAN, returns="The eigenvalues, real and ascending.")
 def eigvalsh(a: ArrayLike, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
     """Compute the eigenvalues of Hermitian matrices.
-
-    Returns:
-        The eigenvalues, real and ascending.
 
     Example:
         >>> jnp.linalg.eigvalsh(jnp.array([[2.0, 1.0], [1.0, 2.0]]))

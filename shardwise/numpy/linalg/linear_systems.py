@@ -191,14 +191,11 @@ def _parity(pivots: Array, dtype: np.dtype[Any]) -> Any:
     return Sub()(full_like(odd, 1), Mul()(odd, full_like(odd, 2)))
 
 
-@documented(SQUARE_MATRICES)
+@documented(SQUARE_MATRICES, returns="The determinants.")
 def det(a: ArrayLike) -> Array:
     """Compute the determinants of square matrices.
 
     Matrices up to 3 x 3 use the Leibniz formula, larger ones an LU decomposition.
-
-    Returns:
-        The determinants.
 
     Raises:
         TypeError: if `a` has a float dtype of 16 bits or less and the matrices are larger than 3 x 3.
@@ -289,7 +286,7 @@ def _lu_det_tangent(a: Array, da: Array) -> Any:
     return Mul()(det, Sum((ndim - 2,))(diagonal(solution)))
 
 
-@documented(MATRICES)
+@documented(MATRICES, returns="The pseudo-inverses, of shape (..., N, M).")
 def pinv(
     a: ArrayLike, rtol: ArrayLike | None = None, hermitian: bool = False, *, rcond: ArrayLike | None = None
 ) -> Array:
@@ -300,9 +297,6 @@ def pinv(
         rtol: the cutoff: singular values that do not exceed `rtol` times the largest one count as 0. By default 10 *
             max(M, N) times the machine epsilon.
         rcond: a deprecated name of `rtol`.
-
-    Returns:
-        The pseudo-inverses, of shape (..., N, M).
 
     Raises:
         ValueError: if `a` has a rank below 2, if it is not square although `hermitian` is set, or if both `rtol` and

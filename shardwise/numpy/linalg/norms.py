@@ -73,7 +73,7 @@ def norm(x: ArrayLike, ord: Order = None, axis: int | Sequence[int] | None = Non
     raise ValueError(f"norm: axis must be one axis (vectors) or two (matrices), not {len(dims)} axes {axes}")
 
 
-@documented(_NORM)
+@documented(_NORM, raises=["ValueError: if `ord` is a string, or if an axis is out of bounds or repeats."])
 def vector_norm(
     x: ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2
 ) -> Array:
@@ -82,9 +82,6 @@ def vector_norm(
     Args:
         axis: the axis or axes that hold the vectors; several axes are flattened into one. By default all axes.
         ord: the order of the norm, a number, inf or -inf, as in `norm`.
-
-    Raises:
-        ValueError: if `ord` is a string, or if an axis is out of bounds or repeats.
 
     Example:
         >>> jnp.linalg.vector_norm(jnp.array([3.0, 4.0]))
@@ -183,16 +180,13 @@ def _matrix_norm(x: ArrayLike, *, ord: Any, dims: tuple[int, ...], keepdims: boo
     return result if keepdims else Reshape(result.type.without(dims).shape)(result)
 
 
-@documented(MATRICES)
+@documented(MATRICES, returns="The condition numbers; infinity for singular matrices.")
 def cond(x: ArrayLike, p: Order = None) -> Array:
     """Compute the condition number of matrices: the norm of a matrix times the norm of its inverse.
 
     Args:
         p: the order of the norm, as in `norm`. None and 2 are the ratio of the largest to the smallest singular value,
             -2 is its inverse; other orders need square matrices.
-
-    Returns:
-        The condition numbers; infinity for singular matrices.
 
     Raises:
         ValueError: if `x` has a rank below 2, if it is not square although `p` needs its inverse, or if `p` is unknown.

@@ -23,7 +23,7 @@ _CONTRACTION = PRODUCT.extended(
 )
 
 
-@documented(PRODUCT)
+@documented(PRODUCT, returns="The product, without the dim of an operand that is a vector.")
 def matmul(
     x1: ArrayLike, x2: ArrayLike, /, *, precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None
 ) -> Array:
@@ -31,9 +31,6 @@ def matmul(
 
     Args:
         x1, x2: the operands, of rank 1 or more. An operand of rank 1 is a vector; dims before the last two broadcast.
-
-    Returns:
-        The product, without the dim of an operand that is a vector.
 
     Raises:
         TypeError: if the shapes do not match.
@@ -45,7 +42,7 @@ def matmul(
     return products.matmul(x1, x2, precision=precision, preferred_element_type=preferred_element_type)
 
 
-@documented(_CONTRACTION)
+@documented(_CONTRACTION, returns="The dot products, without `axis`.")
 def vecdot(
     x1: ArrayLike,
     x2: ArrayLike,
@@ -56,9 +53,6 @@ def vecdot(
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Compute the dot product of vectors along an axis; the first operand is conjugated.
-
-    Returns:
-        The dot products, without `axis`.
 
     Raises:
         TypeError: if the sizes along `axis` differ, or if the other dims do not broadcast.
@@ -71,7 +65,7 @@ def vecdot(
     return products.vecdot(x1, x2, axis=axis, precision=precision, preferred_element_type=preferred_element_type)
 
 
-@documented(PRODUCT)
+@documented(PRODUCT, returns="The result, with the remaining dims of `x1` before those of `x2`.")
 def tensordot(
     x1: ArrayLike,
     x2: ArrayLike,
@@ -88,9 +82,6 @@ def tensordot(
         x1, x2: the operands.
         axes: the number n of dims to contract, the last n of `x1` with the first n of `x2`; or a pair of sequences, the
             axes of `x1` and those of `x2`.
-
-    Returns:
-        The result, with the remaining dims of `x1` before those of `x2`.
 
     Raises:
         TypeError: if the numbers or the sizes of the contracted dims differ.
@@ -136,12 +127,9 @@ def outer(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     return products.outer(x1, x2)
 
 
-@documented(_CONTRACTION)
+@documented(_CONTRACTION, returns="The cross products, along the same axis.")
 def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
     """Compute the cross product of vectors with three elements.
-
-    Returns:
-        The cross products, along the same axis.
 
     Raises:
         TypeError: if the other dims do not broadcast, or `axis` is not an integer.
@@ -157,16 +145,13 @@ def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
     return products.cross(x1, x2, axis=axis)
 
 
-@documented(_MATRICES)
+@documented(_MATRICES, returns="The sums of the diagonals.")
 def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) -> Array:
     """Compute the trace of matrices, which are in the last two dims.
 
     Args:
         offset: the diagonal to sum: 0 is the main one, positive numbers are above it, negative ones below.
         dtype: the dtype of the result. None is the dtype that `sum` uses.
-
-    Returns:
-        The sums of the diagonals.
 
     Example:
         >>> jnp.linalg.trace(jnp.array([[1, 2], [3, 4]]))
@@ -175,15 +160,12 @@ def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) -
     return triangles.trace(x, offset=offset, axis1=-2, axis2=-1, dtype=dtype)
 
 
-@documented(_MATRICES)
+@documented(_MATRICES, returns="The diagonals, along the last dim.")
 def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
     """Return a diagonal of matrices, which are in the last two dims.
 
     Args:
         offset: the diagonal: 0 is the main one, positive numbers are above it, negative ones below.
-
-    Returns:
-        The diagonals, along the last dim.
 
     Example:
         >>> jnp.linalg.diagonal(jnp.array([[1, 2], [3, 4]]))
@@ -192,12 +174,9 @@ def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
     return triangles.diagonal(x, offset=offset, axis1=-2, axis2=-1)
 
 
-@documented(_MATRICES)
+@documented(_MATRICES, returns="The array with its last two dims exchanged.")
 def matrix_transpose(x: ArrayLike, /) -> Array:
     """Transpose matrices, which are in the last two dims.
-
-    Returns:
-        The array with its last two dims exchanged.
 
     Example:
         >>> jnp.linalg.matrix_transpose(jnp.array([[1, 2], [3, 4]]))
