@@ -129,14 +129,24 @@ def _args(own: Sequence[str], names: Sequence[str], family: Family) -> list[str]
 
 
 def _raises(own: Sequence[str], names: Sequence[str], family: Family) -> list[str]:
-    """Return the entries of Raises: those of the function, those of the parameters `names`, and those of the family."""
+    """Return the entries of Raises: those of the function, then those of the parameters `names` and of the family."""
     subjects: dict[str, list[str]] = {}
     for name in names:
         if name in family.errors:
             subjects.setdefault(family.errors[name], []).append(f"`{name}`")
     shared = [error.format(_enumeration(listed)) for error, listed in subjects.items()]
-    own_errors = {entry.partition(":")[0] for entry in own}
-    return [*own, *(entry for entry in (*shared, *family.raises) if entry.partition(":")[0] not in own_errors)]
+    by_error = _by_error(own)
+    for error, entries in _by_error([*shared, *family.raises]).items():
+        by_error.setdefault(error, entries)
+    return [entry for entries in by_error.values() for entry in entries]
+
+
+def _by_error(raises: Sequence[str]) -> dict[str, list[str]]:
+    """Return the entries of Raises by the name of the error."""
+    entries: dict[str, list[str]] = {}
+    for entry in raises:
+        entries.setdefault(entry.partition(":")[0], []).append(entry)
+    return entries
 
 
 def _entries(section: str, indent: str) -> list[str]:

@@ -292,6 +292,7 @@ def _exponent_bias(dtype: DType) -> int:
 
 
 @compiled_function
+@documented(BINARY, returns="An array of floats of the broadcast shape.")
 def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute `x1 * 2**x2` element-wise.
 
@@ -301,12 +302,8 @@ def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         x1: the mantissas, real.
         x2: the exponents, integers.
 
-    Returns:
-        An array of floats of the broadcast shape.
-
     Raises:
         ValueError: if `x1` is complex or `x2` is not of integers.
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.ldexp(jnp.array([1.0, 3.0]), jnp.array([4, -2]))

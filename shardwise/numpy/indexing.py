@@ -62,6 +62,7 @@ _NONZERO = ARRAYS.extended(
 )
 
 
+@documented(ARRAYS, returns="An array in which the dims of `indices` replace the dim `axis` of `a`.")
 def take(
     a: ArrayLike,
     indices: ArrayLike,
@@ -78,7 +79,6 @@ def take(
         a: the array to take from.
         indices: the indices, integers of any shape. Negative ones count from the end, except in mode "clip".
         axis: the axis to index. None indexes the flattened array.
-        out: must be None, as arrays are immutable.
         mode: the meaning of an index that is out of bounds: "fill" (the default) returns `fill_value`, "clip" the
             nearest element, where negative indices are clipped to 0, and "wrap" the element at the index modulo the
             size. "promise_in_bounds" and "drop" clip too, but negative indices count from the end.
@@ -86,9 +86,6 @@ def take(
         indices_are_sorted: a promise that the indices are in ascending order.
         fill_value: the value for indices out of bounds. By default NaN for floats and complex numbers, the least value
             for signed integers, the greatest for unsigned ones, and True for booleans.
-
-    Returns:
-        An array in which the dims of `indices` replace the dim `axis` of `a`.
 
     Raises:
         TypeError: if `a` or `indices` is not an array or a number.

@@ -53,18 +53,15 @@ def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
     return concatenate([arr, values], axis)
 
 
+@documented(ONE_AXIS, returns="A new array with the values inserted.")
 def insert(arr: ArrayLike, obj: Any, values: ArrayLike, axis: int | None = None) -> Array:
     """Insert values before the given indices.
 
     Args:
-        arr: the array.
         obj: the index or indices before which to insert: an integer, a slice, or a 1-D integer array, which may be
             traced. Negative indices count from the end, and indices out of bounds are clamped.
         values: the values to insert, broadcast and cast to the dtype of `arr`.
         axis: the axis to insert along; if None, `arr` is flattened first.
-
-    Returns:
-        A new array with the values inserted.
 
     Raises:
         ValueError: if `obj` is not of integers or has rank 2 or more, or if `axis` is out of bounds.
@@ -124,6 +121,7 @@ def _insert_at_many(x: Array, values: Array, indices: ArrayLike, *, dim: int, sh
     return take(Concatenate(dim)(x, new), methods.where(is_old, old, source), dim, mode="clip")
 
 
+@documented(ONE_AXIS, returns="A new array without these elements.")
 def delete(arr: ArrayLike, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
     """Return an array without the elements at the given indices.
 
@@ -131,13 +129,9 @@ def delete(arr: ArrayLike, obj: Any, axis: int | None = None, *, assume_unique_i
     `assume_unique_indices`.
 
     Args:
-        arr: the array.
         obj: the indices to delete: an integer, a slice, a 1-D integer array or a 1-D boolean mask.
         axis: the axis to delete along; if None, `arr` is flattened first.
         assume_unique_indices: promise that integer indices do not repeat.
-
-    Returns:
-        A new array without these elements.
 
     Raises:
         ValueError: if `obj` is of another dtype or rank, or if `axis` is out of bounds.

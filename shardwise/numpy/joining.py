@@ -92,21 +92,18 @@ def _concatenate(*arrays: ArrayLike, dim: int, dtype: np.dtype[Any], new_dim: bo
     return Concatenate(dim)(*operands) if len(operands) > 1 else operands[0]
 
 
+@documented(ARRAYS, returns="The list of the parts.")
 def split(ary: ArrayLike, indices_or_sections: Sections, axis: int = 0) -> list[Array]:
     """Split an array along an axis.
 
     Args:
-        ary: the array.
         indices_or_sections: the number of parts of equal size, or the indices at which the parts after the first start.
         axis: the axis to split.
-
-    Returns:
-        The list of the parts.
 
     Raises:
         TypeError: if `ary` is not an array or a number, or if the indices are not integers.
         ValueError: if the size is not a multiple of the number of parts, if the indices do not ascend or exceed the
-            size, or if `axis` does not exist.
+            size, or if `axis` is out of bounds.
 
     Example:
         >>> jnp.split(jnp.arange(4), 2)

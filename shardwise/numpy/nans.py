@@ -85,9 +85,6 @@ def nanmax(
 ) -> Array:
     """Return the largest element along axes, ignoring NaN.
 
-    Raises:
-        ValueError: if an axis does not exist, or if `initial` is None and there is no element or a mask is passed.
-
     Example:
         >>> jnp.nanmax(jnp.array([[1.0, jnp.nan], [3.0, 2.0]]), axis=1)
         Array([1., 3.], dtype=float32)
@@ -105,9 +102,6 @@ def nanmin(
     where: ArrayLike | None = None,
 ) -> Array:
     """Return the smallest element along axes, ignoring NaN.
-
-    Raises:
-        ValueError: if an axis does not exist, or if `initial` is None and there is no element or a mask is passed.
 
     Example:
         >>> jnp.nanmin(jnp.array([[1.0, jnp.nan], [3.0, 2.0]]), axis=1)
@@ -304,10 +298,6 @@ def nanquantile(
 ) -> Array:
     """Compute quantiles of the elements along axes, ignoring NaN.
 
-    Raises:
-        ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
-            unknown, or if the shape of `weights` does not match.
-
     Example:
         >>> jnp.nanquantile(jnp.array([1.0, jnp.nan, 3.0]), 0.5)
         Array(2., dtype=float32)
@@ -332,10 +322,6 @@ def nanpercentile(
     Args:
         q: the percentages, between 0 and 100.
 
-    Raises:
-        ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
-            unknown, or if the shape of `weights` does not match.
-
     Example:
         >>> jnp.nanpercentile(jnp.array([1.0, jnp.nan, 3.0]), 50)
         Array(2., dtype=float32)
@@ -348,9 +334,6 @@ def nanmedian(
     a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
 ) -> Array:
     """Compute the median of the elements along axes, ignoring NaN.
-
-    Raises:
-        ValueError: if an axis does not exist, if there is no element, or if the numbers are complex.
 
     Example:
         >>> jnp.nanmedian(jnp.array([1.0, jnp.nan, 3.0, 5.0]))

@@ -451,10 +451,6 @@ def quantile(
         weights: the weights of the elements, of the shape of `a`, or one per index along a single `axis`. Only with
             method "inverted_cdf".
 
-    Raises:
-        ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
-            unknown, or if the shape of `weights` does not match.
-
     Example:
         >>> jnp.quantile(jnp.array([1.0, 2.0, 4.0]), 0.25)
         Array(1.5, dtype=float32)
@@ -480,10 +476,6 @@ def percentile(
     Args:
         q: the percentages, between 0 and 100.
 
-    Raises:
-        ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
-            unknown, or if the shape of `weights` does not match.
-
     Example:
         >>> jnp.percentile(jnp.array([1.0, 2.0, 4.0]), 75)
         Array(3., dtype=float32)
@@ -501,9 +493,6 @@ def median(
 
     Returns:
         The medians, the mean of the two middle elements if their number is even; NaN where any element is NaN.
-
-    Raises:
-        ValueError: if an axis does not exist, if there is no element, or if the numbers are complex.
 
     Example:
         >>> jnp.median(jnp.array([[1, 9], [3, 5]]), axis=1)

@@ -278,6 +278,7 @@ def _polyint(p: ArrayLike, k: ArrayLike, *, order: int) -> Any:
     return result
 
 
+@documented(_POLYNOMIAL, returns="The values, of the shape of `x` broadcast with that of one coefficient.")
 def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     """Evaluate a polynomial by Horner's method.
 
@@ -286,11 +287,7 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
         x: the points, of any shape.
         unroll: the number of steps per iteration of the loop, which is used for more than 16 coefficients.
 
-    Returns:
-        The values, of the shape of `x` broadcast with that of one coefficient.
-
     Raises:
-        TypeError: if `p` or `x` is not an array or a number, or if `unroll` is not an integer.
         ValueError: if the shapes cannot be broadcast, or if there is a loop and `unroll` is less than 1.
 
     Example:
@@ -367,6 +364,7 @@ def _as_strong_inexact(x: ArrayLike) -> Any:
     return astype_weak(x, x.type.dtype, False)
 
 
+@documented(_POLYNOMIAL, returns="A matrix with one row per element of `x`.")
 def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Array:
     """Return the Vandermonde matrix, whose columns are powers of a vector.
 
@@ -375,11 +373,7 @@ def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Arra
         N: the number of columns. By default the size of `x`.
         increasing: whether the powers ascend from the left to the right. By default they descend.
 
-    Returns:
-        A matrix with one row per element of `x`.
-
     Raises:
-        TypeError: if `x` is not an array or a number, or if `N` is not an integer.
         ValueError: if `x` is not of rank 1, or if `N` is negative.
 
     Example:

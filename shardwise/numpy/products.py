@@ -412,6 +412,7 @@ def _kron(a: ArrayLike, b: ArrayLike) -> Any:
     return Reshape(shape)(multiply(x, y))
 
 
+@documented(_OPERANDS, returns="The cross products.")
 def cross(
     a: ArrayLike, b: ArrayLike, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
 ) -> Array:
@@ -421,13 +422,9 @@ def cross(
     returned. The other dims broadcast.
 
     Args:
-        a, b: the operands.
         axisa, axisb: the axes of `a` and `b` that hold the vectors.
         axisc: the axis of the result that holds the vectors.
         axis: one axis for `axisa`, `axisb` and `axisc` together.
-
-    Returns:
-        The cross products.
 
     Raises:
         TypeError: if an operand is not an array or a number, or if the other dims do not broadcast.

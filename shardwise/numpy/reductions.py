@@ -441,16 +441,13 @@ def _variance(
     )
 
 
+@documented(ARRAYS, returns="An array of the shape and dtype of `a`.")
 def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     """Round element-wise to a number of decimals, ties to even.
 
     Args:
         a: the array. Integers and booleans are returned unchanged.
         decimals: the number of decimals; negative for floats rounds to tens, hundreds and so on.
-        out: not supported, must be None.
-
-    Returns:
-        An array of the shape and dtype of `a`.
 
     Raises:
         NotImplementedError: if `out` is given, or if `a` is of integers and `decimals` is negative.

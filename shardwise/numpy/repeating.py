@@ -41,6 +41,7 @@ _MATRICES = ARRAYS.extended(
 )
 
 
+@documented(ARRAYS, returns="The shifted array, with the shape and dtype of `a`.")
 def roll(a: ArrayLike, shift: ArrayLike | Sequence[ArrayLike], axis: int | Sequence[int] | None = None) -> Array:
     """Shift the elements of an array cyclically along one or several axes.
 
@@ -48,13 +49,9 @@ def roll(a: ArrayLike, shift: ArrayLike | Sequence[ArrayLike], axis: int | Seque
     that cross a shard boundary.
 
     Args:
-        a: the array.
         shift: the number of positions, or one number per axis. It may be traced.
         axis: the axis or axes to shift along. Several shifts along one axis add up. With None, the flattened array is
             shifted, and the result has the shape of `a`.
-
-    Returns:
-        The shifted array, with the shape and dtype of `a`.
 
     Raises:
         TypeError: if `shift` is not integral.

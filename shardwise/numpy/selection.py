@@ -196,6 +196,7 @@ def _compress(x: Array, condition: ArrayLike, fill: ArrayLike, *, dim: int, size
     return methods.where(is_valid, taken, padding)
 
 
+@documented(_SELECTION, returns="A 1-D array of the selected elements.")
 def extract(condition: ArrayLike, arr: ArrayLike, *, size: int | None = None, fill_value: ArrayLike = 0) -> Array:
     """Return the elements for which a condition is true, as a 1-D array.
 
@@ -207,13 +208,9 @@ def extract(condition: ArrayLike, arr: ArrayLike, *, size: int | None = None, fi
         size: the static size of the result: further elements are dropped, missing ones are filled.
         fill_value: the value of missing elements if `size` is given.
 
-    Returns:
-        A 1-D array of the selected elements.
-
     Raises:
-        ValueError: if `size` is negative or exceeds the size of `arr`, or if `condition` has true elements past the
-            end of `arr`.
-        ConcretizationTypeError: if `condition` is traced and `size` is None.
+        ValueError: if `size` is negative or exceeds the size of `arr`, or if `condition` has true elements past the end
+            of `arr`.
 
     Example:
         >>> jnp.extract(jnp.array([[True, False], [False, True]]), jnp.array([[1, 2], [3, 4]]))

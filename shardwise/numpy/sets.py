@@ -378,6 +378,7 @@ def _promote_flat(name: str, ar1: ArrayLike, ar2: ArrayLike) -> list[Any]:
     return [Reshape((type_of(x).size,))(astype_weak(as_operand(x), dtype, weak)) for x in (ar1, ar2)]
 
 
+@documented(_SETS, returns="A boolean array with the shape of `element`.")
 def isin(
     element: ArrayLike,
     test_elements: ArrayLike,
@@ -398,11 +399,7 @@ def isin(
         method: "compare_all" compares all pairs; "binary_search" and "sort" both sort `test_elements` and search in
             them. "auto" compares all pairs if they are few.
 
-    Returns:
-        A boolean array with the shape of `element`.
-
     Raises:
-        TypeError: if an argument is not an array or a scalar.
         ValueError: if `method` is unknown.
 
     Example:

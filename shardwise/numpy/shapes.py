@@ -93,22 +93,19 @@ def size(a: ArrayLike, axis: int | Sequence[int] | None = None) -> int:
     return math.prod(a_type.shape[dim] for dim in canonical_axes("size", integer_tuple(axis), a_type))
 
 
+@documented(ARRAYS, returns="The converted array.")
 def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = False, device: Placement = None) -> Array:
     """Convert an array to another dtype.
 
     Complex numbers that are converted to a real dtype lose their imaginary part.
 
     Args:
-        x: an array or a scalar.
         dtype: the new dtype. None is the default float dtype.
         copy: whether to copy even if `x` has the dtype already.
         device: the device or sharding to place the result on. By default it stays where `x` is.
 
-    Returns:
-        The converted array.
-
     Raises:
-        TypeError: if `x` is not an array or a scalar, `dtype` is unknown, or `device` is not a device or sharding.
+        TypeError: if `x` is not an array or a number, `dtype` is unknown, or `device` is not a device or sharding.
 
     Example:
         >>> jnp.astype(jnp.array([1.7, -1.7]), jnp.int32)
@@ -189,18 +186,15 @@ def reshape_in_order(
     return constrain_sharding(result, out_sharding, keeps_sums=True)
 
 
+@documented(ARRAYS, returns="The array of lower rank.")
 def squeeze(a: ArrayLike, axis: int | Sequence[int] | None = None) -> Array:
     """Remove dims of size 1.
 
     Args:
-        a: an array or a scalar.
         axis: the axis or axes to remove. With None, all dims of size 1 are removed.
 
-    Returns:
-        The array of lower rank.
-
     Raises:
-        TypeError: if `a` is not an array or a scalar, or `axis` is not an integer or a sequence of integers.
+        TypeError: if `a` is not an array or a number, or `axis` is not an integer or a sequence of integers.
         ValueError: if an axis does not exist, is repeated, or has a size other than 1.
 
     Example:
@@ -212,18 +206,15 @@ def squeeze(a: ArrayLike, axis: int | Sequence[int] | None = None) -> Array:
     return lax_shape.squeeze(a, removed)
 
 
+@documented(ARRAYS, returns="The array of higher rank.")
 def expand_dims(a: ArrayLike, axis: int | Sequence[int]) -> Array:
     """Insert dims of size 1.
 
     Args:
-        a: an array or a scalar.
         axis: the positions of the new dims in the result.
 
-    Returns:
-        The array of higher rank.
-
     Raises:
-        TypeError: if `a` is not an array or a scalar, or `axis` is not an integer or a sequence of integers.
+        TypeError: if `a` is not an array or a number, or `axis` is not an integer or a sequence of integers.
         ValueError: if an axis does not exist in the result or is repeated.
 
     Example:
@@ -328,18 +319,12 @@ def permute_dims(a: ArrayLike, /, axes: Sequence[int]) -> Array:
     return methods.transpose(a, axes=tuple(axes))
 
 
+@documented(ARRAYS, returns="The transposed matrices.", raises=["ValueError: if `x` has fewer than 2 dims."])
 def matrix_transpose(x: ArrayLike, /) -> Array:
     """Exchange the last two dims of an array.
 
     Args:
         x: a matrix or a batch of matrices.
-
-    Returns:
-        The transposed matrices.
-
-    Raises:
-        TypeError: if `x` is not an array or a scalar.
-        ValueError: if `x` has fewer than 2 dims.
 
     Example:
         >>> jnp.matrix_transpose(jnp.ones((5, 2, 3))).shape
@@ -451,19 +436,16 @@ def broadcast_shapes(*shapes: Shape) -> tuple[int, ...]:
     return lax_shape.broadcast_shapes(*(integer_tuple(shape) for shape in shapes))
 
 
+@documented(ARRAYS, returns="The broadcast array.")
 def broadcast_to(array: ArrayLike, shape: Shape, *, out_sharding: OutSharding = None) -> Array:
     """Broadcast an array to a shape.
 
     Args:
         array: an array or a scalar.
         shape: the shape of the result.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        The broadcast array.
 
     Raises:
-        TypeError: if `array` is not an array or a scalar, or does not broadcast to `shape`.
+        TypeError: if `array` is not an array or a number, or does not broadcast to `shape`.
 
     Example:
         >>> jnp.broadcast_to(jnp.array([1, 2]), (2, 2))
@@ -473,17 +455,14 @@ def broadcast_to(array: ArrayLike, shape: Shape, *, out_sharding: OutSharding = 
     return constrain_sharding(methods.broadcast_to(array, shape=integer_tuple(shape)), out_sharding)
 
 
+@documented(_AT_LEAST, returns="A list with the broadcast arrays.")
 def broadcast_arrays(*args: ArrayLike) -> list[Array]:
     """Broadcast arrays to their common shape.
 
     Args:
         *args: arrays or scalars.
 
-    Returns:
-        A list with the broadcast arrays.
-
     Raises:
-        TypeError: if an argument is not an array or a scalar.
         ValueError: if the shapes do not broadcast.
 
     Example:
@@ -499,6 +478,7 @@ def _broadcast_all(*arrays: ArrayLike, shape: tuple[int, ...]) -> list[Any]:
     return [broadcast_to_shape(as_operand(x), shape) for x in arrays]
 
 
+@documented(ARRAYS, returns="The resized array.")
 def resize(a: ArrayLike, new_shape: int | Sequence[int]) -> Array:
     """Change the shape of an array, repeating or truncating its elements as needed.
 
@@ -506,14 +486,10 @@ def resize(a: ArrayLike, new_shape: int | Sequence[int]) -> Array:
     result is zeros.
 
     Args:
-        a: an array or a scalar.
         new_shape: the shape of the result.
 
-    Returns:
-        The resized array.
-
     Raises:
-        TypeError: if `a` is not an array or a scalar, or a size is negative or not an integer.
+        TypeError: if `a` is not an array or a number, or a size is negative or not an integer.
 
     Example:
         >>> jnp.resize(jnp.array([1, 2, 3]), (2, 4))

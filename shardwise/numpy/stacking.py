@@ -19,6 +19,7 @@ _STACK = Family(
 )
 
 
+@documented(_STACK, returns="The joined array, in the promoted dtype of the arrays.")
 def concat(arrays: Arrays, /, *, axis: int | None = 0) -> Array:
     """Join arrays along an existing axis: `concatenate` under its name in the array API standard.
 
@@ -26,11 +27,7 @@ def concat(arrays: Arrays, /, *, axis: int | None = 0) -> Array:
         arrays: the arrays, which have the same shape except along `axis`.
         axis: the axis to join along. With None, the arrays are flattened first.
 
-    Returns:
-        The joined array, in the promoted dtype of the arrays.
-
     Raises:
-        TypeError: if an item is not an array or a scalar, or the shapes do not match.
         ValueError: if there are no arrays, one of them has no dims, or `axis` does not exist.
 
     Example:

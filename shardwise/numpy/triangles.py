@@ -70,17 +70,14 @@ def _band_mask(shape: tuple[int, ...], k: ArrayLike, direction: str) -> Any:
     return Compare(direction)(columns, Add()(rows, offset))
 
 
+@documented(_MATRICES, returns="The matrix.")
 def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None) -> Array:
     """Create a matrix with ones on and below a diagonal, and zeros above it.
 
     Args:
         N: the number of rows.
         M: the number of columns. By default `N`.
-        k: the diagonal: 0 is the main one, positive numbers are above it.
         dtype: the dtype of the result. By default, the default float.
-
-    Returns:
-        The matrix.
 
     Raises:
         TypeError: if a size or `k` is not an integer, or a size is negative.
@@ -395,17 +392,14 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     return (arange(operator.index(n)),) * operator.index(ndim)
 
 
+@documented(ARRAYS, returns="A tuple with one index array per dim.")
 def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
     """Return the indices of the main diagonal of a given array.
 
     Args:
         arr: the array, with at least 2 dims of equal sizes.
 
-    Returns:
-        A tuple with one index array per dim.
-
     Raises:
-        TypeError: if `arr` is not an array or a scalar.
         ValueError: if `arr` has fewer than 2 dims, or dims of different sizes.
 
     Example:

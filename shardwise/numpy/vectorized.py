@@ -210,24 +210,21 @@ def apply_over_axes(func: Callable[[Any, int], Any], a: ArrayLike, axes: Sequenc
     return x
 
 
+@documented(ARRAYS, returns="An array with the shape and dtype of `x`.")
 def piecewise(x: ArrayLike, condlist: Arrays, funclist: Sequence[Any], *args: Any, **kw: Any) -> Array:
     """Evaluate a function that is defined by cases.
 
     Where several conditions hold, the last one applies.
 
     Args:
-        x: the array.
         condlist: the conditions, boolean arrays that broadcast with `x`.
-        funclist: a function or a number for each condition. One more applies where no condition holds; by default it
-            is 0. Functions are called with `x`, `args` and `kw`, and results are cast to the dtype of `x`.
+        funclist: a function or a number for each condition. One more applies where no condition holds; by default it is
+            0. Functions are called with `x`, `args` and `kw`, and results are cast to the dtype of `x`.
         *args: further positional arguments of the functions.
         **kw: keyword arguments of the functions.
 
-    Returns:
-        An array with the shape and dtype of `x`.
-
     Raises:
-        TypeError: if `x` cannot be converted to an array, or a condition is not an array or a scalar.
+        TypeError: if `x` cannot be converted to an array, or a condition is not an array or a number.
         ValueError: if the number of functions does not match the number of conditions.
 
     Example:

@@ -230,15 +230,12 @@ def _matrix_power(a: ArrayLike, *, n: int) -> Any:
         square = square @ square
 
 
+@documented(PRODUCT, returns="The product.")
 def multi_dot(arrays: Sequence[ArrayLike], *, precision: PrecisionLike = None) -> Array:
     """Multiply two or more matrices in the order that needs the fewest multiplications.
 
     Args:
         arrays: the matrices. The first and the last may be vectors.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-
-    Returns:
-        The product.
 
     Raises:
         TypeError: if the shapes of neighbours do not match.
