@@ -16,7 +16,7 @@ from shardwise.compiler.arrays.operands import as_inexact, as_operand, compiled_
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Rem, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Rem
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or, Xor
 from shardwise.compiler.ops.elementwise.complex_parts import Complex, Sign
@@ -151,9 +151,9 @@ def hypot(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     longer, shorter = Select()(Compare("GT")(x, y), x, y), Select()(Compare("GT")(x, y), y, x)
     is_zero = Compare("EQ")(longer, full_like(longer, 0))
     ratio = shorter / Select()(is_zero, full_like(longer, 1), longer)
-    length = Mul()(longer, Sqrt()(Add()(Mul()(ratio, ratio), full_like(ratio, 1))))
+    length = longer * Sqrt()(ratio * ratio + 1)
     # At 0 the derivative is undefined; this expression gives both operands the same, finite one.
-    length = Select()(is_zero, Mul()(Add()(x, y), full_like(x, 0.5)), length)
+    length = Select()(is_zero, (x + y) * 0.5, length)
     is_infinite = Or()(*(Compare("EQ")(z, full_like(z, np.inf)) for z in (x, y)))
     return Select()(is_infinite, full_like(length, np.inf), length)
 
@@ -183,7 +183,7 @@ def log2(x: ArrayLike, /) -> Array:
         Array([ 3., -1.], dtype=float32)
     """
     x = as_inexact(x, "log2")
-    return Log()(x) / full_like(x, math.log(2))
+    return Log()(x) / math.log(2)
 
 
 @compiled_function
@@ -196,7 +196,7 @@ def log10(x: ArrayLike, /) -> Array:
         Array([0., 3.], dtype=float32)
     """
     x = as_inexact(x, "log10")
-    return Log()(x) / full_like(x, math.log(10))
+    return Log()(x) / math.log(10)
 
 
 @compiled_function
@@ -217,17 +217,17 @@ def logaddexp_with_base(x: Array, y: Array, base: float) -> Any:
     # Equal infinities would have the difference NaN; their result gives both operands the derivative 1/2.
     is_same_infinity = And()(Compare("EQ")(x, y), isinf(x))
     high, low = (Select()(is_same_infinity, full_like(z, 0), z) for z in (larger, smaller))
-    scale = full_like(x, math.log(base))
-    correction = Log1p()(Exp()(Mul()(Sub()(low, high), scale))) / scale
-    result = Select()(is_same_infinity, Mul()(Add()(x, y), full_like(x, 0.5)), Add()(larger, correction))
+    scale = math.log(base)
+    correction = Log1p()(Exp()((low - high) * scale)) / scale
+    result = Select()(is_same_infinity, (x + y) * 0.5, larger + correction)
     return _wrap_imaginary(result, 2 * math.pi / math.log(base)) if result.type.dtype.kind == "c" else result
 
 
 def _wrap_imaginary(z: Array, period: float) -> Any:
     """Wrap the imaginary parts of complex numbers to half a period around 0."""
     angle = imag(z)
-    turns = Round()(Div()(angle, full_like(angle, period)))
-    return Complex()(real(z), Sub()(angle, Mul()(turns, full_like(angle, period))))
+    turns = Round()(angle / period)
+    return Complex()(real(z), angle - turns * period)
 
 
 @compiled_function

@@ -17,7 +17,6 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact, is_key
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And, Or
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd
@@ -86,7 +85,7 @@ def _isclose(a: ArrayLike, b: ArrayLike, rtol: ArrayLike, atol: ArrayLike, *, eq
     x, y = promote_and_broadcast("isclose", (a, b), dtype if is_inexact(dtype) else default_dtype("float*"), weak)
     magnitude = absolute(y)
     relative, least = (_tolerance(number, magnitude) for number in (rtol, atol))
-    is_near = Compare("LE")(absolute(Sub()(x, y)), Add()(least, Mul()(relative, magnitude)))
+    is_near = absolute(x - y) <= least + relative * magnitude
     # The distance to an infinity is infinite or NaN, so infinities are compared exactly.
     result = Select()(Or()(isinf(x), isinf(y)), Compare("EQ")(x, y), is_near)
     if equal_nan:

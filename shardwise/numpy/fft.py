@@ -19,7 +19,7 @@ from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
-from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -384,7 +384,7 @@ def _fft(
     total = float(math.prod(lengths))
     is_inverse = fft_type in ("IFFT", "IRFFT")
     scale = {"ortho": math.sqrt(total), "forward": total}.get(norm or "", 1.0)
-    return result if scale == 1 else Mul()(result, full_like(result, scale if is_inverse else 1 / scale))
+    return result if scale == 1 else result * (scale if is_inverse else 1 / scale)
 
 
 def _inverse_norm(name: str, norm: str | None) -> str:

@@ -559,14 +559,14 @@ def sinc(x: ArrayLike, /) -> Array:
         Array([ 1.        ,  0.63661975, -0.21220659], dtype=float32)
     """
     x = as_inexact(x, "sinc")
-    pi_x = Mul()(x, full_like(x, math.pi))
+    pi_x = x * math.pi
     is_zero = Compare("EQ")(pi_x, full_like(x, 0))
     divisor = Select()(is_zero, full_like(x, 1), pi_x)
-    square, series = Mul()(pi_x, pi_x), full_like(x, 0)
+    square, series = pi_x * pi_x, full_like(x, 0)
     for order in (8, 6, 4, 2, 0):  # Taylor series of sin(pi_x) / pi_x
         sign = 1 if order % 4 == 0 else -1
-        series = Add()(Mul()(series, square), full_like(x, sign / math.factorial(order + 1)))
-    return Select()(is_zero, series, Div()(Sin()(divisor), divisor))
+        series = series * square + sign / math.factorial(order + 1)
+    return Select()(is_zero, series, Sin()(divisor) / divisor)
 
 
 @documented(ARRAYS, returns="The sorted array, of a complex dtype.", raises=["ValueError: if `a` is a scalar."])

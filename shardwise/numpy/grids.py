@@ -22,7 +22,6 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.dtypes import is_inexact, is_integer
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.rounding import Floor
@@ -152,7 +151,7 @@ def _linspace(
         real_dtype = full_like(low, 0).real.type.dtype if compute_dtype.kind == "c" else compute_dtype
         index = Iota(shape, 0, np.dtype(np.int32))()
         weight = Convert(compute_dtype)(arithmetic.divide(Convert(real_dtype)(index), steps))
-        result = Add()(Mul()(low, Sub()(full_like(weight, 1), weight)), Mul()(high, weight))
+        result = low * (1 - weight) + high * weight
         if endpoint:  # the last element equals `stop` exactly
             result = Select()(Compare("EQ")(index, full(shape, steps, np.int32)), high, result)
     if is_integer(dtype) and compute_dtype.kind != "c":

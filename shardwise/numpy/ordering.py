@@ -26,7 +26,7 @@ from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, r
 from shardwise.compiler.arrays.reductions import reduced_dims, sum_dtype
 from shardwise.compiler.dtypes import is_float, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -577,7 +577,7 @@ def _quantile(
     rows = as_rows(x)
     probabilities = Reshape((q.type.size,))(astype_weak(q, compute_dtype, False))
     if scale != 1:
-        probabilities = Div()(probabilities, full_like(probabilities, scale))
+        probabilities = probabilities / scale
     shape = (*batch_shape, q.type.size)
     probabilities = Broadcast(shape, (last,))(probabilities)
     is_nan = Compare("NE")(rows, rows)
@@ -604,14 +604,12 @@ def _quantile(
 def _interpolate(sorted_rows: Array, counts: Array, probabilities: Array, method: str) -> Any:
     """Return the quantiles of sorted rows, of which the first `counts` elements are valid."""
     position = _QUANTILE_METHODS[method](probabilities, counts)
-    position = Clamp()(
-        full_like(position, 0), position, Max()(Sub()(counts, full_like(counts, 1)), full_like(counts, 0))
-    )
+    position = Clamp()(full_like(position, 0), position, Max()(counts - 1, full_like(counts, 0)))
     low, high = (
         _take_from_rows(sorted_rows, Convert(np.dtype(np.int32))(rounding()(position))) for rounding in (Floor, Ceil)
     )
-    weight = Sub()(position, Floor()(position))
-    interpolated = Add()(Mul()(low, Sub()(full_like(weight, 1), weight)), Mul()(high, weight))
+    weight = position - Floor()(position)
+    interpolated = low * (1 - weight) + high * weight
     # If the weight of `high` is 0 and `high` is infinite, the product would be NaN.
     return Select()(Compare("EQ")(weight, full_like(weight, 0)), low, interpolated)
 
@@ -623,19 +621,19 @@ def _inverted_weighted_cdf(sorted_rows: Array, cumulative: Array, total: Array, 
     batch_dims = tuple(range(last))
     pairs = (*probabilities.type.shape, count)
     total = Broadcast(probabilities.type.shape, batch_dims)(Reshape(total.type.shape[:-1])(total))
-    target = Broadcast(pairs, (*batch_dims, last))(Mul()(probabilities, total))
+    target = Broadcast(pairs, (*batch_dims, last))(probabilities * total)
     reached = Broadcast(pairs, (*batch_dims, last + 1))(cumulative)
     index = Sum((last + 1,))(Convert(np.dtype(np.int32))(Compare("LT")(reached, target)))
     return _take_from_rows(sorted_rows, Clamp()(full_like(index, 0), index, full_like(index, count - 1)))
 
 
 def _linear_position(probabilities: Array, counts: Array) -> Any:
-    return Mul()(probabilities, Sub()(counts, full_like(counts, 1)))
+    return probabilities * (counts - 1)
 
 
 def _midpoint_position(probabilities: Array, counts: Array) -> Any:
     position = _linear_position(probabilities, counts)
-    return Mul()(Add()(Floor()(position), Ceil()(position)), full_like(position, 0.5))
+    return (Floor()(position) + Ceil()(position)) * 0.5
 
 
 # The position of a quantile in a sorted row with `counts` elements; a fraction interpolates between two of them.
@@ -645,9 +643,7 @@ _QUANTILE_METHODS: dict[str, Callable[[Any, Any], Any]] = {
     "higher": lambda probabilities, counts: Ceil()(_linear_position(probabilities, counts)),
     "nearest": lambda probabilities, counts: Round()(_linear_position(probabilities, counts)),
     "midpoint": _midpoint_position,
-    "inverted_cdf": lambda probabilities, counts: Sub()(
-        Ceil()(Mul()(probabilities, counts)), full_like(probabilities, 1)
-    ),
+    "inverted_cdf": lambda probabilities, counts: Ceil()(probabilities * counts) - 1,
 }
 
 

@@ -17,8 +17,6 @@ from shardwise.compiler.arrays.reductions import amax, amin
 from shardwise.compiler.arrays.reductions import mean as mean_along
 from shardwise.compiler.dtypes import is_inexact, is_integer
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
-from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, slice_along
@@ -230,7 +228,7 @@ def _reflect(x: Array, dim: int, counts: tuple[int, int], omit_edge: bool, odd: 
             mirrored = Reverse((dim,))(slice_along(x, dim, start, start + length))
             if odd:
                 edge = _repeat(_edges(x, dim)[side], dim, length)
-                mirrored = Sub()(Mul()(full_like(edge, 2), edge), mirrored)
+                mirrored = 2 * edge - mirrored
             x = Concatenate(dim)(*((x, mirrored) if side else (mirrored, x)))
     return x
 

@@ -188,7 +188,7 @@ def _parity(pivots: Array, dtype: np.dtype[Any]) -> Any:
     exchanged = Convert(INDEX)(Compare("NE")(pivots, Iota(pivots.type.shape, last, INDEX)()))
     odd = And()(Sum((last,))(exchanged), full(pivots.type.shape[:-1], 1, INDEX))
     odd = as_dtype(odd, dtype)
-    return Sub()(full_like(odd, 1), Mul()(odd, full_like(odd, 2)))
+    return 1 - odd * 2
 
 
 @documented(SQUARE_MATRICES, returns="The determinants.")
