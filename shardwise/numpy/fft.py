@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.meshes.placement import create_on_device, device_put
-from shardwise.base.docstrings import Family, documented
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.arithmetic import conjugate, divide
 from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
@@ -64,6 +64,8 @@ _AXES = ARRAYS.extended(
         "than 1, or `norm` is unknown."
     ],
 )
+_REAL = {"a": Parameter("the real array.", "ValueError: if {} is complex.")}
+_REAL_ONE_AXIS, _REAL_TWO_AXES, _REAL_AXES = (each.extended(_REAL) for each in (_ONE_AXIS, _TWO_AXES, _AXES))
 _FREQUENCIES = Family(
     {
         "n": "the number of samples.",
@@ -123,17 +125,11 @@ def ifft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
     return _transform_one("ifft", "IFFT", a, n, axis, norm)
 
 
-@documented(_ONE_AXIS, returns="A complex array with `n // 2 + 1` elements along `axis`.")
+@documented(_REAL_ONE_AXIS, returns="A complex array with `n // 2 + 1` elements along `axis`.")
 def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform of a real array.
 
     The spectrum of a real signal is Hermitian, so only the coefficients of the non-negative frequencies are returned.
-
-    Args:
-        a: the real array.
-
-    Raises:
-        ValueError: if `a` is complex, `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.rfft(jnp.array([1.0, 2.0, 1.0, 2.0]))
@@ -172,15 +168,12 @@ def hfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
     return _transform_one("hfft", "IRFFT", conjugate(a), n, axis, _inverse_norm("hfft", norm))
 
 
-@documented(_ONE_AXIS, returns="The first `n // 2 + 1` elements of the Hermitian signal along `axis`.")
+@documented(_REAL_ONE_AXIS, returns="The first `n // 2 + 1` elements of the Hermitian signal along `axis`.")
 def ihfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `hfft`.
 
     Args:
         a: the real spectrum.
-
-    Raises:
-        ValueError: if `a` is complex, `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.ihfft(jnp.array([8.0, -2.0, 0.0, -2.0]))
@@ -217,21 +210,14 @@ def ifft2(
     return _transform_two("ifft2", "IFFT", a, s, axes, norm)
 
 
-@documented(_TWO_AXES)
+@documented(_REAL_TWO_AXES)
 def rfft2(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
 ) -> Array:
     """Compute the 2-D discrete Fourier transform of a real array.
 
-    Args:
-        a: the real array.
-
     Returns:
         A complex array with `n // 2 + 1` elements along the last of the axes, which has the size n.
-
-    Raises:
-        ValueError: if `a` is complex, there are not exactly two axes, they repeat or are out of bounds, the number of
-            sizes differs, a size is less than 1, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.rfft2(jnp.ones((2, 4))).shape
@@ -288,21 +274,14 @@ def ifftn(
     return _transform("ifftn", "IFFT", a, s, axes, norm)
 
 
-@documented(_AXES)
+@documented(_REAL_AXES)
 def rfftn(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
 ) -> Array:
     """Compute the N-D discrete Fourier transform of a real array.
 
-    Args:
-        a: the real array.
-
     Returns:
         A complex array with `n // 2 + 1` elements along the last of the axes, which has the size n.
-
-    Raises:
-        ValueError: if `a` is complex, axes repeat or are out of bounds, their number differs from that of `s`, a size
-            is less than 1, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.rfftn(jnp.ones((3, 2, 4))).shape
