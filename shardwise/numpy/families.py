@@ -50,7 +50,7 @@ ROUNDING = SAME_TYPE.extended(
 )
 
 BINARY = Family(
-    {"x, y": "the arrays; they broadcast.", "x1, x2": "the arrays; they broadcast."},
+    {"x, y": "the arrays; they broadcast."},
     "An array of the broadcast shape.",
     [NOT_BROADCASTABLE],
 )
