@@ -6,9 +6,12 @@ from typing import Any, BinaryIO, NoReturn
 import ml_dtypes
 import numpy as np
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.numpy.creation import array
 from shardwise.typing import DTypeLike
+
+_UNSUPPORTED = Family({"*args": "ignored.", "**kwargs": "ignored."}, returns="Never.")
 
 
 def load(file: str | PathLike[str] | BinaryIO, *args: Any, **kwargs: Any) -> Array:
@@ -85,17 +88,11 @@ def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: s
     return array(np.fromstring(string, dtype, count, sep=sep))
 
 
+@documented(_UNSUPPORTED)
 def fromfile(*args: Any, **kwargs: Any) -> NoReturn:
     """Raise NotImplementedError: reading a file is not a pure function.
 
     Under `jit` the file would be read only once, when the function is traced.
-
-    Args:
-        *args: ignored.
-        **kwargs: ignored.
-
-    Returns:
-        Never.
 
     Raises:
         NotImplementedError: always. Use `jnp.asarray(np.fromfile(...))`.
@@ -108,17 +105,11 @@ def fromfile(*args: Any, **kwargs: Any) -> NoReturn:
     raise NotImplementedError("fromfile: not supported; use `jnp.asarray(np.fromfile(...))`")
 
 
+@documented(_UNSUPPORTED)
 def fromiter(*args: Any, **kwargs: Any) -> NoReturn:
     """Raise NotImplementedError: consuming an iterator is not a pure function.
 
     Under `jit` the iterator would be consumed only once, when the function is traced.
-
-    Args:
-        *args: ignored.
-        **kwargs: ignored.
-
-    Returns:
-        Never.
 
     Raises:
         NotImplementedError: always. Use `jnp.asarray(np.fromiter(...))`.

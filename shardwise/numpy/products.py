@@ -382,17 +382,12 @@ def vecmat(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     return _contract("vecmat", conjugate(x1), x2, terms, result, None, None)
 
 
+@documented(_OPERANDS, returns="An array whose sizes are the products of the operands' sizes.")
 def kron(a: ArrayLike, b: ArrayLike) -> Array:
     """Compute the Kronecker product: the array of blocks `a[i] * b`.
 
     Args:
         a, b: the operands. Dims of size 1 are prepended to the one of lower rank.
-
-    Returns:
-        An array whose sizes are the products of the operands' sizes.
-
-    Raises:
-        TypeError: if an operand is not an array or a number.
 
     Example:
         >>> jnp.kron(jnp.array([1, 10]), jnp.array([1, 2, 3]))

@@ -14,6 +14,7 @@ from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.special.approximations import BesselI0e
+from shardwise.numpy.families import ARRAYS
 from shardwise.typing import ArrayLike
 
 _WINDOW = Family(
@@ -114,18 +115,12 @@ def _bessel_i0(x: Array) -> Any:
     return Mul()(Exp()(absolute(x)), BesselI0e()(x))
 
 
+@documented(ARRAYS, returns="The function of each element.", raises=["ValueError: if `x` is complex."])
 def i0(x: ArrayLike) -> Array:
     """Compute the modified Bessel function of the first kind of order 0.
 
     Args:
         x: real numbers.
-
-    Returns:
-        The function of each element.
-
-    Raises:
-        TypeError: if `x` is not an array or a scalar.
-        ValueError: if `x` is complex.
 
     Example:
         >>> round(float(jnp.i0(1.0)), 4)
