@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.api.meshes.out_sharding import check_sums, constrain_sharding, decided_by
-from shardwise.base.docstrings import documented
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import conjugate, multiply
 from shardwise.compiler.arrays.indexing import canonical_axis
@@ -30,7 +30,10 @@ from shardwise.numpy.einsum import Names, contract
 from shardwise.numpy.families import ARRAYS, PRODUCT
 from shardwise.typing import ArrayLike, DTypeLike, OutSharding
 
-_OPERANDS = ARRAYS.extended({"a, b": "the operands."}, raises=["TypeError: if an operand is not an array or a number."])
+_OPERANDS = Family(
+    {"a, b": "the operands.", "out": ARRAYS.args["out"]},
+    raises=["TypeError: if an operand is not an array or a number."],
+)
 _CONTRACTION = PRODUCT.extended(
     {"a, b": "the operands."},
     "The product, with the remaining dims of `a` before those of `b`.",
