@@ -113,7 +113,7 @@ def array(
     return result if device is None else device_put(result, device)
 
 
-def _is_array(x: Array) -> bool:
+def _is_array(x: object) -> bool:
     return isinstance(x, Array) or hasattr(x, "__jax_array__")
 
 

@@ -22,7 +22,7 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, slice_along
 from shardwise.numpy.ordering import median
 from shardwise.numpy.vectorized import apply_along_axis
-from shardwise.typing import ArrayLike
+from shardwise.typing import ArrayLike, NestedArrays
 
 Sides = tuple[Any, Any]  # the values for the low and the high end of a dim
 Counts = tuple[tuple[int, int], ...]  # the numbers of elements at the low and the high end of each dim
@@ -104,7 +104,7 @@ def pad(array: ArrayLike, pad_width: Any, mode: str | Callable[..., Any] = "cons
     return _pad_from_elements(array, counts=counts, mode=mode, lengths=lengths)
 
 
-def _per_side(name: str, values: ArrayLike, array_type: ArrayType) -> Any:
+def _per_side(name: str, values: NestedArrays, array_type: ArrayType) -> Any:
     """Broadcast the argument `name` to one value for the low and one for the high end of each dim."""
     table = np.asarray(values)
     try:
@@ -137,7 +137,7 @@ def _stat_lengths(stat_length: Any, array_type: ArrayType) -> Counts:
     )
 
 
-def _pad_constant(array: ArrayLike, values: ArrayLike, counts: Counts, array_type: ArrayType) -> Any:
+def _pad_constant(array: ArrayLike, values: Any, counts: Counts, array_type: ArrayType) -> Any:
     if np.ndim(values) == 0:
         return _pad_with_values(array, values, counts=counts)
     return _pad_with_values(array, *_per_side("constant_values", values, array_type).flat, counts=counts)

@@ -7,7 +7,6 @@ import numpy as np
 from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.runtime.array import ArrayImpl
-from shardwise.typing import ArrayLike
 
 _PRINTED = "an array of this library or of numpy."
 _PRINTING = Family(
@@ -63,7 +62,7 @@ def array_str(
         return str(a) if isinstance(a, ArrayImpl) else np.array_str(a)  # type: ignore[arg-type]  # a tracer raises
 
 
-def _check_array(name: str, x: ArrayLike) -> None:
+def _check_array(name: str, x: object) -> None:
     if not isinstance(x, (Array, np.ndarray, np.generic)):
         raise TypeError(f"{name}: needs an array, not {x!r} of type {type(x).__name__}; convert it with `jnp.asarray`")
 

@@ -28,7 +28,7 @@ from shardwise.numpy.creation import arange, eye, ones
 from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, NOT_AN_INTEGER, TRACED_WITHOUT_SIZE
 from shardwise.numpy.indexing import nonzero, take_along_axis
 from shardwise.numpy.shapes import resize
-from shardwise.typing import ArrayLike, DTypeLike
+from shardwise.typing import ArrayLike, DTypeLike, SupportsShape
 
 _DIAGONAL = Parameter("the diagonal: 0 is the main one, positive numbers are above it.", NOT_AN_INTEGER)
 _MATRICES = ARRAYS.extended(
@@ -167,7 +167,7 @@ def _as_index_arrays(indices: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 @documented(_INDICES_FROM)
-def tril_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
+def tril_indices_from(arr: ArrayLike | SupportsShape, k: int = 0) -> tuple[Array, Array]:
     """Return the indices of the lower triangle of a given matrix.
 
     Args:
@@ -182,7 +182,7 @@ def tril_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
 
 
 @documented(_INDICES_FROM)
-def triu_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
+def triu_indices_from(arr: ArrayLike | SupportsShape, k: int = 0) -> tuple[Array, Array]:
     """Return the indices of the upper triangle of a given matrix.
 
     Args:
@@ -196,7 +196,7 @@ def triu_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
     return triu_indices(rows, k, columns)
 
 
-def _matrix_shape(name: str, arr: ArrayLike) -> tuple[int, ...]:
+def _matrix_shape(name: str, arr: ArrayLike | SupportsShape) -> tuple[int, ...]:
     shape = tuple(arr.shape) if hasattr(arr, "shape") else type_of(arr, name).shape
     if len(shape) != 2:
         raise ValueError(f"{name}: needs a matrix, not an array of shape {shape}")
