@@ -8,6 +8,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
@@ -26,6 +27,7 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.special import gamma_erf
 from shardwise.lax.precision import check_accuracy
+from shardwise.typing import ArrayLike
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -55,67 +57,65 @@ _BROADCAST = "An array of the broadcast shape and of the operands' dtype."
 
 def _unary(
     name: str, op: Op, dtypes: str, summary: str, *example: str, returns: str = _SAME_TYPE
-) -> Callable[[Any], Array]:
+) -> Callable[[ArrayLike], Array]:
     """Make a function of one operand."""
 
-    def function(x: Any) -> Array:
+    def function(x: ArrayLike) -> Array:
         return op(as_operand(x, name))
 
-    args, raises = _unary_sections(dtypes)
-    return _documented(function, name, summary, args, returns, raises, example)
+    return _documented(function, name, summary, example, _one_operand(dtypes, returns))
 
 
 def _unary_with_accuracy(name: str, op: Op, dtypes: str, summary: str, *example: str) -> Callable[..., Array]:
     """Make a function of one operand that has the parameter `accuracy`."""
 
-    def function(x: Any, *, accuracy: Any = None) -> Array:
+    def function(x: ArrayLike, *, accuracy: Any = None) -> Array:
         check_accuracy(name, accuracy)
         return op(as_operand(x, name))
 
-    args, raises = _unary_sections(dtypes)
-    args.append("accuracy: None or `AccuracyMode.DEFAULT`, which mean the same.")
-    raises.append("NotImplementedError: if `accuracy` is any other mode or tolerance.")
-    return _documented(function, name, summary, args, _SAME_TYPE, raises, example)
+    return _documented(function, name, summary, example, _one_operand(dtypes, _SAME_TYPE))
 
 
-def _unary_sections(dtypes: str) -> tuple[list[str], list[str]]:
-    """Return the entries of Args and Raises for one operand."""
-    return [f"x: an array of {dtypes}, or a scalar."], [f"TypeError: if `x` does not hold {dtypes}."]
+def _one_operand(dtypes: str, returns: str) -> Family:
+    """Return the documentation of the functions of one operand of these dtypes."""
+    return Family(
+        {
+            "x": Parameter(f"an array of {dtypes}, or a scalar.", f"TypeError: if {{}} does not hold {dtypes}."),
+            "accuracy": Parameter(
+                "None or `AccuracyMode.DEFAULT`, which mean the same.",
+                "NotImplementedError: if {} is any other mode or tolerance.",
+            ),
+        },
+        returns,
+    )
 
 
 def _binary(
     name: str, op: Op, dtypes: str, summary: str, *example: str, returns: str = _BROADCAST
-) -> Callable[[Any, Any], Array]:
+) -> Callable[[ArrayLike, ArrayLike], Array]:
     """Make a function of two operands."""
 
-    def function(x: Any, y: Any) -> Array:
+    def function(x: ArrayLike, y: ArrayLike) -> Array:
         return op(*broadcast_operands(name, x, y))
 
-    args = [f"x, y: arrays of {dtypes}, of the same dtype and rank. Scalars and dims of size 1 broadcast."]
-    raises = [
-        f"TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or an operand does not hold {dtypes}."
-    ]
-    if dtypes == _ANY:
-        raises = ["TypeError: if the dtypes or ranks differ, or the shapes do not broadcast."]
-    return compiled_function(_documented(function, name, summary, args, returns, raises, example))
+    mismatch = "TypeError: if the dtypes or ranks differ, or the shapes do not broadcast."
+    if dtypes != _ANY:
+        mismatch = (
+            "TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or an operand does not hold "
+            f"{dtypes}."
+        )
+    operands = f"arrays of {dtypes}, of the same dtype and rank. Scalars and dims of size 1 broadcast."
+    return compiled_function(
+        _documented(function, name, summary, example, Family({"x, y": operands}, returns, [mismatch]))
+    )
 
 
-def _documented(
-    function: _Function,
-    name: str,
-    summary: str,
-    args: Sequence[str],
-    returns: str,
-    raises: Sequence[str],
-    example: Sequence[str],
-) -> _Function:
+def _documented(function: _Function, name: str, summary: str, example: Sequence[str], family: Family) -> _Function:
     """Set the name and the docstring of `function`. `example` is a call, and then the lines of its output."""
     call, *output = example
-    sections = {"Args": args, "Returns": [returns], "Raises": raises, "Example": [f">>> {call}", *output]}
-    lines = [line for title, entries in sections.items() for line in ("", f"{title}:", *(f"    {e}" for e in entries))]
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = "\n".join([summary, *lines, ""])
-    return function
+    function.__doc__ = "\n    ".join([f"{summary}\n\nExample:", f">>> {call}", *output]) + "\n"
+    return documented(family)(function)
 
 
 def broadcast_operands(name: str, *operands: Any) -> list[Any]:

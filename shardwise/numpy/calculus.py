@@ -37,9 +37,12 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_along
 from shardwise.compiler.reduction import SUM
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.ordering import gather_1d, searchsorted
+from shardwise.typing import ArrayLike, Axes
 
 
-def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Array:
+def diff(
+    a: ArrayLike, n: int = 1, axis: int = -1, prepend: ArrayLike | None = None, append: ArrayLike | None = None
+) -> Array:
     """Return the n-th discrete difference along an axis.
 
     One difference subtracts from each element the one before it; `n` repeats this. Booleans are compared with XOR. If
@@ -79,21 +82,22 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 
 
 @compiled_function
-def _broadcast_scalar(x: Any, *, shape: tuple[int, ...]) -> Any:
+def _broadcast_scalar(x: ArrayLike, *, shape: tuple[int, ...]) -> Any:
     return broadcast_to_shape(as_operand(x), shape)
 
 
 @compiled_function
-def _differences(x: Any, *, n: int, dim: int) -> Any:
-    x = as_operand(x)
+def _differences(x: ArrayLike, *, n: int, dim: int) -> Any:
+    differences = as_operand(x)
     for _ in range(n):
-        size = x.type.shape[dim]
-        after, before = slice_along(x, dim, min(1, size), size), slice_along(x, dim, 0, max(size - 1, 0))
-        x = (Xor() if x.type.dtype == np.bool_ else Sub())(after, before)
-    return x
+        size = differences.type.shape[dim]
+        after = slice_along(differences, dim, min(1, size), size)
+        before = slice_along(differences, dim, 0, max(size - 1, 0))
+        differences = (Xor() if differences.type.dtype == np.bool_ else Sub())(after, before)
+    return differences
 
 
-def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
+def ediff1d(ary: ArrayLike, to_end: ArrayLike | None = None, to_begin: ArrayLike | None = None) -> Array:
     """Return the differences between consecutive elements of the flattened array.
 
     Args:
@@ -116,7 +120,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
 
 
 @compiled_function
-def _ediff1d(a: Any, *ends: Any, has_ends: tuple[bool, bool]) -> Any:
+def _ediff1d(a: ArrayLike, *ends: ArrayLike, has_ends: tuple[bool, bool]) -> Any:
     x = as_operand(a, "ediff1d")
     if x.type.dtype == np.bool_:
         raise ValueError("ediff1d: booleans cannot be subtracted; convert them to integers")
@@ -127,7 +131,7 @@ def _ediff1d(a: Any, *ends: Any, has_ends: tuple[bool, bool]) -> Any:
     return Concatenate(0)(*parts) if len(parts) > 1 else differences
 
 
-def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = None) -> Any:
+def gradient(f: ArrayLike, *varargs: ArrayLike, axis: Axes = None, edge_order: int | None = None) -> Any:
     """Estimate the derivative of sampled values by finite differences.
 
     Interior elements use central differences, of second order also for samples that are not equally spaced. The first
@@ -175,12 +179,12 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
 
 
 @compiled_list_function
-def _gradients(f: Any, *spacings: Any, dims: tuple[int, ...]) -> list[Any]:
+def _gradients(f: ArrayLike, *spacings: ArrayLike, dims: tuple[int, ...]) -> list[Any]:
     x = as_inexact(f, "gradient")
     return [_gradient(x, dim, spacing) for dim, spacing in zip(dims, spacings or (1,) * len(dims), strict=True)]
 
 
-def _gradient(x: Any, dim: int, spacing: Any) -> Any:
+def _gradient(x: Array, dim: int, spacing: ArrayLike) -> Any:
     size = x.type.shape[dim]
     index = Iota(x.type.shape, dim, np.dtype(np.int32))()
     is_first, is_last = (Compare("EQ")(index, full_like(index, place)) for place in (0, size - 1))
@@ -200,14 +204,14 @@ def _gradient(x: Any, dim: int, spacing: Any) -> Any:
     return Select()(is_first, forward, Select()(is_last, backward, interior))
 
 
-def _shift(x: Any, dim: int, by: int) -> Any:
+def _shift(x: Array, dim: int, by: int) -> Any:
     """Shift elements along `dim` by `by` positions, filling with zeros."""
     low = tuple(by if d == dim else 0 for d in range(x.type.ndim))
     high = tuple(-count for count in low)
     return Pad(low, high, (0,) * x.type.ndim)(x, full((), 0, x.type.dtype, x.type.weak))
 
 
-def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
+def trapezoid(y: ArrayLike, x: ArrayLike | None = None, dx: ArrayLike = 1.0, axis: int = -1) -> Array:
     """Integrate sampled values along an axis by the trapezoidal rule.
 
     Args:
@@ -237,7 +241,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
 
 
 @compiled_function
-def _trapezoid(y: Any, x: Any, *, dim: int, equally_spaced: bool) -> Any:
+def _trapezoid(y: ArrayLike, x: ArrayLike, *, dim: int, equally_spaced: bool) -> Any:
     """Integrate `y`; `x` is the spacing if `equally_spaced`, else the coordinates."""
     dtype, _ = promote_dtypes("trapezoid", (type_of(y), type_of(x, "trapezoid")))
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
@@ -252,7 +256,7 @@ def _trapezoid(y: Any, x: Any, *, dim: int, equally_spaced: bool) -> Any:
     return multiply(reductions.sum(multiply(gaps, add(*sides)), axis=dim), 0.5)
 
 
-def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.pi) -> Array:
+def unwrap(p: ArrayLike, discont: ArrayLike | None = None, axis: int = -1, period: ArrayLike = 2 * math.pi) -> Array:
     """Unwrap a periodic signal by adding multiples of the period.
 
     Steps between consecutive elements that exceed the threshold are replaced by their equivalents within half a
@@ -280,7 +284,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.p
 
 
 @compiled_function
-def _unwrap(p: Any, period: Any, *discont: Any, dim: int) -> Any:
+def _unwrap(p: ArrayLike, period: ArrayLike, *discont: ArrayLike, dim: int) -> Any:
     x = as_operand(p, "unwrap")
     if x.type.dtype == np.bool_ or x.type.dtype.kind == "c":
         raise ValueError(f"unwrap: needs real numbers, not {x.type}")
@@ -307,7 +311,14 @@ def _unwrap(p: Any, period: Any, *discont: Any, dim: int) -> Any:
     return Concatenate(dim)(first, rest)
 
 
-def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Array:
+def interp(
+    x: ArrayLike,
+    xp: ArrayLike,
+    fp: ArrayLike,
+    left: ArrayLike | str | None = None,
+    right: ArrayLike | str | None = None,
+    period: ArrayLike | None = None,
+) -> Array:
     """Interpolate linearly between tabulated values.
 
     Args:
@@ -342,12 +353,14 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     if period is not None:
         return _interp(x, xp, fp, period, end_modes=("", ""), is_periodic=True)
     modes = ["nearest" if end is None else end if isinstance(end, str) else "value" for end in (left, right)]
-    end_values = [end for end, mode in zip((left, right), modes, strict=True) if mode == "value"]
+    end_values = [end for end in (left, right) if end is not None and not isinstance(end, str)]
     return _interp(x, xp, fp, *end_values, end_modes=(modes[0], modes[1]), is_periodic=False)
 
 
 @compiled_function
-def _interp(x: Any, xp: Any, fp: Any, *extra: Any, end_modes: tuple[str, str], is_periodic: bool) -> Any:
+def _interp(
+    x: ArrayLike, xp: ArrayLike, fp: ArrayLike, *extra: ArrayLike, end_modes: tuple[str, str], is_periodic: bool
+) -> Any:
     """Interpolate; `extra` is the period, or the values of the ends whose mode is "value"."""
     dtype, _ = promote_dtypes("interp", (type_of(x), type_of(xp)))
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
@@ -386,7 +399,7 @@ def _interp(x: Any, xp: Any, fp: Any, *extra: Any, end_modes: tuple[str, str], i
     return result
 
 
-def _wrap_to_period(points: Any, coordinates: Any, values: Any, period: Any) -> tuple[Any, Any, Any]:
+def _wrap_to_period(points: Array, coordinates: Array, values: Array, period: Array) -> tuple[Any, Any, Any]:
     """Wrap points and a table into one period; sort the table and extend it by one element at each end."""
     points, coordinates = remainder(points, period), remainder(coordinates, period)
     size = coordinates.type.size

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import numpy as np
+
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
@@ -9,27 +12,37 @@ from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.elementwise.complex_parts import Conj
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Reverse
-from shardwise.lax.precision import precisions
+from shardwise.lax.precision import PrecisionLike, precisions
+from shardwise.typing import ArrayLike, DTypeLike
+
+_CONVOLUTION = Family(
+    {
+        "a, v": "1-D arrays with at least one element.",
+        "precision": "the precision of the products, as in `lax.conv_general_dilated`.",
+        "preferred_element_type": "the dtype of the accumulation and of the result.",
+    },
+    returns="A 1-D array.",
+    raises=["ValueError: if an operand is empty or not 1-D, or if `mode` is unknown."],
+)
 
 
-def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+@documented(_CONVOLUTION)
+def convolve(
+    a: ArrayLike,
+    v: ArrayLike,
+    mode: str = "full",
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:
     """Convolve two 1-D arrays.
 
     Element k of the result is the sum of `a[i] * v[j]` over all i + j = k. Integers become floats, unless
     `preferred_element_type` is given.
 
     Args:
-        a, v: 1-D arrays with at least one element.
         mode: which elements are returned: "full" all, "same" the centre, as many as the longer operand has, "valid"
             only those where the operands overlap completely.
-        precision: the precision of the products, as in `lax.conv_general_dilated`.
-        preferred_element_type: the dtype of the accumulation and of the result.
-
-    Returns:
-        A 1-D array.
-
-    Raises:
-        ValueError: if an operand is empty or not 1-D, or if `mode` is unknown.
 
     Example:
         >>> jnp.convolve(jnp.array([1, 2, 3]), jnp.array([1, 1]))
@@ -47,8 +60,14 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
     )
 
 
+@documented(_CONVOLUTION)
 def correlate(
-    a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None
+    a: ArrayLike,
+    v: ArrayLike,
+    mode: str = "valid",
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Compute the cross-correlation of two 1-D arrays.
 
@@ -56,16 +75,7 @@ def correlate(
     `preferred_element_type` is given.
 
     Args:
-        a, v: 1-D arrays with at least one element.
         mode: which elements are returned: "full", "same" or "valid", as in `convolve`.
-        precision: the precision of the products, as in `lax.conv_general_dilated`.
-        preferred_element_type: the dtype of the accumulation and of the result.
-
-    Returns:
-        A 1-D array.
-
-    Raises:
-        ValueError: if an operand is empty or not 1-D, or if `mode` is unknown.
 
     Example:
         >>> jnp.correlate(jnp.array([1, 2, 3]), jnp.array([1, 1]))
@@ -83,7 +93,7 @@ def correlate(
     )
 
 
-def _check(name: str, a: Any, v: Any, mode: str) -> None:
+def _check(name: str, a: ArrayLike, v: ArrayLike, mode: str) -> None:
     types = [type_of(x, name) for x in (a, v)]
     if any(type.ndim != 1 for type in types):
         raise ValueError(f"{name}: needs two arrays of rank 1, not {types[0]} and {types[1]}")
@@ -94,7 +104,9 @@ def _check(name: str, a: Any, v: Any, mode: str) -> None:
 
 
 @compiled_function
-def _convolve(a: Any, v: Any, *, name: str, mode: str, precision: tuple[str, str], dtype: Any) -> Any:
+def _convolve(
+    a: ArrayLike, v: ArrayLike, *, name: str, mode: str, precision: tuple[str, str], dtype: np.dtype[Any]
+) -> Any:
     operands = [as_operand(x, name) for x in (a, v)]
     if dtype is None:
         operands = [as_inexact(x, name) for x in operands]

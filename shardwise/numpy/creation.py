@@ -10,6 +10,7 @@ from shardwise import tree
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.meshes.out_sharding import constrain_sharding
 from shardwise.api.meshes.placement import create_on_device, device_put
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -28,22 +29,68 @@ from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
 from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax.manual_axes import make_varying
+from shardwise.numpy.families import NOT_AN_ARRAY
 from shardwise.numpy.joining import stack
 from shardwise.runtime.array import ArrayImpl
+from shardwise.typing import ArrayLike, DTypeLike, NestedArrays, OutSharding, Placement, Shape, SupportsShape
+
+_OUT_SHARDING = "the sharding to constrain the result to, also inside `jit`."
+_NOT_NUMBERS = "TypeError: if {} holds anything but numbers."
+_CONVERSION = Family(
+    {
+        "object": Parameter("the elements.", _NOT_NUMBERS),
+        "a": Parameter("an array, a number, or nested sequences of these.", _NOT_NUMBERS),
+        "dtype": "the dtype of the result; inferred if None.",
+        "order": "ignored: the memory layout is chosen by the compiler.",
+        "device": "the device or sharding to move the array to.",
+        "out_sharding": _OUT_SHARDING,
+    },
+    returns="The array.",
+    raises=[
+        "ValueError: if nested sequences have different lengths.",
+        "OverflowError: if a Python integer is out of range for an integer `dtype`.",
+    ],
+)
+_CREATION = Family(
+    {
+        "shape": "the shape, or the size of a 1-D array.",
+        "dtype": "the dtype; the default float dtype if None.",
+        "device": "the device or sharding on which the array is created; each device creates only its own shard.",
+        "out_sharding": _OUT_SHARDING,
+    },
+    returns="The array.",
+    raises=["ValueError: if a size is negative.", "TypeError: if a size is not an integer."],
+)
+_LIKE = Family(
+    {
+        **_CREATION.args,
+        "a": Parameter(
+            "the prototype, an array or a `ShapeDtypeStruct`. The result has the sharding of a committed array, of a\n"
+            "struct, and of a type along Explicit mesh axes, unless `shape`, `device` or `out_sharding` is given.",
+            NOT_AN_ARRAY,
+        ),
+        "fill_value": Parameter("the value, or an array that is broadcast to the shape.", NOT_AN_ARRAY),
+        "dtype": "the dtype; that of `a` if None.",
+        "shape": "the shape; that of `a` if None.",
+    },
+    returns="The array.",
+    raises=["ValueError: if a size is negative."],
+)
 
 _FLOAT = "float*"
 _OBJECT = np.dtype(object)
 
 
+@documented(_CONVERSION)
 def array(
     object: Any,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     copy: bool = True,
     order: str | None = "K",
     ndmin: int = 0,
     *,
-    device: Any = None,
-    out_sharding: Any = None,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Create an array from an array, a number, or nested sequences of these.
 
@@ -51,21 +98,8 @@ def array(
     default dtype of their kind, and numpy arrays keep theirs, truncated to 32 bits unless `enable_x64` is set.
 
     Args:
-        object: the elements.
-        dtype: the dtype of the result; inferred if None.
         copy: whether the result has a buffer of its own if `object` is an array already.
-        order: ignored: the memory layout is chosen by the compiler.
         ndmin: the minimum rank of the result; dims of size 1 are prepended.
-        device: the device or sharding to move the array to.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        TypeError: if `object` holds anything but numbers.
-        ValueError: if nested sequences have different lengths.
-        OverflowError: if a Python integer is out of range for an integer `dtype`.
 
     Example:
         >>> jnp.array([[1, 2], [3, 4]])
@@ -79,18 +113,18 @@ def array(
     return result if device is None else device_put(result, device)
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     return isinstance(x, Array) or hasattr(x, "__jax_array__")
 
 
 @compiled_function
-def _copy(x: Any) -> Any:
+def _copy(x: Array) -> Any:
     if is_key(x.type.dtype):
-        return WrapKeyData(x.type.dtype.impl)(_copy(KeyData()(x)))
+        return WrapKeyData(x.dtype.impl)(_copy(KeyData()(x)))
     return Convert(x.type.dtype, x.type.weak)(x)
 
 
-def _array(object: Any, dtype: Any, copy: bool) -> Any:
+def _array(object: Any, dtype: np.dtype[Any] | None, copy: bool) -> Any:
     object = resolve_array(object)
     if isinstance(object, Array):
         result = object if dtype is None else methods.astype(object, dtype=dtype)
@@ -116,32 +150,20 @@ def _array(object: Any, dtype: Any, copy: bool) -> Any:
     return as_operand(host.astype(out_dtype)) if host.ndim else full((), host[()], out_dtype)
 
 
+@documented(_CONVERSION)
 def asarray(
-    a: Any,
-    dtype: Any = None,
+    a: NestedArrays,
+    dtype: DTypeLike | None = None,
     order: str | None = None,
     *,
     copy: bool | None = None,
-    device: Any = None,
-    out_sharding: Any = None,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Convert an object to an array; an array is returned without copying it.
 
     Args:
-        a: an array, a number, or nested sequences of these.
-        dtype: the dtype of the result; inferred if None.
-        order: ignored: the memory layout is chosen by the compiler.
         copy: whether an array gets a buffer of its own.
-        device: the device or sharding to move the array to.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        TypeError: if `a` holds anything but numbers.
-        ValueError: if nested sequences have different lengths.
-        OverflowError: if a Python integer is out of range for an integer `dtype`.
 
     Example:
         >>> jnp.asarray([1.0, 2.0])
@@ -150,21 +172,22 @@ def asarray(
     return array(a, dtype, bool(copy), device=device, out_sharding=out_sharding)
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
+@documented(_CREATION)
+def full(
+    shape: Shape,
+    fill_value: ArrayLike,
+    dtype: DTypeLike | None = None,
+    *,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Create an array filled with one value.
 
     Args:
-        shape: the shape, or the size of a 1-D array.
         fill_value: the value, or an array that is broadcast to `shape`.
         dtype: the dtype; that of `fill_value` if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
 
     Raises:
-        ValueError: if a size is negative.
         TypeError: if `fill_value` is not an array or a number, or if a size is not an integer.
 
     Example:
@@ -175,7 +198,9 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, 
     return _full(shape, fill_value, dtype, False, device, out_sharding)
 
 
-def _full(shape: Any, value: Any, dtype: Any, weak: bool, device: Any, out_sharding: Any) -> Any:
+def _full(
+    shape: Shape, value: ArrayLike, dtype: DTypeLike | None, weak: bool, device: Placement, out_sharding: OutSharding
+) -> Any:
     """Create an array; `weak` is its weak type if `dtype` is given, else it has that of the value."""
     value = resolve_array(value)
     value_type = type_of(value, "full")
@@ -189,21 +214,11 @@ def _full(shape: Any, value: Any, dtype: Any, weak: bool, device: Any, out_shard
     return constrain_sharding(result, out_sharding)
 
 
-def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
+@documented(_CREATION)
+def zeros(
+    shape: Shape, dtype: DTypeLike | None = None, *, device: Placement = None, out_sharding: OutSharding = None
+) -> Array:
     """Create an array of zeros.
-
-    Args:
-        shape: the shape, or the size of a 1-D array.
-        dtype: the dtype; the default float dtype if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if a size is not an integer.
 
     Example:
         >>> jnp.zeros(3)
@@ -212,21 +227,11 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: An
     return full(shape, 0, default_dtype(_FLOAT) if dtype is None else dtype, device=device, out_sharding=out_sharding)
 
 
-def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
+@documented(_CREATION)
+def ones(
+    shape: Shape, dtype: DTypeLike | None = None, *, device: Placement = None, out_sharding: OutSharding = None
+) -> Array:
     """Create an array of ones.
-
-    Args:
-        shape: the shape, or the size of a 1-D array.
-        dtype: the dtype; the default float dtype if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if a size is not an integer.
 
     Example:
         >>> jnp.ones(3)
@@ -235,23 +240,13 @@ def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any
     return full(shape, 1, default_dtype(_FLOAT) if dtype is None else dtype, device=device, out_sharding=out_sharding)
 
 
-def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
+@documented(_CREATION)
+def empty(
+    shape: Shape, dtype: DTypeLike | None = None, *, device: Placement = None, out_sharding: OutSharding = None
+) -> Array:
     """Create an array with unspecified elements.
 
     XLA has no uninitialized buffers, so the elements are zeros.
-
-    Args:
-        shape: the shape, or the size of a 1-D array.
-        dtype: the dtype; the default float dtype if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if a size is not an integer.
 
     Example:
         >>> jnp.empty(3).shape
@@ -260,39 +255,24 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: An
     return zeros(shape, dtype, device=device, out_sharding=out_sharding)
 
 
+@documented(_LIKE)
 def full_like(
-    a: Any,
-    fill_value: Any,
-    dtype: Any = None,
-    shape: Any = None,
+    a: ArrayLike | SupportsShape,
+    fill_value: ArrayLike,
+    dtype: DTypeLike | None = None,
+    shape: Shape | None = None,
     *,
-    device: Any = None,
-    out_sharding: Any = None,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Create an array filled with one value, with the shape and dtype of another array.
-
-    Args:
-        a: the prototype, an array or a `ShapeDtypeStruct`. The result has the sharding of a committed array, of a
-            struct, and of a type along Explicit mesh axes, unless `shape`, `device` or `out_sharding` is given.
-        fill_value: the value, or an array that is broadcast to the shape.
-        dtype: the dtype; that of `a` if None.
-        shape: the shape; that of `a` if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if `a` or `fill_value` is not an array or a number.
 
     Example:
         >>> jnp.full_like(jnp.array([1, 2]), 7)
         Array([7, 7], dtype=int32)
     """
     a_type = type_of(a, "full_like")
-    is_placed = (isinstance(a, ArrayImpl) and a.committed) or isinstance(a, ShapeDtypeStruct)
+    placed = a if isinstance(a, ShapeDtypeStruct) or (isinstance(a, ArrayImpl) and a.committed) else None
     like_a = device is None and shape is None and out_sharding is None
     out_shape = a_type.shape if shape is None else shape
     result = _full(
@@ -300,31 +280,24 @@ def full_like(
         fill_value,
         dtype or a_type.dtype,
         a_type.weak and dtype is None,
-        a.sharding if like_a and is_placed else device,
+        placed.sharding if like_a and placed is not None else device,
         out_sharding,
     )
     if not type_of(fill_value).shape:
         result = make_varying(result, a_type.varying)
-    return reshard_to(result, a_type.explicit) if like_a and not is_placed else result
+    return reshard_to(result, a_type.explicit) if like_a and placed is None else result
 
 
-def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
+@documented(_LIKE)
+def zeros_like(
+    a: ArrayLike | SupportsShape,
+    dtype: DTypeLike | None = None,
+    shape: Shape | None = None,
+    *,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Create an array of zeros with the shape and dtype of another array.
-
-    Args:
-        a: the prototype, an array or a `ShapeDtypeStruct`. The result has the sharding of a committed array, of a
-            struct, and of a type along Explicit mesh axes, unless `shape`, `device` or `out_sharding` is given.
-        dtype: the dtype; that of `a` if None.
-        shape: the shape; that of `a` if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if `a` is not an array or a number.
 
     Example:
         >>> jnp.zeros_like(jnp.array([1, 2]))
@@ -333,23 +306,16 @@ def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
     return full_like(a, 0, dtype, shape, device=device, out_sharding=out_sharding)
 
 
-def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
+@documented(_LIKE)
+def ones_like(
+    a: ArrayLike | SupportsShape,
+    dtype: DTypeLike | None = None,
+    shape: Shape | None = None,
+    *,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Create an array of ones with the shape and dtype of another array.
-
-    Args:
-        a: the prototype, an array or a `ShapeDtypeStruct`. The result has the sharding of a committed array, of a
-            struct, and of a type along Explicit mesh axes, unless `shape`, `device` or `out_sharding` is given.
-        dtype: the dtype; that of `a` if None.
-        shape: the shape; that of `a` if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The array.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if `a` is not an array or a number.
 
     Example:
         >>> jnp.ones_like(jnp.array([1, 2]))
@@ -358,24 +324,23 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = Non
     return full_like(a, 1, dtype, shape, device=device, out_sharding=out_sharding)
 
 
-def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
+@documented(_CREATION, raises=["TypeError: if `prototype` is not an array or a number."])
+def empty_like(
+    prototype: ArrayLike | SupportsShape,
+    dtype: DTypeLike | None = None,
+    shape: Shape | None = None,
+    *,
+    device: Placement = None,
+) -> Array:
     """Create an array with unspecified elements, with the shape and dtype of another array.
 
     XLA has no uninitialized buffers, so the elements are zeros.
 
     Args:
-        prototype: the array to imitate. If it is committed, the result has its sharding, unless `shape`
-            or `device` is given.
+        prototype: the array to imitate. If it is committed, the result has its sharding, unless `shape` or `device` is
+            given.
         dtype: the dtype; that of `prototype` if None.
         shape: the shape; that of `prototype` if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-
-    Returns:
-        The array.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if `prototype` is not an array or a number.
 
     Example:
         >>> jnp.empty_like(jnp.ones(3)).shape
@@ -384,14 +349,15 @@ def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: 
     return zeros_like(prototype, dtype, shape, device=device)
 
 
+@documented(_CREATION, returns="The numbers `start`, `start + step`, ... before `stop`.")
 def arange(
-    start: Any,
-    stop: Any = None,
-    step: Any = None,
-    dtype: Any = None,
+    start: ArrayLike,
+    stop: ArrayLike | None = None,
+    step: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
     *,
-    device: Any = None,
-    out_sharding: Any = None,
+    device: Placement = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Create a 1-D array of evenly spaced numbers in a half-open interval.
 
@@ -400,11 +366,6 @@ def arange(
         stop: the end of the interval, not included.
         step: the distance between numbers; 1 if None.
         dtype: the dtype; inferred from the arguments if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-        out_sharding: the sharding to constrain the result to, also inside `jit`.
-
-    Returns:
-        The numbers `start`, `start + step`, ... before `stop`.
 
     Raises:
         TypeError: if an argument is traced, complex, or not a number: the size of the result must be static.
@@ -429,32 +390,26 @@ def arange(
     return constrain_sharding(create_on_device(_arange, (count, low, by, out_dtype), device, "arange"), out_sharding)
 
 
-def _scalar(x: Any) -> Any:
+def _scalar(x: ArrayLike) -> Any:
     """Return the number in a concrete array of rank 0; return other values unchanged."""
     return np.asarray(x)[()] if isinstance(x, (ArrayImpl, np.ndarray)) and not x.ndim else x
 
 
-def _arange(count: int, low: Any, by: Any, dtype: Any) -> Any:
+def _arange(count: int, low: float, by: float, dtype: np.dtype[Any]) -> Any:
     index = Iota((count,), 0, dtype)()
     return index if (low, by) == (0, 1) else methods.astype(index * by + low, dtype=dtype)
 
 
-def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Array:
+@documented(_CREATION, returns="The matrix.", raises=["TypeError: if `k` is not an integer."])
+def eye(
+    N: int, M: int | None = None, k: ArrayLike = 0, dtype: DTypeLike | None = None, *, device: Placement = None
+) -> Array:
     """Create a matrix with ones on a diagonal and zeros elsewhere.
 
     Args:
         N: the number of rows.
         M: the number of columns; `N` if None.
         k: the offset of the diagonal: positive above the main diagonal, negative below. It may be traced.
-        dtype: the dtype; the default float dtype if None.
-        device: the device or sharding on which the array is created; each device creates only its own shard.
-
-    Returns:
-        The matrix.
-
-    Raises:
-        ValueError: if a size is negative.
-        TypeError: if `k` is not an integer.
 
     Example:
         >>> jnp.eye(2, 3, k=1)
@@ -468,16 +423,16 @@ def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: 
     if isinstance(k, Array):
         result = _eye(shape, k, out_dtype)
         return result if device is None else device_put(result, device)
-    return create_on_device(_eye, (shape, operator.index(k), out_dtype), device, "eye")
+    return create_on_device(_eye, (shape, operator.index(_scalar(k)), out_dtype), device, "eye")
 
 
-def _eye(shape: tuple[int, ...], k: Any, dtype: Any) -> Any:
+def _eye(shape: tuple[int, ...], k: Array | int, dtype: np.dtype[Any]) -> Any:
     rows, columns = (Iota(shape, dim, np.dtype(np.int32))() for dim in (0, 1))
     is_diagonal = methods.compare(rows + k, columns, direction="EQ")
     return methods.astype(is_diagonal, dtype=dtype)
 
 
-def _shape(shape: Any) -> tuple[int, ...]:
+def _shape(shape: Shape) -> tuple[int, ...]:
     result = integer_tuple(shape)
     if any(size < 0 for size in result):
         raise ValueError(f"sizes of a shape must not be negative: {result}")

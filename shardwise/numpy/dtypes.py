@@ -8,6 +8,7 @@ from typing import Any, final
 import ml_dtypes
 import numpy as np
 
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays import arithmetic, methods
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -29,6 +30,17 @@ from shardwise.compiler.arrays.promotion import (
 from shardwise.compiler.dtypes import SHORT_NAMES, SMALL_FLOATS, DType, KeyDType, is_inexact
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.numpy.creation import array
+from shardwise.numpy.families import PREDICATE
+from shardwise.typing import ArrayLike, DTypeLike, NestedArrays
+
+_NESTED = Family(
+    {
+        "x": Parameter(
+            "an array, a number or a nested sequence of these.",
+            "ValueError: if {} is a nested sequence of different lengths.",
+        )
+    }
+)
 
 _PYTHON_NODES = {bool: "bool", int: "int*", float: "float*", complex: "complex*"}
 _WIDEST = {"int*": np.int64, "float*": np.float64, "complex*": np.complex128}
@@ -55,7 +67,7 @@ class ScalarType(type):
 
     dtype: DType
 
-    def __call__(cls, x: Any) -> Any:
+    def __call__(cls, x: NestedArrays) -> Any:
         """Convert `x` to an array of this dtype."""
         return array(x, cls.dtype)
 
@@ -68,11 +80,11 @@ class ScalarType(type):
     def __hash__(cls) -> int:
         return hash(cls.dtype.type)
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.dtype.type)
 
 
-def _scalar_type(dtype: Any, name: str = "") -> ScalarType:
+def _scalar_type(dtype: type[Any], name: str = "") -> ScalarType:
     np_dtype = np.dtype(dtype)
     return ScalarType(name or np_dtype.name, (object,), {"dtype": np_dtype, "__module__": "shardwise.numpy"})
 
@@ -113,7 +125,7 @@ int_, uint, float_, complex_ = int64, uint64, float64, complex128
 single, double, csingle, cdouble = float32, float64, complex64, complex128
 
 
-def finfo(dtype: Any) -> Any:
+def finfo(dtype: DTypeLike) -> Any:
     """Return the machine limits of a float dtype.
 
     Args:
@@ -132,7 +144,7 @@ def finfo(dtype: Any) -> Any:
     return ml_dtypes.finfo(_as_dtype(dtype))  # type: ignore[no-untyped-call]
 
 
-def iinfo(int_type: Any) -> Any:
+def iinfo(int_type: DTypeLike | int) -> Any:
     """Return the machine limits of an integer dtype.
 
     Args:
@@ -159,7 +171,7 @@ def _as_dtype(x: Any) -> DType:
     return dtype if isinstance(dtype, np.dtype) else np.dtype(x)
 
 
-def issubdtype(arg1: Any, arg2: Any) -> bool:
+def issubdtype(arg1: DTypeLike, arg2: DTypeLike) -> bool:
     """Return whether a dtype equals another one or is a subtype of an abstract type.
 
     Args:
@@ -187,7 +199,7 @@ def _numpy_type(dtype: Any) -> type:
     return dtype if isinstance(dtype, type) and issubclass(dtype, np.generic) else np.dtype(dtype).type
 
 
-def isdtype(dtype: Any, kind: Any) -> bool:
+def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
     """Return whether a dtype belongs to a kind of the array API standard.
 
     Args:
@@ -221,7 +233,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     return False
 
 
-def promote_types(a: Any, b: Any) -> DType:
+def promote_types(a: DTypeLike, b: DTypeLike) -> DType:
     """Return the dtype to which two dtypes are promoted.
 
     The Python types `int`, `float` and `complex` are weak: they take the width of the other dtype.
@@ -261,7 +273,7 @@ def _node(name: str, dtype: Any) -> str:
     return node_of(np_dtype, False)
 
 
-def result_type(*args: Any) -> DType:
+def result_type(*args: ArrayLike | DTypeLike) -> DType:
     """Return the dtype to which arrays, numbers and dtypes are promoted.
 
     Args:
@@ -292,7 +304,7 @@ def result_type(*args: Any) -> DType:
     return promote_dtypes("result_type", types)[0]
 
 
-def isscalar(element: Any) -> bool:
+def isscalar(element: object) -> bool:
     """Return whether an object is a scalar.
 
     Args:
@@ -312,17 +324,9 @@ def isscalar(element: Any) -> bool:
     return np.isscalar(element) or (hasattr(element, "dtype") and getattr(element, "ndim", None) == 0)
 
 
-def iscomplexobj(x: Any) -> bool:
+@documented(_NESTED, returns="True if the dtype is complex, even if all imaginary parts are 0.")
+def iscomplexobj(x: NestedArrays) -> bool:
     """Return whether an object has a complex dtype.
-
-    Args:
-        x: an array, a number or a nested sequence of these.
-
-    Returns:
-        True if the dtype is complex, even if all imaginary parts are 0.
-
-    Raises:
-        ValueError: if `x` is a nested sequence of different lengths.
 
     Example:
         >>> jnp.iscomplexobj(jnp.ones(2, jnp.complex64))
@@ -333,17 +337,9 @@ def iscomplexobj(x: Any) -> bool:
     return issubdtype(x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype, np.complexfloating)
 
 
-def isrealobj(x: Any) -> bool:
+@documented(_NESTED, returns="False if the dtype is complex, even if all imaginary parts are 0.")
+def isrealobj(x: NestedArrays) -> bool:
     """Return whether an object has a dtype that is not complex.
-
-    Args:
-        x: an array, a number or a nested sequence of these.
-
-    Returns:
-        False if the dtype is complex, even if all imaginary parts are 0.
-
-    Raises:
-        ValueError: if `x` is a nested sequence of different lengths.
 
     Example:
         >>> jnp.isrealobj(jnp.ones(2))
@@ -352,17 +348,9 @@ def isrealobj(x: Any) -> bool:
     return not iscomplexobj(x)
 
 
-def iscomplex(x: Any) -> Array:
+@documented(PREDICATE)
+def iscomplex(x: ArrayLike) -> Array:
     """Return element-wise whether the imaginary part is not 0.
-
-    Args:
-        x: the array.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.iscomplex(jnp.array([1, 2j]))
@@ -371,17 +359,9 @@ def iscomplex(x: Any) -> Array:
     return _compare_imaginary(x, direction="NE")
 
 
-def isreal(x: Any) -> Array:
+@documented(PREDICATE)
+def isreal(x: ArrayLike) -> Array:
     """Return element-wise whether the imaginary part is 0.
-
-    Args:
-        x: the array.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.isreal(jnp.array([1, 2j]))
@@ -391,5 +371,5 @@ def isreal(x: Any) -> Array:
 
 
 @compiled_function
-def _compare_imaginary(x: Any, *, direction: str) -> Any:
+def _compare_imaginary(x: ArrayLike, *, direction: str) -> Any:
     return methods.compare(arithmetic.imag(as_operand(x, "isreal")), 0, direction=direction)

@@ -33,7 +33,8 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.lax.dot_products import dot_general, mixed_dtype_dot
 from shardwise.lax.named_einsum import xeinsum
-from shardwise.lax.precision import precisions
+from shardwise.lax.precision import PrecisionLike, precisions
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
 
 opt_einsum = lazy_module("opt_einsum")
 
@@ -44,13 +45,13 @@ Path = tuple[tuple[int, ...], ...]
 def einsum(
     subscripts: Any,
     /,
-    *operands: Any,
+    *operands: ArrayLike,
     out: None = None,
     optimize: Any = "auto",
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
     _dot_general: Callable[..., Any] = dot_general,
-    out_sharding: Any = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Evaluate an Einstein summation.
 
@@ -106,7 +107,7 @@ def einsum(
     return constrain_sharding(result, out_sharding)
 
 
-def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[list[tuple[int, ...]], Any]:
+def einsum_path(subscripts: Any, /, *operands: ArrayLike, optimize: Any = "auto") -> tuple[list[tuple[int, ...]], Any]:
     """Return the order in which `einsum` contracts its operands.
 
     Args:
@@ -212,7 +213,7 @@ class _Term:
 
 @compiled_function
 def contract(
-    *operands: Any,
+    *operands: ArrayLike,
     terms: tuple[Names, ...],
     result: Names,
     path: Path,
@@ -352,7 +353,7 @@ class _Contraction:
         return _Term(self._promote_and_multiply(*factors), names)
 
     @staticmethod
-    def _promote_and_multiply(x: Any, y: Any) -> Any:
+    def _promote_and_multiply(x: Array, y: Array) -> Any:
         if x.type.dtype != y.type.dtype:  # `sum_unneeded` may have widened one of them
             dtype, _ = promote_dtypes("einsum", (x.type, y.type))
             x, y = (astype_weak(z, dtype, False) for z in (x, y))

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.arithmetic import absolute, as_bool, floor_divide, imag, real, remainder
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, compiled_function, promote_and_broadcast, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Rem, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Rem
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or, Xor
 from shardwise.compiler.ops.elementwise.complex_parts import Complex, Sign
@@ -43,36 +44,35 @@ from shardwise.compiler.ops.elementwise.transcendental import (
     Tanh,
 )
 from shardwise.compiler.ops.shape.constants import full
+from shardwise.numpy.families import (
+    BINARY,
+    ELEMENTWISE,
+    NOT_REAL,
+    PREDICATE,
+    REAL_BINARY,
+    ROUNDING,
+    SAME_TYPE,
+    TO_FLOAT,
+)
+from shardwise.typing import ArrayLike
+
+_REAL = ELEMENTWISE.extended({"x": Parameter(TO_FLOAT.args["x"].text, NOT_REAL)})
 
 
 def _unary(
-    name: str, op: Op, summary: str, at: float, value: float, *, takes_complex: bool = True
+    name: str, op: Op, summary: str, at: float, value: float, family: Family = TO_FLOAT
 ) -> Callable[[Any], Array]:
     """Return the public function for an op on floats and complex numbers.
 
     The example in its docstring shows that its value at `at`, rounded to 3 decimals, is `value`.
     """
 
-    def function(x: Any, /) -> Array:
+    def function(x: ArrayLike, /) -> Array:
         return op(as_inexact(x, name))
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"""{summary}
-
-    Args:
-        x: the array. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number{"" if takes_complex else ", or if it is complex"}.
-
-    Example:
-        >>> round(float(jnp.{name}({at})), 3)
-        {value}
-    """
-    return compiled_function(function)
+    function.__doc__ = f"{summary}\n\nExample:\n    >>> round(float(jnp.{name}({at})), 3)\n    {value}\n"
+    return compiled_function(documented(family)(function))
 
 
 expm1 = _unary("expm1", Expm1(), "Compute `exp(x) - 1` element-wise, without loss of precision near 0.", 1.0, 1.718)
@@ -91,28 +91,23 @@ arcsinh = asinh = _unary("arcsinh", Asinh(), "Compute the inverse hyperbolic sin
 arccosh = acosh = _unary("arccosh", Acosh(), "Compute the inverse hyperbolic cosine element-wise.", 2.0, 1.317)
 arctanh = atanh = _unary("arctanh", Atanh(), "Compute the inverse hyperbolic tangent element-wise.", 0.5, 0.549)
 sqrt = _unary("sqrt", Sqrt(), "Compute the square root element-wise.", 2.0, 1.414)
-cbrt = _unary("cbrt", Cbrt(), "Compute the real cube root element-wise.", -27.0, -3.0, takes_complex=False)
+cbrt = _unary("cbrt", Cbrt(), "Compute the real cube root element-wise.", -27.0, -3.0, _REAL)
 
 
-def promote_inexact(name: str, *operands: Any) -> list[Any]:
+def promote_inexact(name: str, *operands: ArrayLike) -> list[Array]:
     """Promote operands to a common float or complex dtype and broadcast them."""
     dtype, weak = promote_dtypes(name, [type_of(x, name) for x in operands])
     return promote_and_broadcast(name, operands, dtype if is_inexact(dtype) else default_dtype("float*"), weak)
 
 
 @compiled_function
-def arctan2(x1: Any, x2: Any, /) -> Array:
+@documented(REAL_BINARY, returns="The angles in radians, from -π to π, in the broadcast shape.")
+def arctan2(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute the angle of the point `(x2, x1)` element-wise.
 
     Args:
         x1: the y-coordinates, real.
         x2: the x-coordinates, real.
-
-    Returns:
-        The angles in radians, from -π to π, in the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.arctan2(1.0, jnp.array([0.0, -1.0]))
@@ -125,18 +120,13 @@ atan2 = arctan2
 
 
 @compiled_function
-def nextafter(x: Any, y: Any, /) -> Array:
+@documented(REAL_BINARY, returns="An array of floats, in the broadcast shape.")
+def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Return the next representable float after `x` in the direction of `y`, element-wise.
 
     Args:
         x: the starting values, real.
         y: the values toward which to step, real.
-
-    Returns:
-        An array of floats, in the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.nextafter(jnp.array([1.0, 0.0]), 2.0)
@@ -146,17 +136,12 @@ def nextafter(x: Any, y: Any, /) -> Array:
 
 
 @compiled_function
-def hypot(x1: Any, x2: Any, /) -> Array:
+@documented(BINARY, returns="The hypotenuses, in the broadcast shape.")
+def hypot(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute `sqrt(x1**2 + x2**2)` element-wise, without overflow of the squares.
 
     Args:
         x1, x2: the legs of right triangles.
-
-    Returns:
-        The hypotenuses, in the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.hypot(jnp.array([3.0, 1e30]), 4.0)
@@ -166,25 +151,20 @@ def hypot(x1: Any, x2: Any, /) -> Array:
     longer, shorter = Select()(Compare("GT")(x, y), x, y), Select()(Compare("GT")(x, y), y, x)
     is_zero = Compare("EQ")(longer, full_like(longer, 0))
     ratio = shorter / Select()(is_zero, full_like(longer, 1), longer)
-    length = Mul()(longer, Sqrt()(Add()(Mul()(ratio, ratio), full_like(ratio, 1))))
+    length = longer * Sqrt()(ratio * ratio + 1)
     # At 0 the derivative is undefined; this expression gives both operands the same, finite one.
-    length = Select()(is_zero, Mul()(Add()(x, y), full_like(x, 0.5)), length)
+    length = Select()(is_zero, (x + y) * 0.5, length)
     is_infinite = Or()(*(Compare("EQ")(z, full_like(z, np.inf)) for z in (x, y)))
     return Select()(is_infinite, full_like(length, np.inf), length)
 
 
 @compiled_function
-def exp2(x: Any, /) -> Array:
+@documented(ELEMENTWISE)
+def exp2(x: ArrayLike, /) -> Array:
     """Compute `2**x` element-wise.
 
     Args:
         x: the exponents. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.exp2(jnp.array([0.0, -1.0]))
@@ -194,69 +174,39 @@ def exp2(x: Any, /) -> Array:
 
 
 @compiled_function
-def log2(x: Any, /) -> Array:
+@documented(TO_FLOAT)
+def log2(x: ArrayLike, /) -> Array:
     """Compute the logarithm to base 2 element-wise.
-
-    Args:
-        x: the array. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.log2(jnp.array([8.0, 0.5]))
         Array([ 3., -1.], dtype=float32)
     """
     x = as_inexact(x, "log2")
-    return Log()(x) / full_like(x, math.log(2))
+    return Log()(x) / math.log(2)
 
 
 @compiled_function
-def log10(x: Any, /) -> Array:
+@documented(TO_FLOAT)
+def log10(x: ArrayLike, /) -> Array:
     """Compute the logarithm to base 10 element-wise.
-
-    Args:
-        x: the array. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.log10(jnp.array([1.0, 1000.0]))
         Array([0., 3.], dtype=float32)
     """
     x = as_inexact(x, "log10")
-    return Log()(x) / full_like(x, math.log(10))
+    return Log()(x) / math.log(10)
 
 
 @compiled_function
-def logaddexp(x1: Any, x2: Any, /) -> Any:
-    """Compute `log(exp(x1) + exp(x2))` element-wise, without overflow of the exponentials.
-
-    Args:
-        x1, x2: the arrays.
-
-    Returns:
-        An array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> jnp.logaddexp(jnp.array([0.0, 1000.0]), 0.0)
-        Array([6.931472e-01, 1.000000e+03], dtype=float32)
-    """
+def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> Any:
+    """Compute `log(exp(x1) + exp(x2))` element-wise, without overflow of the exponentials."""
     x, y = promote_inexact("logaddexp", x1, x2)
     return logaddexp_with_base(x, y, math.e)
 
 
-def logaddexp_with_base(x: Any, y: Any, base: float) -> Any:
+def logaddexp_with_base(x: Array, y: Array, base: float) -> Any:
     """Compute the logarithm, to `base`, of the sum of two powers of `base`.
 
     For equal operands it does not matter which is `larger`, for values and derivatives of any order, as long as
@@ -267,31 +217,26 @@ def logaddexp_with_base(x: Any, y: Any, base: float) -> Any:
     # Equal infinities would have the difference NaN; their result gives both operands the derivative 1/2.
     is_same_infinity = And()(Compare("EQ")(x, y), isinf(x))
     high, low = (Select()(is_same_infinity, full_like(z, 0), z) for z in (larger, smaller))
-    scale = full_like(x, math.log(base))
-    correction = Log1p()(Exp()(Mul()(Sub()(low, high), scale))) / scale
-    result = Select()(is_same_infinity, Mul()(Add()(x, y), full_like(x, 0.5)), Add()(larger, correction))
+    scale = math.log(base)
+    correction = Log1p()(Exp()((low - high) * scale)) / scale
+    result = Select()(is_same_infinity, (x + y) * 0.5, larger + correction)
     return _wrap_imaginary(result, 2 * math.pi / math.log(base)) if result.type.dtype.kind == "c" else result
 
 
-def _wrap_imaginary(z: Any, period: float) -> Any:
+def _wrap_imaginary(z: Array, period: float) -> Any:
     """Wrap the imaginary parts of complex numbers to half a period around 0."""
     angle = imag(z)
-    turns = Round()(Div()(angle, full_like(angle, period)))
-    return Complex()(real(z), Sub()(angle, Mul()(turns, full_like(angle, period))))
+    turns = Round()(angle / period)
+    return Complex()(real(z), angle - turns * period)
 
 
 @compiled_function
-def sign(x: Any, /) -> Array:
+@documented(SAME_TYPE, raises=["TypeError: if `x` is not an array or a number, or is boolean."])
+def sign(x: ArrayLike, /) -> Array:
     """Compute the sign element-wise: -1, 0 or 1; for complex numbers `x / abs(x)`.
 
     Args:
         x: the array of numbers.
-
-    Returns:
-        An array of the shape and dtype of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is boolean.
 
     Example:
         >>> jnp.sign(jnp.array([-3, 0, 2]))
@@ -301,17 +246,9 @@ def sign(x: Any, /) -> Array:
 
 
 @compiled_function
-def floor(x: Any, /) -> Array:
+@documented(ROUNDING)
+def floor(x: ArrayLike, /) -> Array:
     """Round down to the nearest integer element-wise.
-
-    Args:
-        x: the array, real. Integers and booleans are returned unchanged.
-
-    Returns:
-        An array of the shape and dtype of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jnp.floor(jnp.array([1.5, -1.5]))
@@ -322,17 +259,9 @@ def floor(x: Any, /) -> Array:
 
 
 @compiled_function
-def ceil(x: Any, /) -> Array:
+@documented(ROUNDING)
+def ceil(x: ArrayLike, /) -> Array:
     """Round up to the nearest integer element-wise.
-
-    Args:
-        x: the array, real. Integers and booleans are returned unchanged.
-
-    Returns:
-        An array of the shape and dtype of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jnp.ceil(jnp.array([1.5, -1.5]))
@@ -342,17 +271,9 @@ def ceil(x: Any, /) -> Array:
     return Ceil()(x) if is_inexact(x.type.dtype) else x
 
 
-def trunc(x: Any) -> Array:
+@documented(ROUNDING)
+def trunc(x: ArrayLike) -> Array:
     """Round toward zero to the nearest integer element-wise.
-
-    Args:
-        x: the array, real. Integers and booleans are returned unchanged.
-
-    Returns:
-        An array of the shape and dtype of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jnp.trunc(jnp.array([1.5, -1.5]))
@@ -362,7 +283,7 @@ def trunc(x: Any) -> Array:
 
 
 @compiled_function
-def _trunc(x: Any) -> Any:
+def _trunc(x: ArrayLike) -> Any:
     x = as_operand(x, "trunc")
     if not is_inexact(x.type.dtype):
         return x
@@ -370,7 +291,8 @@ def _trunc(x: Any) -> Any:
 
 
 @compiled_function
-def fmod(x1: Any, x2: Any, /) -> Array:
+@documented(BINARY)
+def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute the remainder of a truncated division element-wise.
 
     The result has the sign of the dividend. `remainder` has the sign of the divisor.
@@ -378,9 +300,6 @@ def fmod(x1: Any, x2: Any, /) -> Array:
     Args:
         x1: the dividend.
         x2: the divisor. The remainder of integers by 0 is 0.
-
-    Returns:
-        An array of the broadcast shape.
 
     Raises:
         TypeError: if an operand is not an array or a number, or is complex, if both are boolean, or if the shapes do
@@ -395,18 +314,13 @@ def fmod(x1: Any, x2: Any, /) -> Array:
     return rest if is_inexact(y.type.dtype) else Select()(Compare("EQ")(y, full_like(y, 0)), full_like(rest, 0), rest)
 
 
-def divmod(x1: Any, x2: Any, /) -> tuple[Array, Array]:
+@documented(REAL_BINARY, returns="`floor_divide(x1, x2)` and `remainder(x1, x2)`.")
+def divmod(x1: ArrayLike, x2: ArrayLike, /) -> tuple[Array, Array]:
     """Compute the quotient and the remainder of a floor division element-wise.
 
     Args:
         x1: the dividend.
         x2: the divisor.
-
-    Returns:
-        `floor_divide(x1, x2)` and `remainder(x1, x2)`.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.divmod(jnp.array([7, -7]), 3)
@@ -416,17 +330,9 @@ def divmod(x1: Any, x2: Any, /) -> tuple[Array, Array]:
 
 
 @compiled_function
-def isnan(x: Any, /) -> Array:
+@documented(PREDICATE)
+def isnan(x: ArrayLike, /) -> Array:
     """Return element-wise whether a value is NaN; for complex numbers, whether either part is.
-
-    Args:
-        x: the array.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.isnan(jnp.array([1.0, jnp.nan]))
@@ -437,17 +343,9 @@ def isnan(x: Any, /) -> Array:
 
 
 @compiled_function
-def isfinite(x: Any, /) -> Array:
+@documented(PREDICATE)
+def isfinite(x: ArrayLike, /) -> Array:
     """Return element-wise whether a value is neither infinite nor NaN; for complex numbers, whether both parts are.
-
-    Args:
-        x: the array.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.isfinite(jnp.array([1.0, jnp.inf, jnp.nan]))
@@ -460,17 +358,9 @@ def isfinite(x: Any, /) -> Array:
 
 
 @compiled_function
-def isinf(x: Any, /) -> Array:
+@documented(PREDICATE)
+def isinf(x: ArrayLike, /) -> Array:
     """Return element-wise whether a value is infinite; for complex numbers, whether either part is.
-
-    Args:
-        x: the array.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.isinf(jnp.array([1.0, -jnp.inf, jnp.nan]))
@@ -485,77 +375,27 @@ def isinf(x: Any, /) -> Array:
 
 
 @compiled_function
-def logical_and(x: Any, y: Any, /) -> Any:
-    """Compute the logical AND element-wise: whether both operands are nonzero.
-
-    Args:
-        x, y: the arrays.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> jnp.logical_and(jnp.array([0, 1, 2]), True)
-        Array([False,  True,  True], dtype=bool)
-    """
+def logical_and(x: Array, y: Array, /) -> Any:
+    """Compute the logical AND element-wise: whether both operands are nonzero."""
     return And()(*promote_and_broadcast("logical_and", [as_bool(z, "logical_and") for z in (x, y)]))
 
 
 @compiled_function
-def logical_or(x: Any, y: Any, /) -> Any:
-    """Compute the logical OR element-wise: whether at least one operand is nonzero.
-
-    Args:
-        x, y: the arrays.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> jnp.logical_or(jnp.array([0, 1, 2]), False)
-        Array([False,  True,  True], dtype=bool)
-    """
+def logical_or(x: Array, y: Array, /) -> Any:
+    """Compute the logical OR element-wise: whether at least one operand is nonzero."""
     return Or()(*promote_and_broadcast("logical_or", [as_bool(z, "logical_or") for z in (x, y)]))
 
 
 @compiled_function
-def logical_xor(x: Any, y: Any, /) -> Any:
-    """Compute the logical XOR element-wise: whether exactly one operand is nonzero.
-
-    Args:
-        x, y: the arrays.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> jnp.logical_xor(jnp.array([0, 1, 2]), True)
-        Array([ True, False, False], dtype=bool)
-    """
+def logical_xor(x: Array, y: Array, /) -> Any:
+    """Compute the logical XOR element-wise: whether exactly one operand is nonzero."""
     return Xor()(*promote_and_broadcast("logical_xor", [as_bool(z, "logical_xor") for z in (x, y)]))
 
 
 @compiled_function
-def logical_not(x: Any, /) -> Array:
+@documented(PREDICATE)
+def logical_not(x: ArrayLike, /) -> Array:
     """Compute the logical NOT element-wise: whether a value is 0.
-
-    Args:
-        x: the array.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.logical_not(jnp.array([0, 1, 2]))
@@ -565,7 +405,7 @@ def logical_not(x: Any, /) -> Array:
 
 
 @compiled_function
-def replace_nan(a: Any, *, value: float) -> Array:
+def replace_nan(a: ArrayLike, *, value: float) -> Array:
     """Replace NaN by `value`."""
     x = as_operand(a, "nan reduction")
     return Select()(isnan(x), full_like(x, value), x) if is_inexact(x.type.dtype) else x

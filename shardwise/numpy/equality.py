@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.arithmetic import absolute
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -16,32 +17,39 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact, is_key
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And, Or
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.numpy.creation import asarray
 from shardwise.numpy.elementwise import isinf, isnan
+from shardwise.numpy.families import NOT_BROADCASTABLE
+from shardwise.typing import ArrayLike
+
+_CLOSENESS = Family(
+    {
+        "a, b": "the arrays to compare; they broadcast.",
+        "rtol": "the relative tolerance.",
+        "atol": "the absolute tolerance.",
+        "equal_nan": "whether NaN is close to NaN.",
+    },
+    raises=[NOT_BROADCASTABLE],
+)
+_EQUALITY = Family(
+    {},
+    returns="A boolean scalar array.",
+    raises=["TypePromotionError: if the dtypes of the arrays cannot be promoted to a common one."],
+)
 
 
-def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
+@documented(_CLOSENESS, returns="A boolean array of the broadcast shape.")
+def isclose(
+    a: ArrayLike, b: ArrayLike, rtol: ArrayLike = 1e-05, atol: ArrayLike = 1e-08, equal_nan: bool = False
+) -> Array:
     """Return element-wise whether two arrays are equal within a tolerance.
 
     Elements are close if `|a - b| <= atol + rtol * |b|`. An infinity is close only to an infinity of the same sign.
     PRNG keys are close if they are equal.
-
-    Args:
-        a, b: the arrays to compare; they broadcast.
-        rtol: the relative tolerance.
-        atol: the absolute tolerance.
-        equal_nan: whether NaN is close to NaN.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.isclose(jnp.array([1.0, 2.0]), jnp.array([1.000001, 2.1]))
@@ -50,20 +58,15 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
     return _isclose(a, b, rtol, atol, equal_nan=bool(equal_nan), reduce_all=False)
 
 
-def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
+@documented(_CLOSENESS, returns="A boolean scalar array.")
+def allclose(
+    a: ArrayLike, b: ArrayLike, rtol: ArrayLike = 1e-05, atol: ArrayLike = 1e-08, equal_nan: bool = False
+) -> Array:
     """Return whether all elements of two arrays are equal within a tolerance.
 
     Args:
-        a, b: the arrays to compare; they broadcast.
         rtol: the relative tolerance, as in `isclose`.
         atol: the absolute tolerance, as in `isclose`.
-        equal_nan: whether NaN is close to NaN.
-
-    Returns:
-        A boolean scalar array.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.allclose(jnp.array([1.0, 2.0]), jnp.array([1.000001, 2.1]))
@@ -73,7 +76,7 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
 
 
 @compiled_function
-def _isclose(a: Any, b: Any, rtol: Any, atol: Any, *, equal_nan: bool, reduce_all: bool) -> Any:
+def _isclose(a: ArrayLike, b: ArrayLike, rtol: ArrayLike, atol: ArrayLike, *, equal_nan: bool, reduce_all: bool) -> Any:
     types = type_of(a, "isclose"), type_of(b, "isclose")
     if any(is_key(type.dtype) for type in types):  # keys are close if they are equal
         equal = as_operand(a) == as_operand(b)
@@ -82,7 +85,7 @@ def _isclose(a: Any, b: Any, rtol: Any, atol: Any, *, equal_nan: bool, reduce_al
     x, y = promote_and_broadcast("isclose", (a, b), dtype if is_inexact(dtype) else default_dtype("float*"), weak)
     magnitude = absolute(y)
     relative, least = (_tolerance(number, magnitude) for number in (rtol, atol))
-    is_near = Compare("LE")(absolute(Sub()(x, y)), Add()(least, Mul()(relative, magnitude)))
+    is_near = absolute(x - y) <= least + relative * magnitude
     # The distance to an infinity is infinite or NaN, so infinities are compared exactly.
     result = Select()(Or()(isinf(x), isinf(y)), Compare("EQ")(x, y), is_near)
     if equal_nan:
@@ -90,25 +93,20 @@ def _isclose(a: Any, b: Any, rtol: Any, atol: Any, *, equal_nan: bool, reduce_al
     return ReduceAnd(tuple(range(result.type.ndim)))(result) if reduce_all else result
 
 
-def _tolerance(number: Any, x: Any) -> Any:
+def _tolerance(number: ArrayLike, x: Array) -> Any:
     """Return a tolerance in the type of `x`."""
     return promote_and_broadcast(
         "isclose", (broadcast_to_shape(as_operand(number, "isclose"), x.type.shape),), x.type.dtype, x.type.weak
     )[0]
 
 
-def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
+@documented(_EQUALITY)
+def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
     """Return whether two arrays have the same shape and equal elements.
 
     Args:
         a1, a2: the arrays to compare. An argument that cannot be converted to an array equals nothing.
         equal_nan: whether NaN equals NaN.
-
-    Returns:
-        A boolean scalar array.
-
-    Raises:
-        TypePromotionError: if the dtypes of the arrays cannot be promoted to a common one.
 
     Example:
         >>> jnp.array_equal(jnp.array([1, 2]), jnp.array([1, 2, 3]))
@@ -123,18 +121,13 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
     return _array_equal(x, y, equal_nan=bool(equal_nan))
 
 
-def array_equiv(a1: Any, a2: Any) -> Array:
+@documented(_EQUALITY)
+def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Return whether two arrays have equal elements after broadcasting.
 
     Args:
         a1, a2: the arrays to compare. An argument that cannot be converted to an array equals nothing, and neither do
             arrays whose shapes do not broadcast.
-
-    Returns:
-        A boolean scalar array.
-
-    Raises:
-        TypePromotionError: if the dtypes of the arrays cannot be promoted to a common one.
 
     Example:
         >>> jnp.array_equiv(jnp.array([1, 1]), 1)
@@ -149,7 +142,7 @@ def array_equiv(a1: Any, a2: Any) -> Array:
 
 
 @compiled_function
-def _array_equal(a: Any, b: Any, *, equal_nan: bool) -> Any:
+def _array_equal(a: ArrayLike, b: ArrayLike, *, equal_nan: bool) -> Any:
     x, y = promote_and_broadcast("array_equal", (a, b))
     is_equal = Compare("EQ")(x, y)
     if equal_nan:

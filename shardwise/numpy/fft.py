@@ -12,20 +12,74 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.meshes.placement import create_on_device, device_put
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.arithmetic import conjugate, divide
 from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
-from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import Pad, slice_along
+from shardwise.numpy.families import ARRAYS
 from shardwise.numpy.repeating import roll
+from shardwise.typing import ArrayLike, DTypeLike, Placement
+
+_NORM = {"norm": 'the normalization: "backward" (also None), "ortho" or "forward".'}
+_ONE_AXIS = ARRAYS.extended(
+    {
+        "n": "the size to truncate or zero-pad `axis` to; that of `a` if None.",
+        "axis": "the axis to transform.",
+        **_NORM,
+    },
+    "A complex array.",
+    ["ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown."],
+)
+_TWO_AXES = ARRAYS.extended(
+    {
+        "s": "the two sizes to truncate or zero-pad the axes to; those of `a` if None.",
+        "axes": "the two axes to transform.",
+        **_NORM,
+    },
+    "A complex array.",
+    [
+        "ValueError: if there are not exactly two axes, they repeat or are out of bounds, the number of sizes\n"
+        "differs, a size is less than 1, or `norm` is unknown."
+    ],
+)
+_AXES = ARRAYS.extended(
+    {
+        "s": "the sizes to truncate or zero-pad the axes to; those of `a` if None.",
+        "axes": "the axes to transform. If None, all axes, or the last `len(s)` ones if `s` is given.",
+        **_NORM,
+    },
+    "A complex array.",
+    [
+        "ValueError: if axes repeat or are out of bounds, their number differs from that of `s`, a size is less\n"
+        "than 1, or `norm` is unknown."
+    ],
+)
+_REAL = {"a": Parameter("the real array.", "ValueError: if {} is complex.")}
+_REAL_ONE_AXIS, _REAL_TWO_AXES, _REAL_AXES = (each.extended(_REAL) for each in (_ONE_AXIS, _TWO_AXES, _AXES))
+_FREQUENCIES = Family(
+    {
+        "n": "the number of samples.",
+        "d": "the distance between samples.",
+        "dtype": "the dtype of the result; the default float dtype if None.",
+        "device": "the device or sharding on which the result is created.",
+    },
+    raises=["ValueError: if `n` is less than 1, or if `n` or `d` is a sequence."],
+)
+_SHIFT = ARRAYS.extended(
+    {"axes": "the axis or axes to shift; all if None."},
+    "An array of the shape and dtype of `x`.",
+    ["ValueError: if an axis is out of bounds or repeats."],
+)
 
 __all__ = [
     "fft",
@@ -49,20 +103,9 @@ __all__ = [
 ]
 
 
-def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+@documented(_ONE_AXIS)
+def fft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform.
-
-    Args:
-        a: the array.
-        n: the size to truncate or zero-pad `axis` to; that of `a` if None.
-        axis: the axis to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A complex array.
-
-    Raises:
-        ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.fft(jnp.array([1.0, 2.0, 1.0, 2.0]))
@@ -71,20 +114,9 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
     return _transform_one("fft", "FFT", a, n, axis, norm)
 
 
-def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+@documented(_ONE_AXIS)
+def ifft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse 1-D discrete Fourier transform.
-
-    Args:
-        a: the array.
-        n: the size to truncate or zero-pad `axis` to; that of `a` if None.
-        axis: the axis to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A complex array.
-
-    Raises:
-        ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.ifft(jnp.array([6.0, 0.0, -2.0, 0.0]))
@@ -93,22 +125,11 @@ def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     return _transform_one("ifft", "IFFT", a, n, axis, norm)
 
 
-def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+@documented(_REAL_ONE_AXIS, returns="A complex array with `n // 2 + 1` elements along `axis`.")
+def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform of a real array.
 
     The spectrum of a real signal is Hermitian, so only the coefficients of the non-negative frequencies are returned.
-
-    Args:
-        a: the real array.
-        n: the size to truncate or zero-pad `axis` to; that of `a` if None.
-        axis: the axis to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A complex array with `n // 2 + 1` elements along `axis`.
-
-    Raises:
-        ValueError: if `a` is complex, `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.rfft(jnp.array([1.0, 2.0, 1.0, 2.0]))
@@ -117,20 +138,13 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     return _transform_one("rfft", "RFFT", a, n, axis, norm)
 
 
-def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+@documented(_ONE_AXIS, returns="A real array.")
+def irfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `rfft`.
 
     Args:
         a: the coefficients of the non-negative frequencies.
         n: the size of the result along `axis`; `2 * (m - 1)` for m coefficients if None.
-        axis: the axis to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A real array.
-
-    Raises:
-        ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.irfft(jnp.array([6.0, 0.0, -2.0]))
@@ -139,20 +153,13 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     return _transform_one("irfft", "IRFFT", a, n, axis, norm)
 
 
-def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+@documented(_ONE_AXIS, returns="A real array.")
+def hfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the 1-D discrete Fourier transform of a Hermitian signal, given its first half.
 
     Args:
         a: the first half of the signal; the second half is its mirrored complex conjugate.
         n: the size of the result along `axis`; `2 * (m - 1)` for m elements if None.
-        axis: the axis to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A real array.
-
-    Raises:
-        ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.hfft(jnp.array([1.0, 2.0, 3.0]))
@@ -161,20 +168,12 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     return _transform_one("hfft", "IRFFT", conjugate(a), n, axis, _inverse_norm("hfft", norm))
 
 
-def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+@documented(_REAL_ONE_AXIS, returns="The first `n // 2 + 1` elements of the Hermitian signal along `axis`.")
+def ihfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `hfft`.
 
     Args:
         a: the real spectrum.
-        n: the size to truncate or zero-pad `axis` to; that of `a` if None.
-        axis: the axis to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        The first `n // 2 + 1` elements of the Hermitian signal along `axis`.
-
-    Raises:
-        ValueError: if `a` is complex, `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.ihfft(jnp.array([8.0, -2.0, 0.0, -2.0]))
@@ -183,21 +182,11 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     return conjugate(_transform_one("ihfft", "RFFT", a, n, axis, _inverse_norm("ihfft", norm)))
 
 
-def fft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
+@documented(_TWO_AXES)
+def fft2(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
+) -> Array:
     """Compute the 2-D discrete Fourier transform.
-
-    Args:
-        a: the array.
-        s: the two sizes to truncate or zero-pad the axes to; those of `a` if None.
-        axes: the two axes to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A complex array.
-
-    Raises:
-        ValueError: if there are not exactly two axes, they repeat or are out of bounds, the number of sizes differs, a
-            size is less than 1, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.fft2(jnp.eye(2))
@@ -207,21 +196,11 @@ def fft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None
     return _transform_two("fft2", "FFT", a, s, axes, norm)
 
 
-def ifft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
+@documented(_TWO_AXES)
+def ifft2(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
+) -> Array:
     """Compute the inverse 2-D discrete Fourier transform.
-
-    Args:
-        a: the array.
-        s: the two sizes to truncate or zero-pad the axes to; those of `a` if None.
-        axes: the two axes to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A complex array.
-
-    Raises:
-        ValueError: if there are not exactly two axes, they repeat or are out of bounds, the number of sizes differs, a
-            size is less than 1, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.ifft2(2 * jnp.eye(2))
@@ -231,21 +210,14 @@ def ifft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | Non
     return _transform_two("ifft2", "IFFT", a, s, axes, norm)
 
 
-def rfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
+@documented(_REAL_TWO_AXES)
+def rfft2(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
+) -> Array:
     """Compute the 2-D discrete Fourier transform of a real array.
-
-    Args:
-        a: the real array.
-        s: the two sizes to truncate or zero-pad the axes to; those of `a` if None.
-        axes: the two axes to transform.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
 
     Returns:
         A complex array with `n // 2 + 1` elements along the last of the axes, which has the size n.
-
-    Raises:
-        ValueError: if `a` is complex, there are not exactly two axes, they repeat or are out of bounds, the number of
-            sizes differs, a size is less than 1, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.rfft2(jnp.ones((2, 4))).shape
@@ -254,21 +226,16 @@ def rfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | Non
     return _transform_two("rfft2", "RFFT", a, s, axes, norm)
 
 
-def irfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
+@documented(_TWO_AXES, returns="A real array.")
+def irfft2(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
+) -> Array:
     """Compute the inverse of `rfft2`.
 
     Args:
         a: the coefficients of the non-negative frequencies.
         s: the two sizes of the result along the axes; the last is `2 * (m - 1)` for a size m of `a` if None.
         axes: the two axes to transform; the last one holds the half spectrum.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A real array.
-
-    Raises:
-        ValueError: if there are not exactly two axes, they repeat or are out of bounds, the number of sizes differs, a
-            size is less than 1, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.irfft2(jnp.fft.rfft2(jnp.ones((1, 2))))
@@ -277,24 +244,14 @@ def irfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | No
     return _transform_two("irfft2", "IRFFT", a, s, axes, norm)
 
 
-def fftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
+@documented(_AXES)
+def fftn(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
+) -> Array:
     """Compute the N-D discrete Fourier transform.
 
     The axes are transformed one after the other. So an array that is sharded along one of them is never gathered: it is
     resharded along another axis while that one is transformed.
-
-    Args:
-        a: the array.
-        s: the sizes to truncate or zero-pad the axes to; those of `a` if None.
-        axes: the axes to transform. If None, all axes, or the last `len(s)` ones if `s` is given.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A complex array.
-
-    Raises:
-        ValueError: if axes repeat or are out of bounds, their number differs from that of `s`, a size is less than 1,
-            or `norm` is unknown.
 
     Example:
         >>> jnp.fft.fftn(jnp.ones((1, 2, 1)))
@@ -304,21 +261,11 @@ def fftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | N
     return _transform("fftn", "FFT", a, s, axes, norm)
 
 
-def ifftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
+@documented(_AXES)
+def ifftn(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
+) -> Array:
     """Compute the inverse N-D discrete Fourier transform.
-
-    Args:
-        a: the array.
-        s: the sizes to truncate or zero-pad the axes to; those of `a` if None.
-        axes: the axes to transform. If None, all axes, or the last `len(s)` ones if `s` is given.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A complex array.
-
-    Raises:
-        ValueError: if axes repeat or are out of bounds, their number differs from that of `s`, a size is less than 1,
-            or `norm` is unknown.
 
     Example:
         >>> jnp.fft.ifftn(jnp.array([[2.0, 0.0]]))
@@ -327,21 +274,14 @@ def ifftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | 
     return _transform("ifftn", "IFFT", a, s, axes, norm)
 
 
-def rfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
+@documented(_REAL_AXES)
+def rfftn(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
+) -> Array:
     """Compute the N-D discrete Fourier transform of a real array.
-
-    Args:
-        a: the real array.
-        s: the sizes to truncate or zero-pad the axes to; those of `a` if None.
-        axes: the axes to transform. If None, all axes, or the last `len(s)` ones if `s` is given.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
 
     Returns:
         A complex array with `n // 2 + 1` elements along the last of the axes, which has the size n.
-
-    Raises:
-        ValueError: if `a` is complex, axes repeat or are out of bounds, their number differs from that of `s`, a size
-            is less than 1, or `norm` is unknown.
 
     Example:
         >>> jnp.fft.rfftn(jnp.ones((3, 2, 4))).shape
@@ -350,7 +290,10 @@ def rfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | 
     return _transform("rfftn", "RFFT", a, s, axes, norm)
 
 
-def irfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
+@documented(_AXES, returns="A real array.")
+def irfftn(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
+) -> Array:
     """Compute the inverse of `rfftn`.
 
     Args:
@@ -358,14 +301,6 @@ def irfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str |
         s: the sizes of the result along the axes; the last is `2 * (m - 1)` for a size m of `a` if None.
         axes: the axes to transform; the last one holds the half spectrum. If None, all axes, or the last `len(s)` ones
             if `s` is given.
-        norm: the normalization: "backward" (also None), "ortho" or "forward".
-
-    Returns:
-        A real array.
-
-    Raises:
-        ValueError: if axes repeat or are out of bounds, their number differs from that of `s`, a size is less than 1,
-            or `norm` is unknown.
 
     Example:
         >>> jnp.fft.irfftn(jnp.fft.rfftn(jnp.ones((1, 3))), (1, 3))
@@ -374,19 +309,23 @@ def irfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str |
     return _transform("irfftn", "IRFFT", a, s, axes, norm)
 
 
-def _transform_one(name: str, fft_type: str, a: Any, n: int | None, axis: int, norm: str | None) -> Any:
+def _transform_one(name: str, fft_type: str, a: ArrayLike, n: int | None, axis: int, norm: str | None) -> Any:
     if isinstance(axis, (tuple, list)):
         raise ValueError(f"jnp.fft.{name}: `axis` must be one axis, not {axis!r}; use the N-D functions for several")
     return _transform(name, fft_type, a, None if n is None else (n,), (axis,), norm)
 
 
-def _transform_two(name: str, fft_type: str, a: Any, s: Any, axes: Sequence[int], norm: str | None) -> Any:
+def _transform_two(
+    name: str, fft_type: str, a: ArrayLike, s: Sequence[int] | None, axes: Sequence[int], norm: str | None
+) -> Any:
     if len(axes) != 2:
         raise ValueError(f"jnp.fft.{name}: `axes` must be two axes, not {tuple(axes)}")
     return _transform(name, fft_type, a, s, axes, norm)
 
 
-def _transform(name: str, fft_type: str, a: Any, s: Any, axes: Sequence[int] | None, norm: str | None) -> Any:
+def _transform(
+    name: str, fft_type: str, a: ArrayLike, s: Sequence[int] | None, axes: Sequence[int] | None, norm: str | None
+) -> Any:
     name = f"jnp.fft.{name}"
     sizes = None if s is None else tuple(operator.index(size) for size in s)
     _inverse_norm(name, norm)  # raises for an unknown norm
@@ -397,7 +336,13 @@ def _transform(name: str, fft_type: str, a: Any, s: Any, axes: Sequence[int] | N
 
 @compiled_function
 def _fft(
-    a: Any, *, name: str, fft_type: str, sizes: tuple[int, ...] | None, axes: tuple[int, ...] | None, norm: str | None
+    a: ArrayLike,
+    *,
+    name: str,
+    fft_type: str,
+    sizes: tuple[int, ...] | None,
+    axes: tuple[int, ...] | None,
+    norm: str | None,
 ) -> Any:
     a_type = type_of(a, name)
     if axes is None:
@@ -418,7 +363,7 @@ def _fft(
     total = float(math.prod(lengths))
     is_inverse = fft_type in ("IFFT", "IRFFT")
     scale = {"ortho": math.sqrt(total), "forward": total}.get(norm or "", 1.0)
-    return result if scale == 1 else Mul()(result, full_like(result, scale if is_inverse else 1 / scale))
+    return result if scale == 1 else result * (scale if is_inverse else 1 / scale)
 
 
 def _inverse_norm(name: str, norm: str | None) -> str:
@@ -429,7 +374,7 @@ def _inverse_norm(name: str, norm: str | None) -> str:
     return inverse[norm]
 
 
-def _truncate_or_pad(x: Any, dim: int, size: int) -> Any:
+def _truncate_or_pad(x: Array, dim: int, size: int) -> Any:
     """Truncate `x` along `dim` to `size` elements, or pad it with zeros."""
     old_size = x.type.shape[dim]
     if size <= old_size:
@@ -439,20 +384,12 @@ def _truncate_or_pad(x: Any, dim: int, size: int) -> Any:
     return Pad(tuple(zeros), tuple(high), tuple(zeros))(x, full((), 0, x.type.dtype))
 
 
-def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
+@documented(_FREQUENCIES)
+def fftfreq(n: int, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None, device: Placement = None) -> Array:
     """Return the sample frequencies of `fft`.
-
-    Args:
-        n: the number of samples.
-        d: the distance between samples.
-        dtype: the dtype of the result; the default float dtype if None.
-        device: the device or sharding on which the result is created.
 
     Returns:
         The frequencies in the order of `fft`: the non-negative ones ascending, then the negative ones ascending.
-
-    Raises:
-        ValueError: if `n` is less than 1, or if `n` or `d` is a sequence.
 
     Example:
         >>> jnp.fft.fftfreq(4, 0.5)
@@ -461,20 +398,9 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
     return _frequencies("fftfreq", n, d, dtype, device, False)
 
 
-def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
+@documented(_FREQUENCIES, returns="The `n // 2 + 1` non-negative frequencies, ascending.")
+def rfftfreq(n: int, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None, device: Placement = None) -> Array:
     """Return the sample frequencies of `rfft`.
-
-    Args:
-        n: the number of samples.
-        d: the distance between samples.
-        dtype: the dtype of the result; the default float dtype if None.
-        device: the device or sharding on which the result is created.
-
-    Returns:
-        The `n // 2 + 1` non-negative frequencies, ascending.
-
-    Raises:
-        ValueError: if `n` is less than 1, or if `n` or `d` is a sequence.
 
     Example:
         >>> jnp.fft.rfftfreq(4, 0.5)
@@ -483,7 +409,9 @@ def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> 
     return _frequencies("rfftfreq", n, d, dtype, device, True)
 
 
-def _frequencies(name: str, n: int, d: Any, dtype: Any, device: Any, non_negative: bool) -> Any:
+def _frequencies(
+    name: str, n: int, d: ArrayLike, dtype: DTypeLike | None, device: Placement, non_negative: bool
+) -> Any:
     if isinstance(n, (tuple, list)) or isinstance(d, (tuple, list)):
         raise ValueError(f"jnp.fft.{name}: n and d must be scalars, not {n!r} and {d!r}")
     count = operator.index(n)
@@ -497,7 +425,7 @@ def _frequencies(name: str, n: int, d: Any, dtype: Any, device: Any, non_negativ
     return result if device is None else device_put(result, device)
 
 
-def _create_frequencies(count: int, d: Any, dtype: Any, non_negative: bool) -> Any:
+def _create_frequencies(count: int, d: ArrayLike, dtype: np.dtype[Any], non_negative: bool) -> Any:
     index = Iota((count // 2 + 1 if non_negative else count,), 0, np.dtype(np.int32))()
     if not non_negative:
         is_non_negative = Compare("LT")(index, full_like(index, (count + 1) // 2))
@@ -506,18 +434,9 @@ def _create_frequencies(count: int, d: Any, dtype: Any, non_negative: bool) -> A
     return divide(numerator, full_like(numerator, d * count))
 
 
-def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
+@documented(_SHIFT)
+def fftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
     """Shift the zero frequency to the centre of the spectrum.
-
-    Args:
-        x: the array.
-        axes: the axis or axes to shift; all if None.
-
-    Returns:
-        An array of the shape and dtype of `x`.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
 
     Example:
         >>> jnp.fft.fftshift(jnp.fft.fftfreq(4))
@@ -526,18 +445,9 @@ def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
     return _shift("fftshift", x, axes, 1)
 
 
-def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
+@documented(_SHIFT)
+def ifftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
     """Undo `fftshift`.
-
-    Args:
-        x: the array.
-        axes: the axis or axes to shift; all if None.
-
-    Returns:
-        An array of the shape and dtype of `x`.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
 
     Example:
         >>> jnp.fft.ifftshift(jnp.array([-2, -1, 0, 1]))
@@ -546,7 +456,7 @@ def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
     return _shift("ifftshift", x, axes, -1)
 
 
-def _shift(name: str, x: Any, axes: int | Sequence[int] | None, sign: int) -> Any:
+def _shift(name: str, x: ArrayLike, axes: int | Sequence[int] | None, sign: int) -> Any:
     x_type = type_of(x, name)
     axis_list = range(x_type.ndim) if axes is None else (axes,) if isinstance(axes, int) else axes
     dims = canonical_axes(f"jnp.fft.{name}", axis_list, x_type)

@@ -6,6 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays import arithmetic
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -36,9 +37,24 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Atan2, Sin
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.numpy.elementwise import isinf, isnan, logaddexp_with_base, promote_inexact, trunc
+from shardwise.numpy.families import (
+    ARRAYS,
+    BINARY,
+    ELEMENTWISE,
+    PREDICATE,
+    REAL_BINARY,
+    REAL_TO_FLOAT,
+    SAME_TYPE,
+    TO_FLOAT,
+)
+from shardwise.typing import ArrayLike
+
+_INFINITY_TEST = Family(
+    {"x": "the array, real.", "out": ARRAYS.args["out"]}, PREDICATE.returns, ["ValueError: if `x` is complex."]
+)
 
 
-def _real_floats(name: str, *operands: Any) -> list[Any]:
+def _real_floats(name: str, *operands: ArrayLike) -> list[Array]:
     """Promote real operands to a common float dtype and broadcast them."""
     promoted = promote_inexact(name, *operands)
     if promoted[0].type.dtype.kind == "c":
@@ -47,17 +63,9 @@ def _real_floats(name: str, *operands: Any) -> list[Any]:
 
 
 @compiled_function
-def positive(x: Any, /) -> Array:
+@documented(ARRAYS, returns="An array with the elements of `x`.")
+def positive(x: ArrayLike, /) -> Array:
     """Return the array unchanged. This is the operator `+x`.
-
-    Args:
-        x: the array.
-
-    Returns:
-        An array with the elements of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.positive(jnp.array([-1, 2]))
@@ -67,17 +75,9 @@ def positive(x: Any, /) -> Array:
 
 
 @compiled_function
-def reciprocal(x: Any, /) -> Array:
+@documented(TO_FLOAT)
+def reciprocal(x: ArrayLike, /) -> Array:
     """Compute `1 / x` element-wise.
-
-    Args:
-        x: the array. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.reciprocal(jnp.array([1, 4]))
@@ -88,17 +88,12 @@ def reciprocal(x: Any, /) -> Array:
 
 
 @compiled_function
-def fabs(x: Any, /) -> Array:
+@documented(REAL_TO_FLOAT, returns="An array of floats of the shape of `x`.")
+def fabs(x: ArrayLike, /) -> Array:
     """Compute the absolute value element-wise, as a float.
 
     Args:
         x: the array, real.
-
-    Returns:
-        An array of floats of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jnp.fabs(jnp.array([-1, 2]))
@@ -109,18 +104,13 @@ def fabs(x: Any, /) -> Array:
 
 
 @compiled_function
-def float_power(x: Any, y: Any, /) -> Array:
+@documented(BINARY)
+def float_power(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Raise to a power element-wise, in floats or complex numbers.
 
     Args:
         x: the bases. Integers and booleans are converted to floats.
         y: the exponents. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.float_power(2, jnp.array([-1, 3]))
@@ -129,17 +119,12 @@ def float_power(x: Any, y: Any, /) -> Array:
     return Pow()(*promote_inexact("float_power", x, y))
 
 
-def fmax(x1: Any, x2: Any) -> Array:
+@documented(REAL_BINARY)
+def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the maximum of two arrays element-wise, ignoring NaN.
 
     Args:
         x1, x2: the arrays, real. Where one element is NaN, the result is the other one.
-
-    Returns:
-        An array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.fmax(jnp.array([1.0, jnp.nan]), 0.5)
@@ -149,21 +134,16 @@ def fmax(x1: Any, x2: Any) -> Array:
 
 
 @compiled_function
-def _fmax(x1: Any, x2: Any) -> Any:
+def _fmax(x1: ArrayLike, x2: ArrayLike) -> Any:
     return _select_ignoring_nan("GT", *promote_and_broadcast("fmax", (x1, x2)))
 
 
-def fmin(x1: Any, x2: Any) -> Array:
+@documented(REAL_BINARY)
+def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the minimum of two arrays element-wise, ignoring NaN.
 
     Args:
         x1, x2: the arrays, real. Where one element is NaN, the result is the other one.
-
-    Returns:
-        An array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.fmin(jnp.array([1.0, jnp.nan]), 0.5)
@@ -173,18 +153,19 @@ def fmin(x1: Any, x2: Any) -> Array:
 
 
 @compiled_function
-def _fmin(x1: Any, x2: Any) -> Any:
+def _fmin(x1: ArrayLike, x2: ArrayLike) -> Any:
     return _select_ignoring_nan("LT", *promote_and_broadcast("fmin", (x1, x2)))
 
 
-def _select_ignoring_nan(direction: str, x: Any, y: Any) -> Any:
+def _select_ignoring_nan(direction: str, x: Array, y: Array) -> Any:
     if x.type.dtype.kind == "c":
         raise TypeError(f"fmax, fmin: not defined for complex numbers: {x.type}")
     return Select()(Or()(Compare(direction)(x, y), isnan(y)), x, y)
 
 
 @compiled_function
-def heaviside(x1: Any, x2: Any, /) -> Array:
+@documented(REAL_BINARY)
+def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute the Heaviside step function element-wise.
 
     Args:
@@ -193,9 +174,6 @@ def heaviside(x1: Any, x2: Any, /) -> Array:
 
     Returns:
         0 where `x1` is negative, 1 where it is positive, `x2` where it is 0 and NaN where it is NaN.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.heaviside(jnp.array([-2.0, 0.0, 3.0]), 0.5)
@@ -208,18 +186,13 @@ def heaviside(x1: Any, x2: Any, /) -> Array:
 
 
 @compiled_function
-def rint(x: Any, /) -> Array:
+@documented(ELEMENTWISE)
+def rint(x: ArrayLike, /) -> Array:
     """Round to the nearest integer element-wise, ties to even, as a float.
 
     Args:
         x: the array. Integers and booleans are converted to floats. The parts of complex numbers are rounded
             separately.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.rint(jnp.array([0.5, 1.5, -1.7]))
@@ -232,7 +205,7 @@ def rint(x: Any, /) -> Array:
 
 
 @compiled_function
-def _signbit(x: Any, /) -> Any:
+def _signbit(x: ArrayLike, /) -> Any:
     x = as_operand(x, "signbit")
     if x.type.dtype.kind == "c":
         raise ValueError(f"signbit: not defined for complex numbers: {x.type}")
@@ -245,18 +218,12 @@ def _signbit(x: Any, /) -> Any:
     return Compare("LT")(x, full_like(x, 0))
 
 
-def signbit(x: Any, /) -> Array:
+@documented(PREDICATE, raises=["ValueError: if `x` is complex."])
+def signbit(x: ArrayLike, /) -> Array:
     """Return element-wise whether the sign bit is set.
 
     Args:
         x: the array, real. The sign bit of -0.0 is set.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
-        ValueError: if `x` is complex.
 
     Example:
         >>> jnp.signbit(jnp.array([-0.0, 0.0, -2.0]))
@@ -272,18 +239,13 @@ def _uint_of_width(dtype: DType) -> DType:
 
 
 @compiled_function
-def copysign(x1: Any, x2: Any, /) -> Array:
+@documented(REAL_BINARY, returns="An array of floats of the broadcast shape.")
+def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Return the magnitude of one array with the sign of another, element-wise.
 
     Args:
         x1: the magnitudes, real.
         x2: the signs, real; -0.0 counts as negative.
-
-    Returns:
-        An array of floats of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.copysign(jnp.array([1.0, -2.0]), -0.0)
@@ -294,14 +256,9 @@ def copysign(x1: Any, x2: Any, /) -> Array:
 
 
 @compiled_function
-def spacing(x: Any, /) -> Array:
+@documented(REAL_TO_FLOAT, returns="The distances, with the signs of `x`.")
+def spacing(x: ArrayLike, /) -> Array:
     """Return the distance to the next representable float away from zero, element-wise.
-
-    Args:
-        x: the array, real. Integers and booleans are converted to floats.
-
-    Returns:
-        The distances, with the signs of `x`.
 
     Raises:
         TypeError: if `x` is not an array or a number.
@@ -319,7 +276,7 @@ def spacing(x: Any, /) -> Array:
     return Select()(_signbit(x), -gap, gap)
 
 
-def _powers_of_two(exponent: Any, dtype: DType) -> Any:
+def _powers_of_two(exponent: Array, dtype: DType) -> Any:
     """Compute `2**exponent` exactly, for f32 or f64 and exponents of normal numbers."""
     mantissa_bits, bias = _mantissa_bits(dtype), _exponent_bias(dtype)
     bits = Convert(_uint_of_width(dtype))(Add()(exponent, full_like(exponent, bias)))
@@ -335,7 +292,8 @@ def _exponent_bias(dtype: DType) -> int:
 
 
 @compiled_function
-def ldexp(x1: Any, x2: Any, /) -> Array:
+@documented(BINARY, returns="An array of floats of the broadcast shape.")
+def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute `x1 * 2**x2` element-wise.
 
     The result is rounded once, even if `2**x2` itself overflows or underflows.
@@ -344,12 +302,8 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
         x1: the mantissas, real.
         x2: the exponents, integers.
 
-    Returns:
-        An array of floats of the broadcast shape.
-
     Raises:
         ValueError: if `x1` is complex or `x2` is not of integers.
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.ldexp(jnp.array([1.0, 3.0]), jnp.array([4, -2]))
@@ -365,7 +319,7 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
     return astype_weak(scaled, x.type.dtype, False)
 
 
-def _scale_by_power_of_two(x: Any, exponent: Any) -> Any:
+def _scale_by_power_of_two(x: Array, exponent: Array) -> Any:
     """Compute `x * 2**exponent`, as three factors that are normal numbers.
 
     The largest factor is applied last, so that only a subnormal result is rounded.
@@ -382,7 +336,7 @@ def _scale_by_power_of_two(x: Any, exponent: Any) -> Any:
 
 
 @compiled_list_function
-def _frexp(x: Any) -> list[Any]:
+def _frexp(x: ArrayLike) -> list[Any]:
     (x,) = _real_floats("frexp", x)
     wide = astype_weak(x, numpy_carrier(x.type.dtype), False)
     mantissa_bits, bias = _mantissa_bits(wide.type.dtype), _exponent_bias(wide.type.dtype)
@@ -401,18 +355,13 @@ def _frexp(x: Any) -> list[Any]:
     return [astype_weak(mantissa, x.type.dtype, False), exponent]
 
 
-def frexp(x: Any, /) -> tuple[Array, Array]:
+@documented(REAL_TO_FLOAT)
+def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
     """Decompose floats into mantissas and exponents: `x == mantissa * 2**exponent`.
-
-    Args:
-        x: the array, real. Integers and booleans are converted to floats.
 
     Returns:
         The mantissas, of magnitudes from 0.5 to 1, and the integer exponents. For 0, infinities and NaN the mantissa is
         the value itself and the exponent 0.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jnp.frexp(jnp.array([6.0, -0.25]))
@@ -423,26 +372,16 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
 
 
 @compiled_list_function
-def _modf(x: Any) -> list[Any]:
+def _modf(x: ArrayLike) -> list[Any]:
     (x,) = _real_floats("modf", x)
     integral = trunc(x)
     # An infinity minus itself would be NaN; its fraction is 0.
     return [Select()(isinf(x), full_like(x, 0), Sub()(x, integral)), integral]
 
 
-def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
+@documented(REAL_TO_FLOAT, returns="The fractional and the integral parts, as floats with the signs of `x`.")
+def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
     """Split floats into fractional and integral parts.
-
-    Args:
-        x: the array, real. Integers and booleans are converted to floats.
-        out: not supported, must be None.
-
-    Returns:
-        The fractional and the integral parts, as floats with the signs of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.modf(jnp.array([2.5, -0.25]))
@@ -454,27 +393,13 @@ def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
 
 
 @compiled_function
-def logaddexp2(x1: Any, x2: Any, /) -> Any:
-    """Compute `log2(2**x1 + 2**x2)` element-wise, without overflow of the powers.
-
-    Args:
-        x1, x2: the arrays.
-
-    Returns:
-        An array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> jnp.logaddexp2(jnp.array([3.0, 200.0]), 3.0)
-        Array([  4., 200.], dtype=float32)
-    """
+def logaddexp2(x1: ArrayLike, x2: ArrayLike, /) -> Any:
+    """Compute `log2(2**x1 + 2**x2)` element-wise, without overflow of the powers."""
     x, y = promote_inexact("logaddexp2", x1, x2)
     return logaddexp_with_base(x, y, 2)
 
 
-def _is_infinity(name: str, x: Any, out: None, infinity: float) -> Any:
+def _is_infinity(name: str, x: ArrayLike, out: None, infinity: float) -> Any:
     reject_out(name, out)
     x_type = type_of(x, name)
     if x_type.dtype.kind == "c":
@@ -483,24 +408,14 @@ def _is_infinity(name: str, x: Any, out: None, infinity: float) -> Any:
 
 
 @compiled_function
-def _equals(x: Any, *, number: float) -> Any:
+def _equals(x: ArrayLike, *, number: float) -> Any:
     x = as_operand(x)
     return Compare("EQ")(x, full_like(x, number)) if is_float(x.type.dtype) else full(x.type.shape, False, np.bool_)
 
 
-def isposinf(x: Any, /, out: None = None) -> Array:
+@documented(_INFINITY_TEST)
+def isposinf(x: ArrayLike, /, out: None = None) -> Array:
     """Return element-wise whether a value is positive infinity.
-
-    Args:
-        x: the array, real.
-        out: not supported, must be None.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        ValueError: if `x` is complex.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.isposinf(jnp.array([jnp.inf, -jnp.inf, 1.0]))
@@ -509,19 +424,9 @@ def isposinf(x: Any, /, out: None = None) -> Array:
     return _is_infinity("isposinf", x, out, np.inf)
 
 
-def isneginf(x: Any, /, out: None = None) -> Array:
+@documented(_INFINITY_TEST)
+def isneginf(x: ArrayLike, /, out: None = None) -> Array:
     """Return element-wise whether a value is negative infinity.
-
-    Args:
-        x: the array, real.
-        out: not supported, must be None.
-
-    Returns:
-        A boolean array of the shape of `x`.
-
-    Raises:
-        ValueError: if `x` is complex.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.isneginf(jnp.array([jnp.inf, -jnp.inf, 1.0]))
@@ -530,7 +435,14 @@ def isneginf(x: Any, /, out: None = None) -> Array:
     return _is_infinity("isneginf", x, out, -np.inf)
 
 
-def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Array:
+@documented(SAME_TYPE)
+def nan_to_num(
+    x: ArrayLike,
+    copy: bool = True,
+    nan: ArrayLike = 0.0,
+    posinf: ArrayLike | None = None,
+    neginf: ArrayLike | None = None,
+) -> Array:
     """Replace NaN and infinities by finite numbers.
 
     Args:
@@ -540,12 +452,6 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
         nan: the replacement for NaN.
         posinf: the replacement for positive infinity; the largest finite value of the dtype if None.
         neginf: the replacement for negative infinity; the smallest finite value of the dtype if None.
-
-    Returns:
-        An array of the shape and dtype of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.nan_to_num(jnp.array([1.0, jnp.nan, -jnp.inf]), neginf=-9.0)
@@ -560,36 +466,32 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
 
 
 @compiled_function
-def _replace_nonfinite(x: Any, nan: Any, above: Any, below: Any) -> Any:
-    x = as_operand(x, "nan_to_num")
-    if x.type.dtype.kind == "c":
-        return Complex()(*(_replace_nonfinite(part()(x), nan, above, below) for part in (Real, Imag)))
+def _replace_nonfinite(x: ArrayLike, nan: ArrayLike, above: ArrayLike, below: ArrayLike) -> Any:
+    finite = as_operand(x, "nan_to_num")
+    if finite.type.dtype.kind == "c":
+        return Complex()(*(_replace_nonfinite(part()(finite), nan, above, below) for part in (Real, Imag)))
     for infinity, replacement in ((np.inf, above), (-np.inf, below)):
-        x = Select()(Compare("EQ")(x, full_like(x, infinity)), _broadcast_like(replacement, x), x)
-    return Select()(isnan(x), _broadcast_like(nan, x), x)
+        is_infinite = Compare("EQ")(finite, full_like(finite, infinity))
+        finite = Select()(is_infinite, _broadcast_like(replacement, finite), finite)
+    return Select()(isnan(finite), _broadcast_like(nan, finite), finite)
 
 
-def _broadcast_like(number: Any, x: Any) -> Any:
+def _broadcast_like(number: ArrayLike, x: Array) -> Any:
     return broadcast_to_shape(astype_weak(as_operand(number, "nan_to_num"), x.type.dtype, x.type.weak), x.type.shape)
 
 
 @compiled_function
-def _scale(x: Any, /, *, name: str, factor: float) -> Any:
+def _scale(x: ArrayLike, /, *, name: str, factor: float) -> Any:
     x = as_inexact(x, name)
     return Mul()(x, full_like(x, factor))
 
 
-def deg2rad(x: Any, /) -> Array:
+@documented(ARRAYS, returns="The angles in radians.")
+def deg2rad(x: ArrayLike, /) -> Array:
     """Convert angles from degrees to radians.
 
     Args:
         x: the angles in degrees. Integers and booleans are converted to floats.
-
-    Returns:
-        The angles in radians.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.deg2rad(jnp.array([0.0, 180.0]))
@@ -598,17 +500,12 @@ def deg2rad(x: Any, /) -> Array:
     return _scale(x, name="deg2rad", factor=math.pi / 180)
 
 
-def rad2deg(x: Any, /) -> Array:
+@documented(ARRAYS, returns="The angles in degrees.")
+def rad2deg(x: ArrayLike, /) -> Array:
     """Convert angles from radians to degrees.
 
     Args:
         x: the angles in radians. Integers and booleans are converted to floats.
-
-    Returns:
-        The angles in degrees.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.rad2deg(jnp.array([0.0, jnp.pi]))
@@ -620,7 +517,7 @@ def rad2deg(x: Any, /) -> Array:
 degrees, radians = rad2deg, deg2rad
 
 
-def angle(z: Any, deg: bool = False) -> Array:
+def angle(z: ArrayLike, deg: bool = False) -> Array:
     """Compute the argument of complex numbers element-wise.
 
     Args:
@@ -641,7 +538,7 @@ def angle(z: Any, deg: bool = False) -> Array:
 
 
 @compiled_function
-def _angle(z: Any, *, deg: bool) -> Any:
+def _angle(z: ArrayLike, *, deg: bool) -> Any:
     x, y = arithmetic.real(z), arithmetic.imag(z)
     if type_of(z, "angle").dtype.kind != "c":
         dtype = x.type.dtype if is_float(x.type.dtype) else default_dtype("float*")
@@ -651,47 +548,30 @@ def _angle(z: Any, *, deg: bool) -> Any:
 
 
 @compiled_function
-def sinc(x: Any, /) -> Array:
+@documented(TO_FLOAT)
+def sinc(x: ArrayLike, /) -> Array:
     """Compute the normalized sinc function, `sin(pi * x) / (pi * x)`, element-wise.
 
     At 0 the value is 1, and the derivatives there are correct up to order 8.
-
-    Args:
-        x: the array. Integers and booleans are converted to floats.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.sinc(jnp.array([0.0, 0.5, 1.5]))
         Array([ 1.        ,  0.63661975, -0.21220659], dtype=float32)
     """
     x = as_inexact(x, "sinc")
-    pi_x = Mul()(x, full_like(x, math.pi))
+    pi_x = x * math.pi
     is_zero = Compare("EQ")(pi_x, full_like(x, 0))
     divisor = Select()(is_zero, full_like(x, 1), pi_x)
-    square, series = Mul()(pi_x, pi_x), full_like(x, 0)
+    square, series = pi_x * pi_x, full_like(x, 0)
     for order in (8, 6, 4, 2, 0):  # Taylor series of sin(pi_x) / pi_x
         sign = 1 if order % 4 == 0 else -1
-        series = Add()(Mul()(series, square), full_like(x, sign / math.factorial(order + 1)))
-    return Select()(is_zero, series, Div()(Sin()(divisor), divisor))
+        series = series * square + sign / math.factorial(order + 1)
+    return Select()(is_zero, series, Sin()(divisor) / divisor)
 
 
-def sort_complex(a: Any) -> Array:
+@documented(ARRAYS, returns="The sorted array, of a complex dtype.", raises=["ValueError: if `a` is a scalar."])
+def sort_complex(a: ArrayLike) -> Array:
     """Sort along the last axis, as complex numbers: by real parts, then by imaginary parts.
-
-    Args:
-        a: the array.
-
-    Returns:
-        The sorted array, of a complex dtype.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `a` is a scalar.
 
     Example:
         >>> jnp.sort_complex(jnp.array([2 + 1j, 1.0, 2 - 1j]))
@@ -701,7 +581,7 @@ def sort_complex(a: Any) -> Array:
 
 
 @compiled_function
-def _sort_complex(a: Any) -> Any:
+def _sort_complex(a: ArrayLike) -> Any:
     x = as_operand(a, "sort_complex")
     dtype, _ = promote_dtypes("sort_complex", (x.type, ArrayType((), np.dtype(np.complex64))))
     return sort_along(astype_weak(x, dtype, False))

@@ -2,12 +2,13 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, final, overload
+from typing import Any, Literal, SupportsIndex, final, overload
 
 import numpy as np
 
 from shardwise.api.meshes.placement import device_put
 from shardwise.api.transformations.vmap import vmap
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays import arithmetic, methods
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -21,7 +22,6 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.dtypes import is_inexact, is_integer
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.rounding import Floor
@@ -34,64 +34,68 @@ from shardwise.numpy.creation import arange, array
 from shardwise.numpy.elementwise import log10, sign
 from shardwise.numpy.joining import concatenate, stack
 from shardwise.numpy.shapes import broadcast_arrays
+from shardwise.typing import ArrayLike, DTypeLike, Placement, Shape
+
+_INTERVAL = Family(
+    {
+        "num": "the number of elements.",
+        "axis": "the position of the new dim in the result.",
+    },
+    raises=[
+        "ValueError: if `num` is negative or `axis` is out of bounds.",
+        "TypeError: if `start` or `stop` is not an array or a number, or if their shapes do not broadcast.",
+    ],
+)
 
 
 @overload
 def linspace(
-    start: Any,
-    stop: Any,
+    start: ArrayLike,
+    stop: ArrayLike,
     num: int = 50,
     endpoint: bool = True,
     retstep: Literal[False] = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
     *,
-    device: Any = None,
+    device: Placement = None,
 ) -> Array: ...
 
 
 @overload
 def linspace(
-    start: Any,
-    stop: Any,
+    start: ArrayLike,
+    stop: ArrayLike,
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
     *,
-    device: Any = None,
+    device: Placement = None,
 ) -> Any: ...
 
 
+@documented(_INTERVAL, returns="The numbers, or a tuple of the numbers and the step.")
 def linspace(
-    start: Any,
-    stop: Any,
+    start: ArrayLike,
+    stop: ArrayLike,
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
     *,
-    device: Any = None,
+    device: Placement = None,
 ) -> Any:
     """Return evenly spaced numbers over an interval.
 
     Args:
         start, stop: the ends of the interval: numbers, or arrays that broadcast.
-        num: the number of elements.
         endpoint: whether `stop` is the last element; if not, the last element is one step before it.
         retstep: whether to return the step too.
         dtype: the dtype of the result; the promoted float or complex dtype if None. Integer results are rounded down.
-        axis: the position of the new dim in the result.
         device: the device or sharding to move the result to.
-
-    Returns:
-        The numbers, or a tuple of the numbers and the step.
-
-    Raises:
-        ValueError: if `num` is negative or `axis` is out of bounds.
-        TypeError: if `start` or `stop` is not an array or a number, or if their shapes do not broadcast.
 
     Example:
         >>> jnp.linspace(0, 1, 5)
@@ -112,21 +116,30 @@ def linspace(
     )
 
 
-def _check_count(name: str, num: Any) -> int:
+def _check_count(name: str, num: SupportsIndex) -> int:
     count = operator.index(num)
     if count < 0:
         raise ValueError(f"{name}: num, the number of elements, must not be negative: {count}")
     return count
 
 
-def _inexact_dtype(name: str, *ends: Any) -> Any:
+def _inexact_dtype(name: str, *ends: ArrayLike) -> Any:
     """Return the promoted dtype of the ends, or the default float dtype if it is not float or complex."""
     dtype, _ = promote_dtypes(name, [type_of(end, name) for end in ends])
     return dtype if is_inexact(dtype) else default_dtype("float*")
 
 
 @compiled_function
-def _linspace(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtype: Any, dtype: Any, dim: int) -> Any:
+def _linspace(
+    start: ArrayLike,
+    stop: ArrayLike,
+    *,
+    count: int,
+    endpoint: bool,
+    compute_dtype: np.dtype[Any],
+    dtype: np.dtype[Any],
+    dim: int,
+) -> Any:
     ends = [astype_weak(as_operand(end), compute_dtype, False) for end in (start, stop)]
     sizes = broadcast_shapes("linspace", *(end.type.shape for end in ends))
     shape = (count, *sizes)
@@ -138,7 +151,7 @@ def _linspace(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtyp
         real_dtype = full_like(low, 0).real.type.dtype if compute_dtype.kind == "c" else compute_dtype
         index = Iota(shape, 0, np.dtype(np.int32))()
         weight = Convert(compute_dtype)(arithmetic.divide(Convert(real_dtype)(index), steps))
-        result = Add()(Mul()(low, Sub()(full_like(weight, 1), weight)), Mul()(high, weight))
+        result = low * (1 - weight) + high * weight
         if endpoint:  # the last element equals `stop` exactly
             result = Select()(Compare("EQ")(index, full(shape, steps, np.int32)), high, result)
     if is_integer(dtype) and compute_dtype.kind != "c":
@@ -147,37 +160,29 @@ def _linspace(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtyp
 
 
 @compiled_function
-def _step(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtype: Any) -> Any:
+def _step(start: ArrayLike, stop: ArrayLike, *, count: int, endpoint: bool, compute_dtype: np.dtype[Any]) -> Any:
     low, high = (astype_weak(as_operand(end), compute_dtype, False) for end in (start, stop))
     steps = count - endpoint
     return arithmetic.divide(arithmetic.subtract(high, low), steps if steps > 0 else float("nan"))
 
 
+@documented(_INTERVAL, returns="The powers of `base`.")
 def logspace(
-    start: Any,
-    stop: Any,
+    start: ArrayLike,
+    stop: ArrayLike,
     num: int = 50,
     endpoint: bool = True,
-    base: Any = 10.0,
-    dtype: Any = None,
+    base: ArrayLike = 10.0,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
 ) -> Array:
     """Return numbers that are evenly spaced on a logarithmic scale.
 
     Args:
         start, stop: the exponents of the first and the last element: numbers, or arrays that broadcast.
-        num: the number of elements.
         endpoint: whether `base**stop` is the last element.
         base: the base of the powers.
         dtype: the dtype of the result; the promoted float or complex dtype of the exponents if None.
-        axis: the position of the new dim in the result.
-
-    Returns:
-        The powers of `base`.
-
-    Raises:
-        ValueError: if `num` is negative or `axis` is out of bounds.
-        TypeError: if `start` or `stop` is not an array or a number, or if their shapes do not broadcast.
 
     Example:
         >>> jnp.logspace(0, 2, 3)
@@ -188,23 +193,22 @@ def logspace(
     return methods.astype(arithmetic.power(base, exponents), dtype=out_dtype or compute_dtype)
 
 
-def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Array:
+@documented(_INTERVAL, returns="The progression.")
+def geomspace(
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
+) -> Array:
     """Return a geometric progression: each number is a constant multiple of the one before.
 
     Args:
         start, stop: the first and the last number: numbers, or arrays that broadcast. They must not be 0, and real ones
             must have the same sign.
-        num: the number of elements.
         endpoint: whether `stop` is the last element.
         dtype: the dtype of the result; the promoted float or complex dtype if None.
-        axis: the position of the new dim in the result.
-
-    Returns:
-        The progression.
-
-    Raises:
-        ValueError: if `num` is negative or `axis` is out of bounds.
-        TypeError: if `start` or `stop` is not an array or a number, or if their shapes do not broadcast.
 
     Example:
         >>> jnp.geomspace(1, 8, 4).round(3)
@@ -223,7 +227,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
 
 
 @compiled_function
-def _with_exact_ends(numbers: Any, *ends: Any, end_indices: tuple[int, ...], dim: int) -> Any:
+def _with_exact_ends(numbers: Array, *ends: Array, end_indices: tuple[int, ...], dim: int) -> Any:
     """Replace the first and the last number, which rounding may have changed, and move dim 0 to `dim`."""
     shape = numbers.type.shape
     index = Iota(shape, 0, np.dtype(np.int32))()
@@ -233,7 +237,7 @@ def _with_exact_ends(numbers: Any, *ends: Any, end_indices: tuple[int, ...], dim
     return move_dim(numbers, 0, dim)
 
 
-def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Array]:
+def meshgrid(*xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Array]:
     """Return coordinate arrays of a grid from 1-D coordinate vectors.
 
     Args:
@@ -273,14 +277,14 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
 
 
 @overload
-def indices(dimensions: Sequence[int], dtype: Any = None, sparse: Literal[False] = False) -> Array: ...
+def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: Literal[False] = False) -> Array: ...
 
 
 @overload
-def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) -> Any: ...
+def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: bool = False) -> Any: ...
 
 
-def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) -> Any:
+def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: bool = False) -> Any:
     """Return the indices of all elements of an array of a given shape.
 
     Args:
@@ -310,7 +314,7 @@ def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) 
     return stack(meshgrid(*rows, indexing="ij")) if rows else full((0,), 0, out_dtype)
 
 
-def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
+def fromfunction(function: Callable[..., Any], shape: Shape, *, dtype: DTypeLike = float, **kwargs: Any) -> Any:
     """Create an array by calling a function with the indices of each element.
 
     The function is traced once and vectorized with `vmap`.
@@ -334,7 +338,7 @@ def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float
     """
     sizes = (operator.index(shape),) if not isinstance(shape, Sequence) else tuple(map(operator.index, shape))
 
-    def on_indices(*index: Any) -> Any:
+    def on_indices(*index: Array) -> Any:
         return function(*index, **kwargs)
 
     mapped: Callable[..., Any] = on_indices
@@ -360,7 +364,7 @@ class _Grid:
     def __init__(self, name: str, sparse: bool, text: str) -> None:
         self.name, self.sparse, self.__doc__ = name, sparse, text
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: slice | tuple[slice, ...]) -> Any:
         if isinstance(key, slice):
             return _expand_slice(self.name, key)
         rows = [_expand_slice(self.name, part) for part in key]
@@ -395,7 +399,7 @@ class _Concatenator:
     def __init__(self, name: str, axis: int, rank: int, first: int, text: str) -> None:
         self.name, self.axis, self.rank, self.first, self.__doc__ = name, axis, rank, first, text
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Any) -> Array:
         parts = list(key) if isinstance(key, tuple) else [key]
         axis, rank, first, is_column = self.axis, self.rank, self.first, False
         if parts and isinstance(parts[0], str):

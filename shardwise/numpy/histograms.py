@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import add, divide, multiply, subtract
 from shardwise.compiler.arrays.methods import Array
@@ -38,12 +39,31 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_alo
 from shardwise.compiler.reduction import SUM
 from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy.ordering import searchsorted
+from shardwise.typing import ArrayLike, OutSharding
+
+_DENSITY = {"density": "whether to normalize the histogram to a density whose integral is 1."}
+_HISTOGRAM = Family(
+    {"range": "the lowest and the highest edge. By default the minimum and the maximum of `a`.", **_DENSITY},
+    raises=['NotImplementedError: if `bins` is the name of a rule such as "auto".'],
+)
+_MULTIDIMENSIONAL = Family(
+    {"weights": "one weight per point; the weights in a bin are summed. None counts.", **_DENSITY},
+    raises=[
+        "TypeError: if an argument is not an array or a number.",
+        'NotImplementedError: if `bins` contains the name of a rule such as "auto".',
+    ],
+)
 
 _INDEX_DTYPE = np.dtype(np.int32)
 
 
 def bincount(
-    x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None, out_sharding: Any = None
+    x: ArrayLike,
+    weights: ArrayLike | None = None,
+    minlength: int = 0,
+    *,
+    length: int | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Count the occurrences of each non-negative integer in a 1-d array.
 
@@ -93,12 +113,12 @@ def bincount(
 
 
 @compiled_function
-def _largest(x: Any) -> Any:
+def _largest(x: ArrayLike) -> Any:
     return reductions.amax(Convert(_INDEX_DTYPE)(as_operand(x)))
 
 
 @compiled_function
-def _bincount(x: Any, *weights: Any, length: int) -> Any:
+def _bincount(x: ArrayLike, *weights: ArrayLike, length: int) -> Any:
     index = astype_weak(as_operand(x), _INDEX_DTYPE, False)
     index = Max()(index, full_like(index, 0))
     updates = as_operand(weights[0], "bincount") if weights else full(index.type.shape, 1, default_dtype("int*"))
@@ -106,13 +126,13 @@ def _bincount(x: Any, *weights: Any, length: int) -> Any:
     return _scatter_add((length,), Reshape((index.type.size, 1))(index), astype_weak(updates, dtype, False))
 
 
-def _scatter_add(shape: tuple[int, ...], indices: Any, updates: Any) -> Any:
+def _scatter_add(shape: tuple[int, ...], indices: Array, updates: Array) -> Any:
     """Add `updates` to zeros of `shape` at `indices`, whose last dim is an index vector; drop those out of bounds."""
     dims = tuple(range(len(shape)))
     return Scatter((), dims, (), (), dims, combine=SUM)(full(shape, 0, updates.type.dtype), indices, updates)
 
 
-def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Array:
+def digitize(x: ArrayLike, bins: ArrayLike, right: bool = False, *, method: str | None = None) -> Array:
     """Return the index of the bin into which each element falls.
 
     Bin i is between edges i - 1 and i: index 0 is before the first edge, index `len(bins)` after the last one.
@@ -141,7 +161,7 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
 
 
 @compiled_function
-def _digitize(x: Any, bins: Any, *, right: bool, method: str) -> Any:
+def _digitize(x: ArrayLike, bins: ArrayLike, *, right: bool, method: str) -> Any:
     edges, values = as_operand(bins), as_operand(x, "digitize")
     size = edges.type.size
     if not size:
@@ -154,7 +174,8 @@ def _digitize(x: Any, bins: Any, *, right: bool, method: str) -> Any:
     return Select()(is_ascending, if_ascending, Sub()(full_like(in_reversed, size), in_reversed))
 
 
-def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Array:
+@documented(_HISTOGRAM, returns="The edges, one more than there are bins.")
+def histogram_bin_edges(a: ArrayLike, bins: Any = 10, range: Any = None, weights: ArrayLike | None = None) -> Array:
     """Return the edges of the bins that `histogram` uses.
 
     The bins have equal width and cover `range`. If its two ends are equal, they are moved apart by 0.5 each.
@@ -162,16 +183,11 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     Args:
         a: the elements.
         bins: the number of bins, or their edges (of rank 1), which are returned after dtype promotion.
-        range: the lowest and the highest edge. By default the minimum and the maximum of `a`.
         weights: not used; accepted for compatibility with numpy.
-
-    Returns:
-        The edges, one more than there are bins.
 
     Raises:
         TypeError: if `a` is not an array or a number, or if `bins` is neither an integer nor an array.
         ValueError: if there is no bin, if the edges are not of rank 1, or if `a` is empty and `range` is None.
-        NotImplementedError: if `bins` is the name of a rule such as "auto".
 
     Example:
         >>> jnp.histogram_bin_edges(jnp.array([1.0, 4.0]), bins=3)
@@ -200,20 +216,20 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
 
 
 @compiled_function
-def _promote_edges(bins: Any, *, dtype: DType) -> Any:
+def _promote_edges(bins: ArrayLike, *, dtype: DType) -> Any:
     return astype_weak(
         as_operand(bins), promote_dtypes("histogram", (type_of(bins), full((), 0, dtype).type))[0], False
     )
 
 
 @compiled_function
-def _edges_from_data(a: Any, *, count: int, dtype: DType) -> Any:
+def _edges_from_data(a: ArrayLike, *, count: int, dtype: DType) -> Any:
     x = astype_weak(as_operand(a), dtype, False)
     return _edges_from_range(reductions.amin(x), reductions.amax(x), count=count, dtype=dtype)
 
 
 @compiled_function
-def _edges_from_range(low: Any, high: Any, *, count: int, dtype: DType) -> Any:
+def _edges_from_range(low: ArrayLike, high: ArrayLike, *, count: int, dtype: DType) -> Any:
     low, high = (astype_weak(as_operand(end, "histogram"), dtype, False) for end in (low, high))
     equal = Compare("EQ")(low, high)
     low = Select()(equal, subtract(low, 0.5), low)
@@ -223,8 +239,9 @@ def _edges_from_range(low: Any, high: Any, *, count: int, dtype: DType) -> Any:
     return Concatenate(0)(add(multiply(index, width), low), Reshape((1,))(high))
 
 
+@documented(_HISTOGRAM, returns="A pair of the counts (or sums of weights, or densities), as floats, and the edges.")
 def histogram(
-    a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
+    a: ArrayLike, bins: Any = 10, range: Any = None, weights: ArrayLike | None = None, density: bool | None = None
 ) -> tuple[Array, Array]:
     """Count the elements that fall into each bin.
 
@@ -233,18 +250,12 @@ def histogram(
     Args:
         a: the elements, of any shape.
         bins: the number of bins of equal width, or their edges in ascending order.
-        range: the lowest and the highest edge. By default the minimum and the maximum of `a`.
         weights: one weight per element of `a`; the weights in a bin are summed. None counts.
-        density: whether to normalize the histogram to a density whose integral is 1.
-
-    Returns:
-        A pair of the counts (or sums of weights, or densities), as floats, and the edges.
 
     Raises:
         TypeError: if `a`, `bins` or `weights` is not an array or a number.
         ValueError: if the shape of `weights` differs from that of `a`, if there is no bin, if the edges are not of rank
             1, or if `a` is empty and `range` is None.
-        NotImplementedError: if `bins` is the name of a rule such as "auto".
 
     Example:
         >>> jnp.histogram(jnp.array([1.0, 2.0, 2.0, 4.0]), bins=3)
@@ -259,7 +270,7 @@ def histogram(
 
 
 @compiled_function
-def _histogram(a: Any, edges: Any, *weights: Any, density: bool) -> Any:
+def _histogram(a: ArrayLike, edges: Array, *weights: ArrayLike, density: bool) -> Any:
     x = as_operand(a)
     dtype, _ = promote_dtypes("histogram", [x.type, *(type_of(w) for w in weights)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
@@ -271,12 +282,12 @@ def _histogram(a: Any, edges: Any, *weights: Any, density: bool) -> Any:
     return divide(counts, multiply(reductions.sum(counts), widths))
 
 
-def _bin_widths(edges: Any) -> Any:
+def _bin_widths(edges: Array) -> Any:
     size = edges.type.size
     return subtract(slice_along(edges, 0, 1, size), slice_along(edges, 0, 0, size - 1))
 
 
-def _bin_indices(x: Any, edges: Any) -> Any:
+def _bin_indices(x: Array, edges: Array) -> Any:
     """Return the bin into which each element falls; -1 or the number of bins for elements outside all bins."""
     dtype, _ = promote_dtypes("histogram", (x.type, edges.type))
     x, edges = (astype_weak(z, dtype, False) for z in (x, edges))
@@ -286,27 +297,29 @@ def _bin_indices(x: Any, edges: Any) -> Any:
     return subtract(insertion, Select()(Compare("EQ")(x, last_edge), full_like(insertion, 2), full_like(insertion, 1)))
 
 
+@documented(_MULTIDIMENSIONAL)
 def histogram2d(
-    x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
+    x: ArrayLike,
+    y: ArrayLike,
+    bins: Any = 10,
+    range: Any = None,
+    weights: ArrayLike | None = None,
+    density: bool | None = None,
 ) -> tuple[Array, Array, Array]:
     """Count the points of the plane that fall into each bin of a grid.
 
     Args:
         x, y: the coordinates of the points, two arrays of rank 1 and equal size.
         bins: the number of bins or their edges, for both coordinates, or a pair with one entry per coordinate.
-        range: a pair of (lowest edge, highest edge), one per coordinate. None, also as an entry,
-            uses the minimum and the maximum of the coordinates.
-        weights: one weight per point; the weights in a bin are summed. None counts.
-        density: whether to normalize the histogram to a density whose integral is 1.
+        range: a pair of (lowest edge, highest edge), one per coordinate. None, also as an entry, uses the minimum and
+            the maximum of the coordinates.
 
     Returns:
         A tuple of the counts, with one dim per coordinate, the edges along x and the edges along y.
 
     Raises:
-        TypeError: if an argument is not an array or a number.
         ValueError: if `x` and `y` are not of rank 1 and equal size, or if `bins`, `range` or `weights` do not match
             them.
-        NotImplementedError: if `bins` contains the name of a rule such as "auto".
 
     Example:
         >>> counts, _, _ = jnp.histogram2d(jnp.array([1.0, 2.0, 3.0]), jnp.array([1.0, 1.0, 2.0]), bins=2)
@@ -324,15 +337,16 @@ def histogram2d(
 
 
 @compiled_function
-def _stack_columns(*columns: Any) -> Any:
+def _stack_columns(*columns: ArrayLike) -> Any:
     dtype, weak = promote_dtypes("histogram2d", [type_of(column) for column in columns])
     return Concatenate(1)(
         *(Reshape((type_of(column).size, 1))(astype_weak(as_operand(column), dtype, weak)) for column in columns)
     )
 
 
+@documented(_MULTIDIMENSIONAL)
 def histogramdd(
-    sample: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
+    sample: ArrayLike, bins: Any = 10, range: Any = None, weights: ArrayLike | None = None, density: bool | None = None
 ) -> tuple[Array, list[Array]]:
     """Count the points of a space of any dimension that fall into each bin of a grid.
 
@@ -341,16 +355,12 @@ def histogramdd(
         bins: the number of bins for all coordinates, or a sequence with the number of bins or the edges of each.
         range: a sequence of (lowest edge, highest edge) or None, one per coordinate. By default the minimum and the
             maximum of each column.
-        weights: one weight per point; the weights in a bin are summed. None counts.
-        density: whether to normalize the histogram to a density whose integral is 1.
 
     Returns:
         A pair of the counts, with one dim per coordinate, and the list of the edges along each coordinate.
 
     Raises:
-        TypeError: if an argument is not an array or a number.
         ValueError: if `sample` is not of rank 2, or if `bins`, `range` or `weights` do not match it.
-        NotImplementedError: if `bins` contains the name of a rule such as "auto".
 
     Example:
         >>> counts, edges = jnp.histogramdd(jnp.array([[1.0, 2.0], [3.0, 2.0]]), bins=(2, 1))
@@ -380,7 +390,7 @@ def histogramdd(
 
 
 @compiled_list_function
-def _unstack_columns(sample: Any) -> list[Any]:
+def _unstack_columns(sample: ArrayLike) -> list[Any]:
     x = as_operand(sample)
     rows = x.type.shape[0]
     return [Reshape((rows,))(slice_along(x, 1, column, column + 1)) for column in _indices(x.type.shape[1])]
@@ -392,7 +402,7 @@ def _indices(count: int) -> Sequence[int]:
 
 
 @compiled_function
-def _histogramdd(sample: Any, *rest: Any, count: int, density: bool) -> Any:
+def _histogramdd(sample: ArrayLike, *rest: Array, count: int, density: bool) -> Any:
     all_edges, weights = rest[:count], rest[count:]
     columns = _unstack_columns(sample)
     size = columns[0].type.size if columns else 0

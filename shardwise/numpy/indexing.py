@@ -3,10 +3,11 @@
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 
+from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import as_bool, remainder, subtract
 from shardwise.compiler.arrays.indexing import (
@@ -45,18 +46,32 @@ from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
+from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, TRACED_WITHOUT_SIZE
 from shardwise.numpy.ordering import cumsum
+from shardwise.typing import ArrayLike
+
+_Fill: TypeAlias = ArrayLike | tuple[ArrayLike, ...] | None
+_NONZERO = ARRAYS.extended(
+    {
+        "a": Parameter("the array, of rank 1 or more.", NOT_AN_ARRAY),
+        "size": Parameter(
+            "the number of indices to return, as in `nonzero`. Required under `jit`.", TRACED_WITHOUT_SIZE
+        ),
+        "fill_value": "the padding, one value for all dims or a tuple with one per dim. By default 0.",
+    }
+)
 
 
+@documented(ARRAYS, returns="An array in which the dims of `indices` replace the dim `axis` of `a`.")
 def take(
-    a: Any,
-    indices: Any,
+    a: ArrayLike,
+    indices: ArrayLike,
     axis: int | None = None,
     out: None = None,
     mode: str | None = None,
     unique_indices: bool = False,
     indices_are_sorted: bool = False,
-    fill_value: Any = None,
+    fill_value: ArrayLike | None = None,
 ) -> Array:
     """Take elements along an axis by index.
 
@@ -64,7 +79,6 @@ def take(
         a: the array to take from.
         indices: the indices, integers of any shape. Negative ones count from the end, except in mode "clip".
         axis: the axis to index. None indexes the flattened array.
-        out: must be None, as arrays are immutable.
         mode: the meaning of an index that is out of bounds: "fill" (the default) returns `fill_value`, "clip" the
             nearest element, where negative indices are clipped to 0, and "wrap" the element at the index modulo the
             size. "promise_in_bounds" and "drop" clip too, but negative indices count from the end.
@@ -72,9 +86,6 @@ def take(
         indices_are_sorted: a promise that the indices are in ascending order.
         fill_value: the value for indices out of bounds. By default NaN for floats and complex numbers, the least value
             for signed integers, the greatest for unsigned ones, and True for booleans.
-
-    Returns:
-        An array in which the dims of `indices` replace the dim `axis` of `a`.
 
     Raises:
         TypeError: if `a` or `indices` is not an array or a number.
@@ -107,17 +118,17 @@ def take(
 
 
 @compiled_function
-def _clip_to_zero(indices: Any) -> Any:
+def _clip_to_zero(indices: ArrayLike) -> Any:
     index = as_index(indices)
     return Max()(index, zeros_like(index))
 
 
 def take_along_axis(
-    arr: Any,
-    indices: Any,
+    arr: ArrayLike,
+    indices: ArrayLike,
     axis: int | None = -1,
     mode: Any = None,
-    fill_value: Any = None,
+    fill_value: ArrayLike | None = None,
     *,
     wrap_negative_indices: bool | None = None,
 ) -> Array:
@@ -161,7 +172,7 @@ def take_along_axis(
 
 
 @compiled_function
-def _take_along_axis(x: Any, indices: Any, *, dim: int, fill: Scalar | None, wrap_negative: bool) -> Any:
+def _take_along_axis(x: Array, indices: ArrayLike, *, dim: int, fill: Scalar | None, wrap_negative: bool) -> Any:
     index = wrap_negative_index(as_index(indices), x.type.shape[dim]) if wrap_negative else as_index(indices)
     batch_dims = tuple(d for d in range(x.type.ndim) if d != dim)
     batch_shape = broadcast_shapes("take_along_axis", *(y.type.without((dim,)).shape for y in (x, index)))
@@ -174,15 +185,31 @@ def _take_along_axis(x: Any, indices: Any, *, dim: int, fill: Scalar | None, wra
 
 @overload
 def where(
-    condition: Any, x: None = None, y: None = None, /, *, size: int | None = None, fill_value: Any = None
+    condition: ArrayLike,
+    x: None = None,
+    y: None = None,
+    /,
+    *,
+    size: int | None = None,
+    fill_value: _Fill = None,
 ) -> tuple[Array, ...]: ...
 
 
 @overload
-def where(condition: Any, x: Any, y: Any, /, *, size: None = None, fill_value: None = None) -> Array: ...
+def where(
+    condition: ArrayLike, x: ArrayLike, y: ArrayLike, /, *, size: None = None, fill_value: None = None
+) -> Array: ...
 
 
-def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+def where(
+    condition: ArrayLike,
+    x: ArrayLike | None = None,
+    y: ArrayLike | None = None,
+    /,
+    *,
+    size: int | None = None,
+    fill_value: _Fill = None,
+) -> Any:
     """Select elements from `x` where `condition` is true and from `y` elsewhere.
 
     The three arrays broadcast. With a condition alone, `where` is `nonzero`.
@@ -214,24 +241,18 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
     return methods.where(condition, x, y)
 
 
-def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]:
+@documented(_NONZERO, raises=["ValueError: if `a` has rank 0, or if the number of fill values differs from the rank."])
+def nonzero(a: ArrayLike, *, size: int | None = None, fill_value: _Fill = None) -> tuple[Array, ...]:
     """Return the indices of the elements that are not zero.
 
     Inside `jit` the shape of the result must be static, so `size` is required there. With `size`, surplus indices are
     dropped and missing ones are padded.
 
     Args:
-        a: the array, of rank 1 or more.
         size: the number of indices to return.
-        fill_value: the padding, one value for all dims or a tuple with one per dim. By default 0.
 
     Returns:
         A tuple with one array of rank 1 per dim of `a`, with the indices along that dim in row-major order.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `a` has rank 0, or if the number of fill values differs from the rank.
-        ConcretizationTypeError: if `a` is traced and `size` is None.
 
     Example:
         >>> jnp.nonzero(jnp.array([0, 3, 0, 5]))
@@ -240,7 +261,7 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     return tuple(_nonzero_indices("nonzero", a, size, fill_value))
 
 
-def static_size(name: str, size: Any) -> int:
+def static_size(name: str, size: SupportsIndex) -> int:
     """Check the `size` argument of a function whose result has a data-dependent size."""
     count = static_integer(name, "size", size)
     if count < 0:
@@ -248,7 +269,7 @@ def static_size(name: str, size: Any) -> int:
     return count
 
 
-def _nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> Any:
+def _nonzero_indices(name: str, a: ArrayLike, size: int | None, fill_value: _Fill) -> Any:
     """Return the indices of the elements that are not zero, with one row per dim. `name` is the caller, for errors."""
     a_type = type_of(a, name)
     if not a_type.ndim:
@@ -268,7 +289,7 @@ def _nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> An
 
 
 @compiled_function
-def _first_nonzero(a: Any, *fills: Any, size: int) -> Any:
+def _first_nonzero(a: ArrayLike, *fills: ArrayLike, size: int) -> Any:
     """Return the indices of the first `size` nonzero elements, padded with `fills` (one per dim)."""
     x = as_bool(a, "nonzero")
     shape, dtype = x.type.shape, default_dtype("int*")
@@ -294,7 +315,7 @@ def _stack(arrays: Sequence[Any]) -> Any:
     return Concatenate(0)(*rows) if len(rows) > 1 else rows[0]
 
 
-def _unravel(index: Any, shape: Sequence[int]) -> list[Any]:
+def _unravel(index: Array, shape: Sequence[int]) -> list[Any]:
     """Convert flat row-major indices into an array of `shape` to one index array per dim."""
     index_type = index.type
     indices = []
@@ -304,20 +325,13 @@ def _unravel(index: Any, shape: Sequence[int]) -> list[Any]:
     return indices
 
 
-def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+@documented(_NONZERO, returns="An array of integers of rank 1.")
+def flatnonzero(a: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None) -> Array:
     """Return the flat row-major indices of the elements that are not zero.
 
     Args:
         a: the array, which is flattened.
-        size: the number of indices to return, as in `nonzero`. Required under `jit`.
         fill_value: the padding if there are fewer; 0 by default.
-
-    Returns:
-        An array of integers of rank 1.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ConcretizationTypeError: if `a` is traced and `size` is None.
 
     Example:
         >>> jnp.flatnonzero(jnp.array([[0, 3], [4, 0]]))
@@ -326,21 +340,15 @@ def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> A
     return _nonzero_indices("flatnonzero", reshape(a, shape=-1), size, fill_value)[0]
 
 
-def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+@documented(_NONZERO, returns="An array of integers of rank 2, with one column per dim of `a`.")
+def argwhere(a: ArrayLike, *, size: int | None = None, fill_value: _Fill = None) -> Array:
     """Return the indices of the elements that are not zero, with one row per element.
 
     Args:
-        a: the array, of rank 1 or more.
         size: the number of elements to return indices for, as in `nonzero`. Required under `jit`.
-        fill_value: the padding, one value for all dims or a tuple with one per dim. By default 0.
-
-    Returns:
-        An array of integers of rank 2, with one column per dim of `a`.
 
     Raises:
-        TypeError: if `a` is not an array or a number.
         ValueError: if `a` has rank 0, or if the number of fill values differs from the rank.
-        ConcretizationTypeError: if `a` is traced and `size` is None.
 
     Example:
         >>> jnp.argwhere(jnp.array([[0, 3], [4, 0]]))
@@ -350,7 +358,7 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Arra
     return _nonzero_indices("argwhere", a, size, fill_value).T
 
 
-def unravel_index(indices: Any, shape: int | Sequence[int]) -> tuple[Array, ...]:
+def unravel_index(indices: ArrayLike, shape: int | Sequence[int]) -> tuple[Array, ...]:
     """Convert flat row-major indices to one index array per dim.
 
     Negative indices count from the end. Indices out of bounds are clipped.
@@ -374,12 +382,12 @@ def unravel_index(indices: Any, shape: int | Sequence[int]) -> tuple[Array, ...]
 
 
 @compiled_function
-def _unravel_index(indices: Any, *, shape: tuple[int, ...]) -> Any:
+def _unravel_index(indices: ArrayLike, *, shape: tuple[int, ...]) -> Any:
     total = math.prod(shape)
     return _stack(_unravel(clamp_index(wrap_negative_index(as_index(indices), total), total - 1), shape))
 
 
-def ix_(*args: Any) -> tuple[Array, ...]:
+def ix_(*args: ArrayLike) -> tuple[Array, ...]:
     """Reshape 1-d index arrays so that they broadcast to the grid of all their combinations.
 
     `x[ix_(i, j)]` has the element `x[i[m], j[n]]` at position (m, n).

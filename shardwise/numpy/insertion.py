@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.indexing import as_index, canonical_axis, wrap_negative_index
 from shardwise.compiler.arrays.methods import Array
@@ -24,27 +25,25 @@ from shardwise.compiler.ops.indexing.index_vectors import clamp_index
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
+from shardwise.numpy.families import ONE_AXIS
 from shardwise.numpy.indexing import nonzero, take
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.ordering import argsort, cumsum
 from shardwise.numpy.shapes import moveaxis
+from shardwise.typing import ArrayLike
 
 _MAX_SLICES = 4  # `delete` with more slices to keep than this uses a gather
 
 
-def append(arr: Any, values: Any, axis: int | None = None) -> Array:
+@documented(ONE_AXIS, returns="The concatenated array.")
+def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
     """Append values to the end of an array.
 
     Args:
-        arr: the array.
         values: the array to append.
         axis: the axis to concatenate along; if None, both arrays are flattened first.
 
-    Returns:
-        The concatenated array.
-
     Raises:
-        ValueError: if `axis` is out of bounds.
         TypeError: if the shapes differ in another dim than `axis`.
 
     Example:
@@ -54,18 +53,15 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Array:
     return concatenate([arr, values], axis)
 
 
-def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
+@documented(ONE_AXIS, returns="A new array with the values inserted.")
+def insert(arr: ArrayLike, obj: Any, values: ArrayLike, axis: int | None = None) -> Array:
     """Insert values before the given indices.
 
     Args:
-        arr: the array.
         obj: the index or indices before which to insert: an integer, a slice, or a 1-D integer array, which may be
             traced. Negative indices count from the end, and indices out of bounds are clamped.
         values: the values to insert, broadcast and cast to the dtype of `arr`.
         axis: the axis to insert along; if None, `arr` is flattened first.
-
-    Returns:
-        A new array with the values inserted.
 
     Raises:
         ValueError: if `obj` is not of integers or has rank 2 or more, or if `axis` is out of bounds.
@@ -94,7 +90,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     return _insert_at_many(x, new, indices, dim=dim, shape=shape)
 
 
-def _flat_or_dim(name: str, arr: Any, axis: int | None) -> tuple[Any, int]:
+def _flat_or_dim(name: str, arr: ArrayLike, axis: int | None) -> tuple[Any, int]:
     """Return the array and its dim `axis`; without an axis, the flattened array and dim 0."""
     x = as_operand(arr, name)
     if axis is None:
@@ -103,13 +99,13 @@ def _flat_or_dim(name: str, arr: Any, axis: int | None) -> tuple[Any, int]:
 
 
 @compiled_function
-def _insert_at_one(x: Any, values: Any, *, at: int, dim: int, shape: tuple[int, ...]) -> Any:
+def _insert_at_one(x: Array, values: Array, *, at: int, dim: int, shape: tuple[int, ...]) -> Any:
     new = broadcast_to_shape(astype_weak(values, x.type.dtype, x.type.weak), shape)
     return Concatenate(dim)(slice_along(x, dim, 0, at), new, slice_along(x, dim, at, x.type.shape[dim]))
 
 
 @compiled_function
-def _insert_at_many(x: Any, values: Any, indices: Any, *, dim: int, shape: tuple[int, ...]) -> Any:
+def _insert_at_many(x: Array, values: Array, indices: ArrayLike, *, dim: int, shape: tuple[int, ...]) -> Any:
     """Concatenate array and values, then gather the elements in their final order."""
     new = broadcast_to_shape(astype_weak(values, x.type.dtype, x.type.weak), shape)
     size, count = x.type.shape[dim], shape[dim]
@@ -125,20 +121,17 @@ def _insert_at_many(x: Any, values: Any, indices: Any, *, dim: int, shape: tuple
     return take(Concatenate(dim)(x, new), methods.where(is_old, old, source), dim, mode="clip")
 
 
-def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
+@documented(ONE_AXIS, returns="A new array without these elements.")
+def delete(arr: ArrayLike, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
     """Return an array without the elements at the given indices.
 
     The size of the result depends on the number of distinct indices. So traced indices require
     `assume_unique_indices`.
 
     Args:
-        arr: the array.
         obj: the indices to delete: an integer, a slice, a 1-D integer array or a 1-D boolean mask.
         axis: the axis to delete along; if None, `arr` is flattened first.
         assume_unique_indices: promise that integer indices do not repeat.
-
-    Returns:
-        A new array without these elements.
 
     Raises:
         ValueError: if `obj` is of another dtype or rank, or if `axis` is out of bounds.
@@ -170,7 +163,7 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
     return _keep(x, dim, np.delete(np.arange(size, dtype=np.int32), indices))
 
 
-def _keep(x: Any, dim: int, kept: Any) -> Any:
+def _keep(x: Array, dim: int, kept: np.ndarray) -> Any:
     """Return the elements at ascending indices. A few slices cost less communication than a gather."""
     breaks = (np.flatnonzero(np.diff(kept) != 1) + 1).tolist()
     if len(breaks) >= _MAX_SLICES:
@@ -180,20 +173,20 @@ def _keep(x: Any, dim: int, kept: Any) -> Any:
 
 
 @compiled_function
-def _concatenate_slices(x: Any, *, dim: int, slices: tuple[tuple[int, int], ...]) -> Any:
+def _concatenate_slices(x: Array, *, dim: int, slices: tuple[tuple[int, int], ...]) -> Any:
     parts = [slice_along(x, dim, start, limit) for start, limit in slices]
     return Concatenate(dim)(*parts) if len(parts) > 1 else parts[0]
 
 
 @compiled_function
-def _delete_unique(x: Any, indices: Any, *, dim: int, count: int) -> Any:
+def _delete_unique(x: Array, indices: Array, *, dim: int, count: int) -> Any:
     size = x.type.shape[dim]
     index = wrap_negative_index(as_index(indices), size)
     is_kept = full((size,), True, np.bool_).at[index].set(False)
     return take(x, nonzero(is_kept, size=size - count)[0], dim, mode="clip")
 
 
-def trim_zeros(filt: Any, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
+def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
     """Remove leading and trailing zeros.
 
     In an array of several dims, a slice along an axis is removed if all of its elements are zero. The shape of the

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.control import fori_loop
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.arithmetic import absolute, as_bool
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -21,9 +22,16 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_along
+from shardwise.numpy.families import NOT_BROADCASTABLE
+from shardwise.typing import ArrayLike
+
+_INTEGERS = Family(
+    {"x1, x2": "the integers, which broadcast."},
+    raises=[NOT_BROADCASTABLE, "ValueError: if an argument does not hold integers."],
+)
 
 
-def _promote_integers(name: str, *operands: Any) -> list[Any]:
+def _promote_integers(name: str, *operands: ArrayLike) -> list[Any]:
     """Promote and broadcast integer operands; operands of other dtypes are an error of the function `name`."""
     for operand in operands:
         operand_type = type_of(operand, name)
@@ -32,20 +40,11 @@ def _promote_integers(name: str, *operands: Any) -> list[Any]:
     return promote_and_broadcast(name, operands)
 
 
-def gcd(x1: Any, x2: Any) -> Array:
+@documented(_INTEGERS, returns="The greatest common divisors, in the promoted dtype.")
+def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the greatest common divisor, elementwise.
 
     The result is not negative. The greatest common divisor of 0 and y is the absolute value of y.
-
-    Args:
-        x1, x2: the integers, which broadcast.
-
-    Returns:
-        The greatest common divisors, in the promoted dtype.
-
-    Raises:
-        TypeError: if the shapes do not broadcast, or if an argument is not an array or a number.
-        ValueError: if an argument does not hold integers.
 
     Example:
         >>> jnp.gcd(jnp.array([12, 7]), 18)
@@ -55,11 +54,11 @@ def gcd(x1: Any, x2: Any) -> Array:
 
 
 @compiled_function
-def _gcd(x1: Any, x2: Any) -> Any:
+def _gcd(x1: ArrayLike, x2: ArrayLike) -> Any:
     return _euclid(*_promote_integers("gcd", x1, x2))
 
 
-def _euclid(x: Any, y: Any) -> Any:
+def _euclid(x: Array, y: Array) -> Any:
     """Compute the greatest common divisor by Euclid's algorithm.
 
     The loop has a static trip count, the worst case of the dtype, so that no device waits for a condition of another.
@@ -75,20 +74,11 @@ def _euclid(x: Any, y: Any) -> Any:
     return absolute(fori_loop(0, steps, step, (x, y))[0])
 
 
-def lcm(x1: Any, x2: Any) -> Array:
+@documented(_INTEGERS, returns="The least common multiples, in the promoted dtype.")
+def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the least common multiple, elementwise.
 
     The result is not negative. The least common multiple of 0 and y is 0.
-
-    Args:
-        x1, x2: the integers, which broadcast.
-
-    Returns:
-        The least common multiples, in the promoted dtype.
-
-    Raises:
-        TypeError: if the shapes do not broadcast, or if an argument is not an array or a number.
-        ValueError: if an argument does not hold integers.
 
     Example:
         >>> jnp.lcm(jnp.array([12, 7]), 18)
@@ -98,7 +88,7 @@ def lcm(x1: Any, x2: Any) -> Array:
 
 
 @compiled_function
-def _lcm(x1: Any, x2: Any) -> Any:
+def _lcm(x1: ArrayLike, x2: ArrayLike) -> Any:
     x, y = _promote_integers("lcm", x1, x2)
     divisor = _euclid(x, y)
     both_zero = Compare("EQ")(divisor, full_like(divisor, 0))
@@ -107,7 +97,7 @@ def _lcm(x1: Any, x2: Any) -> Any:
 
 
 @compiled_function
-def bitwise_count(x: Any, /) -> Array:
+def bitwise_count(x: ArrayLike, /) -> Array:
     """Count the set bits of the absolute value of each integer.
 
     Args:
@@ -138,7 +128,7 @@ def _bit_shifts(name: str, bitorder: str) -> tuple[int, ...]:
     return tuple(range(8) if bitorder == "little" else reversed(range(8)))
 
 
-def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Array:
+def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Array:
     """Pack groups of eight elements into the bits of bytes.
 
     An element other than 0 becomes a set bit. The last group is padded with zeros.
@@ -168,7 +158,7 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Array:
 
 
 @compiled_function
-def _packbits(a: Any, *, dim: int | None, shifts: tuple[int, ...]) -> Any:
+def _packbits(a: ArrayLike, *, dim: int | None, shifts: tuple[int, ...]) -> Any:
     x = as_bool(a, "packbits")
     if dim is None:
         x, dim = Reshape((x.type.size,))(x), 0
@@ -187,7 +177,7 @@ def _bit_values(shape: tuple[int, ...], dim: int, shifts: tuple[int, ...]) -> An
     return Broadcast(shape, (dim,))(values)
 
 
-def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Array:
+def unpackbits(a: ArrayLike, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Array:
     """Unpack the bits of bytes into eight elements each, 0 or 1.
 
     Args:
@@ -217,7 +207,7 @@ def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitord
 
 
 @compiled_function
-def _unpackbits(a: Any, *, dim: int | None, count: int | None, shifts: tuple[int, ...]) -> Any:
+def _unpackbits(a: ArrayLike, *, dim: int | None, count: int | None, shifts: tuple[int, ...]) -> Any:
     x = as_operand(a)
     if dim is None:
         x, dim = Reshape((x.type.size,))(x), 0

@@ -10,6 +10,7 @@ from shardwise.compiler.arrays.namespace import VERSIONS
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.numpy.dtypes import isdtype
 from shardwise.runtime.client import devices
+from shardwise.typing import ArrayLike, Placement
 
 __array_api_version__ = VERSIONS[-1]
 
@@ -19,7 +20,7 @@ _DTYPES = (
 )
 
 
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
+def from_dlpack(x: ArrayLike, /, *, device: Placement = None, copy: bool | None = None) -> Array:
     """Import an array of another library, such as numpy or PyTorch, by DLPack.
 
     The result shares the memory of `x` where XLA can use it: later writes to `x` change the result. Pass `copy=True` to
@@ -61,7 +62,7 @@ class NamespaceInfo:
         """Return the devices that arrays can be created on; None stands for an uncommitted array."""
         return [None, *devices()]
 
-    def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
+    def default_dtypes(self, *, device: Placement = None) -> dict[str, Any]:
         """Return the default dtype of each group of dtypes, which Python scalars convert to."""
         integer = default_dtype("int*")
         return {
@@ -71,7 +72,7 @@ class NamespaceInfo:
             "indexing": integer,
         }
 
-    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, Any]:
+    def dtypes(self, *, device: Placement = None, kind: Any = None) -> dict[str, Any]:
         """Return the dtypes of the standard that are enabled (64-bit ones need x64), optionally of some kinds only."""
         enabled = {name: np.dtype(name) for name in _DTYPES if canonical_dtype(name) == np.dtype(name)}
         return enabled if kind is None else {name: dtype for name, dtype in enabled.items() if isdtype(dtype, kind)}

@@ -1,15 +1,20 @@
 """Arrays from files, buffers and strings."""
 
-from typing import Any, NoReturn
+from os import PathLike
+from typing import Any, BinaryIO, NoReturn
 
 import ml_dtypes
 import numpy as np
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.numpy.creation import array
+from shardwise.typing import DTypeLike
+
+_UNSUPPORTED = Family({"*args": "ignored.", "**kwargs": "ignored."}, returns="Never.")
 
 
-def load(file: Any, *args: Any, **kwargs: Any) -> Array:
+def load(file: str | PathLike[str] | BinaryIO, *args: Any, **kwargs: Any) -> Array:
     """Load an array from a file that `save` or `numpy.save` wrote.
 
     Args:
@@ -39,7 +44,7 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Array:
     return array(loaded.view(ml_dtypes.bfloat16) if loaded.dtype == np.dtype("V2") else loaded)
 
 
-def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Array:
+def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: int = 0) -> Array:
     """Create a 1-D array from the bytes of a buffer.
 
     Args:
@@ -61,7 +66,7 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     return array(np.frombuffer(buffer, dtype, count, offset))
 
 
-def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Array:
+def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: str) -> Array:
     """Create a 1-D array from numbers in a string.
 
     Args:
@@ -83,17 +88,11 @@ def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) ->
     return array(np.fromstring(string, dtype, count, sep=sep))
 
 
+@documented(_UNSUPPORTED)
 def fromfile(*args: Any, **kwargs: Any) -> NoReturn:
     """Raise NotImplementedError: reading a file is not a pure function.
 
     Under `jit` the file would be read only once, when the function is traced.
-
-    Args:
-        *args: ignored.
-        **kwargs: ignored.
-
-    Returns:
-        Never.
 
     Raises:
         NotImplementedError: always. Use `jnp.asarray(np.fromfile(...))`.
@@ -106,17 +105,11 @@ def fromfile(*args: Any, **kwargs: Any) -> NoReturn:
     raise NotImplementedError("fromfile: not supported; use `jnp.asarray(np.fromfile(...))`")
 
 
+@documented(_UNSUPPORTED)
 def fromiter(*args: Any, **kwargs: Any) -> NoReturn:
     """Raise NotImplementedError: consuming an iterator is not a pure function.
 
     Under `jit` the iterator would be consumed only once, when the function is traced.
-
-    Args:
-        *args: ignored.
-        **kwargs: ignored.
-
-    Returns:
-        Never.
 
     Raises:
         NotImplementedError: always. Use `jnp.asarray(np.fromiter(...))`.

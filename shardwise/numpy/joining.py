@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
 from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_along
+from shardwise.numpy.families import ARRAYS
+from shardwise.typing import ArrayLike, Arrays, DTypeLike, Sections
 
 
-def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
+def concatenate(arrays: Arrays, axis: int | None = 0, dtype: DTypeLike | None = None) -> Array:
     """Concatenate arrays along an existing axis.
 
     Args:
@@ -46,22 +49,18 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
     return _concatenate(*operands, dim=dim, dtype=requested_dtype("concatenate", dtype))
 
 
-def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Array:
+@documented(ARRAYS, returns="The stacked array, whose rank is one higher.")
+def stack(arrays: Arrays, axis: int = 0, out: None = None, dtype: DTypeLike | None = None) -> Array:
     """Join arrays of equal shapes along a new axis.
 
     Args:
         arrays: the arrays, a sequence or an array whose rows are stacked.
         axis: the position of the new axis in the result.
-        out: must be None, as arrays are immutable.
         dtype: the dtype of the result. By default the promoted dtype of the arrays.
-
-    Returns:
-        The stacked array, whose rank is one higher.
 
     Raises:
         TypeError: if an element of `arrays` is not an array or a number.
         ValueError: if there is no array, if the shapes differ, or if `axis` does not exist in the result.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1)
@@ -81,7 +80,7 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Ar
 
 
 @compiled_function
-def _concatenate(*arrays: Any, dim: int, dtype: Any, new_dim: bool = False) -> Any:
+def _concatenate(*arrays: ArrayLike, dim: int, dtype: np.dtype[Any], new_dim: bool = False) -> Any:
     """Promote arrays to one dtype and concatenate them along `dim`, which is inserted first if `new_dim`."""
     out_dtype, weak = promote_dtypes("concatenate", [type_of(x) for x in arrays])
     if dtype is not None:
@@ -93,21 +92,18 @@ def _concatenate(*arrays: Any, dim: int, dtype: Any, new_dim: bool = False) -> A
     return Concatenate(dim)(*operands) if len(operands) > 1 else operands[0]
 
 
-def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
+@documented(ARRAYS, returns="The list of the parts.")
+def split(ary: ArrayLike, indices_or_sections: Sections, axis: int = 0) -> list[Array]:
     """Split an array along an axis.
 
     Args:
-        ary: the array.
         indices_or_sections: the number of parts of equal size, or the indices at which the parts after the first start.
         axis: the axis to split.
-
-    Returns:
-        The list of the parts.
 
     Raises:
         TypeError: if `ary` is not an array or a number, or if the indices are not integers.
         ValueError: if the size is not a multiple of the number of parts, if the indices do not ascend or exceed the
-            size, or if `axis` does not exist.
+            size, or if `axis` is out of bounds.
 
     Example:
         >>> jnp.split(jnp.arange(4), 2)
@@ -116,10 +112,11 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     x = as_operand(ary, "split")
     dim = canonical_axis("split", axis, x.type.ndim)
     size = x.type.shape[dim]
-    if np.ndim(indices_or_sections):
-        indices = [operator.index(index) for index in indices_or_sections]
+    points = np.asarray(indices_or_sections)
+    if points.ndim:
+        indices = [operator.index(index) for index in points]
     else:
-        sections = operator.index(indices_or_sections)
+        sections = operator.index(points[()])
         if sections < 1 or size % sections:
             raise ValueError(f"split: dim {dim} of {x.type} cannot be split into {sections} equal parts")
         indices = [size // sections * section for section in range(1, sections)]
@@ -131,7 +128,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     return [slice_along(x, dim, start, limit) for start, limit in pairwise(bounds)]
 
 
-def flip(m: Any, axis: int | Sequence[int] | None = None) -> Array:
+def flip(m: ArrayLike, axis: int | Sequence[int] | None = None) -> Array:
     """Reverse the order of the elements along axes.
 
     Args:

@@ -4,7 +4,10 @@
 """
 
 import math
+from collections.abc import Hashable
 from typing import Any
+
+import numpy as np
 
 from shardwise.compiler.arrays import arithmetic, methods, reductions
 from shardwise.compiler.arrays.operands import (
@@ -18,9 +21,10 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.lax.collectives import axis_size, pmean, psum
+from shardwise.typing import ArrayLike, NamedAxes
 
 
-def split_axis_names(axis: Any) -> tuple[Any, tuple[Any, ...]]:
+def split_axis_names(axis: NamedAxes) -> tuple[Any, tuple[Any, ...]]:
     """Split `axis` into positional axes, in the form that `along_axes` expects, and axis names."""
     axis = static_axes(axis)
     axes = axis if isinstance(axis, tuple) else (axis,)
@@ -30,11 +34,18 @@ def split_axis_names(axis: Any) -> tuple[Any, tuple[Any, ...]]:
     return tuple([each for each in axes if each not in names]), names
 
 
-def _is_bound(axis: Any) -> bool:
+def _is_bound(axis: Hashable) -> bool:
     return axis is not None and not isinstance(axis, int) and axis in bound_axes()
 
 
-def mean(a: Any, dims: tuple[int, ...], names: tuple[Any, ...], dtype: Any, keepdims: bool, where: Any = None) -> Any:
+def mean(
+    a: ArrayLike,
+    dims: tuple[int, ...],
+    names: tuple[Any, ...],
+    dtype: np.dtype[Any] | None,
+    keepdims: bool,
+    where: ArrayLike | None = None,
+) -> Any:
     """Compute the mean along dims and axis names, optionally of the elements where the mask `where` is true.
 
     Without a mask, every index of a named axis has the same number of elements, so `pmean` of the local means is exact.
@@ -47,21 +58,21 @@ def mean(a: Any, dims: tuple[int, ...], names: tuple[Any, ...], dtype: Any, keep
     return astype_weak(arithmetic.divide(total, psum(count, names)), local_mean.type.dtype, False)
 
 
-def _count(a: Any, where: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
+def _count(a: ArrayLike, where: ArrayLike, dims: tuple[int, ...], keepdims: bool) -> Any:
     """Count the true elements of the mask along dims, at this index of the named axes."""
     shape = broadcast_shapes("mean", type_of(a).shape, type_of(where).shape)
     return reductions.sum(broadcast_to_shape(arithmetic.as_bool(where, "mean"), shape), axis=dims, keepdims=keepdims)
 
 
 def variance(
-    a: Any,
+    a: ArrayLike,
     dims: tuple[int, ...],
     names: tuple[Any, ...],
-    dtype: Any,
+    dtype: np.dtype[Any] | None,
     ddof: float,
     keepdims: bool,
-    where: Any = None,
-    center: Any = None,
+    where: ArrayLike | None = None,
+    center: ArrayLike | None = None,
 ) -> Any:
     """Compute the variance along dims and axis names, optionally of the elements where the mask `where` is true.
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import as_bool
 from shardwise.compiler.arrays.methods import Array
@@ -23,18 +24,45 @@ from shardwise.compiler.ops.elementwise.bitwise import And, Not
 from shardwise.compiler.ops.elementwise.select import Select
 from shardwise.numpy import reductions as np_reductions
 from shardwise.numpy.elementwise import isnan, replace_nan
-from shardwise.numpy.ordering import quantile_along
+from shardwise.numpy.families import OUT_OF_BOUNDS, REDUCTION
+from shardwise.numpy.ordering import MEDIAN, QUANTILE, quantile_along
 from shardwise.numpy.statistics import variance
+from shardwise.typing import ArrayLike, Axes, DTypeLike
+
+_SUM = REDUCTION.extended(
+    {"dtype": "the dtype of the result and of the computation."},
+    "The reduced array.",
+    ["TypeError: if the mask does not broadcast."],
+)
+_EXTREMUM = REDUCTION.extended(
+    {"initial": "a value to compare with too. Required with a mask, or if there is no element."},
+    "The reduced array; NaN where all elements are NaN and `initial` is None.",
+    ["ValueError: if `initial` is None and there is no element or a mask is passed."],
+)
+_VARIANCE = _SUM.extended(
+    {
+        "ddof": "the number that is subtracted from the count of elements before the division.",
+        "mean": "the mean to take distances from, of a shape that broadcasts with `a`. By default it is computed.",
+    },
+    raises=["ValueError: if `a` is complex and `dtype` is real."],
+)
+_SEARCH = REDUCTION.extended(
+    {"axis": Parameter("the axis to search. None searches the flattened array.", OUT_OF_BOUNDS)},
+    "The indices; -1 where all elements are NaN.",
+    ["ValueError: if there is no element."],
+)
 
 
 @compiled_function
-def _replace_if_all_nan(result: Any, a: Any, *, axis: Any, keepdims: bool, value: float) -> Any:
+def _replace_if_all_nan(result: Array, a: ArrayLike, *, axis: Axes, keepdims: bool, value: float) -> Any:
     """Replace elements of a reduction's result by `value` where all elements of `a` along `axis` are NaN."""
     all_nan = reductions.alltrue(isnan(a), axis=axis, keepdims=keepdims)
     return Select()(all_nan, full_like(result, value), result)
 
 
-def _nan_extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: Any, where: Any) -> Any:
+def _nan_extremum(
+    name: str, a: ArrayLike, axis: Axes, out: None, keepdims: bool, initial: ArrayLike | None, where: ArrayLike | None
+) -> Any:
     """Compute `nanmax` or `nanmin`, as `name` says."""
     reject_out(name, out)
     a_type = type_of(a, name)
@@ -46,26 +74,16 @@ def _nan_extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initi
     return _replace_if_all_nan(result, a, axis=static_axes(axis), keepdims=keepdims, value=np.nan)
 
 
+@documented(_EXTREMUM)
 def nanmax(
-    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Return the largest element along axes, ignoring NaN.
-
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axes with size 1.
-        initial: a value to compare with too. Required with a mask, or if there is no element.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-
-    Returns:
-        The reduced array; NaN where all elements are NaN and `initial` is None.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if an axis does not exist, or if `initial` is None and there is no element or a mask is passed.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanmax(jnp.array([[1.0, jnp.nan], [3.0, 2.0]]), axis=1)
@@ -74,26 +92,16 @@ def nanmax(
     return _nan_extremum("nanmax", a, axis, out, keepdims, initial, where)
 
 
+@documented(_EXTREMUM)
 def nanmin(
-    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Return the smallest element along axes, ignoring NaN.
-
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axes with size 1.
-        initial: a value to compare with too. Required with a mask, or if there is no element.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-
-    Returns:
-        The reduced array; NaN where all elements are NaN and `initial` is None.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if an axis does not exist, or if `initial` is None and there is no element or a mask is passed.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanmin(jnp.array([[1.0, jnp.nan], [3.0, 2.0]]), axis=1)
@@ -102,33 +110,20 @@ def nanmin(
     return _nan_extremum("nanmin", a, axis, out, keepdims, initial, where)
 
 
+@documented(_SUM)
 def nansum(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Compute the sum of the elements along axes, with NaN counted as 0.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        dtype: the dtype of the result and of the computation.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axes with size 1.
         initial: a value that is added to the sums.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-
-    Returns:
-        The reduced array.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
-        ValueError: if an axis does not exist or repeats.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nansum(jnp.array([1.0, jnp.nan, 2.0]))
@@ -137,33 +132,20 @@ def nansum(
     return np_reductions.sum(replace_nan(a, value=0), axis, dtype, out, keepdims, initial, where)
 
 
+@documented(_SUM)
 def nanprod(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Compute the product of the elements along axes, with NaN counted as 1.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        dtype: the dtype of the result and of the computation.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axes with size 1.
         initial: a value that is multiplied with the products.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-
-    Returns:
-        The reduced array.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
-        ValueError: if an axis does not exist or repeats.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanprod(jnp.array([3.0, jnp.nan, 2.0]))
@@ -172,26 +154,16 @@ def nanprod(
     return np_reductions.prod(replace_nan(a, value=1), axis, dtype, out, keepdims, initial, where)
 
 
+@documented(_SUM, returns="The means; NaN where all elements are NaN.")
 def nanmean(
-    a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Compute the mean of the elements along axes, ignoring NaN.
-
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        dtype: the dtype of the result and of the computation.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axes with size 1.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-
-    Returns:
-        The means; NaN where all elements are NaN.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
-        ValueError: if an axis does not exist or repeats.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanmean(jnp.array([1.0, jnp.nan, 2.0]))
@@ -202,7 +174,7 @@ def nanmean(
 
 
 @compiled_function
-def _not_nan(a: Any, *where: Any) -> Any:
+def _not_nan(a: ArrayLike, *where: ArrayLike) -> Any:
     """Return the mask of the elements that are not NaN, combined with the mask `where` if there is one."""
     mask = Not()(isnan(a))
     if not where:
@@ -211,35 +183,18 @@ def _not_nan(a: Any, *where: Any) -> Any:
     return And()(broadcast_to_shape(mask, shape), broadcast_to_shape(as_bool(where[0], "nanmean"), shape))
 
 
+@documented(_VARIANCE, returns="The variances; NaN where the count minus `ddof` is not positive.")
 def nanvar(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
-    where: Any = None,
-    mean: Any = None,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
 ) -> Array:
     """Compute the variance of the elements along axes, ignoring NaN.
-
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        dtype: the dtype of the result and of the computation.
-        out: must be None, as arrays are immutable.
-        ddof: the number that is subtracted from the count of elements before the division.
-        keepdims: whether to keep the reduced axes with size 1.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-        mean: the mean to take distances from, of a shape that broadcasts with `a`. By default it is computed.
-
-    Returns:
-        The variances; NaN where the count minus `ddof` is not positive.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
-        ValueError: if an axis does not exist or repeats, or if `a` is complex and `dtype` is real.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanvar(jnp.array([1.0, jnp.nan, 3.0]))
@@ -248,35 +203,18 @@ def nanvar(
     return _nan_variance("nanvar", a, axis, dtype, out, ddof, keepdims, where, mean, False)
 
 
+@documented(_VARIANCE, returns="The standard deviations; NaN where the count minus `ddof` is not positive.")
 def nanstd(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
-    where: Any = None,
-    mean: Any = None,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
 ) -> Array:
     """Compute the standard deviation of the elements along axes, ignoring NaN.
-
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce. None reduces all.
-        dtype: the dtype of the result and of the computation.
-        out: must be None, as arrays are immutable.
-        ddof: the number that is subtracted from the count of elements before the division.
-        keepdims: whether to keep the reduced axes with size 1.
-        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
-        mean: the mean to take distances from, of a shape that broadcasts with `a`. By default it is computed.
-
-    Returns:
-        The standard deviations; NaN where the count minus `ddof` is not positive.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
-        ValueError: if an axis does not exist or repeats, or if `a` is complex and `dtype` is real.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 3.0]))
@@ -287,14 +225,14 @@ def nanstd(
 
 def _nan_variance(
     name: str,
-    a: Any,
-    axis: Any,
-    dtype: Any,
+    a: ArrayLike,
+    axis: Axes,
+    dtype: DTypeLike | None,
     out: None,
     ddof: float,
     keepdims: bool,
-    where: Any,
-    mean: Any,
+    where: ArrayLike | None,
+    mean: ArrayLike | None,
     is_root: bool,
 ) -> Any:
     """Compute `nanvar`, or `nanstd` if `is_root`."""
@@ -312,22 +250,9 @@ def _nan_variance(
     )
 
 
-def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+@documented(_SEARCH)
+def nanargmax(a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the first largest element along an axis, ignoring NaN.
-
-    Args:
-        a: the array.
-        axis: the axis to search. None searches the flattened array.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axis with size 1.
-
-    Returns:
-        The indices; -1 where all elements are NaN.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `axis` does not exist, or if there is no element.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanargmax(jnp.array([1.0, jnp.nan, 3.0]))
@@ -336,22 +261,9 @@ def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
     return _nan_arg_extremum("nanargmax", a, axis, out, bool(keepdims))
 
 
-def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+@documented(_SEARCH)
+def nanargmin(a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the first smallest element along an axis, ignoring NaN.
-
-    Args:
-        a: the array.
-        axis: the axis to search. None searches the flattened array.
-        out: must be None, as arrays are immutable.
-        keepdims: whether to keep the reduced axis with size 1.
-
-    Returns:
-        The indices; -1 where all elements are NaN.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `axis` does not exist, or if there is no element.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanargmin(jnp.array([5.0, jnp.nan, 3.0]))
@@ -360,7 +272,7 @@ def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
     return _nan_arg_extremum("nanargmin", a, axis, out, bool(keepdims))
 
 
-def _nan_arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: bool) -> Any:
+def _nan_arg_extremum(name: str, a: ArrayLike, axis: int | None, out: None, keepdims: bool) -> Any:
     """Compute `nanargmax` or `nanargmin`, as `name` says."""
     reject_out(name, out)
     if isinstance(axis, Sequence):
@@ -372,37 +284,19 @@ def _nan_arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: 
     return _replace_if_all_nan(result, a, axis=axis, keepdims=keepdims, value=-1)
 
 
+@documented(QUANTILE, returns="The quantiles, with the dims of `q` first; NaN where all elements are NaN.")
 def nanquantile(
-    a: Any,
-    q: Any,
-    axis: Any = None,
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
     out: None = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
 ) -> Array:
     """Compute quantiles of the elements along axes, ignoring NaN.
-
-    Args:
-        a: the array of real numbers.
-        q: the probabilities, between 0 and 1.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        overwrite_input: not used; accepted for compatibility with numpy.
-        method: the interpolation between two elements, as in `quantile`.
-        keepdims: whether to keep the reduced axes with size 1.
-        weights: the weights of the elements, as in `quantile`. Only with method "inverted_cdf".
-
-    Returns:
-        The quantiles, with the dims of `q` first; NaN where all elements are NaN.
-
-    Raises:
-        TypeError: if `a`, `q` or `weights` is not an array or a number.
-        ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
-            unknown, or if the shape of `weights` does not match.
-        NotImplementedError: if `out` is not None, or if weights are passed with another method.
 
     Example:
         >>> jnp.nanquantile(jnp.array([1.0, jnp.nan, 3.0]), 0.5)
@@ -411,37 +305,22 @@ def nanquantile(
     return quantile_along("nanquantile", a, q, axis, out, method, keepdims, weights, ignore_nan=True)
 
 
+@documented(QUANTILE, returns="The percentiles, with the dims of `q` first; NaN where all elements are NaN.")
 def nanpercentile(
-    a: Any,
-    q: Any,
-    axis: Any = None,
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
     out: None = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
 ) -> Array:
     """Compute percentiles of the elements along axes, ignoring NaN.
 
     Args:
-        a: the array of real numbers.
         q: the percentages, between 0 and 100.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        overwrite_input: not used; accepted for compatibility with numpy.
-        method: the interpolation between two elements, as in `quantile`.
-        keepdims: whether to keep the reduced axes with size 1.
-        weights: the weights of the elements, as in `quantile`. Only with method "inverted_cdf".
-
-    Returns:
-        The percentiles, with the dims of `q` first; NaN where all elements are NaN.
-
-    Raises:
-        TypeError: if `a`, `q` or `weights` is not an array or a number.
-        ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
-            unknown, or if the shape of `weights` does not match.
-        NotImplementedError: if `out` is not None, or if weights are passed with another method.
 
     Example:
         >>> jnp.nanpercentile(jnp.array([1.0, jnp.nan, 3.0]), 50)
@@ -450,25 +329,11 @@ def nanpercentile(
     return quantile_along("nanpercentile", a, q, axis, out, method, keepdims, weights, ignore_nan=True)
 
 
+@documented(MEDIAN, returns="The medians; NaN where all elements are NaN.")
 def nanmedian(
-    a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
+    a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
 ) -> Array:
     """Compute the median of the elements along axes, ignoring NaN.
-
-    Args:
-        a: the array of real numbers.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        overwrite_input: not used; accepted for compatibility with numpy.
-        keepdims: whether to keep the reduced axes with size 1.
-
-    Returns:
-        The medians; NaN where all elements are NaN.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if an axis does not exist, if there is no element, or if the numbers are complex.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nanmedian(jnp.array([1.0, jnp.nan, 3.0, 5.0]))

@@ -9,6 +9,7 @@ import numpy as np
 
 from shardwise.api.control import fori_loop
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays import methods, sorting
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -25,7 +26,7 @@ from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, r
 from shardwise.compiler.arrays.reductions import reduced_dims, sum_dtype
 from shardwise.compiler.dtypes import is_float, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -45,24 +46,64 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.reduction import PROD, SUM, Reduction
 from shardwise.lax.gradient import stop_gradient
 from shardwise.numpy.elementwise import replace_nan
+from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, NOT_AN_INTEGER, OUT_OF_BOUNDS, REDUCTION
+from shardwise.typing import ArrayLike, Arrays, Axes, DTypeLike, OutSharding
+
+_CUMULATIVE = ARRAYS.extended(
+    {
+        "axis": Parameter("the axis to accumulate along. None accumulates over the flattened array.", OUT_OF_BOUNDS),
+        "dtype": "the dtype of the result. By default that of `a`; booleans become integers.",
+    }
+)
+_CUMULATIVE_WITH_INITIAL = ARRAYS.extended(
+    {
+        "x": Parameter("the array, of rank 1 or more.", NOT_AN_ARRAY),
+        "axis": "the axis to accumulate along. It may be omitted only if `x` has rank 1.",
+    },
+    raises=["ValueError: if `axis` is out of bounds, or if it is omitted and `x` is not of rank 1."],
+)
+_NOT_NONE = "TypeError: if {} is not None."
+_SORT = ARRAYS.extended(
+    {
+        "axis": Parameter("the axis to sort along. None sorts the flattened array.", OUT_OF_BOUNDS),
+        "kind, order": Parameter(
+            "must be None, as there is only one algorithm and there are no structured dtypes.", _NOT_NONE
+        ),
+        "stable": "not used, as the sort is always stable.",
+        "descending": "whether to sort in descending order.",
+    }
+)
+_PARTITION = ARRAYS.extended(
+    {
+        "kth": Parameter(
+            "the index of the element in sorted order; a negative one counts from the end.", NOT_AN_INTEGER
+        ),
+        "axis": "the axis to partition along.",
+    },
+    raises=["ValueError: if `kth` or `axis` is out of bounds."],
+)
+QUANTILE = REDUCTION.extended(
+    {
+        "a": Parameter("the array of real numbers.", NOT_AN_ARRAY),
+        "q": Parameter("the probabilities, between 0 and 1.", NOT_AN_ARRAY),
+        "overwrite_input": "not used; accepted for compatibility with numpy.",
+        "method": "the interpolation between two elements, as in `quantile`.",
+        "weights": Parameter(
+            'the weights of the elements, as in `quantile`. Only with method "inverted_cdf".', NOT_AN_ARRAY
+        ),
+    },
+    raises=[
+        "ValueError: if there is no element, if the numbers are complex, if `method` is unknown, or if the shape of\n"
+        "`weights` does not match.",
+        "NotImplementedError: if weights are passed with another method.",
+    ],
+)
+MEDIAN = Family(QUANTILE.args, raises=["ValueError: if there is no element, or if the numbers are complex."])
 
 
-def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+@documented(_CUMULATIVE, returns="The cumulative sums, of the shape of `a`, or of rank 1 if `axis` is None.")
+def cumsum(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Compute the cumulative sum of the elements along an axis.
-
-    Args:
-        a: the array.
-        axis: the axis to accumulate along. None accumulates over the flattened array.
-        dtype: the dtype of the result. By default that of `a`; booleans become integers.
-        out: must be None, as arrays are immutable.
-
-    Returns:
-        The cumulative sums, of the shape of `a`, or of rank 1 if `axis` is None.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `axis` does not exist.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.cumsum(jnp.array([1, 2, 3]))
@@ -72,22 +113,9 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
     return sorting.cumulative_along(a, reduction=SUM, axis=axis, dtype=requested_dtype("cumsum", dtype))
 
 
-def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+@documented(_CUMULATIVE, returns="The cumulative products, of the shape of `a`, or of rank 1 if `axis` is None.")
+def cumprod(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Compute the cumulative product of the elements along an axis.
-
-    Args:
-        a: the array.
-        axis: the axis to accumulate along. None accumulates over the flattened array.
-        dtype: the dtype of the result. By default that of `a`; booleans become integers.
-        out: must be None, as arrays are immutable.
-
-    Returns:
-        The cumulative products, of the shape of `a`, or of rank 1 if `axis` is None.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `axis` does not exist.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.cumprod(jnp.array([1, 2, 3]))
@@ -97,22 +125,9 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
     return sorting.cumulative_along(a, reduction=PROD, axis=axis, dtype=requested_dtype("cumprod", dtype))
 
 
-def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+@documented(_CUMULATIVE, returns="The cumulative sums, of the shape of `a`, or of rank 1 if `axis` is None.")
+def nancumsum(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Compute the cumulative sum of the elements along an axis, with NaN counted as 0.
-
-    Args:
-        a: the array.
-        axis: the axis to accumulate along. None accumulates over the flattened array.
-        dtype: the dtype of the result. By default that of `a`; booleans become integers.
-        out: must be None, as arrays are immutable.
-
-    Returns:
-        The cumulative sums, of the shape of `a`, or of rank 1 if `axis` is None.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `axis` does not exist.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nancumsum(jnp.array([1.0, jnp.nan, 3.0]))
@@ -122,22 +137,9 @@ def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = No
     return cumsum(replace_nan(a, value=0), axis, dtype)
 
 
-def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+@documented(_CUMULATIVE, returns="The cumulative products, of the shape of `a`, or of rank 1 if `axis` is None.")
+def nancumprod(a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Compute the cumulative product of the elements along an axis, with NaN counted as 1.
-
-    Args:
-        a: the array.
-        axis: the axis to accumulate along. None accumulates over the flattened array.
-        dtype: the dtype of the result. By default that of `a`; booleans become integers.
-        out: must be None, as arrays are immutable.
-
-    Returns:
-        The cumulative products, of the shape of `a`, or of rank 1 if `axis` is None.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if `axis` does not exist.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.nancumprod(jnp.array([2.0, jnp.nan, 3.0]))
@@ -147,22 +149,19 @@ def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = N
     return cumprod(replace_nan(a, value=1), axis, dtype)
 
 
-def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+@documented(_CUMULATIVE_WITH_INITIAL)
+def cumulative_sum(
+    x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
+) -> Array:
     """Compute the cumulative sum of the elements along an axis, as the array API standard defines it.
 
     Args:
-        x: the array, of rank 1 or more.
-        axis: the axis to accumulate along. It may be omitted only if `x` has rank 1.
         dtype: the dtype of the result. By default that of `x`; booleans and integers that are narrower than the default
             integer become default integers, as in `sum`.
         include_initial: whether the result starts with 0, the sum of no elements.
 
     Returns:
         The cumulative sums, with one more element along `axis` if `include_initial` is set.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
-        ValueError: if `axis` does not exist, or if it is omitted and `x` is not of rank 1.
 
     Example:
         >>> jnp.cumulative_sum(jnp.array([1, 2, 3]), include_initial=True)
@@ -172,21 +171,18 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, inc
     return _cumulative("cumulative_sum", x, SUM, axis, dtype, include_initial)
 
 
-def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+@documented(_CUMULATIVE_WITH_INITIAL)
+def cumulative_prod(
+    x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
+) -> Array:
     """Compute the cumulative product of the elements along an axis, as the array API standard defines it.
 
     Args:
-        x: the array, of rank 1 or more.
-        axis: the axis to accumulate along. It may be omitted only if `x` has rank 1.
         dtype: the dtype of the result. By default that of `x`; booleans become integers.
         include_initial: whether the result starts with 1, the product of no elements.
 
     Returns:
         The cumulative products, with one more element along `axis` if `include_initial` is set.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
-        ValueError: if `axis` does not exist, or if it is omitted and `x` is not of rank 1.
 
     Example:
         >>> jnp.cumulative_prod(jnp.array([1, 2, 3]), include_initial=True)
@@ -195,7 +191,9 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, in
     return _cumulative("cumulative_prod", x, PROD, axis, dtype, include_initial)
 
 
-def _cumulative(name: str, x: Any, reduction: Reduction, axis: int | None, dtype: Any, include_initial: bool) -> Any:
+def _cumulative(
+    name: str, x: ArrayLike, reduction: Reduction, axis: int | None, dtype: DTypeLike | None, include_initial: bool
+) -> Any:
     ndim = type_of(x, name).ndim
     if axis is None and ndim != 1:
         raise ValueError(f"{name}: {type_of(x)} has rank {ndim}, so `axis` is required")
@@ -207,13 +205,14 @@ def _cumulative(name: str, x: Any, reduction: Reduction, axis: int | None, dtype
 
 
 @compiled_function
-def _prepend(x: Any, *, dim: int, value: int) -> Any:
+def _prepend(x: Array, *, dim: int, value: int) -> Any:
     shape = x.type.shape
     return Concatenate(dim)(full((*shape[:dim], 1, *shape[dim + 1 :]), value, x.type.dtype), x)
 
 
+@documented(_SORT, returns="The sorted array.")
 def sort(
-    a: Any,
+    a: ArrayLike,
     axis: int | None = -1,
     *,
     kind: None = None,
@@ -225,20 +224,6 @@ def sort(
 
     NaN counts as larger than all numbers. The sort is always stable.
 
-    Args:
-        a: the array.
-        axis: the axis to sort along. None sorts the flattened array.
-        kind, order: must be None, as there is only one algorithm and there are no structured dtypes.
-        stable: not used, as the sort is always stable.
-        descending: whether to sort in descending order.
-
-    Returns:
-        The sorted array.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if `kind` or `order` is not None.
-        ValueError: if `axis` does not exist.
-
     Example:
         >>> jnp.sort(jnp.array([3, 1, 2]), descending=True)
         Array([3, 2, 1], dtype=int32)
@@ -247,34 +232,23 @@ def sort(
     return sorting.sort_along(a, axis=axis, descending=bool(descending))
 
 
+@documented(_SORT, returns="The indices along `axis`.")
 def argsort(
-    a: Any,
+    a: ArrayLike,
     axis: int | None = -1,
     *,
     kind: None = None,
     order: None = None,
     stable: bool = True,
     descending: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> Array:
     """Return the indices that sort the elements along an axis.
 
     NaN counts as larger than all numbers. Equal elements keep their order, also in descending order.
 
     Args:
-        a: the array.
-        axis: the axis to sort along. None sorts the flattened array.
-        kind, order: must be None, as there is only one algorithm and there are no structured dtypes.
-        stable: not used, as the sort is always stable.
-        descending: whether to sort in descending order.
         dtype: the dtype of the indices. By default the default integer dtype.
-
-    Returns:
-        The indices along `axis`.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if `kind` or `order` is not None.
-        ValueError: if `axis` does not exist.
 
     Example:
         >>> jnp.argsort(jnp.array([30, 10, 20]))
@@ -284,27 +258,16 @@ def argsort(
     return sorting.argsort_along(a, axis=axis, descending=bool(descending), dtype=requested_dtype("argsort", dtype))
 
 
-def _check_kind_and_order(name: str, kind: Any, order: Any) -> None:
+def _check_kind_and_order(name: str, kind: object, order: object) -> None:
     if kind is not None or order is not None:
         raise TypeError(f"{name}: the only algorithm is a stable sort; omit `kind` and `order`")
 
 
-def partition(a: Any, kth: int, axis: int = -1) -> Array:
+@documented(_PARTITION, returns="The partitioned array, which is in fact sorted.")
+def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
     """Partition the elements along an axis around the k-th smallest one.
 
     The elements before index `kth` of the result are not larger than the one at `kth`, those after it not smaller.
-
-    Args:
-        a: the array.
-        kth: the index of the element in sorted order; a negative one counts from the end.
-        axis: the axis to partition along.
-
-    Returns:
-        The partitioned array, which is in fact sorted.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if `kth` is not an integer.
-        ValueError: if `kth` or `axis` is out of bounds.
 
     Example:
         >>> jnp.partition(jnp.array([3, 1, 2]), 1)
@@ -314,20 +277,9 @@ def partition(a: Any, kth: int, axis: int = -1) -> Array:
     return sort(a, axis)
 
 
-def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
+@documented(_PARTITION, returns="The indices along `axis`.")
+def argpartition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
     """Return the indices that partition the elements along an axis around the k-th smallest one, as `partition` does.
-
-    Args:
-        a: the array.
-        kth: the index of the element in sorted order; a negative one counts from the end.
-        axis: the axis to partition along.
-
-    Returns:
-        The indices along `axis`.
-
-    Raises:
-        TypeError: if `a` is not an array or a number, or if `kth` is not an integer.
-        ValueError: if `kth` or `axis` is out of bounds.
 
     Example:
         >>> jnp.argpartition(jnp.array([30, 10, 20]), 1)
@@ -337,14 +289,14 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     return argsort(a, axis)
 
 
-def _check_kth(name: str, a: Any, kth: int, axis: int) -> None:
+def _check_kth(name: str, a: ArrayLike, kth: int, axis: int) -> None:
     a_type = type_of(a, name)
     size = a_type.shape[canonical_axis(name, axis, a_type.ndim)]
     if not -size <= operator.index(kth) < size:
         raise ValueError(f"{name}: kth={kth} is out of bounds for axis {axis} of {a_type}, which has size {size}")
 
 
-def lexsort(keys: Any, axis: int = -1) -> Array:
+def lexsort(keys: Arrays, axis: int = -1) -> Array:
     """Return the indices that sort by several keys.
 
     The last key is the primary one. Ties are ordered by the key before it, and so on.
@@ -371,7 +323,7 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
 
 
 @compiled_function
-def _lexsort(*keys: Any, axis: int) -> Any:
+def _lexsort(*keys: ArrayLike, axis: int) -> Any:
     arrays = [as_operand(key, "lexsort") for key in reversed(keys)]
     if not arrays[0].type.ndim:
         return full((), 0, default_dtype("int*"))
@@ -381,7 +333,9 @@ def _lexsort(*keys: Any, axis: int) -> Any:
     return astype_weak(order, default_dtype("int*"), False)
 
 
-def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Array:
+def searchsorted(
+    a: ArrayLike, v: ArrayLike, side: str = "left", sorter: ArrayLike | None = None, *, method: str = "scan"
+) -> Array:
     """Return the indices at which to insert elements into a sorted array so that it stays sorted.
 
     NaN counts as larger than all numbers. On a mesh, the binary search needs no communication if `a` is replicated.
@@ -421,7 +375,7 @@ _MAX_PAIRS = 2**16  # the largest number of pairs for which comparing all of the
 
 
 @compiled_function
-def _searchsorted(a: Any, v: Any, *sorter: Any, right: bool, method: str) -> Any:
+def _searchsorted(a: ArrayLike, v: ArrayLike, *sorter: ArrayLike, right: bool, method: str) -> Any:
     dtype, weak = promote_dtypes("searchsorted", (type_of(a), type_of(v, "searchsorted")))
     row, queries = (stop_gradient(astype_weak(as_operand(x, "searchsorted"), dtype, weak)) for x in (a, v))
     if sorter:
@@ -439,7 +393,7 @@ def _searchsorted(a: Any, v: Any, *sorter: Any, right: bool, method: str) -> Any
     return astype_weak(_binary_search(row, queries, right), index_dtype, False)
 
 
-def _binary_search(row: Any, queries: Any, right: bool) -> Any:
+def _binary_search(row: Array, queries: Array, right: bool) -> Any:
     """Search all queries at once; the loop has the static trip count log2(size) + 1."""
     size = row.type.size
 
@@ -453,7 +407,7 @@ def _binary_search(row: Any, queries: Any, right: bool) -> Any:
     return fori_loop(0, size.bit_length(), step, interval)[0]
 
 
-def _search_by_sort(row: Any, queries: Any, right: bool) -> Any:
+def _search_by_sort(row: Array, queries: Array, right: bool) -> Any:
     """Sort row and queries together, count the elements of the row before each query, and undo the permutation."""
     flat = Reshape((queries.type.size,))(queries)
     ones, zeros = (full((x.type.size,), value, np.int32) for x, value in ((row, 1), (flat, 0)))
@@ -466,7 +420,7 @@ def _search_by_sort(row: Any, queries: Any, right: bool) -> Any:
     return Reshape(queries.type.shape)(slice_along(counts, 0, row.type.size, joint.type.size))
 
 
-def _is_before(x: Any, y: Any, or_equal: bool) -> Any:
+def _is_before(x: Array, y: Array, or_equal: bool) -> Any:
     """Compare `x < y`, or `x <= y` if `or_equal`, with NaN as the largest value."""
     result = Compare("LE" if or_equal else "LT")(x, y)
     if not is_float(x.type.dtype):
@@ -475,41 +429,27 @@ def _is_before(x: Any, y: Any, or_equal: bool) -> Any:
     return Or()(result, y_is_nan if or_equal else And()(y_is_nan, Compare("EQ")(x, x)))
 
 
+@documented(QUANTILE, returns="The quantiles, with the dims of `q` first; NaN where any element is NaN.")
 def quantile(
-    a: Any,
-    q: Any,
-    axis: Any = None,
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
     out: None = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
 ) -> Array:
     """Compute quantiles of the elements along axes.
 
     On a mesh each device sorts complete rows: reduced axes that are sharded are resharded, other axes stay sharded.
 
     Args:
-        a: the array of real numbers.
-        q: the probabilities, between 0 and 1.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        overwrite_input: not used; accepted for compatibility with numpy.
         method: the interpolation between the two elements next to the quantile: "linear", "lower", "higher", "nearest"
             or "midpoint"; or "inverted_cdf", the first element at which the cumulative distribution reaches `q`.
-        keepdims: whether to keep the reduced axes with size 1.
         weights: the weights of the elements, of the shape of `a`, or one per index along a single `axis`. Only with
             method "inverted_cdf".
-
-    Returns:
-        The quantiles, with the dims of `q` first; NaN where any element is NaN.
-
-    Raises:
-        TypeError: if `a`, `q` or `weights` is not an array or a number.
-        ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
-            unknown, or if the shape of `weights` does not match.
-        NotImplementedError: if `out` is not None, or if weights are passed with another method.
 
     Example:
         >>> jnp.quantile(jnp.array([1.0, 2.0, 4.0]), 0.25)
@@ -518,39 +458,23 @@ def quantile(
     return quantile_along("quantile", a, q, axis, out, method, keepdims, weights)
 
 
+@documented(QUANTILE, returns="The percentiles, with the dims of `q` first; NaN where any element is NaN.")
 def percentile(
-    a: Any,
-    q: Any,
-    axis: Any = None,
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
     out: None = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
     *,
-    weights: Any = None,
-    out_sharding: Any = None,
+    weights: ArrayLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Compute percentiles of the elements along axes.
 
     Args:
-        a: the array of real numbers.
         q: the percentages, between 0 and 100.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        overwrite_input: not used; accepted for compatibility with numpy.
-        method: the interpolation between two elements, as in `quantile`.
-        keepdims: whether to keep the reduced axes with size 1.
-        weights: the weights of the elements, as in `quantile`. Only with method "inverted_cdf".
-        out_sharding: the sharding of the result, or None to let the partitioner choose it.
-
-    Returns:
-        The percentiles, with the dims of `q` first; NaN where any element is NaN.
-
-    Raises:
-        TypeError: if `a`, `q` or `weights` is not an array or a number.
-        ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
-            unknown, or if the shape of `weights` does not match.
-        NotImplementedError: if `out` is not None, or if weights are passed with another method.
 
     Example:
         >>> jnp.percentile(jnp.array([1.0, 2.0, 4.0]), 75)
@@ -561,23 +485,14 @@ def percentile(
     return constrain_sharding(percentiles, out_sharding)
 
 
-def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
+@documented(MEDIAN)
+def median(
+    a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
+) -> Array:
     """Compute the median of the elements along axes.
-
-    Args:
-        a: the array of real numbers.
-        axis: the axis or axes to reduce. None reduces all.
-        out: must be None, as arrays are immutable.
-        overwrite_input: not used; accepted for compatibility with numpy.
-        keepdims: whether to keep the reduced axes with size 1.
 
     Returns:
         The medians, the mean of the two middle elements if their number is even; NaN where any element is NaN.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
-        ValueError: if an axis does not exist, if there is no element, or if the numbers are complex.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.median(jnp.array([[1, 9], [3, 5]]), axis=1)
@@ -588,13 +503,13 @@ def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = F
 
 def quantile_along(
     name: str,
-    a: Any,
-    q: Any,
-    axis: Any,
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes,
     out: None,
     method: str,
     keepdims: bool,
-    weights: Any,
+    weights: ArrayLike | None,
     ignore_nan: bool = False,
 ) -> Any:
     """Compute the function `name` of the family quantile, percentile, median, with NaN ignored if `ignore_nan`."""
@@ -623,7 +538,7 @@ def quantile_along(
     )
 
 
-def _broadcast_weights(name: str, weights: Any, x: ArrayType, axis: Any) -> Any:
+def _broadcast_weights(name: str, weights: ArrayLike, x: ArrayType, axis: Axes) -> Any:
     """Broadcast weights to the shape of `x`."""
     w = type_of(weights, name)
     if w.shape == x.shape:
@@ -638,7 +553,14 @@ def _broadcast_weights(name: str, weights: Any, x: ArrayType, axis: Any) -> Any:
 
 @compiled_function
 def _quantile(
-    a: Any, q: Any, *weights: Any, dims: tuple[int, ...], method: str, keepdims: bool, ignore_nan: bool, scale: int
+    a: ArrayLike,
+    q: ArrayLike,
+    *weights: Array,
+    dims: tuple[int, ...],
+    method: str,
+    keepdims: bool,
+    ignore_nan: bool,
+    scale: int,
 ) -> Any:
     """Compute quantiles along `dims` by a sort. `q` is divided by `scale` first."""
     x, q = as_inexact(a, "quantile"), as_inexact(q, "quantile")
@@ -648,14 +570,14 @@ def _quantile(
     out_dtype, _ = promote_dtypes("quantile", (x.type, q.type))
     compute_dtype = numpy_carrier(out_dtype)
 
-    def as_rows(y: Any) -> Any:
+    def as_rows(y: ArrayLike) -> Any:
         wide = astype_weak(as_operand(y), compute_dtype, False)
         return Reshape((*batch_shape, count))(permute(wide, (*batch_dims, *dims)))
 
     rows = as_rows(x)
     probabilities = Reshape((q.type.size,))(astype_weak(q, compute_dtype, False))
     if scale != 1:
-        probabilities = Div()(probabilities, full_like(probabilities, scale))
+        probabilities = probabilities / scale
     shape = (*batch_shape, q.type.size)
     probabilities = Broadcast(shape, (last,))(probabilities)
     is_nan = Compare("NE")(rows, rows)
@@ -679,41 +601,39 @@ def _quantile(
     return Reshape((*q.type.shape, *sizes))(result)
 
 
-def _interpolate(sorted_rows: Any, counts: Any, probabilities: Any, method: str) -> Any:
+def _interpolate(sorted_rows: Array, counts: Array, probabilities: Array, method: str) -> Any:
     """Return the quantiles of sorted rows, of which the first `counts` elements are valid."""
     position = _QUANTILE_METHODS[method](probabilities, counts)
-    position = Clamp()(
-        full_like(position, 0), position, Max()(Sub()(counts, full_like(counts, 1)), full_like(counts, 0))
-    )
+    position = Clamp()(full_like(position, 0), position, Max()(counts - 1, full_like(counts, 0)))
     low, high = (
         _take_from_rows(sorted_rows, Convert(np.dtype(np.int32))(rounding()(position))) for rounding in (Floor, Ceil)
     )
-    weight = Sub()(position, Floor()(position))
-    interpolated = Add()(Mul()(low, Sub()(full_like(weight, 1), weight)), Mul()(high, weight))
+    weight = position - Floor()(position)
+    interpolated = low * (1 - weight) + high * weight
     # If the weight of `high` is 0 and `high` is infinite, the product would be NaN.
     return Select()(Compare("EQ")(weight, full_like(weight, 0)), low, interpolated)
 
 
-def _inverted_weighted_cdf(sorted_rows: Any, cumulative: Any, total: Any, probabilities: Any) -> Any:
+def _inverted_weighted_cdf(sorted_rows: Array, cumulative: Array, total: Array, probabilities: Array) -> Any:
     """Return the first elements of sorted rows whose cumulative weight reaches the probability times the total."""
     last = sorted_rows.type.ndim - 1
     count = sorted_rows.type.shape[last]
     batch_dims = tuple(range(last))
     pairs = (*probabilities.type.shape, count)
     total = Broadcast(probabilities.type.shape, batch_dims)(Reshape(total.type.shape[:-1])(total))
-    target = Broadcast(pairs, (*batch_dims, last))(Mul()(probabilities, total))
+    target = Broadcast(pairs, (*batch_dims, last))(probabilities * total)
     reached = Broadcast(pairs, (*batch_dims, last + 1))(cumulative)
     index = Sum((last + 1,))(Convert(np.dtype(np.int32))(Compare("LT")(reached, target)))
     return _take_from_rows(sorted_rows, Clamp()(full_like(index, 0), index, full_like(index, count - 1)))
 
 
-def _linear_position(probabilities: Any, counts: Any) -> Any:
-    return Mul()(probabilities, Sub()(counts, full_like(counts, 1)))
+def _linear_position(probabilities: Array, counts: Array) -> Any:
+    return probabilities * (counts - 1)
 
 
-def _midpoint_position(probabilities: Any, counts: Any) -> Any:
+def _midpoint_position(probabilities: Array, counts: Array) -> Any:
     position = _linear_position(probabilities, counts)
-    return Mul()(Add()(Floor()(position), Ceil()(position)), full_like(position, 0.5))
+    return (Floor()(position) + Ceil()(position)) * 0.5
 
 
 # The position of a quantile in a sorted row with `counts` elements; a fraction interpolates between two of them.
@@ -723,19 +643,17 @@ _QUANTILE_METHODS: dict[str, Callable[[Any, Any], Any]] = {
     "higher": lambda probabilities, counts: Ceil()(_linear_position(probabilities, counts)),
     "nearest": lambda probabilities, counts: Round()(_linear_position(probabilities, counts)),
     "midpoint": _midpoint_position,
-    "inverted_cdf": lambda probabilities, counts: Sub()(
-        Ceil()(Mul()(probabilities, counts)), full_like(probabilities, 1)
-    ),
+    "inverted_cdf": lambda probabilities, counts: Ceil()(probabilities * counts) - 1,
 }
 
 
-def gather_1d(row: Any, indices: Any) -> Any:
+def gather_1d(row: Array, indices: Array) -> Any:
     """Gather elements of a 1-d array at indices of any shape; sharded dims of the indices stay sharded."""
     index = astype_weak(indices, np.dtype(np.int32), False)
     return Gather((), (0,), (), (), (0,), (1,))(row, Reshape((*index.type.shape, 1))(index))
 
 
-def _take_from_rows(x: Any, indices: Any) -> Any:
+def _take_from_rows(x: Array, indices: Array) -> Any:
     """Gather elements along the last dim of `x`, at separate indices for each row."""
     last = x.type.ndim - 1
     batch_dims = tuple(range(last))

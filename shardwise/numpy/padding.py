@@ -4,7 +4,7 @@ Modes other than "constant" and "empty" compute the padding from slices of the a
 the other. A sharded dim is not all-gathered: neighbouring devices exchange halos.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,12 @@ from shardwise.compiler.arrays.reductions import amax, amin
 from shardwise.compiler.arrays.reductions import mean as mean_along
 from shardwise.compiler.dtypes import is_inexact, is_integer
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
-from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, slice_along
 from shardwise.numpy.ordering import median
 from shardwise.numpy.vectorized import apply_along_axis
+from shardwise.typing import ArrayLike, NestedArrays
 
 Sides = tuple[Any, Any]  # the values for the low and the high end of a dim
 Counts = tuple[tuple[int, int], ...]  # the numbers of elements at the low and the high end of each dim
@@ -43,7 +42,7 @@ _MODE_KEYWORDS = {
 }
 
 
-def pad(array: Any, pad_width: Any, mode: str | Callable[..., Any] = "constant", **kwargs: Any) -> Array:
+def pad(array: ArrayLike, pad_width: Any, mode: str | Callable[..., Any] = "constant", **kwargs: Any) -> Array:
     """Pad an array at both ends of its dims.
 
     Modes, with their keywords:
@@ -105,7 +104,7 @@ def pad(array: Any, pad_width: Any, mode: str | Callable[..., Any] = "constant",
     return _pad_from_elements(array, counts=counts, mode=mode, lengths=lengths)
 
 
-def _per_side(name: str, values: Any, array_type: ArrayType) -> Any:
+def _per_side(name: str, values: NestedArrays, array_type: ArrayType) -> Any:
     """Broadcast the argument `name` to one value for the low and one for the high end of each dim."""
     table = np.asarray(values)
     try:
@@ -138,28 +137,28 @@ def _stat_lengths(stat_length: Any, array_type: ArrayType) -> Counts:
     )
 
 
-def _pad_constant(array: Any, values: Any, counts: Counts, array_type: ArrayType) -> Any:
+def _pad_constant(array: ArrayLike, values: Any, counts: Counts, array_type: ArrayType) -> Any:
     if np.ndim(values) == 0:
         return _pad_with_values(array, values, counts=counts)
     return _pad_with_values(array, *_per_side("constant_values", values, array_type).flat, counts=counts)
 
 
 @compiled_function
-def _pad_with_values(x: Any, *values: Any, counts: Counts) -> Any:
+def _pad_with_values(x: ArrayLike, *values: ArrayLike, counts: Counts) -> Any:
     """Pad with one value everywhere, or with a (low, high) pair of values per dim, flattened."""
-    x = as_operand(x, "pad")
-    zeros = (0,) * x.type.ndim
+    padded = as_operand(x, "pad")
+    zeros = (0,) * padded.type.ndim
     if len(values) == 1:
-        value = _padding_value(values[0], x)
-        return Pad(tuple(low for low, _ in counts), tuple(high for _, high in counts), zeros)(x, value)
+        value = _padding_value(values[0], padded)
+        return Pad(tuple(low for low, _ in counts), tuple(high for _, high in counts), zeros)(padded, value)
     for dim, (low, high) in enumerate(counts):
         for side, (before, after) in enumerate(((low, 0), (0, high))):
             lows, highs = ((*zeros[:dim], count, *zeros[dim + 1 :]) for count in (before, after))
-            x = Pad(lows, highs, zeros)(x, _padding_value(values[2 * dim + side], x))
-    return x
+            padded = Pad(lows, highs, zeros)(padded, _padding_value(values[2 * dim + side], padded))
+    return padded
 
 
-def _padding_value(value: Any, x: Any) -> Any:
+def _padding_value(value: ArrayLike, x: Array) -> Any:
     """Convert a padding value to the dtype of `x`."""
     if isinstance(value, (bool, int, float, complex, np.generic)):
         return full((), value, x.type.dtype, x.type.weak)
@@ -168,33 +167,33 @@ def _padding_value(value: Any, x: Any) -> Any:
 
 @compiled_function
 def _pad_from_elements(
-    x: Any,
-    *ends: Any,
+    x: ArrayLike,
+    *ends: ArrayLike,
     counts: Counts,
     mode: str,
     odd: bool = False,
     lengths: Counts = (),
 ) -> Any:
     """Pad in a mode that computes the padding from elements of the array."""
-    x = as_operand(x, "pad")
+    padded = as_operand(x, "pad")
     for dim, (low, high) in enumerate(counts):
         if not low and not high:
             continue
         if mode in ("reflect", "symmetric"):
-            x = _reflect(x, dim, (low, high), mode == "reflect", odd)
+            padded = _reflect(padded, dim, (low, high), mode == "reflect", odd)
             continue
         if mode == "wrap":
-            before, after = _wrap(x, dim, low, high)
+            before, after = _wrap(padded, dim, low, high)
         elif mode == "edge":
-            first, last = _edges(x, dim)
+            first, last = _edges(padded, dim)
             before, after = _repeat(first, dim, low), _repeat(last, dim, high)
         elif mode == "linear_ramp":
-            before, after = _ramps(x, dim, (low, high), ends[2 * dim : 2 * dim + 2])
+            before, after = _ramps(padded, dim, (low, high), ends[2 * dim : 2 * dim + 2])
         else:
-            first, last = (_statistic(part, dim, mode) for part in _end_slices(x, dim, lengths[dim]))
+            first, last = (_statistic(part, dim, mode) for part in _end_slices(padded, dim, lengths[dim]))
             before, after = _repeat(first, dim, low), _repeat(last, dim, high)
-        x = _concatenate(dim, [*before, x, *after] if mode == "wrap" else [before, x, after])
-    return x
+        padded = _concatenate(dim, [*before, padded, *after] if mode == "wrap" else [before, padded, after])
+    return padded
 
 
 def _concatenate(dim: int, parts: list[Any]) -> Any:
@@ -203,21 +202,21 @@ def _concatenate(dim: int, parts: list[Any]) -> Any:
     return Concatenate(dim)(*parts) if len(parts) > 1 else parts[0]
 
 
-def _end_slices(x: Any, dim: int, lengths: tuple[int, int]) -> Sides:
+def _end_slices(x: Array, dim: int, lengths: tuple[int, int]) -> Sides:
     size = x.type.shape[dim]
     return slice_along(x, dim, 0, lengths[0]), slice_along(x, dim, size - lengths[1], size)
 
 
-def _edges(x: Any, dim: int) -> Sides:
+def _edges(x: Array, dim: int) -> Sides:
     return _end_slices(x, dim, (1, 1))
 
 
-def _repeat(x: Any, dim: int, count: int) -> Any:
+def _repeat(x: Array, dim: int, count: int) -> Any:
     """Repeat a dim of size 1 `count` times."""
     return broadcast_to_shape(x, (*x.type.shape[:dim], count, *x.type.shape[dim + 1 :]))
 
 
-def _reflect(x: Any, dim: int, counts: tuple[int, int], omit_edge: bool, odd: bool) -> Any:
+def _reflect(x: Array, dim: int, counts: tuple[int, int], omit_edge: bool, odd: bool) -> Any:
     """Pad with mirror images. A padding that is wider than the array takes several reflections."""
     size = x.type.shape[dim]
     omitted = 1 if omit_edge and size > 1 else 0
@@ -229,19 +228,19 @@ def _reflect(x: Any, dim: int, counts: tuple[int, int], omit_edge: bool, odd: bo
             mirrored = Reverse((dim,))(slice_along(x, dim, start, start + length))
             if odd:
                 edge = _repeat(_edges(x, dim)[side], dim, length)
-                mirrored = Sub()(Mul()(full_like(edge, 2), edge), mirrored)
+                mirrored = 2 * edge - mirrored
             x = Concatenate(dim)(*((x, mirrored) if side else (mirrored, x)))
     return x
 
 
-def _wrap(x: Any, dim: int, low: int, high: int) -> tuple[list[Any], list[Any]]:
+def _wrap(x: Array, dim: int, low: int, high: int) -> tuple[list[Any], list[Any]]:
     """Return the parts before and after the array of its periodic continuation."""
     size = x.type.shape[dim]
     before = [slice_along(x, dim, size - low % size, size), *[x] * (low // size)]
     return before, [*[x] * (high // size), slice_along(x, dim, 0, high % size)]
 
 
-def _ramps(x: Any, dim: int, counts: tuple[int, int], ends: Any) -> Sides:
+def _ramps(x: Array, dim: int, counts: tuple[int, int], ends: Sequence[ArrayLike]) -> Sides:
     """Return linear ramps from the values `ends` to the outermost elements, which are excluded."""
     ramps = []
     for side, (edge, count, end) in enumerate(zip(_edges(x, dim), counts, ends, strict=True)):
@@ -258,7 +257,7 @@ def _ramps(x: Any, dim: int, counts: tuple[int, int], ends: Any) -> Sides:
     return ramps[0], ramps[1]
 
 
-def _statistic(x: Any, dim: int, mode: str) -> Any:
+def _statistic(x: Array, dim: int, mode: str) -> Any:
     """Compute the statistic `mode` along `dim`, in the dtype of `x`."""
     reductions: dict[str, Callable[..., Any]] = {
         "maximum": amax,
@@ -272,11 +271,11 @@ def _statistic(x: Any, dim: int, mode: str) -> Any:
     return astype_weak(result, x.type.dtype, x.type.weak)
 
 
-def _pad_by_function(array: Any, counts: Counts, function: Any, keywords: dict[str, Any]) -> Any:
+def _pad_by_function(array: ArrayLike, counts: Counts, function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
     x = _pad_constant(array, 0, counts, type_of(array, "pad"))
     for dim, count in enumerate(counts):
 
-        def apply(row: Any, dim: int = dim, count: tuple[int, int] = count) -> Any:
+        def apply(row: Array, dim: int = dim, count: tuple[int, int] = count) -> Any:
             return function(row, count, dim, keywords)
 
         x = apply_along_axis(apply, dim, x)

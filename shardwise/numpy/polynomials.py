@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from shardwise.api.control import scan
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.arithmetic import absolute, add, divide, multiply, promote_numeric, subtract
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -33,13 +34,39 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_along
 from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy import linalg
 from shardwise.numpy.convolution import convolve
+from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, NOT_AN_INTEGER
 from shardwise.numpy.products import outer
 from shardwise.numpy.reductions import sum as total
+from shardwise.typing import ArrayLike
+
+_COEFFICIENTS = "the coefficients, the highest power first."
+_POLYNOMIAL = ARRAYS.extended(
+    {
+        "p": Parameter(_COEFFICIENTS, NOT_AN_ARRAY),
+        "m": Parameter(error=NOT_AN_INTEGER),
+        "k": Parameter(error=NOT_AN_ARRAY),
+        "N": Parameter(error=NOT_AN_INTEGER),
+        "unroll": Parameter(error=NOT_AN_INTEGER),
+    }
+)
+_POLYNOMIALS = Family(
+    {
+        "a1, a2": _COEFFICIENTS,
+        "trim_leading_zeros": Parameter(
+            "whether to remove leading zeros of the operands. Not supported inside `jit`.",
+            "ConcretizationTypeError: if {} is set and an operand is traced.",
+        ),
+    },
+    raises=[
+        "TypeError: if an argument is not an array or a number.",
+        "ValueError: if an argument has a rank above 1.",
+    ],
+)
 
 _UNROLL_LIMIT = 16  # `polyval` evaluates polynomials with more coefficients in a loop
 
 
-def _as_coefficients(name: str, p: Any) -> Any:
+def _as_coefficients(name: str, p: ArrayLike) -> Any:
     """Return coefficients as an operand of rank 1. `name` is the caller, for errors."""
     x = as_operand(p, name)
     if x.type.ndim > 1:
@@ -47,13 +74,13 @@ def _as_coefficients(name: str, p: Any) -> Any:
     return Reshape((x.type.size,))(x)
 
 
-def _pad_front(coefficients: Any, size: int) -> Any:
+def _pad_front(coefficients: Array, size: int) -> Any:
     """Pad coefficients with leading zeros to `size`."""
     zero = full((), 0, coefficients.type.dtype, coefficients.type.weak)
     return Pad((size - coefficients.type.size,), (0,), (0,))(coefficients, zero)
 
 
-def _align_pair(name: str, a1: Any, a2: Any) -> list[Any]:
+def _align_pair(name: str, a1: ArrayLike, a2: ArrayLike) -> list[Any]:
     """Promote two polynomials to one dtype and one size."""
     dtype, weak = promote_dtypes(name, (type_of(a1, name), type_of(a2, name)))
     pair = [astype_weak(_as_coefficients(name, a), dtype, weak) for a in (a1, a2)]
@@ -61,18 +88,9 @@ def _align_pair(name: str, a1: Any, a2: Any) -> list[Any]:
     return [_pad_front(each, size) for each in pair]
 
 
-def polyadd(a1: Any, a2: Any) -> Array:
+@documented(_POLYNOMIALS, returns="The coefficients of the sum.")
+def polyadd(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Add two polynomials.
-
-    Args:
-        a1, a2: the coefficients, the highest power first.
-
-    Returns:
-        The coefficients of the sum.
-
-    Raises:
-        TypeError: if an argument is not an array or a number.
-        ValueError: if an argument has a rank above 1.
 
     Example:
         >>> jnp.polyadd(jnp.array([1, 2]), jnp.array([3, 0, 1]))
@@ -82,22 +100,16 @@ def polyadd(a1: Any, a2: Any) -> Array:
 
 
 @compiled_function
-def _polyadd(a1: Any, a2: Any) -> Any:
+def _polyadd(a1: ArrayLike, a2: ArrayLike) -> Any:
     return add(*_align_pair("polyadd", a1, a2))
 
 
-def polysub(a1: Any, a2: Any) -> Array:
+@documented(_POLYNOMIALS, returns="The coefficients of the difference `a1 - a2`.")
+def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Subtract a polynomial from another.
 
     Args:
         a1, a2: the coefficients of the minuend and the subtrahend, the highest power first.
-
-    Returns:
-        The coefficients of the difference `a1 - a2`.
-
-    Raises:
-        TypeError: if an argument is not an array or a number.
-        ValueError: if an argument has a rank above 1.
 
     Example:
         >>> jnp.polysub(jnp.array([1, 2]), jnp.array([3, 0, 1]))
@@ -107,11 +119,11 @@ def polysub(a1: Any, a2: Any) -> Array:
 
 
 @compiled_function
-def _polysub(a1: Any, a2: Any) -> Any:
+def _polysub(a1: ArrayLike, a2: ArrayLike) -> Any:
     return subtract(*_align_pair("polysub", a1, a2))
 
 
-def _trim_leading_zeros(name: str, p: Any) -> Any:
+def _trim_leading_zeros(name: str, p: ArrayLike) -> Any:
     """Remove leading zeros; the coefficients must be concrete. `name` is the caller, for errors."""
     unknown = (
         "the number of leading zeros and the shape of the result are unknown: omit `trim_leading_zeros`, or call "
@@ -120,23 +132,12 @@ def _trim_leading_zeros(name: str, p: Any) -> Any:
     host = concrete_value(name, p, unknown)
     (nonzero,) = np.nonzero(host)
     start = int(nonzero[0]) if nonzero.size else host.size
-    return p[start:]
+    return as_operand(p)[start:]
 
 
-def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Array:
+@documented(_POLYNOMIALS, returns="The coefficients of the product; integers become floats.")
+def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -> Array:
     """Multiply two polynomials.
-
-    Args:
-        a1, a2: the coefficients, the highest power first.
-        trim_leading_zeros: whether to remove leading zeros of the operands. Not supported inside `jit`.
-
-    Returns:
-        The coefficients of the product; integers become floats.
-
-    Raises:
-        TypeError: if an argument is not an array or a number.
-        ValueError: if an argument has a rank above 1.
-        ConcretizationTypeError: if `trim_leading_zeros` is set and an operand is traced.
 
     Example:
         >>> jnp.polymul(jnp.array([1, 5]), jnp.array([1, 2]))
@@ -149,13 +150,14 @@ def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Array:
 
 
 @compiled_function
-def _zero_if_empty(p: Any) -> Any:
+def _zero_if_empty(p: ArrayLike) -> Any:
     """Return coefficients as an array of rank 1, with the coefficient 0 if there are none."""
     coefficients = _as_coefficients("polymul", p)
     return coefficients if coefficients.type.size else full((1,), 0, coefficients.type.dtype)
 
 
-def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array, Array]:
+@documented(_POLYNOMIALS)
+def polydiv(u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False) -> tuple[Array, Array]:
     """Divide a polynomial by another, with remainder.
 
     Args:
@@ -166,9 +168,7 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array,
         A pair of the quotient and the remainder, which has as many coefficients as `u` unless it is trimmed.
 
     Raises:
-        TypeError: if an argument is not an array or a number.
         ValueError: if an argument has a rank above 1, or if the divisor has no coefficients.
-        ConcretizationTypeError: if `trim_leading_zeros` is set and an operand is traced.
 
     Example:
         >>> jnp.polydiv(jnp.array([1.0, 5.0, 7.0]), jnp.array([1.0, 2.0]))
@@ -179,7 +179,7 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array,
 
 
 @compiled_list_function
-def _polydiv(u: Any, v: Any) -> list[Any]:
+def _polydiv(u: ArrayLike, v: ArrayLike) -> list[Any]:
     """Divide by synthetic division."""
     dtype, _ = promote_dtypes("polydiv", (type_of(u, "polydiv"), type_of(v, "polydiv")))
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
@@ -199,18 +199,14 @@ def _polydiv(u: Any, v: Any) -> list[Any]:
     return [Concatenate(0)(*quotient) if len(quotient) > 1 else quotient[0], remainder]
 
 
-def polyder(p: Any, m: int = 1) -> Array:
+@documented(_POLYNOMIAL, returns="The coefficients of the derivative; integers become floats.")
+def polyder(p: ArrayLike, m: int = 1) -> Array:
     """Differentiate a polynomial.
 
     Args:
-        p: the coefficients, the highest power first.
         m: the order of the derivative.
 
-    Returns:
-        The coefficients of the derivative; integers become floats.
-
     Raises:
-        TypeError: if `p` is not an array or a number, or if `m` is not an integer.
         ValueError: if `p` has a rank above 1, or if `m` is negative.
 
     Example:
@@ -221,7 +217,7 @@ def polyder(p: Any, m: int = 1) -> Array:
     return _polyder(p, order=order)
 
 
-def _as_order(name: str, m: Any) -> int:
+def _as_order(name: str, m: int) -> int:
     order = operator.index(m)
     if order < 0:
         raise ValueError(f"{name}: the order m cannot be negative: {order}")
@@ -229,7 +225,7 @@ def _as_order(name: str, m: Any) -> int:
 
 
 @compiled_function
-def _polyder(p: Any, *, order: int) -> Any:
+def _polyder(p: ArrayLike, *, order: int) -> Any:
     coefficients = as_inexact(_as_coefficients("polyder", p), "polyder")
     if not order:
         return coefficients
@@ -240,26 +236,22 @@ def _polyder(p: Any, *, order: int) -> Any:
     return result
 
 
-def _descending_powers(size: int, last: int, dtype_like: Any) -> Any:
+def _descending_powers(size: int, last: int, dtype_like: Array) -> Any:
     """Return `size` consecutive integers in descending order, down to `last`, in the dtype of `dtype_like`."""
     index = Iota((size,), 0, np.dtype(np.int32))()
     powers = subtract(full_like(index, size - 1 + last), index)
     return Convert(dtype_like.type.dtype, dtype_like.type.weak)(powers)
 
 
-def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
+@documented(_POLYNOMIAL, returns="The coefficients of the integral; integers become floats.")
+def polyint(p: ArrayLike, m: int = 1, k: ArrayLike | None = None) -> Array:
     """Integrate a polynomial.
 
     Args:
-        p: the coefficients, the highest power first.
         m: the order of the integral.
         k: the constants of integration, one for all `m` integrations or one for each. By default 0.
 
-    Returns:
-        The coefficients of the integral; integers become floats.
-
     Raises:
-        TypeError: if `p` or `k` is not an array or a number, or if `m` is not an integer.
         ValueError: if `p` has a rank above 1, if `m` is negative, or if the number of constants is not 1 or `m`.
 
     Example:
@@ -275,7 +267,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
 
 
 @compiled_function
-def _polyint(p: Any, k: Any, *, order: int) -> Any:
+def _polyint(p: ArrayLike, k: ArrayLike, *, order: int) -> Any:
     result = as_inexact(_as_coefficients("polyint", p), "polyint")
     dtype, weak = promote_dtypes("polyint", (result.type, type_of(k)))
     result, constants = (astype_weak(x, dtype, weak) for x in (result, as_operand(k)))
@@ -286,7 +278,8 @@ def _polyint(p: Any, k: Any, *, order: int) -> Any:
     return result
 
 
-def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
+@documented(_POLYNOMIAL, returns="The values, of the shape of `x` broadcast with that of one coefficient.")
+def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     """Evaluate a polynomial by Horner's method.
 
     Args:
@@ -294,11 +287,7 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
         x: the points, of any shape.
         unroll: the number of steps per iteration of the loop, which is used for more than 16 coefficients.
 
-    Returns:
-        The values, of the shape of `x` broadcast with that of one coefficient.
-
     Raises:
-        TypeError: if `p` or `x` is not an array or a number, or if `unroll` is not an integer.
         ValueError: if the shapes cannot be broadcast, or if there is a loop and `unroll` is less than 1.
 
     Example:
@@ -309,7 +298,7 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
 
 
 @compiled_function
-def _polyval(p: Any, x: Any, *, unroll: int) -> Any:
+def _polyval(p: ArrayLike, x: ArrayLike, *, unroll: int) -> Any:
     dtype, weak = promote_dtypes("polyval", (type_of(p, "polyval"), type_of(x, "polyval")))
     coefficients, points = (astype_weak(as_operand(z, "polyval"), dtype, weak) for z in (p, x))
     count, *dims = coefficients.type.shape or (1,)
@@ -317,7 +306,7 @@ def _polyval(p: Any, x: Any, *, unroll: int) -> Any:
     points = broadcast_to_shape(points, shape)
     result = full_like(points, 0)
 
-    def step(total: Any, coefficient: Any) -> Any:
+    def step(total: Array, coefficient: Array) -> Any:
         return add(multiply(total, points), broadcast_to_shape(coefficient, shape)), None
 
     if count > _UNROLL_LIMIT:
@@ -329,7 +318,7 @@ def _polyval(p: Any, x: Any, *, unroll: int) -> Any:
 
 
 @compiled_function
-def _from_roots(roots: Any) -> Any:
+def _from_roots(roots: Array) -> Any:
     """Multiply the factors x - r of all roots r."""
     dtype = roots.type.dtype
     result = full((1,), 1, dtype)
@@ -340,7 +329,7 @@ def _from_roots(roots: Any) -> Any:
     return result
 
 
-def poly(seq_of_zeros: Any) -> Array:
+def poly(seq_of_zeros: ArrayLike) -> Array:
     """Return the monic polynomial with given roots.
 
     Args:
@@ -370,12 +359,13 @@ def poly(seq_of_zeros: Any) -> Array:
 
 
 @compiled_function
-def _as_strong_inexact(x: Any) -> Any:
+def _as_strong_inexact(x: ArrayLike) -> Any:
     x = as_inexact(x, "poly")
     return astype_weak(x, x.type.dtype, False)
 
 
-def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
+@documented(_POLYNOMIAL, returns="A matrix with one row per element of `x`.")
+def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Array:
     """Return the Vandermonde matrix, whose columns are powers of a vector.
 
     Args:
@@ -383,11 +373,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
         N: the number of columns. By default the size of `x`.
         increasing: whether the powers ascend from the left to the right. By default they descend.
 
-    Returns:
-        A matrix with one row per element of `x`.
-
     Raises:
-        TypeError: if `x` is not an array or a number, or if `N` is not an integer.
         ValueError: if `x` is not of rank 1, or if `N` is negative.
 
     Example:
@@ -405,7 +391,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
 
 
 @compiled_function
-def _vander(x: Any, *, count: int, increasing: bool) -> Any:
+def _vander(x: ArrayLike, *, count: int, increasing: bool) -> Any:
     (row,) = promote_numeric("vander", x)
     row = astype_weak(row, row.type.dtype, False)
     size = row.type.size
@@ -416,19 +402,15 @@ def _vander(x: Any, *, count: int, increasing: bool) -> Any:
     return Concatenate(1)(*columns) if count > 1 else columns[0]
 
 
-def roots(p: Any, *, strip_zeros: bool = True) -> Array:
+@documented(_POLYNOMIAL, returns="The roots, complex and in no particular order.")
+def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
     """Compute the roots of a polynomial, as the eigenvalues of its companion matrix.
 
     Args:
-        p: the coefficients, the highest power first.
         strip_zeros: whether to remove leading zeros first. Inside `jit` their number is unknown, so False is required
             there; the result is then padded with NaN.
 
-    Returns:
-        The roots, complex and in no particular order.
-
     Raises:
-        TypeError: if `p` is not an array or a number.
         ValueError: if `p` is not of rank 1.
         ConcretizationTypeError: if `p` is traced and `strip_zeros` is true.
 
@@ -453,13 +435,13 @@ def roots(p: Any, *, strip_zeros: bool = True) -> Array:
     return _roots(p)
 
 
-def _roots(p: Any) -> Any:
+def _roots(p: ArrayLike) -> Any:
     matrix, leading_zeros = _companion_matrix(p)
     return _mask_surplus_roots(linalg.eigvals(matrix), leading_zeros)
 
 
 @compiled_list_function
-def _companion_matrix(p: Any) -> list[Any]:
+def _companion_matrix(p: ArrayLike) -> list[Any]:
     """Return the companion matrix of a polynomial and the number of its leading zeros.
 
     Leading zeros are moved to the end, so that the shape is static: each adds the root 0.
@@ -489,7 +471,7 @@ def _companion_matrix(p: Any) -> list[Any]:
 
 
 @compiled_function
-def _mask_surplus_roots(values: Any, leading_zeros: Any) -> Any:
+def _mask_surplus_roots(values: Array, leading_zeros: Array) -> Any:
     """Replace the `leading_zeros` values of least magnitude, which are surplus roots at 0, by NaN."""
     size = values.type.size
     ranks = total(_precedes(absolute(values), size), 1)
@@ -497,7 +479,7 @@ def _mask_surplus_roots(values: Any, leading_zeros: Any) -> Any:
     return Select()(is_root, values, full_like(values, complex(np.nan, np.nan)))
 
 
-def _precedes(magnitudes: Any, size: int) -> Any:
+def _precedes(magnitudes: Array, size: int) -> Any:
     """Return a matrix whose element (i, j) is 1 if j precedes i in a stable descending sort, else 0."""
     shape = (size, size)
     of_row, of_column = (
@@ -513,35 +495,35 @@ def _precedes(magnitudes: Any, size: int) -> Any:
 
 @overload
 def polyfit(
-    x: Any,
-    y: Any,
+    x: ArrayLike,
+    y: ArrayLike,
     deg: int,
     rcond: float | None = None,
     full: Literal[False] = False,
-    w: Any = None,
+    w: ArrayLike | None = None,
     cov: Literal[False] = False,
 ) -> Array: ...
 
 
 @overload
 def polyfit(
-    x: Any,
-    y: Any,
+    x: ArrayLike,
+    y: ArrayLike,
     deg: int,
     rcond: float | None = None,
     full: bool = False,
-    w: Any = None,
+    w: ArrayLike | None = None,
     cov: bool | str = False,
 ) -> Any: ...
 
 
 def polyfit(
-    x: Any,
-    y: Any,
+    x: ArrayLike,
+    y: ArrayLike,
     deg: int,
     rcond: float | None = None,
     full: bool = False,
-    w: Any = None,
+    w: ArrayLike | None = None,
     cov: bool | str = False,
 ) -> Any:
     """Fit a polynomial to points by least squares.
@@ -603,7 +585,7 @@ def polyfit(
 
 
 @compiled_list_function
-def _least_squares_problem(x: Any, y: Any, *weights: Any, count: int) -> list[Any]:
+def _least_squares_problem(x: ArrayLike, y: ArrayLike, *weights: ArrayLike, count: int) -> list[Any]:
     """Return the weighted Vandermonde matrix with columns of norm 1, the weighted values, and the norms."""
     dtype, _ = promote_dtypes("polyfit", [type_of(z) for z in (x, y, *weights)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
@@ -618,5 +600,5 @@ def _least_squares_problem(x: Any, y: Any, *weights: Any, count: int) -> list[An
 
 
 @compiled_function
-def _undo_scale(solution: Any, scale: Any) -> Any:
+def _undo_scale(solution: Array, scale: Array) -> Any:
     return divide(solution, scale if solution.type.ndim == 1 else Reshape((scale.type.size, 1))(scale))

@@ -1,9 +1,11 @@
 """Products of vectors, matrices and tensors. Each is one `Dot`, or an elementwise multiplication."""
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from shardwise.api.meshes.out_sharding import check_sums, constrain_sharding, decided_by
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import conjugate, multiply
 from shardwise.compiler.arrays.indexing import canonical_axis
@@ -15,6 +17,7 @@ from shardwise.compiler.arrays.operands import (
     broadcast_to_shape,
     compiled_function,
     reject_out,
+    static_integer,
     type_of,
 )
 from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
@@ -22,14 +25,32 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
-from shardwise.lax.precision import precisions
+from shardwise.lax.precision import PrecisionLike, precisions
 from shardwise.numpy.einsum import Names, contract
+from shardwise.numpy.families import ARRAYS, PRODUCT
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
+
+_OPERANDS = Family(
+    {"a, b": "the operands.", "out": ARRAYS.args["out"]},
+    raises=["TypeError: if an operand is not an array or a number."],
+)
+_CONTRACTION = PRODUCT.extended(
+    {"a, b": "the operands."},
+    "The product, with the remaining dims of `a` before those of `b`.",
+    ["TypeError: if the sizes of the contracted dims differ."],
+)
 
 _PAIR_PATH = ((0, 1),)  # the contraction path of two operands
 
 
 def _contract(
-    name: str, x: Any, y: Any, terms: tuple[Names, Names], result: Names, precision: Any, preferred: Any
+    name: str,
+    x: ArrayLike,
+    y: ArrayLike,
+    terms: tuple[Names, Names],
+    result: Names,
+    precision: PrecisionLike,
+    preferred: DTypeLike | None,
 ) -> Any:
     """Contract two operands whose dims have the names `terms`, as `einsum` does. `name` is the caller, for errors."""
     return contract(
@@ -70,24 +91,22 @@ def _check_contracted_sizes(name: str, x: ArrayType, y: ArrayType, left: int, ri
         )
 
 
+@documented(PRODUCT, returns="The product, without the dim of an operand that is a vector.")
 def matmul(
-    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Multiply matrices, which are in the last two dims.
 
     Args:
         a, b: the operands, of rank 1 or more. An operand of rank 1 is a vector; dims before the last two broadcast.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-        out_sharding: the sharding of the result, or None to let the partitioner choose it.
-
-    Returns:
-        The product, without the dim of an operand that is a vector.
 
     Raises:
         TypeError: if an operand has rank 0, or if the shapes do not match.
-        ValueError: if `precision` is unknown.
 
     Example:
         >>> jnp.matmul(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
@@ -106,7 +125,9 @@ def matmul(
     return constrain_sharding(product, out_sharding)
 
 
-def _matmul(name: str, a: Any, b: Any, precision: Any = None, preferred: Any = None) -> Any:
+def _matmul(
+    name: str, a: ArrayLike, b: ArrayLike, precision: PrecisionLike = None, preferred: DTypeLike | None = None
+) -> Any:
     x, y = type_of(a), type_of(b)
     left: Names = ("k",) if x.ndim == 1 else ("m", "k")
     right: Names = ("k",) if y.ndim == 1 else ("k", "n")
@@ -116,26 +137,18 @@ def _matmul(name: str, a: Any, b: Any, precision: Any = None, preferred: Any = N
     return _contract(name, a, b, terms, result, precision, preferred)
 
 
+@documented(_CONTRACTION)
 def dot(
-    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Contract the last dim of `a` with the second last (or only) dim of `b`.
 
     If an operand has rank 0, the result is the elementwise product.
-
-    Args:
-        a, b: the operands.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-        out_sharding: the sharding of the result, or None to let the partitioner choose it.
-
-    Returns:
-        The product, with the remaining dims of `a` before those of `b`.
-
-    Raises:
-        TypeError: if the sizes of the contracted dims differ.
-        ValueError: if `precision` is unknown.
 
     Example:
         >>> jnp.dot(jnp.array([1, 2]), jnp.array([3, 4]))
@@ -159,23 +172,13 @@ def dot(
     return constrain_sharding(product, out_sharding)
 
 
-def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+@documented(_CONTRACTION, raises=["TypeError: if the sizes of the last dims differ."])
+def inner(
+    a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None
+) -> Array:
     """Contract the last dims of two arrays.
 
     If an operand has rank 0, the result is the elementwise product.
-
-    Args:
-        a, b: the operands.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-
-    Returns:
-        The product, with the remaining dims of `a` before those of `b`.
-
-    Raises:
-        TypeError: if the sizes of the last dims differ.
-        ValueError: if `precision` is unknown.
 
     Example:
         >>> jnp.inner(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
@@ -190,19 +193,12 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
     return _contract("inner", a, b, (left, right), result, precision, preferred_element_type)
 
 
-def outer(a: Any, b: Any, out: None = None) -> Array:
+@documented(_OPERANDS, raises=["TypeError: if an operand is not an array or a number."])
+def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
     """Compute the outer product of two arrays, which are flattened.
-
-    Args:
-        a, b: the operands.
-        out: must be None, as arrays are immutable.
 
     Returns:
         A matrix with the product of element i of `a` and element j of `b` in row i and column j.
-
-    Raises:
-        TypeError: if an operand is not an array or a number.
-        NotImplementedError: if `out` is not None.
 
     Example:
         >>> jnp.outer(jnp.array([1, 2]), jnp.array([3, 4, 5]))
@@ -214,33 +210,26 @@ def outer(a: Any, b: Any, out: None = None) -> Array:
 
 
 @compiled_function
-def _outer(a: Any, b: Any) -> Any:
+def _outer(a: ArrayLike, b: ArrayLike) -> Any:
     x, y = as_operand(a, "outer"), as_operand(b, "outer")
     return multiply(Reshape((x.type.size, 1))(x), Reshape((1, y.type.size))(y))
 
 
+@documented(_CONTRACTION)
 def tensordot(
-    a: Any,
-    b: Any,
-    axes: Any = 2,
+    a: ArrayLike,
+    b: ArrayLike,
+    axes: int | Sequence[int | Sequence[int]] = 2,
     *,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Contract dims of two arrays.
 
     Args:
-        a, b: the operands.
         axes: the number n of dims to contract, the last n of `a` with the first n of `b`; or a pair of sequences, the
             axes of `a` and those of `b`.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-        out_sharding: the sharding of the result, or None to let the partitioner choose it.
-
-    Returns:
-        The product, with the remaining dims of `a` before those of `b`.
 
     Raises:
         TypeError: if the numbers or the sizes of the contracted dims differ.
@@ -255,11 +244,11 @@ def tensordot(
     if isinstance(axes, (list, tuple)):
         if len(axes) != 2:
             raise ValueError(f"tensordot: axes must be a number of dims or a pair of sequences, not {axes!r}")
-        axes_pair = [list(side) if isinstance(side, (list, tuple)) else [side] for side in axes]
-        x_dims = [canonical_axis("tensordot", operator.index(axis), x.ndim) for axis in axes_pair[0]]
-        y_dims = [canonical_axis("tensordot", operator.index(axis), y.ndim) for axis in axes_pair[1]]
+        x_axes, y_axes = (side if isinstance(side, Sequence) else [side] for side in axes)
+        x_dims = [canonical_axis("tensordot", operator.index(axis), x.ndim) for axis in x_axes]
+        y_dims = [canonical_axis("tensordot", operator.index(axis), y.ndim) for axis in y_axes]
     else:
-        count = operator.index(axes)
+        count = static_integer("tensordot", "axes", axes)
         if not 0 <= count <= min(x.ndim, y.ndim):
             raise TypeError(f"tensordot: cannot contract {count} dims of {x} and {y}")
         x_dims, y_dims = list(range(x.ndim - count, x.ndim)), list(range(count))
@@ -275,21 +264,14 @@ def tensordot(
     return constrain_sharding(product, out_sharding)
 
 
-def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+@documented(PRODUCT, returns="The dot product, of rank 0.", raises=["TypeError: if the numbers of elements differ."])
+def vdot(
+    a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None
+) -> Array:
     """Compute the dot product of two arrays, which are flattened; the first operand is conjugated.
 
     Args:
         a, b: the operands, with equal numbers of elements.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-
-    Returns:
-        The dot product, of rank 0.
-
-    Raises:
-        TypeError: if the numbers of elements differ.
-        ValueError: if `precision` is unknown.
 
     Example:
         >>> jnp.vdot(jnp.array([1j, 2.0]), jnp.array([1.0, 1.0]))
@@ -303,18 +285,21 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
     return _contract("vdot", x, y, (dims, dims), (), precision, preferred_element_type)
 
 
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
+@documented(PRODUCT, returns="The dot products, without `axis`.")
+def vecdot(
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:
     """Compute the dot product of vectors along an axis; the first operand is conjugated.
 
     Args:
         x1, x2: the operands. Dims other than `axis` broadcast.
         axis: the axis that holds the vectors.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-
-    Returns:
-        The dot products, without `axis`.
 
     Raises:
         TypeError: if the sizes along `axis` differ.
@@ -342,7 +327,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
     return _contract("vecdot", conjugate(x1), x2, terms, result, precision, preferred_element_type)
 
 
-def matvec(x1: Any, x2: Any, /) -> Array:
+def matvec(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Multiply matrices by vectors.
 
     Args:
@@ -371,7 +356,7 @@ def matvec(x1: Any, x2: Any, /) -> Array:
     return _contract("matvec", x1, x2, terms, (*_with_batch_names(batch_ndim, (), batch_ndim), "m"), None, None)
 
 
-def vecmat(x1: Any, x2: Any, /) -> Array:
+def vecmat(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Multiply vectors, which are conjugated, by matrices.
 
     Args:
@@ -400,17 +385,12 @@ def vecmat(x1: Any, x2: Any, /) -> Array:
     return _contract("vecmat", conjugate(x1), x2, terms, result, None, None)
 
 
-def kron(a: Any, b: Any) -> Array:
+@documented(_OPERANDS, returns="An array whose sizes are the products of the operands' sizes.")
+def kron(a: ArrayLike, b: ArrayLike) -> Array:
     """Compute the Kronecker product: the array of blocks `a[i] * b`.
 
     Args:
         a, b: the operands. Dims of size 1 are prepended to the one of lower rank.
-
-    Returns:
-        An array whose sizes are the products of the operands' sizes.
-
-    Raises:
-        TypeError: if an operand is not an array or a number.
 
     Example:
         >>> jnp.kron(jnp.array([1, 10]), jnp.array([1, 2, 3]))
@@ -420,7 +400,7 @@ def kron(a: Any, b: Any) -> Array:
 
 
 @compiled_function
-def _kron(a: Any, b: Any) -> Any:
+def _kron(a: ArrayLike, b: ArrayLike) -> Any:
     x, y = as_operand(a, "kron"), as_operand(b, "kron")
     ndim = max(x.type.ndim, y.type.ndim)
     x_shape, y_shape = ((1,) * (ndim - z.type.ndim) + z.type.shape for z in (x, y))
@@ -430,20 +410,19 @@ def _kron(a: Any, b: Any) -> Any:
     return Reshape(shape)(multiply(x, y))
 
 
-def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
+@documented(_OPERANDS, returns="The cross products.")
+def cross(
+    a: ArrayLike, b: ArrayLike, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> Array:
     """Compute the cross product of vectors with 2 or 3 elements.
 
     A vector with 2 elements has the third element 0. If both have 2 elements, only the third element of the result is
     returned. The other dims broadcast.
 
     Args:
-        a, b: the operands.
         axisa, axisb: the axes of `a` and `b` that hold the vectors.
         axisc: the axis of the result that holds the vectors.
         axis: one axis for `axisa`, `axisb` and `axisc` together.
-
-    Returns:
-        The cross products.
 
     Raises:
         TypeError: if an operand is not an array or a number, or if the other dims do not broadcast.
@@ -468,7 +447,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
 
 
 @compiled_function
-def _cross(a: Any, b: Any, *, dims: tuple[int, int], out_dim: int) -> Any:
+def _cross(a: ArrayLike, b: ArrayLike, *, dims: tuple[int, int], out_dim: int) -> Any:
     dtype, weak = promote_dtypes("cross", (type_of(a), type_of(b)))
     components = []
     for operand, dim in zip((a, b), dims, strict=True):

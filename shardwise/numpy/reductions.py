@@ -5,6 +5,7 @@
 
 from typing import Any
 
+from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays import arithmetic, methods, reductions
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, reject_out, static_axes, type_of
@@ -12,20 +13,45 @@ from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ops.elementwise.powers import Sqrt, Square
 from shardwise.lax.collectives import pmax, pmin, psum
 from shardwise.numpy import named_axes
+from shardwise.numpy.families import ARRAYS, BINARY, COMPARISON, ELEMENTWISE, NOT_AN_ARRAY, OUT_OF_BOUNDS, REDUCTION
 from shardwise.numpy.statistics import variance
+from shardwise.typing import ArrayLike, Axes, DTypeLike, NamedAxes
+
+_NAMED_AXES = REDUCTION.extended(
+    {
+        "axis": Parameter(
+            "the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.",
+            "ValueError: if an axis is out of bounds or repeats.",
+        ),
+        "dtype": "the dtype of the result; that of `a` if None, except for narrow integers.",
+    }
+)
+_EXTREMUM = _NAMED_AXES.extended(
+    raises=[
+        "ValueError: if a reduced dim is empty and there is no `initial`, or if `where` is given without `initial`."
+    ]
+)
+_SEARCH = ARRAYS.extended(
+    {"axis": Parameter("the axis to search along; if None, the index is into the flattened array.", OUT_OF_BOUNDS)},
+    "The indices, integers.",
+    ["ValueError: if there are no elements."],
+)
+_MEAN = _NAMED_AXES.extended(
+    {
+        "a": Parameter("the array. Integers and booleans are converted to floats.", NOT_AN_ARRAY),
+        "dtype": "the dtype of the result; that of `a` or the default float dtype if None.",
+        "ddof": "the delta degrees of freedom: the sum of squares is divided by the number of elements minus `ddof`.",
+        "mean": "the mean along the axes, with the reduced dims kept, if it is known already.",
+        "correction": Parameter(
+            "another name for `ddof`, from the array API standard.", "ValueError: if both `ddof` and {} are given."
+        ),
+    }
+)
 
 
-def equal(x: Any, y: Any, /) -> Array:
+@documented(COMPARISON)
+def equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x == y`.
-
-    Args:
-        x, y: the arrays; they broadcast.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.equal(jnp.array([1, 2]), 2)
@@ -34,17 +60,9 @@ def equal(x: Any, y: Any, /) -> Array:
     return methods.compare(x, y, direction="EQ")
 
 
-def not_equal(x: Any, y: Any, /) -> Array:
+@documented(COMPARISON)
+def not_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x != y`.
-
-    Args:
-        x, y: the arrays; they broadcast.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.not_equal(jnp.array([1, 2]), 2)
@@ -53,17 +71,9 @@ def not_equal(x: Any, y: Any, /) -> Array:
     return methods.compare(x, y, direction="NE")
 
 
-def less(x: Any, y: Any, /) -> Array:
+@documented(COMPARISON)
+def less(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x < y`.
-
-    Args:
-        x, y: the arrays; they broadcast.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.less(jnp.array([1, 2]), 2)
@@ -72,17 +82,9 @@ def less(x: Any, y: Any, /) -> Array:
     return methods.compare(x, y, direction="LT")
 
 
-def less_equal(x: Any, y: Any, /) -> Array:
+@documented(COMPARISON)
+def less_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x <= y`.
-
-    Args:
-        x, y: the arrays; they broadcast.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.less_equal(jnp.array([1, 2]), 2)
@@ -91,17 +93,9 @@ def less_equal(x: Any, y: Any, /) -> Array:
     return methods.compare(x, y, direction="LE")
 
 
-def greater(x: Any, y: Any, /) -> Array:
+@documented(COMPARISON)
+def greater(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x > y`.
-
-    Args:
-        x, y: the arrays; they broadcast.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.greater(jnp.array([1, 3]), 2)
@@ -110,17 +104,9 @@ def greater(x: Any, y: Any, /) -> Array:
     return methods.compare(x, y, direction="GT")
 
 
-def greater_equal(x: Any, y: Any, /) -> Array:
+@documented(COMPARISON)
+def greater_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Compare two arrays element-wise. This is the operator `x >= y`.
-
-    Args:
-        x, y: the arrays; they broadcast.
-
-    Returns:
-        A boolean array of the broadcast shape.
-
-    Raises:
-        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.greater_equal(jnp.array([1, 2]), 2)
@@ -130,22 +116,17 @@ def greater_equal(x: Any, y: Any, /) -> Array:
 
 
 @compiled_function
-def _square(x: Any) -> Any:
+def _square(x: ArrayLike) -> Any:
     (x,) = arithmetic.promote_numeric("square", x)
     return Square()(x)
 
 
-def square(x: Any, /) -> Array:
+@documented(ELEMENTWISE)
+def square(x: ArrayLike, /) -> Array:
     """Compute `x * x` element-wise.
 
     Args:
         x: the array. Booleans are converted to integers.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jnp.square(jnp.array([2, -3]))
@@ -154,14 +135,15 @@ def square(x: Any, /) -> Array:
     return _square(x)
 
 
+@documented(_NAMED_AXES, returns="The sums.")
 def sum(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:
     """Compute the sum along axes.
@@ -169,21 +151,8 @@ def sum(
     Floats narrower than 32 bits are accumulated in float32.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        dtype: the dtype of the result; that of `a` if None, except for narrow integers.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
         initial: a value to add to the sum.
-        where: a boolean mask of the elements to include, broadcast against `a`.
         promote_integers: whether booleans and integers narrower than the default are summed in the default width.
-
-    Returns:
-        The sums.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.sum(jnp.array([[1, 2], [3, 4]]), axis=0)
@@ -198,34 +167,23 @@ def sum(
     return total if initial is None else arithmetic.add(total, _cast_like(total, initial))
 
 
+@documented(REDUCTION, returns="The products.")
 def prod(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:
     """Compute the product along axes.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce; all dims if None.
         dtype: the dtype of the result; that of `a` if None, except for narrow integers.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
         initial: a value to multiply the product by.
-        where: a boolean mask of the elements to include, broadcast against `a`.
         promote_integers: whether booleans and integers narrower than the default are multiplied in the default width.
-
-    Returns:
-        The products.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.prod(jnp.array([[1, 2], [3, 4]]), axis=1)
@@ -238,26 +196,19 @@ def prod(
     return total if initial is None else arithmetic.multiply(total, _cast_like(total, initial))
 
 
+@documented(_EXTREMUM, returns="The maxima.")
 def max(
-    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Compute the maximum along axes. NaN propagates.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
         initial: a lower bound of the result, which is also the maximum of no elements.
-        where: a boolean mask of the elements to include, broadcast against `a`.
-
-    Returns:
-        The maxima.
-
-    Raises:
-        ValueError: if a reduced dim is empty and there is no `initial`, if `where` is given without `initial`, or if an
-            axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.max(jnp.array([[1, 5], [3, 4]]), axis=0)
@@ -266,26 +217,19 @@ def max(
     return _extremum("max", a, axis, out, keepdims, initial, where)
 
 
+@documented(_EXTREMUM, returns="The minima.")
 def min(
-    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Compute the minimum along axes. NaN propagates.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
         initial: an upper bound of the result, which is also the minimum of no elements.
-        where: a boolean mask of the elements to include, broadcast against `a`.
-
-    Returns:
-        The minima.
-
-    Raises:
-        ValueError: if a reduced dim is empty and there is no `initial`, if `where` is given without `initial`, or if an
-            axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.min(jnp.array([[1, 5], [3, 4]]), axis=0)
@@ -294,7 +238,15 @@ def min(
     return _extremum("min", a, axis, out, keepdims, initial, where)
 
 
-def _extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: Any, where: Any) -> Any:
+def _extremum(
+    name: str,
+    a: ArrayLike,
+    axis: NamedAxes,
+    out: None,
+    keepdims: bool,
+    initial: ArrayLike | None,
+    where: ArrayLike | None,
+) -> Any:
     reject_out(name, out)
     if where is not None:
         if initial is None:
@@ -309,22 +261,11 @@ def _extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: 
     return result if initial is None else combine(result, _cast_like(result, initial))
 
 
-def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+@documented(_NAMED_AXES, returns="A boolean array. The result for no elements is True.")
+def all(
+    a: ArrayLike, axis: NamedAxes = None, out: None = None, keepdims: bool = False, *, where: ArrayLike | None = None
+) -> Array:
     """Return whether all elements along axes are nonzero.
-
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
-        where: a boolean mask of the elements to include, broadcast against `a`.
-
-    Returns:
-        A boolean array. The result for no elements is True.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.all(jnp.array([[1, 0], [3, 4]]), axis=1)
@@ -337,22 +278,11 @@ def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
     return pmin(result, names) if names else result
 
 
-def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+@documented(_NAMED_AXES, returns="A boolean array. The result for no elements is False.")
+def any(
+    a: ArrayLike, axis: NamedAxes = None, out: None = None, keepdims: bool = False, *, where: ArrayLike | None = None
+) -> Array:
     """Return whether any element along axes is nonzero.
-
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
-        where: a boolean mask of the elements to include, broadcast against `a`.
-
-    Returns:
-        A boolean array. The result for no elements is False.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.any(jnp.array([[0, 0], [3, 0]]), axis=1)
@@ -365,21 +295,12 @@ def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
     return pmax(result, names) if names else result
 
 
-def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+@documented(_SEARCH)
+def argmax(a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the maximum along an axis.
 
     Args:
         a: the array. Of equal maxima the first counts; NaN counts as the maximum.
-        axis: the axis to search along; if None, the index is into the flattened array.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
-
-    Returns:
-        The indices, integers.
-
-    Raises:
-        ValueError: if there are no elements, or if `axis` is out of bounds.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.argmax(jnp.array([[1, 5], [7, 4]]), axis=1)
@@ -389,21 +310,12 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
     return reductions.argmax(a, axis=static_axes(axis), keepdims=bool(keepdims))
 
 
-def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+@documented(_SEARCH)
+def argmin(a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the minimum along an axis.
 
     Args:
         a: the array. Of equal minima the first counts; NaN counts as the minimum.
-        axis: the axis to search along; if None, the index is into the flattened array.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
-
-    Returns:
-        The indices, integers.
-
-    Raises:
-        ValueError: if there are no elements, or if `axis` is out of bounds.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.argmin(jnp.array([[1, 5], [7, 4]]), axis=1)
@@ -413,71 +325,46 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
     return reductions.argmin(a, axis=static_axes(axis), keepdims=bool(keepdims))
 
 
+@documented(_MEAN, returns="The means; NaN where there are no elements.")
 def mean(
-    a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    *,
+    where: ArrayLike | None = None,
 ) -> Array:
     """Compute the arithmetic mean along axes.
-
-    Args:
-        a: the array. Integers and booleans are converted to floats.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        dtype: the dtype of the result; that of `a` or the default float dtype if None.
-        out: not supported, must be None.
-        keepdims: whether reduced dims stay, with size 1.
-        where: a boolean mask of the elements to include, broadcast against `a`.
-
-    Returns:
-        The means; NaN where there are no elements.
-
-    Raises:
-        ValueError: if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.mean(jnp.array([[1, 2], [3, 4]]), axis=0)
         Array([2., 3.], dtype=float32)
     """
     reject_out("mean", out)
-    dtype = requested_dtype("mean", dtype)
+    out_dtype = requested_dtype("mean", dtype)
     dims, names = named_axes.split_axis_names(axis)
     if names:
-        return named_axes.mean(a, dims, names, dtype, keepdims, where)
+        return named_axes.mean(a, dims, names, out_dtype, keepdims, where)
     if where is None:
-        return reductions.mean(a, axis=dims, dtype=dtype, keepdims=keepdims)
-    return reductions.mean_where(a, where, axis=dims, dtype=dtype, keepdims=keepdims)
+        return reductions.mean(a, axis=dims, dtype=out_dtype, keepdims=keepdims)
+    return reductions.mean_where(a, where, axis=dims, dtype=out_dtype, keepdims=keepdims)
 
 
+@documented(_MEAN, returns="The variances, real.")
 def var(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
-    where: Any = None,
-    mean: Any = None,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
     correction: float | None = None,
 ) -> Array:
     """Compute the variance along axes.
-
-    Args:
-        a: the array. Integers and booleans are converted to floats.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        dtype: the dtype of the result; that of `a` or the default float dtype if None.
-        out: not supported, must be None.
-        ddof: the delta degrees of freedom: the sum of squares is divided by the number of elements minus `ddof`.
-        keepdims: whether reduced dims stay, with size 1.
-        where: a boolean mask of the elements to include, broadcast against `a`.
-        mean: the mean along the axes, with the reduced dims kept, if it is known already.
-        correction: another name for `ddof`, from the array API standard.
-
-    Returns:
-        The variances, real.
-
-    Raises:
-        ValueError: if both `ddof` and `correction` are given, or if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.var(jnp.array([1.0, 2.0, 6.0]))
@@ -487,37 +374,20 @@ def var(
     return _variance("var", a, axis, dtype, ddof, keepdims, where, mean, correction)
 
 
+@documented(_MEAN, returns="The square roots of the variances.")
 def std(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
-    where: Any = None,
-    mean: Any = None,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
     correction: float | None = None,
 ) -> Array:
     """Compute the standard deviation along axes.
-
-    Args:
-        a: the array. Integers and booleans are converted to floats.
-        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
-        dtype: the dtype of the result; that of `a` or the default float dtype if None.
-        out: not supported, must be None.
-        ddof: the delta degrees of freedom: the sum of squares is divided by the number of elements minus `ddof`.
-        keepdims: whether reduced dims stay, with size 1.
-        where: a boolean mask of the elements to include, broadcast against `a`.
-        mean: the mean along the axes, with the reduced dims kept, if it is known already.
-        correction: another name for `ddof`, from the array API standard.
-
-    Returns:
-        The square roots of the variances.
-
-    Raises:
-        ValueError: if both `ddof` and `correction` are given, or if an axis is out of bounds or repeats.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.std(jnp.array([1.0, 3.0]))
@@ -527,7 +397,7 @@ def std(
     return _variance("std", a, axis, dtype, ddof, keepdims, where, mean, correction)
 
 
-def _result_dtype(name: str, a: Any, dtype: Any, promote_integers: bool) -> Any:
+def _result_dtype(name: str, a: ArrayLike, dtype: DTypeLike | None, promote_integers: bool) -> Any:
     """Return the dtype of a sum or product; None for the default."""
     if dtype is None and not promote_integers:
         return type_of(a, name).dtype
@@ -536,34 +406,34 @@ def _result_dtype(name: str, a: Any, dtype: Any, promote_integers: bool) -> Any:
 
 def _variance(
     name: str,
-    a: Any,
-    axis: Any,
-    dtype: Any,
+    a: ArrayLike,
+    axis: NamedAxes,
+    dtype: DTypeLike | None,
     ddof: float,
     keepdims: bool,
-    where: Any,
-    mean: Any,
+    where: ArrayLike | None,
+    mean: ArrayLike | None,
     correction: float | None,
 ) -> Any:
     """Compute the variance, or its root if `name` is "std"."""
     if correction is not None and ddof:
         raise ValueError(f"{name}: ddof and correction are the same parameter; pass only one of them")
     ddof = ddof if correction is None else correction
-    dtype = requested_dtype(name, dtype)
+    out_dtype = requested_dtype(name, dtype)
     axes, names = named_axes.split_axis_names(axis)
     if names:
-        result = named_axes.variance(a, axes, names, dtype, ddof, keepdims, where, mean)
+        result = named_axes.variance(a, axes, names, out_dtype, ddof, keepdims, where, mean)
         return Sqrt()(result) if name == "std" else result
     if where is None and mean is None and isinstance(ddof, int):
         reduce = reductions.var if name == "var" else reductions.std
-        return reduce(a, axis=axes, dtype=dtype, ddof=ddof, keepdims=keepdims)
+        return reduce(a, axis=axes, dtype=out_dtype, ddof=ddof, keepdims=keepdims)
     optional = [x for x in (where, mean) if x is not None]
     return variance(
         a,
         *optional,
         has=(where is not None, mean is not None),
         axis=axes,
-        dtype=dtype,
+        dtype=out_dtype,
         ddof=ddof,
         keepdims=keepdims,
         skips_nan=False,
@@ -571,16 +441,13 @@ def _variance(
     )
 
 
-def round(a: Any, decimals: int = 0, out: None = None) -> Array:
+@documented(ARRAYS, returns="An array of the shape and dtype of `a`.")
+def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     """Round element-wise to a number of decimals, ties to even.
 
     Args:
         a: the array. Integers and booleans are returned unchanged.
         decimals: the number of decimals; negative for floats rounds to tens, hundreds and so on.
-        out: not supported, must be None.
-
-    Returns:
-        An array of the shape and dtype of `a`.
 
     Raises:
         NotImplementedError: if `out` is given, or if `a` is of integers and `decimals` is negative.
@@ -593,19 +460,14 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Array:
     return arithmetic.around(a, decimals=decimals)
 
 
-def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Array:
+@documented(BINARY)
+def clip(arr: ArrayLike | None = None, /, min: ArrayLike | None = None, max: ArrayLike | None = None) -> Array:
     """Limit elements to an interval.
 
     Args:
         arr: the array.
         min: the lower bound, broadcast against `arr`; None for no bound.
         max: the upper bound, broadcast against `arr`; None for no bound. It is applied last.
-
-    Returns:
-        An array of the broadcast shape.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.clip(jnp.array([1, 5, 9]), 2, 6)
@@ -614,11 +476,11 @@ def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Array:
     return arithmetic.clip(arr, min, max)
 
 
-def _mask(where: Any, a: Any, other: Any) -> Any:
+def _mask(where: ArrayLike, a: ArrayLike, other: ArrayLike) -> Any:
     """Return `a` where the mask is true, else `other`."""
     return methods.where(where, a, _cast_like(a, other))
 
 
-def _cast_like(like: Any, value: Any) -> Any:
+def _cast_like(like: ArrayLike, value: ArrayLike) -> Any:
     """Cast a number or an array to the dtype of `like`."""
     return methods.astype(value, dtype=type_of(like).dtype)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
+from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import minimum, remainder
 from shardwise.compiler.arrays.indexing import canonical_axis
@@ -15,7 +16,6 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, concrete_value, integer_tuple, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.dtypes import is_integer
-from shardwise.compiler.ir.types import Typed
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full
@@ -24,26 +24,34 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.roll import Roll
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.lax import shape as lax_shape
+from shardwise.numpy.families import ARRAYS, NOT_AN_INTEGER
 from shardwise.numpy.indexing import take
 from shardwise.numpy.joining import flip
 from shardwise.numpy.ordering import cumsum, searchsorted
 from shardwise.numpy.shapes import swapaxes
+from shardwise.typing import ArrayLike, OutSharding
+
+_MATRICES = ARRAYS.extended(
+    {
+        "m": Parameter("the array, with at least 2 dims.", "TypeError: if {} is not an array."),
+        "k": Parameter("the number of rotations by 90 degrees. Negative numbers rotate the other way.", NOT_AN_INTEGER),
+    },
+    "The reversed array.",
+    ["ValueError: if `m` has fewer than 2 dims."],
+)
 
 
-def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Array:
+@documented(ARRAYS, returns="The shifted array, with the shape and dtype of `a`.")
+def roll(a: ArrayLike, shift: ArrayLike | Sequence[ArrayLike], axis: int | Sequence[int] | None = None) -> Array:
     """Shift the elements of an array cyclically along one or several axes.
 
     Elements that leave one end re-enter at the other. Along a sharded dim, a static shift exchanges only the elements
     that cross a shard boundary.
 
     Args:
-        a: the array.
         shift: the number of positions, or one number per axis. It may be traced.
         axis: the axis or axes to shift along. Several shifts along one axis add up. With None, the flattened array is
             shifted, and the result has the shape of `a`.
-
-    Returns:
-        The shifted array, with the shape and dtype of `a`.
 
     Raises:
         TypeError: if `shift` is not integral.
@@ -70,7 +78,7 @@ def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Array:
         dim = canonical_axis("roll", one_axis, a_type.ndim)
         if not is_integer(type_of(one_shift, "roll").dtype):
             raise TypeError(f"roll: shift must be integers, not {shift!r}")
-        if isinstance(one_shift, Typed):
+        if isinstance(one_shift, Array):
             rolled = _roll_dynamic(rolled, one_shift, dim=dim)
         else:
             static_shifts[dim] = static_shifts.get(dim, 0) + int(one_shift)
@@ -79,14 +87,14 @@ def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Array:
     return _roll_static(rolled, steps=steps) if steps else rolled
 
 
-def _shift_list(shift: Any) -> list[Any]:
+def _shift_list(shift: ArrayLike | Sequence[ArrayLike]) -> list[Any]:
     if isinstance(shift, (list, tuple)):
         return list(shift)
-    return list(shift) if type_of(shift, "roll").ndim else [shift]
+    return list(as_operand(shift)) if type_of(shift, "roll").ndim else [shift]
 
 
 @compiled_function
-def _roll_static(x: Any, *, steps: tuple[tuple[int, int], ...]) -> Any:
+def _roll_static(x: ArrayLike, *, steps: tuple[tuple[int, int], ...]) -> Any:
     """Roll by static `(dim, shift)` pairs; each is one halo exchange along a sharded dim."""
     x = as_operand(x)
     for dim, shift in steps:
@@ -95,7 +103,7 @@ def _roll_static(x: Any, *, steps: tuple[tuple[int, int], ...]) -> Any:
 
 
 @compiled_function
-def _roll_dynamic(x: Any, shift: Any, *, dim: int) -> Any:
+def _roll_dynamic(x: ArrayLike, shift: ArrayLike, *, dim: int) -> Any:
     """Roll by a traced shift: a dynamic slice of the array concatenated with itself."""
     x, by = as_operand(x), as_operand(shift, "roll")
     size = x.type.shape[dim]
@@ -108,19 +116,14 @@ def _roll_dynamic(x: Any, shift: Any, *, dim: int) -> Any:
     return DynamicSlice(x.type.shape)(Concatenate(dim)(x, x), *starts)
 
 
-def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
+@documented(_MATRICES, returns="The rotated array.")
+def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """Rotate an array by multiples of 90 degrees in the plane of two axes.
 
     Args:
-        m: the array, with at least 2 dims.
-        k: the number of rotations by 90 degrees. Negative numbers rotate the other way.
         axes: the two axes of the plane. The rotation goes from the first towards the second.
 
-    Returns:
-        The rotated array.
-
     Raises:
-        TypeError: if `m` is not an array, or `k` is not an integer.
         ValueError: if `m` has fewer than 2 dims, or `axes` are not two different dims of it.
 
     Example:
@@ -142,18 +145,9 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     return flip(swapaxes(m, first, second), first) if turns == 1 else swapaxes(flip(m, first), first, second)
 
 
-def fliplr(m: Any) -> Array:
+@documented(_MATRICES)
+def fliplr(m: ArrayLike) -> Array:
     """Reverse the order of elements along dim 1.
-
-    Args:
-        m: the array, with at least 2 dims.
-
-    Returns:
-        The reversed array.
-
-    Raises:
-        TypeError: if `m` is not an array.
-        ValueError: if `m` has fewer than 2 dims.
 
     Example:
         >>> jnp.fliplr(jnp.array([[1, 2], [3, 4]]))
@@ -163,18 +157,12 @@ def fliplr(m: Any) -> Array:
     return flip(m, 1)
 
 
-def flipud(m: Any) -> Array:
+@documented(_MATRICES, raises=["ValueError: if `m` has no dims."])
+def flipud(m: ArrayLike) -> Array:
     """Reverse the order of elements along dim 0.
 
     Args:
         m: the array, with at least 1 dim.
-
-    Returns:
-        The reversed array.
-
-    Raises:
-        TypeError: if `m` is not an array.
-        ValueError: if `m` has no dims.
 
     Example:
         >>> jnp.flipud(jnp.array([[1, 2], [3, 4]]))
@@ -184,7 +172,7 @@ def flipud(m: Any) -> Array:
     return flip(m, 0)
 
 
-def tile(A: Any, reps: int | Sequence[int]) -> Array:
+def tile(A: ArrayLike, reps: int | Sequence[int]) -> Array:
     """Concatenate copies of an array along each dim.
 
     Args:
@@ -210,21 +198,22 @@ def tile(A: Any, reps: int | Sequence[int]) -> Array:
     return lax_shape.tile(operand, (1,) * (rank - len(counts)) + counts)
 
 
+@documented(ARRAYS, returns="The array with repeated elements.")
 def repeat(
-    a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None
+    a: ArrayLike,
+    repeats: ArrayLike,
+    axis: int | None = None,
+    *,
+    total_repeat_length: int | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Repeat each element of an array along an axis.
 
     Args:
-        a: the array.
         repeats: the number of copies: one integer, or one for each element along `axis`.
         axis: the axis to repeat along. With None, the flattened array is used.
         total_repeat_length: the size of the result along `axis`. Longer results are truncated, shorter ones are padded
             with the last element. Required if `repeats` is traced.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        The array with repeated elements.
 
     Raises:
         TypeError: if `repeats` is not integral.
@@ -263,7 +252,7 @@ def repeat(
     return constrain_sharding(repeated, out_sharding)
 
 
-def _repeat_static(x: Any, dim: int, counts: Any) -> Any:
+def _repeat_static(x: Array, dim: int, counts: np.ndarray) -> Any:
     """Repeat by concrete counts. A single count is a broadcast, which needs no gather."""
     if counts.min(initial=0) < 0:
         raise ValueError(f"repeat: a count cannot be negative: {counts.min()}")
@@ -273,7 +262,7 @@ def _repeat_static(x: Any, dim: int, counts: Any) -> Any:
 
 
 @compiled_function
-def _repeat_uniform(x: Any, *, dim: int, count: int) -> Any:
+def _repeat_uniform(x: Array, *, dim: int, count: int) -> Any:
     shape = x.type.shape
     broadcast_dims = tuple(d + (d > dim) for d in range(len(shape)))
     copies = Broadcast((*shape[: dim + 1], count, *shape[dim + 1 :]), broadcast_dims)(x)
@@ -281,7 +270,7 @@ def _repeat_uniform(x: Any, *, dim: int, count: int) -> Any:
 
 
 @compiled_function
-def _source_indices(counts: Any, *, size: int, length: int) -> Any:
+def _source_indices(counts: ArrayLike, *, size: int, length: int) -> Any:
     """Return the index of the source element for each of `length` results: the first whose last copy comes after it."""
     ends = cumsum(as_operand(counts), dtype=default_dtype("int*"))
     sources = searchsorted(ends, Iota((length,), 0, default_dtype("int*"))(), side="right")

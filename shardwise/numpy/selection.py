@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays import arithmetic, methods
 from shardwise.compiler.arrays.indexing import as_index, canonical_axis, index_mode, wrap_negative_index
 from shardwise.compiler.arrays.methods import Array
@@ -27,12 +28,18 @@ from shardwise.compiler.ops.indexing.index_vectors import clamp_index
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.lax.selection import select_n
+from shardwise.numpy.families import ARRAYS, TRACED_WITHOUT_SIZE
 from shardwise.numpy.indexing import nonzero, take
 from shardwise.numpy.ordering import cumsum
 from shardwise.numpy.shapes import resize
+from shardwise.typing import ArrayLike, Arrays, DTypeLike
+
+_SELECTION = ARRAYS.extended({"size": Parameter(error=TRACED_WITHOUT_SIZE)})
+_STORE = ARRAYS.extended({"inplace": "must be False."}, "A new array of the shape and dtype of `arr`.")
 
 
-def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array:
+@documented(ARRAYS, returns="An array of the broadcast shape and the promoted dtype of the choices.")
+def choose(a: ArrayLike, choices: Arrays, out: None = None, mode: str = "raise") -> Array:
     """Build an array by choosing each element from one of several arrays.
 
     The indices and all choices broadcast against each other.
@@ -40,18 +47,13 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array
     Args:
         a: the integer index of the choice for each element.
         choices: a sequence of arrays, or an array whose first dim is the choices.
-        out: not supported, must be None.
         mode: what happens to indices out of bounds: "raise" raises an error, "clip" clamps them, "wrap" takes them
             modulo the number of choices. "raise" needs concrete indices, so choose another mode under `jit`.
-
-    Returns:
-        An array of the broadcast shape and the promoted dtype of the choices.
 
     Raises:
         ValueError: if `a` is not of integers, there are no choices, `mode` is unknown, or an index is out of bounds
             with mode "raise".
         ConcretizationTypeError: if `a` is traced and `mode` is "raise".
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.choose(jnp.array([0, 1, 0]), [jnp.array([1, 2, 3]), jnp.array([10, 20, 30])])
@@ -68,7 +70,7 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array
     return _choose(index, *choice_list)
 
 
-def _in_bounds(name: str, index: Any, size: int, mode: str, modes: Sequence[str]) -> Any:
+def _in_bounds(name: str, index: ArrayLike, size: int, mode: str, modes: Sequence[str]) -> Any:
     """Bring the indices of a dim of size `size` in bounds according to `mode`."""
     if mode not in modes:
         raise ValueError(f"{name}: mode must be {', '.join(modes[:-1])} or {modes[-1]}, not {mode!r}")
@@ -84,12 +86,12 @@ def _in_bounds(name: str, index: Any, size: int, mode: str, modes: Sequence[str]
 
 
 @compiled_function
-def _clamp(index: Any, *, limit: int) -> Any:
+def _clamp(index: ArrayLike, *, limit: int) -> Any:
     return clamp_index(as_index(index), limit)
 
 
 @compiled_function
-def _choose(index: Any, *choices: Any) -> Any:
+def _choose(index: ArrayLike, *choices: ArrayLike) -> Any:
     cases = promote_and_broadcast("choose", choices)
     shape = broadcast_shapes("choose", type_of(index).shape, cases[0].type.shape)
     which = methods.astype(broadcast_to_shape(as_operand(index), shape), dtype=np.int32)
@@ -97,7 +99,7 @@ def _choose(index: Any, *choices: Any) -> Any:
     return select_n(which, *operands) if len(operands) > 1 else operands[0]
 
 
-def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Array:
+def select(condlist: Sequence[ArrayLike], choicelist: Sequence[ArrayLike], default: ArrayLike = 0) -> Array:
     """Select each element from the choice of the first condition that is true there.
 
     Args:
@@ -125,7 +127,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
 
 
 @compiled_function
-def _select(default: Any, *conditions_and_choices: Any) -> Any:
+def _select(default: ArrayLike, *conditions_and_choices: ArrayLike) -> Any:
     count = len(conditions_and_choices) // 2
     conditions = conditions_and_choices[:count]
     *choices, result = promote_and_broadcast("select", (*conditions_and_choices[count:], default))
@@ -134,13 +136,14 @@ def _select(default: Any, *conditions_and_choices: Any) -> Any:
     return result
 
 
+@documented(_SELECTION, returns="The selected slices, in their order in `a`.")
 def compress(
-    condition: Any,
-    a: Any,
+    condition: ArrayLike,
+    a: ArrayLike,
     axis: int | None = None,
     *,
     size: int | None = None,
-    fill_value: Any = 0,
+    fill_value: ArrayLike = 0,
     out: None = None,
 ) -> Array:
     """Return the slices along an axis for which a condition is true.
@@ -149,20 +152,13 @@ def compress(
 
     Args:
         condition: a 1-D boolean array, at most as long as the axis.
-        a: the array.
         axis: the axis to select along; if None, `a` is flattened first.
         size: the static number of slices in the result: further ones are dropped, missing ones are filled.
         fill_value: the value of missing slices if `size` is given.
-        out: not supported, must be None.
-
-    Returns:
-        The selected slices, in their order in `a`.
 
     Raises:
         ValueError: if `condition` is not 1-D, is longer than the axis (with true elements there, or with `size`), or if
             `size` is negative or exceeds the size of the axis.
-        ConcretizationTypeError: if `condition` is traced and `size` is None.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.compress(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
@@ -179,7 +175,7 @@ def compress(
     if condition_type.size > dim_size:
         if size is not None or np.asarray(condition)[dim_size:].any():
             raise ValueError(f"compress: the condition {condition_type} is longer than dim {dim} of {x.type}")
-        condition = condition[:dim_size]
+        condition = as_operand(condition)[:dim_size]
     if size is None:
         return take(x, nonzero(condition)[0], dim, mode="clip")
     if not 0 <= operator.index(size) <= dim_size:
@@ -188,7 +184,7 @@ def compress(
 
 
 @compiled_function
-def _compress(x: Any, condition: Any, fill: Any, *, dim: int, size: int) -> Any:
+def _compress(x: Array, condition: ArrayLike, fill: ArrayLike, *, dim: int, size: int) -> Any:
     shape = (*x.type.shape[:dim], size, *x.type.shape[dim + 1 :])
     (indices,) = nonzero(condition, size=size, fill_value=x.type.shape[dim])
     taken = take(x, indices, dim, mode="clip")
@@ -200,7 +196,8 @@ def _compress(x: Any, condition: Any, fill: Any, *, dim: int, size: int) -> Any:
     return methods.where(is_valid, taken, padding)
 
 
-def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Array:
+@documented(_SELECTION, returns="A 1-D array of the selected elements.")
+def extract(condition: ArrayLike, arr: ArrayLike, *, size: int | None = None, fill_value: ArrayLike = 0) -> Array:
     """Return the elements for which a condition is true, as a 1-D array.
 
     The size of the result depends on the values of `condition`, so under `jit` pass a static `size`.
@@ -211,13 +208,9 @@ def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: An
         size: the static size of the result: further elements are dropped, missing ones are filled.
         fill_value: the value of missing elements if `size` is given.
 
-    Returns:
-        A 1-D array of the selected elements.
-
     Raises:
-        ValueError: if `size` is negative or exceeds the size of `arr`, or if `condition` has true elements past the
-            end of `arr`.
-        ConcretizationTypeError: if `condition` is traced and `size` is None.
+        ValueError: if `size` is negative or exceeds the size of `arr`, or if `condition` has true elements past the end
+            of `arr`.
 
     Example:
         >>> jnp.extract(jnp.array([[True, False], [False, True]]), jnp.array([[1, 2], [3, 4]]))
@@ -227,19 +220,15 @@ def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: An
     return compress(flat_condition, methods.reshape(arr, shape=-1), size=size, fill_value=fill_value)
 
 
-def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
+@documented(_STORE)
+def place(arr: ArrayLike, mask: ArrayLike, vals: ArrayLike, *, inplace: bool = True) -> Array:
     """Return an array with the elements selected by a mask replaced by consecutive values.
 
     Arrays are immutable, so `inplace=False` is required and the result is a new array.
 
     Args:
-        arr: the array.
         mask: a boolean array with as many elements as `arr`.
         vals: the values, flattened; they repeat if there are fewer than true elements in `mask`.
-        inplace: must be False.
-
-    Returns:
-        A new array of the shape and dtype of `arr`.
 
     Raises:
         ValueError: if `inplace` is true, the sizes of `mask` and `arr` differ, or `vals` is empty.
@@ -258,7 +247,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
 
 
 @compiled_function
-def _place(x: Any, mask: Any, values: Any) -> Any:
+def _place(x: ArrayLike, mask: ArrayLike, values: ArrayLike) -> Any:
     x, mask = as_operand(x), arithmetic.as_bool(mask, "place")
     if type_of(values).size == 1:
         new = broadcast_to_shape(Reshape(())(as_operand(values)), x.type.shape)
@@ -274,21 +263,17 @@ def _require_out_of_place(name: str, inplace: bool) -> None:
         raise ValueError(f"{name}: arrays are immutable; pass `inplace=False` and use the result")
 
 
-def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Array:
+@documented(_STORE, returns="A new array of the shape and dtype of `a`.")
+def put(a: ArrayLike, ind: ArrayLike, v: ArrayLike, mode: str | None = None, *, inplace: bool = True) -> Array:
     """Return an array with the elements at flat indices replaced.
 
     Arrays are immutable, so `inplace=False` is required and the result is a new array.
 
     Args:
-        a: the array.
         ind: integer indices into the flattened array.
         v: the values, flattened; they repeat if there are fewer than indices.
         mode: what happens to indices out of bounds: "clip" clamps them, "wrap" takes them modulo the size. None counts
             negative indices from the end and clamps the others.
-        inplace: must be False.
-
-    Returns:
-        A new array of the shape and dtype of `a`.
 
     Raises:
         ValueError: if `inplace` is true or `mode` is unknown.
@@ -314,7 +299,7 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
 
 
 @compiled_function
-def _put(x: Any, indices: Any, values: Any, *, wraps: bool, negative_from_end: bool) -> Any:
+def _put(x: ArrayLike, indices: ArrayLike, values: ArrayLike, *, wraps: bool, negative_from_end: bool) -> Any:
     x = as_operand(x)
     flat, index = Reshape((x.type.size,))(x), as_index(indices)
     if negative_from_end:
@@ -324,8 +309,15 @@ def _put(x: Any, indices: Any, values: Any, *, wraps: bool, negative_from_end: b
     return Reshape(x.type.shape)(flat.at[Reshape((index.type.size,))(index)].set(new))
 
 
+@documented(_STORE)
 def put_along_axis(
-    arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *, mode: str | None = None
+    arr: ArrayLike,
+    indices: ArrayLike,
+    values: ArrayLike,
+    axis: int | None,
+    inplace: bool = True,
+    *,
+    mode: str | None = None,
 ) -> Array:
     """Return an array with elements replaced at indices along an axis.
 
@@ -333,15 +325,10 @@ def put_along_axis(
     `inplace=False` is required and the result is a new array.
 
     Args:
-        arr: the array.
         indices: integer indices along `axis`, of the rank of `arr`; the other dims broadcast.
         values: the values to store; they broadcast against `indices`.
         axis: the axis that is indexed; if None, `arr` is flattened first.
-        inplace: must be False.
         mode: what happens to indices out of bounds: "drop" (the default) ignores them, "clip" clamps them.
-
-    Returns:
-        A new array of the shape and dtype of `arr`.
 
     Raises:
         ValueError: if `inplace` is true, the ranks of `arr` and `indices` differ, `axis` is out of bounds or `mode` is
@@ -369,7 +356,7 @@ def put_along_axis(
 
 
 @compiled_function
-def _put_along_axis(x: Any, indices: Any, values: Any, *, dim: int, clips: bool) -> Any:
+def _put_along_axis(x: Array, indices: ArrayLike, values: ArrayLike, *, dim: int, clips: bool) -> Any:
     index = wrap_negative_index(as_index(indices), x.type.shape[dim])
     if clips:
         index = clamp_index(index, x.type.shape[dim] - 1)
@@ -381,7 +368,12 @@ def _put_along_axis(x: Any, indices: Any, values: Any, *, dim: int, clips: bool)
 
 
 def ravel_multi_index(
-    multi_index: Sequence[Any], dims: Sequence[int], mode: str = "raise", order: str = "C", *, dtype: Any = None
+    multi_index: Sequence[Any],
+    dims: Sequence[int],
+    mode: str = "raise",
+    order: str = "C",
+    *,
+    dtype: DTypeLike | None = None,
 ) -> Array:
     """Convert a tuple of index arrays into flat indices.
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -41,8 +42,29 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.reduction import SUM
 from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy.elementwise import isnan
+from shardwise.numpy.families import ARRAYS, TRACED_WITHOUT_SIZE
 from shardwise.numpy.indexing import nonzero, static_size
 from shardwise.numpy.ordering import gather_1d, searchsorted
+from shardwise.typing import ArrayLike
+
+_FILL_VALUE = "the padding if there are fewer than `size` elements. By default, the smallest element."
+_UNIQUE = ARRAYS.extended(
+    {
+        "ar": ARRAYS.args["a"],
+        "size": Parameter("the number of unique elements to return. Required under `jit`.", TRACED_WITHOUT_SIZE),
+        "fill_value": _FILL_VALUE,
+    },
+    raises=["ValueError: if `x` is empty and `size` needs padding without `fill_value`."],
+)
+_SETS = Family(
+    {
+        "ar1, ar2": "the arrays. They are flattened.",
+        "assume_unique": "whether the elements of each array are known to be unique.",
+        "size": Parameter("the number of elements to return. Required under `jit`.", TRACED_WITHOUT_SIZE),
+        "fill_value": _FILL_VALUE,
+    },
+    raises=["TypeError: if an argument is not an array or a number."],
+)
 
 _INT = np.dtype(np.int32)
 
@@ -72,7 +94,7 @@ class UniqueInverseResult(NamedTuple):
 
 @overload
 def unique(
-    ar: Any,
+    ar: ArrayLike,
     return_index: Literal[False] = False,
     return_inverse: Literal[False] = False,
     return_counts: Literal[False] = False,
@@ -80,14 +102,14 @@ def unique(
     *,
     equal_nan: bool = True,
     size: int | None = None,
-    fill_value: Any = None,
+    fill_value: ArrayLike | None = None,
     sorted: bool = True,
 ) -> Array: ...
 
 
 @overload
 def unique(
-    ar: Any,
+    ar: ArrayLike,
     return_index: bool = False,
     return_inverse: bool = False,
     return_counts: bool = False,
@@ -95,13 +117,14 @@ def unique(
     *,
     equal_nan: bool = True,
     size: int | None = None,
-    fill_value: Any = None,
+    fill_value: ArrayLike | None = None,
     sorted: bool = True,
 ) -> Any: ...
 
 
+@documented(_UNIQUE)
 def unique(
-    ar: Any,
+    ar: ArrayLike,
     return_index: bool = False,
     return_inverse: bool = False,
     return_counts: bool = False,
@@ -109,29 +132,24 @@ def unique(
     *,
     equal_nan: bool = True,
     size: int | None = None,
-    fill_value: Any = None,
+    fill_value: ArrayLike | None = None,
     sorted: bool = True,
 ) -> Any:
     """Return the sorted unique elements of an array, or the unique slices along an axis.
 
     Args:
-        ar: the array.
         return_index: whether to return the index of the first occurrence of each unique element too.
         return_inverse: whether to return the indices into the unique elements that reconstruct `ar` too.
         return_counts: whether to return the number of occurrences of each unique element too.
         axis: the axis whose slices are compared. With None, the elements of the flattened array are compared.
         equal_nan: whether all NaNs count as one element. If False, each NaN is unique.
-        size: the number of unique elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
         sorted: ignored. The result is always sorted.
 
     Returns:
         The unique elements in ascending order, or a tuple of them and the requested arrays, in the order of the flags.
 
     Raises:
-        TypeError: if `ar` is not an array or a scalar.
         ValueError: if `axis` does not exist, or `ar` is empty and `size` needs padding without `fill_value`.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.unique(jnp.array([3, 1, 1]), return_counts=True)
@@ -143,23 +161,14 @@ def unique(
     return requested if len(requested) > 1 else requested[0]
 
 
-def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAllResult:
+@documented(_UNIQUE)
+def unique_all(x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None) -> UniqueAllResult:
     """Return the unique elements of an array with their first indices, inverse indices and counts.
 
     Each NaN counts as a unique element.
 
-    Args:
-        x: the array.
-        size: the number of unique elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
-
     Returns:
         A named tuple with `values` (ascending), `indices`, `inverse_indices` (with the shape of `x`) and `counts`.
-
-    Raises:
-        TypeError: if `x` is not an array or a scalar.
-        ValueError: if `x` is empty and `size` needs padding without `fill_value`.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.unique_all(jnp.array([3, 1, 1])).counts
@@ -168,23 +177,13 @@ def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) ->
     return UniqueAllResult(*_unique("unique_all", x, None, False, size, fill_value))
 
 
-def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCountsResult:
+@documented(_UNIQUE, returns="A named tuple with `values` (ascending) and `counts`.")
+def unique_counts(
+    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> UniqueCountsResult:
     """Return the unique elements of an array and the number of occurrences of each.
 
     Each NaN counts as a unique element.
-
-    Args:
-        x: the array.
-        size: the number of unique elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
-
-    Returns:
-        A named tuple with `values` (ascending) and `counts`.
-
-    Raises:
-        TypeError: if `x` is not an array or a scalar.
-        ValueError: if `x` is empty and `size` needs padding without `fill_value`.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.unique_counts(jnp.array([3, 1, 1])).counts
@@ -194,23 +193,13 @@ def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None)
     return UniqueCountsResult(values, counts)
 
 
-def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverseResult:
+@documented(_UNIQUE, returns="A named tuple with `values` (ascending) and `inverse_indices` (with the shape of `x`).")
+def unique_inverse(
+    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> UniqueInverseResult:
     """Return the unique elements of an array and the indices into them that reconstruct it.
 
     Each NaN counts as a unique element.
-
-    Args:
-        x: the array.
-        size: the number of unique elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
-
-    Returns:
-        A named tuple with `values` (ascending) and `inverse_indices` (with the shape of `x`).
-
-    Raises:
-        TypeError: if `x` is not an array or a scalar.
-        ValueError: if `x` is empty and `size` needs padding without `fill_value`.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.unique_inverse(jnp.array([3, 1, 1])).inverse_indices
@@ -220,23 +209,11 @@ def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None
     return UniqueInverseResult(values, inverse)
 
 
-def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
+@documented(_UNIQUE, returns="The unique elements in ascending order.")
+def unique_values(x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None) -> Array:
     """Return the sorted unique elements of an array.
 
     Each NaN counts as a unique element.
-
-    Args:
-        x: the array.
-        size: the number of unique elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
-
-    Returns:
-        The unique elements in ascending order.
-
-    Raises:
-        TypeError: if `x` is not an array or a scalar.
-        ValueError: if `x` is empty and `size` needs padding without `fill_value`.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.unique_values(jnp.array([3, 1, 1]))
@@ -245,7 +222,9 @@ def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None)
     return _unique("unique_values", x, None, False, size, fill_value)[0]
 
 
-def _unique(name: str, ar: Any, axis: int | None, equal_nan: bool, size: int | None, fill_value: Any) -> list[Any]:
+def _unique(
+    name: str, ar: ArrayLike, axis: int | None, equal_nan: bool, size: int | None, fill_value: ArrayLike | None
+) -> list[Any]:
     """Return the unique values, their first indices, the inverse indices and the counts."""
     ar_type = type_of(ar, name)
     dim = None if axis is None else canonical_axis(name, axis, ar_type.ndim)
@@ -260,7 +239,9 @@ def _unique(name: str, ar: Any, axis: int | None, equal_nan: bool, size: int | N
     return [_restore_dim(values, dim=dim, shape=ar_type.shape), indices, inverse, counts]
 
 
-def _unique_of_empty(name: str, ar: Any, dim: int | None, size: int | None, fill_value: Any) -> list[Any]:
+def _unique_of_empty(
+    name: str, ar: ArrayLike, dim: int | None, size: int | None, fill_value: ArrayLike | None
+) -> list[Any]:
     count = 0 if size is None else static_size(name, size)
     ar_type = type_of(ar)
     if count and fill_value is None:
@@ -272,11 +253,11 @@ def _unique_of_empty(name: str, ar: Any, dim: int | None, size: int | None, fill
 
 
 @compiled_function
-def _full_like(template: Any, value: Any, *, shape: tuple[int, ...]) -> Any:
+def _full_like(template: ArrayLike, value: ArrayLike, *, shape: tuple[int, ...]) -> Any:
     return broadcast_to_shape(astype_weak(as_operand(value), type_of(template).dtype, False), shape)
 
 
-def _result_size(name: str, mask: Any, size: int | None) -> int:
+def _result_size(name: str, mask: Array, size: int | None) -> int:
     """Return `size`, or the number of true elements of the mask if it is None."""
     if size is not None:
         return static_size(name, size)
@@ -290,7 +271,7 @@ def _result_size(name: str, mask: Any, size: int | None) -> int:
 
 
 @compiled_function
-def _count_true(mask: Any) -> Any:
+def _count_true(mask: ArrayLike) -> Any:
     total = Cumulative(0, SUM)(Convert(_INT)(as_operand(mask)))
     return (
         Reshape(())(slice_along(total, 0, total.type.size - 1, total.type.size))
@@ -300,7 +281,7 @@ def _count_true(mask: Any) -> Any:
 
 
 @compiled_list_function
-def _sort_and_mark_first(ar: Any, *, dim: int | None, equal_nan: bool) -> list[Any]:
+def _sort_and_mark_first(ar: ArrayLike, *, dim: int | None, equal_nan: bool) -> list[Any]:
     """Return the sorted rows, the mask of rows that differ from the one before, and the sorting permutation."""
     x = as_operand(ar)
     if dim is None:
@@ -326,7 +307,7 @@ def _sort_and_mark_first(ar: Any, *, dim: int | None, equal_nan: bool) -> list[A
     return [Reshape(leading.type.shape)(table), is_first, order]
 
 
-def _differs(x: Any, y: Any, equal_nan: bool) -> Any:
+def _differs(x: Array, y: Array, equal_nan: bool) -> Any:
     differs = Compare("NE")(x, y)
     if equal_nan and is_inexact(x.type.dtype):
         return And()(differs, Not()(And()(isnan(x), isnan(y))))
@@ -334,7 +315,7 @@ def _differs(x: Any, y: Any, equal_nan: bool) -> Any:
 
 
 @compiled_list_function
-def _select_first(ordered: Any, is_first: Any, order: Any, *fill: Any, size: int) -> list[Any]:
+def _select_first(ordered: Array, is_first: Array, order: Array, *fill: ArrayLike, size: int) -> list[Any]:
     """Return the first row of each run, its index before the sort, the run of each row, and the length of each run."""
     rows = ordered.type.shape[0]
     (starts,) = nonzero(is_first, size=size + 1, fill_value=rows)
@@ -356,37 +337,28 @@ def _select_first(ordered: Any, is_first: Any, order: Any, *fill: Any, size: int
     return [values, *(astype_weak(x, index_dtype, False) for x in integers)]
 
 
-def _gather_rows(x: Any, indices: Any) -> Any:
+def _gather_rows(x: Array, indices: Array) -> Any:
     return take_op(x.type.shape, 0)(x, Reshape((indices.type.size, 1))(astype_weak(indices, _INT, False)))
 
 
 @compiled_function
-def _reshape(x: Any, *, shape: tuple[int, ...]) -> Any:
+def _reshape(x: Array, *, shape: tuple[int, ...]) -> Any:
     return Reshape(shape)(x)
 
 
 @compiled_function
-def _restore_dim(x: Any, *, dim: int, shape: tuple[int, ...]) -> Any:
+def _restore_dim(x: Array, *, dim: int, shape: tuple[int, ...]) -> Any:
     """Reshape rows to slices of an array of `shape`, and move the leading dim back to `dim`."""
     sizes = (x.type.shape[0], *shape[:dim], *shape[dim + 1 :])
     return move_dim(Reshape(sizes)(x), 0, dim)
 
 
-def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+@documented(_SETS, returns="The union in ascending order.")
+def union1d(ar1: ArrayLike, ar2: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None) -> Array:
     """Return the sorted unique elements of two arrays together.
 
-    Args:
-        ar1, ar2: the arrays. They are flattened.
-        size: the number of elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
-
-    Returns:
-        The union in ascending order.
-
     Raises:
-        TypeError: if an argument is not an array or a scalar.
         ValueError: if both arrays are empty and `size` needs padding without `fill_value`.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.union1d(jnp.array([3, 1]), jnp.array([1, 7]))
@@ -396,18 +368,24 @@ def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = No
 
 
 @compiled_function
-def _concatenate_flat(ar1: Any, ar2: Any) -> Any:
+def _concatenate_flat(ar1: ArrayLike, ar2: ArrayLike) -> Any:
     return Concatenate(0)(*_promote_flat("union1d", ar1, ar2))
 
 
-def _promote_flat(name: str, ar1: Any, ar2: Any) -> list[Any]:
+def _promote_flat(name: str, ar1: ArrayLike, ar2: ArrayLike) -> list[Any]:
     """Flatten two arrays and promote them to a common dtype."""
     dtype, weak = promote_dtypes(name, (type_of(ar1, name), type_of(ar2, name)))
     return [Reshape((type_of(x).size,))(astype_weak(as_operand(x), dtype, weak)) for x in (ar1, ar2)]
 
 
+@documented(_SETS, returns="A boolean array with the shape of `element`.")
 def isin(
-    element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto"
+    element: ArrayLike,
+    test_elements: ArrayLike,
+    assume_unique: bool = False,
+    invert: bool = False,
+    *,
+    method: str = "auto",
 ) -> Array:
     """Test whether each element of an array is contained in another array.
 
@@ -421,11 +399,7 @@ def isin(
         method: "compare_all" compares all pairs; "binary_search" and "sort" both sort `test_elements` and search in
             them. "auto" compares all pairs if they are few.
 
-    Returns:
-        A boolean array with the shape of `element`.
-
     Raises:
-        TypeError: if an argument is not an array or a scalar.
         ValueError: if `method` is unknown.
 
     Example:
@@ -442,7 +416,7 @@ _MAX_COMPARED_PAIRS = 2**16
 
 
 @compiled_function
-def _isin(element: Any, test_elements: Any, *, invert: bool, method: str) -> Any:
+def _isin(element: ArrayLike, test_elements: ArrayLike, *, invert: bool, method: str) -> Any:
     dtype, weak = promote_dtypes("isin", (type_of(element, "isin"), type_of(test_elements, "isin")))
     x, tests = (astype_weak(as_operand(z), dtype, weak) for z in (element, test_elements))
     flat_tests = Reshape((tests.type.size,))(tests)
@@ -459,7 +433,7 @@ def _isin(element: Any, test_elements: Any, *, invert: bool, method: str) -> Any
     return Not()(contained) if invert else contained
 
 
-def _equals_at(ordered: Any, x: Any, index: Any) -> Any:
+def _equals_at(ordered: Array, x: Array, index: Array) -> Any:
     """Compare each element of `x` with `ordered[index]`, where an index past the end is clamped."""
     clamped = Clamp()(full_like(index, 0), index, full_like(index, ordered.type.size - 1))
     return Compare("EQ")(gather_1d(ordered, clamped), x)
@@ -467,54 +441,48 @@ def _equals_at(ordered: Any, x: Any, index: Any) -> Any:
 
 @overload
 def intersect1d(
-    ar1: Any,
-    ar2: Any,
+    ar1: ArrayLike,
+    ar2: ArrayLike,
     assume_unique: bool = False,
     return_indices: Literal[False] = False,
     *,
     size: int | None = None,
-    fill_value: Any = None,
+    fill_value: ArrayLike | None = None,
 ) -> Array: ...
 
 
 @overload
 def intersect1d(
-    ar1: Any,
-    ar2: Any,
+    ar1: ArrayLike,
+    ar2: ArrayLike,
     assume_unique: bool = False,
     return_indices: bool = False,
     *,
     size: int | None = None,
-    fill_value: Any = None,
+    fill_value: ArrayLike | None = None,
 ) -> Any: ...
 
 
+@documented(_SETS)
 def intersect1d(
-    ar1: Any,
-    ar2: Any,
+    ar1: ArrayLike,
+    ar2: ArrayLike,
     assume_unique: bool = False,
     return_indices: bool = False,
     *,
     size: int | None = None,
-    fill_value: Any = None,
+    fill_value: ArrayLike | None = None,
 ) -> Any:
     """Return the sorted unique elements that two arrays have in common.
 
     Args:
-        ar1, ar2: the arrays. They are flattened.
-        assume_unique: whether the elements of each array are known to be unique.
         return_indices: whether to return the indices of the first occurrences in both arrays too. They are padded with
             the size of the array.
-        size: the number of elements to return. Required under `jit`.
         fill_value: the padding if there are fewer than `size` elements. By default, the smallest common element, or 0
             if there is none.
 
     Returns:
         The intersection in ascending order, or a tuple of it and the indices into `ar1` and `ar2`.
-
-    Raises:
-        TypeError: if an argument is not an array or a scalar.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.intersect1d(jnp.array([3, 1, 1]), jnp.array([1, 7, 3]))
@@ -532,12 +500,12 @@ def intersect1d(
     return values, left, right
 
 
-def _optional(fill_value: Any) -> tuple[Any, ...]:
+def _optional(fill_value: ArrayLike | None) -> tuple[Any, ...]:
     return () if fill_value is None else (fill_value,)
 
 
 @compiled_list_function
-def _intersect(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
+def _intersect(ar1: ArrayLike, ar2: ArrayLike, *, assume_unique: bool) -> list[Any]:
     """Return `ar1` sorted, the mask of common elements and the permutation; then `ar2` sorted and its permutation."""
     x, y = _promote_flat("intersect1d", ar1, ar2)
     ordered, is_first, order = _sort_flat(x, assume_unique)
@@ -546,7 +514,7 @@ def _intersect(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
     return [ordered, mask, order, other, other_order]
 
 
-def _sort_flat(x: Any, assume_unique: bool) -> list[Any]:
+def _sort_flat(x: Array, assume_unique: bool) -> list[Any]:
     """Return the sorted elements, the mask of the first of each run, and the sorting permutation."""
     if not x.type.size:
         return [x, full((0,), False, np.bool_), full((0,), 0, _INT)]
@@ -555,7 +523,7 @@ def _sort_flat(x: Any, assume_unique: bool) -> list[Any]:
 
 
 @compiled_function
-def _first_indices(x: Any, ordered: Any, order: Any) -> Any:
+def _first_indices(x: Array, ordered: Array, order: Array) -> Any:
     """Return the index in the original array of the first occurrence of each element of `x`.
 
     `ordered` is that array sorted, and `order` the sorting permutation.
@@ -567,7 +535,7 @@ def _first_indices(x: Any, ordered: Any, order: Any) -> Any:
 
 
 @compiled_function
-def _select_masked(row: Any, mask: Any, *fill: Any, size: int, pad_with_first: bool) -> Any:
+def _select_masked(row: Array, mask: Array, *fill: ArrayLike, size: int, pad_with_first: bool) -> Any:
     """Return the masked elements of a 1-d array, padded to `size` with `fill`, or the first of them, or 0."""
     dtype = row.type.dtype if row.type.dtype != _INT or pad_with_first else default_dtype("int*")
     length = row.type.size
@@ -587,8 +555,14 @@ def _select_masked(row: Any, mask: Any, *fill: Any, size: int, pad_with_first: b
     return Select()(exists, selected, padding)
 
 
+@documented(_SETS, returns="The remaining elements in ascending order, or in the order of `ar1` with `assume_unique`.")
 def setdiff1d(
-    ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
+    ar1: ArrayLike,
+    ar2: ArrayLike,
+    assume_unique: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
 ) -> Array:
     """Return the unique elements of one array that another does not contain.
 
@@ -596,15 +570,7 @@ def setdiff1d(
         ar1: the array of candidates. It is flattened.
         ar2: the array of elements to remove.
         assume_unique: whether the elements of `ar1` are known to be unique. They are then not sorted.
-        size: the number of elements to return. Required under `jit`.
         fill_value: the padding if there are fewer than `size` elements. By default 0.
-
-    Returns:
-        The remaining elements in ascending order, or in the order of `ar1` with `assume_unique`.
-
-    Raises:
-        TypeError: if an argument is not an array or a scalar.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.setdiff1d(jnp.array([5, 3, 1, 1]), jnp.array([1, 7]))
@@ -616,7 +582,7 @@ def setdiff1d(
 
 
 @compiled_list_function
-def _setdiff1d(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
+def _setdiff1d(ar1: ArrayLike, ar2: ArrayLike, *, assume_unique: bool) -> list[Any]:
     """Return the candidates and the mask of those to keep."""
     x = as_operand(ar1, "setdiff1d")
     row = Reshape((x.type.size,))(x)
@@ -626,24 +592,20 @@ def _setdiff1d(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
     return [ordered, And()(is_first, _isin(ordered, ar2, invert=True, method="auto"))]
 
 
+@documented(_SETS, returns="The symmetric difference in ascending order.")
 def setxor1d(
-    ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
+    ar1: ArrayLike,
+    ar2: ArrayLike,
+    assume_unique: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
 ) -> Array:
     """Return the sorted unique elements that are in exactly one of two arrays.
 
     Args:
-        ar1, ar2: the arrays. They are flattened.
-        assume_unique: whether the elements of each array are known to be unique.
-        size: the number of elements to return. Required under `jit`.
-        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element of the
-            result, or 0 if there is none.
-
-    Returns:
-        The symmetric difference in ascending order.
-
-    Raises:
-        TypeError: if an argument is not an array or a scalar.
-        ConcretizationTypeError: if called under `jit` without `size`.
+        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element of the result,
+            or 0 if there is none.
 
     Example:
         >>> jnp.setxor1d(jnp.array([3, 1, 1]), jnp.array([1, 7]))
@@ -655,7 +617,7 @@ def setxor1d(
 
 
 @compiled_list_function
-def _setxor1d(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
+def _setxor1d(ar1: ArrayLike, ar2: ArrayLike, *, assume_unique: bool) -> list[Any]:
     """Return all elements sorted and the mask of those that are in one array only."""
     x, y = _promote_flat("setxor1d", ar1, ar2)
     rows, masks = [], []

@@ -7,6 +7,7 @@ from typing import Any, overload
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
 from shardwise.api.meshes.placement import device_put
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -24,21 +25,38 @@ from shardwise.lax import shape as lax_shape
 from shardwise.lax.shape import sizes_of
 from shardwise.lax.slicing import slice_in_dim
 from shardwise.numpy.creation import array, full
+from shardwise.numpy.families import ARRAYS
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Placement, Shape
+
+_SHAPE = ARRAYS.extended(
+    {
+        "order": Parameter(
+            '"C" for row-major or "F" for column-major order of the elements.',
+            'NotImplementedError: if {} is neither "C" nor "F".',
+        )
+    }
+)
+_TRANSPOSED = ARRAYS.extended(returns="The transposed array.")
+_PERMUTED = _TRANSPOSED.extended(
+    {
+        "axes": Parameter(
+            "the permutation: dim `i` of the result is dim `axes[i]` of `a`.",
+            "ValueError: if {} is not a permutation of the dims of `a`.",
+        )
+    }
+)
+_AT_LEAST = Family(
+    {},
+    returns="The array if there is one argument, else a list of arrays.",
+    raises=["TypeError: if an argument is not an array or a number."],
+)
 
 _FLOAT = "float*"
 
 
-def shape(a: Any) -> tuple[int, ...]:
+@documented(ARRAYS, returns="The size of each dim.")
+def shape(a: ArrayLike) -> tuple[int, ...]:
     """Return the shape of an array.
-
-    Args:
-        a: an array or a scalar.
-
-    Returns:
-        The size of each dim.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
 
     Example:
         >>> jnp.shape(jnp.ones((2, 3)))
@@ -47,17 +65,9 @@ def shape(a: Any) -> tuple[int, ...]:
     return type_of(a, "shape").shape
 
 
-def ndim(a: Any) -> int:
+@documented(ARRAYS, returns="The number of dims.")
+def ndim(a: ArrayLike) -> int:
     """Return the rank of an array.
-
-    Args:
-        a: an array or a scalar.
-
-    Returns:
-        The number of dims.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
 
     Example:
         >>> jnp.ndim(jnp.ones((2, 3)))
@@ -66,19 +76,12 @@ def ndim(a: Any) -> int:
     return type_of(a, "ndim").ndim
 
 
-def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
+@documented(ARRAYS, returns="The number of elements.", raises=["ValueError: if an axis is out of bounds or repeats."])
+def size(a: ArrayLike, axis: int | Sequence[int] | None = None) -> int:
     """Return the number of elements of an array, in total or along some axes.
 
     Args:
-        a: an array or a scalar.
         axis: the axis or axes to count along. With None, all elements are counted.
-
-    Returns:
-        The number of elements.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
-        ValueError: if an axis does not exist or is repeated.
 
     Example:
         >>> jnp.size(jnp.ones((2, 3)), axis=1)
@@ -90,22 +93,19 @@ def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
     return math.prod(a_type.shape[dim] for dim in canonical_axes("size", integer_tuple(axis), a_type))
 
 
-def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Array:
+@documented(ARRAYS, returns="The converted array.")
+def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = False, device: Placement = None) -> Array:
     """Convert an array to another dtype.
 
     Complex numbers that are converted to a real dtype lose their imaginary part.
 
     Args:
-        x: an array or a scalar.
         dtype: the new dtype. None is the default float dtype.
         copy: whether to copy even if `x` has the dtype already.
         device: the device or sharding to place the result on. By default it stays where `x` is.
 
-    Returns:
-        The converted array.
-
     Raises:
-        TypeError: if `x` is not an array or a scalar, `dtype` is unknown, or `device` is not a device or sharding.
+        TypeError: if `x` is not an array or a number, `dtype` is unknown, or `device` is not a device or sharding.
 
     Example:
         >>> jnp.astype(jnp.array([1.7, -1.7]), jnp.int32)
@@ -117,7 +117,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
     return converted if device is None else device_put(converted, device)
 
 
-def copy(a: Any, order: str | None = None) -> Array:
+def copy(a: ArrayLike, order: str | None = None) -> Array:
     """Copy an array into a new buffer.
 
     Args:
@@ -137,23 +137,20 @@ def copy(a: Any, order: str | None = None) -> Array:
     return array(a)
 
 
-def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, out_sharding: Any = None) -> Array:
+@documented(_SHAPE, returns="The reshaped array.")
+def reshape(
+    a: ArrayLike, shape: Shape, order: str = "C", *, copy: bool | None = None, out_sharding: OutSharding = None
+) -> Array:
     """Change the shape of an array without changing its elements.
 
     Args:
-        a: an array or a scalar.
         shape: the new shape. One size may be -1 and is then inferred.
         order: "C" for row-major or "F" for column-major order of the elements, both when read and when placed.
         copy: ignored.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        The reshaped array.
 
     Raises:
         TypeError: if `shape` does not have as many elements as `a`, more than one size is -1, or a size is not an
             integer.
-        NotImplementedError: if `order` is neither "C" nor "F".
 
     Example:
         >>> jnp.reshape(jnp.arange(6), (2, -1))
@@ -163,20 +160,9 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, o
     return reshape_in_order("reshape", a, tuple(methods.static_sizes("reshape", shape)), order, out_sharding)
 
 
-def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Array:
+@documented(_SHAPE, returns="The flattened array.")
+def ravel(a: ArrayLike, order: str = "C", *, out_sharding: OutSharding = None) -> Array:
     """Flatten an array to rank 1.
-
-    Args:
-        a: an array or a scalar.
-        order: "C" for row-major or "F" for column-major order of the elements.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        The flattened array.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
-        NotImplementedError: if `order` is neither "C" nor "F".
 
     Example:
         >>> jnp.ravel(jnp.array([[1, 2], [3, 4]]), order="F")
@@ -185,7 +171,9 @@ def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Array:
     return reshape_in_order("ravel", a, -1, order, out_sharding)
 
 
-def reshape_in_order(name: str, a: Any, shape: int | tuple[int, ...], order: str, out_sharding: Any) -> Any:
+def reshape_in_order(
+    name: str, a: ArrayLike, shape: int | tuple[int, ...], order: str, out_sharding: OutSharding
+) -> Any:
     """Reshape with the elements in row-major ("C") or column-major ("F") order."""
     if order not in ("C", "F"):
         raise NotImplementedError(f"{name}: order must be 'C' or 'F', not {order!r}: XLA chooses the memory layout")
@@ -198,18 +186,15 @@ def reshape_in_order(name: str, a: Any, shape: int | tuple[int, ...], order: str
     return constrain_sharding(result, out_sharding, keeps_sums=True)
 
 
-def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Array:
+@documented(ARRAYS, returns="The array of lower rank.")
+def squeeze(a: ArrayLike, axis: int | Sequence[int] | None = None) -> Array:
     """Remove dims of size 1.
 
     Args:
-        a: an array or a scalar.
         axis: the axis or axes to remove. With None, all dims of size 1 are removed.
 
-    Returns:
-        The array of lower rank.
-
     Raises:
-        TypeError: if `a` is not an array or a scalar, or `axis` is not an integer or a sequence of integers.
+        TypeError: if `a` is not an array or a number, or `axis` is not an integer or a sequence of integers.
         ValueError: if an axis does not exist, is repeated, or has a size other than 1.
 
     Example:
@@ -221,18 +206,15 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Array:
     return lax_shape.squeeze(a, removed)
 
 
-def expand_dims(a: Any, axis: int | Sequence[int]) -> Array:
+@documented(ARRAYS, returns="The array of higher rank.")
+def expand_dims(a: ArrayLike, axis: int | Sequence[int]) -> Array:
     """Insert dims of size 1.
 
     Args:
-        a: an array or a scalar.
         axis: the positions of the new dims in the result.
 
-    Returns:
-        The array of higher rank.
-
     Raises:
-        TypeError: if `a` is not an array or a scalar, or `axis` is not an integer or a sequence of integers.
+        TypeError: if `a` is not an array or a number, or `axis` is not an integer or a sequence of integers.
         ValueError: if an axis does not exist in the result or is repeated.
 
     Example:
@@ -242,19 +224,12 @@ def expand_dims(a: Any, axis: int | Sequence[int]) -> Array:
     return lax_shape.expand_dims(a, integer_tuple(axis))
 
 
-def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
+@documented(_TRANSPOSED, raises=["ValueError: if an axis does not exist."])
+def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
     """Exchange two dims of an array.
 
     Args:
-        a: the array.
         axis1, axis2: the dims to exchange.
-
-    Returns:
-        The transposed array.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
-        ValueError: if an axis does not exist.
 
     Example:
         >>> jnp.swapaxes(jnp.ones((2, 3, 4)), 0, -1).shape
@@ -267,22 +242,18 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
     return permute(x, tuple(order))
 
 
-def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
+@documented(_TRANSPOSED)
+def moveaxis(a: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
     """Move dims of an array to other positions.
 
     The dims that are not moved keep their relative order.
 
     Args:
-        a: the array.
         source: the dim or dims to move.
         destination: the position in the result for each dim of `source`.
 
-    Returns:
-        The transposed array.
-
     Raises:
-        TypeError: if `a` is not an array or a scalar.
-        ValueError: if an axis does not exist or is repeated, or `source` and `destination` differ in length.
+        ValueError: if an axis is out of bounds or repeats, or `source` and `destination` differ in length.
 
     Example:
         >>> jnp.moveaxis(jnp.ones((2, 3, 4)), 0, -1).shape
@@ -301,20 +272,13 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
     return permute(x, tuple(order))
 
 
-def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
+@documented(_TRANSPOSED, raises=["ValueError: if `axis` or `start` is out of range."])
+def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
     """Move one dim of an array to before another; `moveaxis` is easier to read.
 
     Args:
-        a: the array.
         axis: the dim to move.
         start: the dim before which it is placed. The rank of `a` stands for the end.
-
-    Returns:
-        The transposed array.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
-        ValueError: if `axis` or `start` is out of range.
 
     Example:
         >>> jnp.rollaxis(jnp.ones((2, 3, 4)), 2).shape
@@ -328,19 +292,12 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
     return moveaxis(a, dim, before - (dim < before))
 
 
-def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
+@documented(_PERMUTED)
+def transpose(a: ArrayLike, axes: Sequence[int] | None = None) -> Array:
     """Permute the dims of an array.
 
     Args:
-        a: the array.
         axes: the permutation: dim `i` of the result is dim `axes[i]` of `a`. With None, the order is reversed.
-
-    Returns:
-        The transposed array.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
-        ValueError: if `axes` is not a permutation of the dims of `a`.
 
     Example:
         >>> jnp.transpose(jnp.array([[1, 2, 3], [4, 5, 6]]))
@@ -351,19 +308,9 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
     return methods.transpose(a, axes=None if axes is None else tuple(axes))
 
 
-def permute_dims(a: Any, /, axes: Sequence[int]) -> Array:
+@documented(_PERMUTED)
+def permute_dims(a: ArrayLike, /, axes: Sequence[int]) -> Array:
     """Permute the dims of an array: `transpose` under its name in the array API standard.
-
-    Args:
-        a: the array.
-        axes: the permutation: dim `i` of the result is dim `axes[i]` of `a`.
-
-    Returns:
-        The transposed array.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
-        ValueError: if `axes` is not a permutation of the dims of `a`.
 
     Example:
         >>> jnp.permute_dims(jnp.ones((2, 3, 4)), (1, 2, 0)).shape
@@ -372,18 +319,12 @@ def permute_dims(a: Any, /, axes: Sequence[int]) -> Array:
     return methods.transpose(a, axes=tuple(axes))
 
 
-def matrix_transpose(x: Any, /) -> Array:
+@documented(ARRAYS, returns="The transposed matrices.", raises=["ValueError: if `x` has fewer than 2 dims."])
+def matrix_transpose(x: ArrayLike, /) -> Array:
     """Exchange the last two dims of an array.
 
     Args:
         x: a matrix or a batch of matrices.
-
-    Returns:
-        The transposed matrices.
-
-    Raises:
-        TypeError: if `x` is not an array or a scalar.
-        ValueError: if `x` has fewer than 2 dims.
 
     Example:
         >>> jnp.matrix_transpose(jnp.ones((5, 2, 3))).shape
@@ -395,24 +336,19 @@ def matrix_transpose(x: Any, /) -> Array:
 
 
 @overload
-def atleast_1d(ary: Any, /) -> Array: ...
+def atleast_1d(ary: ArrayLike, /) -> Array: ...
 
 
 @overload
-def atleast_1d(*arys: Any) -> Any: ...
+def atleast_1d(*arys: ArrayLike) -> Any: ...
 
 
-def atleast_1d(*arys: Any) -> Any:
+@documented(_AT_LEAST)
+def atleast_1d(*arys: ArrayLike) -> Any:
     """Reshape scalars to arrays of rank 1.
 
     Args:
         *arys: arrays or scalars. Those of rank 1 or more stay unchanged.
-
-    Returns:
-        The array if there is one argument, else a list of arrays.
-
-    Raises:
-        TypeError: if an argument is not an array or a scalar.
 
     Example:
         >>> jnp.atleast_1d(3)
@@ -422,24 +358,19 @@ def atleast_1d(*arys: Any) -> Any:
 
 
 @overload
-def atleast_2d(ary: Any, /) -> Array: ...
+def atleast_2d(ary: ArrayLike, /) -> Array: ...
 
 
 @overload
-def atleast_2d(*arys: Any) -> Any: ...
+def atleast_2d(*arys: ArrayLike) -> Any: ...
 
 
-def atleast_2d(*arys: Any) -> Any:
+@documented(_AT_LEAST)
+def atleast_2d(*arys: ArrayLike) -> Any:
     """Reshape arrays of rank 0 and 1 to matrices of one row.
 
     Args:
         *arys: arrays or scalars. Those of rank 2 or more stay unchanged.
-
-    Returns:
-        The array if there is one argument, else a list of arrays.
-
-    Raises:
-        TypeError: if an argument is not an array or a scalar.
 
     Example:
         >>> jnp.atleast_2d(jnp.arange(3)).shape
@@ -449,25 +380,20 @@ def atleast_2d(*arys: Any) -> Any:
 
 
 @overload
-def atleast_3d(ary: Any, /) -> Array: ...
+def atleast_3d(ary: ArrayLike, /) -> Array: ...
 
 
 @overload
-def atleast_3d(*arys: Any) -> Any: ...
+def atleast_3d(*arys: ArrayLike) -> Any: ...
 
 
-def atleast_3d(*arys: Any) -> Any:
+@documented(_AT_LEAST)
+def atleast_3d(*arys: ArrayLike) -> Any:
     """Reshape arrays of rank 0, 1 and 2 to rank 3.
 
     Args:
         *arys: arrays or scalars. Shape `(n,)` becomes `(1, n, 1)`, shape `(m, n)` becomes `(m, n, 1)`, and arrays of
             rank 3 or more stay unchanged.
-
-    Returns:
-        The array if there is one argument, else a list of arrays.
-
-    Raises:
-        TypeError: if an argument is not an array or a scalar.
 
     Example:
         >>> jnp.atleast_3d(jnp.arange(3)).shape
@@ -480,7 +406,7 @@ def atleast_3d(*arys: Any) -> Any:
     return _unwrap_single(results)
 
 
-def _raise_rank(name: str, x: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
+def _raise_rank(name: str, x: ArrayLike, shapes: Sequence[tuple[int, ...]]) -> Any:
     """Reshape `x` to `shapes[rank]`, or return it unchanged if there is none for its rank."""
     rank = type_of(x, name).ndim
     return methods.reshape(x, shape=shapes[rank]) if rank < len(shapes) else as_operand(x)
@@ -490,7 +416,7 @@ def _unwrap_single(arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else arrays
 
 
-def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+def broadcast_shapes(*shapes: Shape) -> tuple[int, ...]:
     """Return the shape that shapes broadcast to.
 
     Args:
@@ -510,19 +436,16 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     return lax_shape.broadcast_shapes(*(integer_tuple(shape) for shape in shapes))
 
 
-def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Array:
+@documented(ARRAYS, returns="The broadcast array.")
+def broadcast_to(array: ArrayLike, shape: Shape, *, out_sharding: OutSharding = None) -> Array:
     """Broadcast an array to a shape.
 
     Args:
         array: an array or a scalar.
         shape: the shape of the result.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        The broadcast array.
 
     Raises:
-        TypeError: if `array` is not an array or a scalar, or does not broadcast to `shape`.
+        TypeError: if `array` is not an array or a number, or does not broadcast to `shape`.
 
     Example:
         >>> jnp.broadcast_to(jnp.array([1, 2]), (2, 2))
@@ -532,17 +455,14 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Array:
     return constrain_sharding(methods.broadcast_to(array, shape=integer_tuple(shape)), out_sharding)
 
 
-def broadcast_arrays(*args: Any) -> list[Array]:
+@documented(_AT_LEAST, returns="A list with the broadcast arrays.")
+def broadcast_arrays(*args: ArrayLike) -> list[Array]:
     """Broadcast arrays to their common shape.
 
     Args:
         *args: arrays or scalars.
 
-    Returns:
-        A list with the broadcast arrays.
-
     Raises:
-        TypeError: if an argument is not an array or a scalar.
         ValueError: if the shapes do not broadcast.
 
     Example:
@@ -554,25 +474,22 @@ def broadcast_arrays(*args: Any) -> list[Array]:
 
 
 @compiled_list_function
-def _broadcast_all(*arrays: Any, shape: tuple[int, ...]) -> list[Any]:
+def _broadcast_all(*arrays: ArrayLike, shape: tuple[int, ...]) -> list[Any]:
     return [broadcast_to_shape(as_operand(x), shape) for x in arrays]
 
 
-def resize(a: Any, new_shape: int | Sequence[int]) -> Array:
+@documented(ARRAYS, returns="The resized array.")
+def resize(a: ArrayLike, new_shape: int | Sequence[int]) -> Array:
     """Change the shape of an array, repeating or truncating its elements as needed.
 
     The elements of the flattened array are repeated in order until the new shape is filled. If there are none, the
     result is zeros.
 
     Args:
-        a: an array or a scalar.
         new_shape: the shape of the result.
 
-    Returns:
-        The resized array.
-
     Raises:
-        TypeError: if `a` is not an array or a scalar, or a size is negative or not an integer.
+        TypeError: if `a` is not an array or a number, or a size is negative or not an integer.
 
     Example:
         >>> jnp.resize(jnp.array([1, 2, 3]), (2, 4))

@@ -2,25 +2,32 @@
 
 from typing import Any
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.shapes import atleast_1d, atleast_2d, atleast_3d
+from shardwise.typing import Arrays, DTypeLike, NestedArrays
+
+_STACK = Family(
+    {"dtype": "the dtype of the result. By default, the promoted dtype of the arrays."},
+    raises=[
+        "TypeError: if an item is not an array or a number, or the shapes do not match.",
+        "ValueError: if there are no arrays.",
+    ],
+)
 
 
-def concat(arrays: Any, /, *, axis: int | None = 0) -> Array:
+@documented(_STACK, returns="The joined array, in the promoted dtype of the arrays.")
+def concat(arrays: Arrays, /, *, axis: int | None = 0) -> Array:
     """Join arrays along an existing axis: `concatenate` under its name in the array API standard.
 
     Args:
         arrays: the arrays, which have the same shape except along `axis`.
         axis: the axis to join along. With None, the arrays are flattened first.
 
-    Returns:
-        The joined array, in the promoted dtype of the arrays.
-
     Raises:
-        TypeError: if an item is not an array or a scalar, or the shapes do not match.
         ValueError: if there are no arrays, one of them has no dims, or `axis` does not exist.
 
     Example:
@@ -30,19 +37,12 @@ def concat(arrays: Any, /, *, axis: int | None = 0) -> Array:
     return concatenate(arrays, axis)
 
 
-def hstack(tup: Any, dtype: Any = None) -> Array:
+@documented(_STACK, returns="The joined array.")
+def hstack(tup: Arrays, dtype: DTypeLike | None = None) -> Array:
     """Join arrays along dim 1, or along dim 0 if they have rank 1.
 
     Args:
         tup: the arrays. Scalars become arrays of one element.
-        dtype: the dtype of the result. By default, the promoted dtype of the arrays.
-
-    Returns:
-        The joined array.
-
-    Raises:
-        TypeError: if an item is not an array or a scalar, or the shapes do not match.
-        ValueError: if there are no arrays.
 
     Example:
         >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
@@ -52,19 +52,12 @@ def hstack(tup: Any, dtype: Any = None) -> Array:
     return concatenate(arrays, axis=min(1, arrays[0].type.ndim - 1), dtype=dtype)
 
 
-def vstack(tup: Any, dtype: Any = None) -> Array:
+@documented(_STACK, returns="The joined array, of rank 2 or more.")
+def vstack(tup: Arrays, dtype: DTypeLike | None = None) -> Array:
     """Join arrays along dim 0.
 
     Args:
         tup: the arrays. Arrays of rank 1 become matrices of one row.
-        dtype: the dtype of the result. By default, the promoted dtype of the arrays.
-
-    Returns:
-        The joined array, of rank 2 or more.
-
-    Raises:
-        TypeError: if an item is not an array or a scalar, or the shapes do not match.
-        ValueError: if there are no arrays.
 
     Example:
         >>> jnp.vstack([jnp.array([1, 2]), jnp.array([3, 4])])
@@ -74,19 +67,12 @@ def vstack(tup: Any, dtype: Any = None) -> Array:
     return concatenate([atleast_2d(x) for x in _checked_arrays("vstack", tup)], axis=0, dtype=dtype)
 
 
-def dstack(tup: Any, dtype: Any = None) -> Array:
+@documented(_STACK, returns="The joined array, of rank 3 or more.")
+def dstack(tup: Arrays, dtype: DTypeLike | None = None) -> Array:
     """Join arrays along dim 2.
 
     Args:
         tup: the arrays. Those of rank 2 or less are raised to rank 3 as by `atleast_3d`.
-        dtype: the dtype of the result. By default, the promoted dtype of the arrays.
-
-    Returns:
-        The joined array, of rank 3 or more.
-
-    Raises:
-        TypeError: if an item is not an array or a scalar, or the shapes do not match.
-        ValueError: if there are no arrays.
 
     Example:
         >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])])
@@ -96,18 +82,12 @@ def dstack(tup: Any, dtype: Any = None) -> Array:
     return concatenate([atleast_3d(x) for x in _checked_arrays("dstack", tup)], axis=2, dtype=dtype)
 
 
-def column_stack(tup: Any) -> Array:
+@documented(_STACK, returns="The matrix, in the promoted dtype of the arrays.")
+def column_stack(tup: Arrays) -> Array:
     """Join arrays of rank 1 and matrices as columns of one matrix.
 
     Args:
         tup: the arrays. Those of rank 1 become one column each.
-
-    Returns:
-        The matrix, in the promoted dtype of the arrays.
-
-    Raises:
-        TypeError: if an item is not an array or a scalar, or the shapes do not match.
-        ValueError: if there are no arrays.
 
     Example:
         >>> jnp.column_stack([jnp.array([1, 2]), jnp.array([3, 4])])
@@ -119,7 +99,7 @@ def column_stack(tup: Any) -> Array:
     return concatenate(columns, axis=1)
 
 
-def _checked_arrays(name: str, arrays: Any) -> list[Any]:
+def _checked_arrays(name: str, arrays: Arrays) -> list[Any]:
     operands = list(arrays)
     if not operands:
         raise ValueError(f"{name}: needs at least one array")
@@ -128,7 +108,7 @@ def _checked_arrays(name: str, arrays: Any) -> list[Any]:
     return operands
 
 
-def block(arrays: Any) -> Array:
+def block(arrays: NestedArrays) -> Array:
     """Assemble an array from nested lists of blocks.
 
     The innermost lists are joined along the last dim, the next level along the dim before it, and so on.
@@ -152,7 +132,7 @@ def block(arrays: Any) -> Array:
     return _block(arrays, depth, max(depth, _max_rank(arrays)))
 
 
-def _nesting_depth(arrays: Any) -> int:
+def _nesting_depth(arrays: NestedArrays) -> int:
     if isinstance(arrays, tuple):
         raise ValueError(f"block: blocks must be nested in lists, not in a tuple: {arrays!r}")
     if not isinstance(arrays, list):
@@ -165,11 +145,11 @@ def _nesting_depth(arrays: Any) -> int:
     return 1 + depths.pop()
 
 
-def _max_rank(arrays: Any) -> int:
+def _max_rank(arrays: NestedArrays) -> int:
     return max(map(_max_rank, arrays)) if isinstance(arrays, list) else type_of(arrays, "block").ndim
 
 
-def _block(arrays: Any, depth: int, rank: int) -> Any:
+def _block(arrays: NestedArrays, depth: int, rank: int) -> Any:
     if isinstance(arrays, list):
         return concatenate([_block(part, depth - 1, rank) for part in arrays], axis=-depth)
     x = as_operand(arrays)

@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import absolute, as_bool, conjugate, divide, imag, multiply, real, subtract
 from shardwise.compiler.arrays.methods import Array
@@ -37,24 +38,18 @@ from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.lax.collectives import psum
 from shardwise.numpy.elementwise import isnan
+from shardwise.numpy.families import REDUCTION
 from shardwise.numpy.named_axes import split_axis_names
+from shardwise.typing import ArrayLike, Axes, DTypeLike, NamedAxes
 
 
-def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Array:
+@documented(REDUCTION, returns="The counts, as integers.")
+def count_nonzero(a: ArrayLike, axis: NamedAxes = None, keepdims: bool = False) -> Array:
     """Count the elements that differ from 0.
 
     Args:
-        a: the array.
         axis: the axis or axes to count along; names of mapped axes are accepted too. With None, all elements are
             counted.
-        keepdims: whether the reduced dims stay, with size 1.
-
-    Returns:
-        The counts, as integers.
-
-    Raises:
-        TypeError: if `a` is not an array or a scalar.
-        ValueError: if an axis does not exist or is repeated.
 
     Example:
         >>> jnp.count_nonzero(jnp.array([[1, 0], [2, 3]]), axis=0)
@@ -66,26 +61,17 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Array:
 
 
 @compiled_function
-def _count_nonzero(a: Any, *, axis: Any, keepdims: bool) -> Any:
+def _count_nonzero(a: ArrayLike, *, axis: Axes, keepdims: bool) -> Any:
     return reductions.sum(as_bool(a, "count_nonzero"), axis=axis, dtype=default_dtype("int*"), keepdims=keepdims)
 
 
-def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Array:
+@documented(REDUCTION, returns="The differences, in the dtype of `a`.")
+def ptp(a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False) -> Array:
     """Compute the difference between the largest and the smallest element.
 
-    Args:
-        a: the array.
-        axis: the axis or axes to reduce. With None, all of them.
-        out: not supported. It must be None.
-        keepdims: whether the reduced dims stay, with size 1.
-
-    Returns:
-        The differences, in the dtype of `a`.
-
     Raises:
-        TypeError: if `a` is not an array or a scalar, or is boolean.
-        ValueError: if an axis does not exist or is repeated, or there are no elements along it.
-        NotImplementedError: if `out` is given.
+        TypeError: if `a` is not an array or a number, or is boolean.
+        ValueError: if an axis is out of bounds or repeats, or there are no elements along it.
 
     Example:
         >>> jnp.ptp(jnp.array([[1, 5], [7, 4]]), axis=1)
@@ -96,37 +82,40 @@ def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> A
 
 
 @compiled_function
-def _ptp(a: Any, *, axis: Any, keepdims: bool) -> Any:
+def _ptp(a: ArrayLike, *, axis: Axes, keepdims: bool) -> Any:
     largest, smallest = (reduce(a, axis=axis, keepdims=keepdims) for reduce in (reductions.amax, reductions.amin))
     return subtract(largest, smallest)
 
 
 @overload
 def average(
-    a: Any, axis: Any = None, weights: Any = None, returned: Literal[False] = False, keepdims: bool = False
+    a: ArrayLike,
+    axis: Axes = None,
+    weights: ArrayLike | None = None,
+    returned: Literal[False] = False,
+    keepdims: bool = False,
 ) -> Array: ...
 
 
 @overload
-def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any: ...
+def average(
+    a: ArrayLike, axis: Axes = None, weights: ArrayLike | None = None, returned: bool = False, keepdims: bool = False
+) -> Any: ...
 
 
-def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
+@documented(REDUCTION, returns="The mean, or a tuple of the mean and the sum of the weights.")
+def average(
+    a: ArrayLike, axis: Axes = None, weights: ArrayLike | None = None, returned: bool = False, keepdims: bool = False
+) -> Any:
     """Compute the weighted mean.
 
     Args:
-        a: the array.
-        axis: the axis or axes to reduce. With None, all of them.
         weights: the weight of each element: an array with the shape of `a`, or with the sizes of `a` along `axis`. By
             default all weights are 1.
         returned: whether to return the sum of the weights too.
-        keepdims: whether the reduced dims stay, with size 1.
-
-    Returns:
-        The mean, or a tuple of the mean and the sum of the weights.
 
     Raises:
-        TypeError: if `a` or `weights` is not an array or a scalar.
+        TypeError: if `a` or `weights` is not an array or a number.
         ValueError: if an axis does not exist, or the shape of `weights` does not match.
 
     Example:
@@ -149,7 +138,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
 
 
 @compiled_list_function
-def _average(a: Any, *weights: Any, axis: Any, keepdims: bool) -> list[Any]:
+def _average(a: ArrayLike, *weights: ArrayLike, axis: Axes, keepdims: bool) -> list[Any]:
     if not weights:
         mean = reductions.mean(a, axis=axis, keepdims=keepdims)
         count = type_of(a).size // max(1, mean.type.size)
@@ -168,14 +157,14 @@ def _average(a: Any, *weights: Any, axis: Any, keepdims: bool) -> list[Any]:
 
 
 def cov(
-    m: Any,
-    y: Any = None,
+    m: ArrayLike,
+    y: ArrayLike | None = None,
     rowvar: bool = True,
     bias: bool = False,
     ddof: int | None = None,
-    fweights: Any = None,
-    aweights: Any = None,
-    dtype: Any = None,
+    fweights: ArrayLike | None = None,
+    aweights: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Array:
     """Estimate the covariance matrix of variables from observations.
 
@@ -220,7 +209,7 @@ def cov(
     )
 
 
-def _inexact_dtype(name: str, dtype: Any) -> Any:
+def _inexact_dtype(name: str, dtype: DTypeLike | None) -> Any:
     """Return the canonical dtype of a request for floats or complex numbers; None stays None."""
     requested = requested_dtype(name, dtype)
     if requested is not None and not is_inexact(requested):
@@ -229,7 +218,9 @@ def _inexact_dtype(name: str, dtype: Any) -> Any:
 
 
 @compiled_function
-def _covariance(m: Any, *optional: Any, has: tuple[bool, bool, bool], by_row: bool, ddof: int, dtype: Any) -> Any:
+def _covariance(
+    m: ArrayLike, *optional: ArrayLike, has: tuple[bool, bool, bool], by_row: bool, ddof: int, dtype: np.dtype[Any]
+) -> Any:
     """Compute the covariance matrix; `has` says which of y, fweights and aweights are in `optional`."""
     remaining = iter(optional)
     y, fweights, aweights = (next(remaining) if present else None for present in has)
@@ -265,14 +256,14 @@ def _covariance(m: Any, *optional: Any, has: tuple[bool, bool, bool], by_row: bo
     return Reshape(())(covariance) if covariance.type.shape == (1, 1) else covariance
 
 
-def _variables_as_rows(x: Any, by_row: bool) -> Any:
+def _variables_as_rows(x: ArrayLike, by_row: bool) -> Any:
     x = as_operand(x, "cov")
     if x.type.ndim < 2:
         return Reshape((1, x.type.size))(x)
     return x if by_row or x.type.shape[0] == 1 else permute(x, (1, 0))
 
 
-def _checked_weights(name: str, weights: Any, count: int) -> Any:
+def _checked_weights(name: str, weights: ArrayLike, count: int) -> Any:
     w = as_operand(weights, "cov")
     if w.type.shape != (count,):
         raise ValueError(f"cov: {name} must have one weight for each of {count} observations, not {w.type}")
@@ -281,7 +272,7 @@ def _checked_weights(name: str, weights: Any, count: int) -> Any:
     return w if name == "fweights" else absolute(w)
 
 
-def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Array:
+def corrcoef(x: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True, dtype: DTypeLike | None = None) -> Array:
     """Compute the matrix of Pearson correlation coefficients of variables.
 
     Args:
@@ -310,7 +301,7 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> A
 
 
 @compiled_function
-def _corrcoef(x: Any, *optional: Any, by_row: bool, dtype: Any) -> Any:
+def _corrcoef(x: ArrayLike, *optional: ArrayLike, by_row: bool, dtype: np.dtype[Any]) -> Any:
     result = _covariance(x, *optional, has=(bool(optional), False, False), by_row=by_row, ddof=1, dtype=dtype)
     if not result.type.ndim:
         return divide(result, result)
@@ -324,17 +315,17 @@ def _corrcoef(x: Any, *optional: Any, by_row: bool, dtype: Any) -> Any:
     return _clamp_to_unit(result)
 
 
-def _clamp_to_unit(x: Any) -> Any:
+def _clamp_to_unit(x: Array) -> Any:
     return Clamp()(full_like(x, -1), x, full_like(x, 1))
 
 
 @compiled_function
 def variance(
-    a: Any,
-    *optional: Any,
+    a: ArrayLike,
+    *optional: ArrayLike,
     has: tuple[bool, bool],
-    axis: Any,
-    dtype: Any,
+    axis: Axes,
+    dtype: np.dtype[Any] | None,
     ddof: float,
     keepdims: bool,
     skips_nan: bool,

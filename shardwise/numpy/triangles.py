@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays import methods, reductions
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -24,30 +25,59 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Pad, slice_along
 from shardwise.numpy.creation import arange, eye, ones
+from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, NOT_AN_INTEGER, TRACED_WITHOUT_SIZE
 from shardwise.numpy.indexing import nonzero, take_along_axis
 from shardwise.numpy.shapes import resize
+from shardwise.typing import ArrayLike, DTypeLike, SupportsShape
+
+_DIAGONAL = Parameter("the diagonal: 0 is the main one, positive numbers are above it.", NOT_AN_INTEGER)
+_MATRICES = ARRAYS.extended(
+    {
+        "m": Parameter("a matrix or a batch of matrices.", NOT_AN_ARRAY),
+        "v": Parameter("the elements of the diagonal (1 dim), or a matrix (2 dims).", NOT_AN_ARRAY),
+        "a": Parameter("the array, with at least 2 dims.", NOT_AN_ARRAY),
+        "k": _DIAGONAL,
+        "offset": _DIAGONAL,
+        "axis1, axis2": "the dims of `a` that are the rows and the columns of the matrices.",
+    }
+)
+_TRIANGLE = _MATRICES.extended(raises=["ValueError: if `m` has fewer than 2 dims."])
+_INDICES = Family(
+    {
+        "n": Parameter("the number of rows.", NOT_AN_INTEGER),
+        "k": _DIAGONAL,
+        "m": "the number of columns. By default `n`.",
+        "size": Parameter("the number of indices to return, padded with 0. Required under `jit`.", TRACED_WITHOUT_SIZE),
+    },
+    returns="A tuple of row indices and column indices.",
+)
+_INDICES_FROM = Family(
+    {
+        "arr": Parameter("the matrix. Only its shape is used.", "TypeError: if {} has no shape."),
+        "k": _DIAGONAL,
+    },
+    returns="A tuple of row indices and column indices.",
+    raises=["ValueError: if `arr` does not have 2 dims."],
+)
 
 _INDEX = np.dtype(np.int32)
 
 
-def _band_mask(shape: tuple[int, ...], k: Any, direction: str) -> Any:
+def _band_mask(shape: tuple[int, ...], k: ArrayLike, direction: str) -> Any:
     """Return the mask of the elements of matrices whose column compares with `row + k` as `direction` says."""
     rows, columns = (Iota(shape, len(shape) - back, _INDEX)() for back in (2, 1))
     offset = full(shape, k, _INDEX) if isinstance(k, int) else Broadcast(shape, ())(k)
     return Compare(direction)(columns, Add()(rows, offset))
 
 
-def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
+@documented(_MATRICES, returns="The matrix.")
+def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None) -> Array:
     """Create a matrix with ones on and below a diagonal, and zeros above it.
 
     Args:
         N: the number of rows.
         M: the number of columns. By default `N`.
-        k: the diagonal: 0 is the main one, positive numbers are above it.
         dtype: the dtype of the result. By default, the default float.
-
-    Returns:
-        The matrix.
 
     Raises:
         TypeError: if a size or `k` is not an integer, or a size is negative.
@@ -63,23 +93,13 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
 
 
 @compiled_function
-def _tri(*, shape: tuple[int, int], k: int, dtype: Any) -> Any:
+def _tri(*, shape: tuple[int, int], k: int, dtype: np.dtype[Any]) -> Any:
     return astype_weak(_band_mask(shape, k, "LE"), dtype, False)
 
 
-def tril(m: Any, k: int = 0) -> Array:
+@documented(_TRIANGLE, returns="The lower triangle of each matrix.")
+def tril(m: ArrayLike, k: int = 0) -> Array:
     """Set the elements above a diagonal to zero.
-
-    Args:
-        m: a matrix or a batch of matrices.
-        k: the diagonal: 0 is the main one, positive numbers are above it.
-
-    Returns:
-        The lower triangle of each matrix.
-
-    Raises:
-        TypeError: if `m` is not an array or a scalar, or `k` is not an integer.
-        ValueError: if `m` has fewer than 2 dims.
 
     Example:
         >>> jnp.tril(jnp.array([[1, 2], [3, 4]]))
@@ -89,19 +109,9 @@ def tril(m: Any, k: int = 0) -> Array:
     return _triangle(_checked_matrices("tril", m), k=operator.index(k), direction="LE")
 
 
-def triu(m: Any, k: int = 0) -> Array:
+@documented(_TRIANGLE, returns="The upper triangle of each matrix.")
+def triu(m: ArrayLike, k: int = 0) -> Array:
     """Set the elements below a diagonal to zero.
-
-    Args:
-        m: a matrix or a batch of matrices.
-        k: the diagonal: 0 is the main one, positive numbers are above it.
-
-    Returns:
-        The upper triangle of each matrix.
-
-    Raises:
-        TypeError: if `m` is not an array or a scalar, or `k` is not an integer.
-        ValueError: if `m` has fewer than 2 dims.
 
     Example:
         >>> jnp.triu(jnp.array([[1, 2], [3, 4]]))
@@ -111,31 +121,24 @@ def triu(m: Any, k: int = 0) -> Array:
     return _triangle(_checked_matrices("triu", m), k=operator.index(k), direction="GE")
 
 
-def _checked_matrices(name: str, m: Any) -> Any:
+def _checked_matrices(name: str, m: ArrayLike) -> Any:
     if type_of(m, name).ndim < 2:
         raise ValueError(f"{name}: needs an array of 2 or more dims, not {type_of(m)}")
     return m
 
 
 @compiled_function
-def _triangle(x: Any, *, k: int, direction: str) -> Any:
+def _triangle(x: ArrayLike, *, k: int, direction: str) -> Any:
     x = as_operand(x)
     return Select()(_band_mask(x.type.shape, k, direction), x, full(x.type.shape, 0, x.type.dtype, x.type.weak))
 
 
+@documented(_INDICES)
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """Return the indices of the lower triangle of a matrix.
 
     Args:
-        n: the number of rows.
         k: the highest diagonal that is included: 0 is the main one, positive numbers are above it.
-        m: the number of columns. By default `n`.
-
-    Returns:
-        A tuple of row indices and column indices.
-
-    Raises:
-        TypeError: if `n` or `k` is not an integer.
 
     Example:
         >>> jnp.tril_indices(2)
@@ -144,19 +147,12 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
     return _as_index_arrays(np.tril_indices(operator.index(n), operator.index(k), m))
 
 
+@documented(_INDICES)
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """Return the indices of the upper triangle of a matrix.
 
     Args:
-        n: the number of rows.
         k: the lowest diagonal that is included: 0 is the main one, positive numbers are above it.
-        m: the number of columns. By default `n`.
-
-    Returns:
-        A tuple of row indices and column indices.
-
-    Raises:
-        TypeError: if `n` or `k` is not an integer.
 
     Example:
         >>> jnp.triu_indices(2)
@@ -170,19 +166,12 @@ def _as_index_arrays(indices: tuple[Any, Any]) -> tuple[Any, Any]:
     return rows, columns
 
 
-def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
+@documented(_INDICES_FROM)
+def tril_indices_from(arr: ArrayLike | SupportsShape, k: int = 0) -> tuple[Array, Array]:
     """Return the indices of the lower triangle of a given matrix.
 
     Args:
-        arr: the matrix. Only its shape is used.
         k: the highest diagonal that is included: 0 is the main one, positive numbers are above it.
-
-    Returns:
-        A tuple of row indices and column indices.
-
-    Raises:
-        TypeError: if `arr` has no shape, or `k` is not an integer.
-        ValueError: if `arr` does not have 2 dims.
 
     Example:
         >>> jnp.tril_indices_from(jnp.ones((2, 2)))
@@ -192,19 +181,12 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     return tril_indices(rows, k, columns)
 
 
-def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
+@documented(_INDICES_FROM)
+def triu_indices_from(arr: ArrayLike | SupportsShape, k: int = 0) -> tuple[Array, Array]:
     """Return the indices of the upper triangle of a given matrix.
 
     Args:
-        arr: the matrix. Only its shape is used.
         k: the lowest diagonal that is included: 0 is the main one, positive numbers are above it.
-
-    Returns:
-        A tuple of row indices and column indices.
-
-    Raises:
-        TypeError: if `arr` has no shape, or `k` is not an integer.
-        ValueError: if `arr` does not have 2 dims.
 
     Example:
         >>> jnp.triu_indices_from(jnp.ones((2, 2)))
@@ -214,13 +196,14 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     return triu_indices(rows, k, columns)
 
 
-def _matrix_shape(name: str, arr: Any) -> tuple[int, ...]:
+def _matrix_shape(name: str, arr: ArrayLike | SupportsShape) -> tuple[int, ...]:
     shape = tuple(arr.shape) if hasattr(arr, "shape") else type_of(arr, name).shape
     if len(shape) != 2:
         raise ValueError(f"{name}: needs a matrix, not an array of shape {shape}")
     return shape
 
 
+@documented(_INDICES, raises=["TypeError: if `n` is not an integer.", "ValueError: if `n` is negative."])
 def mask_indices(
     n: int, mask_func: Callable[[Any, int], Any], k: int = 0, *, size: int | None = None
 ) -> tuple[Array, Array]:
@@ -231,15 +214,6 @@ def mask_indices(
         mask_func: a function of a matrix and `k`, such as `triu`. It is called with a matrix of ones, and the nonzero
             elements of its result are those that are kept.
         k: the second argument of `mask_func`.
-        size: the number of indices to return, padded with 0. Required under `jit`.
-
-    Returns:
-        A tuple of row indices and column indices.
-
-    Raises:
-        TypeError: if `n` is not an integer.
-        ValueError: if `n` is negative.
-        ConcretizationTypeError: if called under `jit` without `size`.
 
     Example:
         >>> jnp.mask_indices(2, jnp.triu)
@@ -249,7 +223,7 @@ def mask_indices(
     return rows, columns
 
 
-def identity(n: int, dtype: Any = None) -> Array:
+def identity(n: int, dtype: DTypeLike | None = None) -> Array:
     """Create a square identity matrix.
 
     Args:
@@ -271,18 +245,11 @@ def identity(n: int, dtype: Any = None) -> Array:
     return eye(n, dtype=dtype)
 
 
-def diag(v: Any, k: int = 0) -> Array:
+@documented(_MATRICES, returns="A square matrix if `v` has 1 dim, or the diagonal of `v` if it has 2.")
+def diag(v: ArrayLike, k: int = 0) -> Array:
     """Create a matrix from its diagonal, or extract a diagonal of a matrix.
 
-    Args:
-        v: the elements of the diagonal (1 dim), or a matrix (2 dims).
-        k: the diagonal: 0 is the main one, positive numbers are above it.
-
-    Returns:
-        A square matrix if `v` has 1 dim, or the diagonal of `v` if it has 2.
-
     Raises:
-        TypeError: if `v` is not an array or a scalar, or `k` is not an integer.
         ValueError: if `v` does not have 1 or 2 dims.
 
     Example:
@@ -296,18 +263,12 @@ def diag(v: Any, k: int = 0) -> Array:
     return _diagonal_matrix(v, k=operator.index(k)) if rank == 1 else diagonal(v, operator.index(k))
 
 
-def diagflat(v: Any, k: int = 0) -> Array:
+@documented(_MATRICES, returns="A square matrix.")
+def diagflat(v: ArrayLike, k: int = 0) -> Array:
     """Create a matrix with the flattened elements of an array on a diagonal.
 
     Args:
         v: the elements of the diagonal, of any shape.
-        k: the diagonal: 0 is the main one, positive numbers are above it.
-
-    Returns:
-        A square matrix.
-
-    Raises:
-        TypeError: if `v` is not an array or a scalar, or `k` is not an integer.
 
     Example:
         >>> jnp.diagflat(jnp.array([[1], [2]]))
@@ -318,7 +279,7 @@ def diagflat(v: Any, k: int = 0) -> Array:
 
 
 @compiled_function
-def _diagonal_matrix(row: Any, *, k: int) -> Any:
+def _diagonal_matrix(row: ArrayLike, *, k: int) -> Any:
     x = as_operand(row, "diag")
     zero = full((), 0, x.type.dtype, x.type.weak)
     size = x.type.size + abs(k)
@@ -328,19 +289,11 @@ def _diagonal_matrix(row: Any, *, k: int) -> Any:
     return Select()(_band_mask(shape, k, "EQ"), values, Broadcast(shape, ())(zero))
 
 
-def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+@documented(_MATRICES, returns="The diagonals, as the last dim after the remaining dims of `a`.")
+def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """Extract a diagonal of matrices.
 
-    Args:
-        a: the array, with at least 2 dims.
-        offset: the diagonal: 0 is the main one, positive numbers are above it.
-        axis1, axis2: the dims of `a` that are the rows and the columns of the matrices.
-
-    Returns:
-        The diagonals, as the last dim after the remaining dims of `a`.
-
     Raises:
-        TypeError: if `a` is not an array or a scalar, or `offset` is not an integer.
         ValueError: if `a` has fewer than 2 dims, or `axis1` and `axis2` are not two different dims of it.
 
     Example:
@@ -360,12 +313,12 @@ def _matrix_dims(name: str, axis1: int, axis2: int, rank: int) -> tuple[int, int
     return rows, columns
 
 
-def _move_last(x: Any, dims: tuple[int, int]) -> Any:
+def _move_last(x: Array, dims: tuple[int, int]) -> Array:
     return permute(x, (*(dim for dim in range(x.type.ndim) if dim not in dims), *dims))
 
 
 @compiled_function
-def _diagonal(x: Any, *, offset: int, dims: tuple[int, int]) -> Any:
+def _diagonal(x: ArrayLike, *, offset: int, dims: tuple[int, int]) -> Any:
     x = _move_last(as_operand(x), dims)
     *batch, rows, columns = x.type.shape
     first = max(0, -offset)
@@ -378,23 +331,23 @@ def _diagonal(x: Any, *, offset: int, dims: tuple[int, int]) -> Any:
     return Reshape((*batch, count))(take_along_axis(x, index, -1, mode="clip"))
 
 
-def trace(a: Any, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Array:
+@documented(_MATRICES, returns="The sums, with the remaining dims of `a`.")
+def trace(
+    a: ArrayLike,
+    offset: ArrayLike = 0,
+    axis1: int = 0,
+    axis2: int = 1,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+) -> Array:
     """Sum the elements of a diagonal of matrices.
 
     Args:
-        a: the array, with at least 2 dims.
         offset: the diagonal: 0 is the main one, positive numbers are above it. It may be traced.
-        axis1, axis2: the dims of `a` that are the rows and the columns of the matrices.
         dtype: the dtype of the sum. By default, as for `sum`.
-        out: not supported. It must be None.
-
-    Returns:
-        The sums, with the remaining dims of `a`.
 
     Raises:
-        TypeError: if `a` is not an array or a scalar, or `offset` is not an integer.
         ValueError: if `axis1` and `axis2` are not two different dims of `a`.
-        NotImplementedError: if `out` is given.
 
     Example:
         >>> jnp.trace(jnp.array([[1, 2], [3, 4]]))
@@ -409,7 +362,7 @@ def trace(a: Any, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
 
 
 @compiled_function
-def _trace(x: Any, offset: Any, *, dims: tuple[int, int], dtype: Any) -> Any:
+def _trace(x: ArrayLike, offset: ArrayLike, *, dims: tuple[int, int], dtype: np.dtype[Any]) -> Any:
     x = _move_last(as_operand(x), dims)
     on_diagonal = _band_mask(x.type.shape, astype_weak(as_operand(offset), _INDEX, False), "EQ")
     masked = Select()(on_diagonal, x, full(x.type.shape, 0, x.type.dtype, x.type.weak))
@@ -439,17 +392,14 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     return (arange(operator.index(n)),) * operator.index(ndim)
 
 
-def diag_indices_from(arr: Any) -> tuple[Array, ...]:
+@documented(ARRAYS, returns="A tuple with one index array per dim.")
+def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
     """Return the indices of the main diagonal of a given array.
 
     Args:
         arr: the array, with at least 2 dims of equal sizes.
 
-    Returns:
-        A tuple with one index array per dim.
-
     Raises:
-        TypeError: if `arr` is not an array or a scalar.
         ValueError: if `arr` has fewer than 2 dims, or dims of different sizes.
 
     Example:
@@ -462,7 +412,7 @@ def diag_indices_from(arr: Any) -> tuple[Array, ...]:
     return diag_indices(arr_type.shape[0], arr_type.ndim)
 
 
-def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Array:
+def fill_diagonal(a: ArrayLike, val: ArrayLike, wrap: bool = False, *, inplace: bool = True) -> Array:
     """Return an array with new elements on its main diagonal.
 
     Args:
@@ -498,7 +448,7 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
 
 
 @compiled_function
-def _fill_diagonal(x: Any, values: Any) -> Any:
+def _fill_diagonal(x: ArrayLike, values: ArrayLike) -> Any:
     x = as_operand(x)
     shape = x.type.shape
     new = astype_weak(as_operand(values), x.type.dtype, x.type.weak)

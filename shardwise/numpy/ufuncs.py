@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwise.compiler.arrays import arithmetic, methods
 from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.reductions import reduced_dims
 from shardwise.lax.cumulative import cummax, cummin
 from shardwise.lax.generic_reduce import reduce as lax_reduce
@@ -19,12 +20,13 @@ from shardwise.numpy import elementwise, float_bits, ordering, reductions
 from shardwise.numpy.creation import asarray, full_like
 from shardwise.numpy.dtypes import bool_
 from shardwise.numpy.vectorized import Function, ufunc
+from shardwise.typing import ArrayLike, Axes, DTypeLike, Index
 
 
 def _scatter(method: str) -> Function:
     """Implement `ufunc.at` by a method of `x.at[...]`."""
 
-    def at(a: Any, indices: Any, b: Any) -> Any:
+    def at(a: ArrayLike, indices: Index, b: ArrayLike) -> Any:
         return getattr(asarray(a).at[indices], method)(b)
 
     return at
@@ -33,7 +35,15 @@ def _scatter(method: str) -> Function:
 def _reduction(function: Function) -> Function:
     """Implement `ufunc.reduce` by a reduction without a `dtype` parameter."""
 
-    def reduce(a: Any, *, axis: Any, dtype: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+    def reduce(
+        a: ArrayLike,
+        *,
+        axis: Axes,
+        dtype: DTypeLike | None,
+        keepdims: bool,
+        initial: ArrayLike | None,
+        where: ArrayLike | None,
+    ) -> Any:
         return function(asarray(a, dtype), axis=axis, keepdims=keepdims, initial=initial, where=where)
 
     return reduce
@@ -42,17 +52,25 @@ def _reduction(function: Function) -> Function:
 def _cumulative(function: Function) -> Function:
     """Implement `ufunc.accumulate` by a `lax` function, which does not accept negative axes."""
 
-    def accumulate(a: Any, *, axis: int, dtype: Any) -> Any:
+    def accumulate(a: ArrayLike, *, axis: int, dtype: DTypeLike | None) -> Any:
         x = asarray(a, dtype)
         return function(x, axis=canonical_axis("accumulate", axis, x.type.ndim))
 
     return accumulate
 
 
-def _associative(name: str, function: Function, identity: Any, convert: Function) -> ufunc:
+def _associative(name: str, function: Function, identity: ArrayLike, convert: Function) -> ufunc:
     """Create a ufunc from an associative function; `convert` is applied to the array before a reduction or update."""
 
-    def reduce(a: Any, *, axis: Any, dtype: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+    def reduce(
+        a: ArrayLike,
+        *,
+        axis: Axes,
+        dtype: DTypeLike | None,
+        keepdims: bool,
+        initial: ArrayLike | None,
+        where: ArrayLike | None,
+    ) -> Any:
         x = convert(asarray(a, dtype))
         if where is not None:
             x = methods.where(methods.broadcast_to(where, shape=x.type.shape), x, full_like(x, identity))
@@ -62,13 +80,13 @@ def _associative(name: str, function: Function, identity: Any, convert: Function
         kept_shape = tuple(1 if dim in dims else size for dim, size in enumerate(x.type.shape))
         return result.reshape(kept_shape) if keepdims else result
 
-    def accumulate(a: Any, *, axis: int, dtype: Any) -> Any:
+    def accumulate(a: ArrayLike, *, axis: int, dtype: DTypeLike | None) -> Any:
         return associative_scan(function, convert(asarray(a, dtype)), axis=axis)
 
-    def at(a: Any, indices: Any, b: Any) -> Any:
+    def at(a: ArrayLike, indices: Index, b: ArrayLike) -> Any:
         return sequential.at(convert(asarray(a)), indices, b, inplace=False)
 
-    def reduceat(a: Any, indices: Any, *, axis: int, dtype: Any) -> Any:
+    def reduceat(a: ArrayLike, indices: ArrayLike, *, axis: int, dtype: DTypeLike | None) -> Any:
         return sequential.reduceat(convert(asarray(a, dtype)), indices, axis)
 
     sequential = ufunc(function, 2, 1, name=name, call=function)
@@ -86,15 +104,15 @@ def _associative(name: str, function: Function, identity: Any, convert: Function
     )
 
 
-def _to_float(x: Any) -> Any:
+def _to_float(x: ArrayLike) -> Any:
     return elementwise.promote_inexact("logaddexp", x)[0]
 
 
-def _to_bool(x: Any) -> Any:
+def _to_bool(x: Array) -> Any:
     return methods.astype(x, dtype=bool_)
 
 
-def _unchanged(x: Any) -> Any:
+def _unchanged(x: Array) -> Any:
     return x
 
 
@@ -173,134 +191,117 @@ _BOOLEANS = "An array of booleans"
 _MISMATCH = "one is not an array or a scalar, or the shapes do not broadcast"
 _NOT_INTEGERS = "one is not integral or boolean, or the shapes do not broadcast"
 
-for _function, _summary, _operands, _result, _error, _call, _output in (
-    (
-        add,
-        "Add two arrays elementwise.",
-        _TWO,
-        _PROMOTED,
-        _MISMATCH,
-        "jnp.add(jnp.array([1, 2]), 0.5)",
-        "Array([1.5, 2.5], dtype=float32, weak_type=True)",
-    ),
-    (
-        multiply,
-        "Multiply two arrays elementwise.",
-        _TWO,
-        _PROMOTED,
-        _MISMATCH,
-        "jnp.multiply(jnp.array([1, 2]), 3)",
-        "Array([3, 6], dtype=int32)",
-    ),
-    (
-        subtract,
-        "Subtract two arrays elementwise.",
-        _TWO,
-        _PROMOTED,
-        f"both are boolean, {_MISMATCH}",
-        "jnp.subtract(jnp.array([1, 2]), 3)",
-        "Array([-2, -1], dtype=int32)",
-    ),
-    (
-        negative,
-        "Negate an array elementwise.",
-        "the operand, an array or a scalar",
-        "An array of the dtype of the operand",
-        "the operand is boolean, or not an array or a scalar",
-        "jnp.negative(jnp.array([1, -2]))",
-        "Array([-1,  2], dtype=int32)",
-    ),
-    (
-        maximum,
-        "Return the elementwise maximum of two arrays.",
-        _TWO,
-        "An array of the promoted dtype, NaN where either operand is",
-        _MISMATCH,
-        "jnp.maximum(jnp.array([1, 5]), 3)",
-        "Array([3, 5], dtype=int32)",
-    ),
-    (
-        minimum,
-        "Return the elementwise minimum of two arrays.",
-        _TWO,
-        "An array of the promoted dtype, NaN where either operand is",
-        _MISMATCH,
-        "jnp.minimum(jnp.array([1, 5]), 3)",
-        "Array([1, 3], dtype=int32)",
-    ),
-    (
-        bitwise_and,
-        "Compute the bitwise AND of two arrays elementwise; for booleans, the logical AND.",
-        _INTEGERS,
-        _PROMOTED,
-        _NOT_INTEGERS,
-        "jnp.bitwise_and(jnp.array([5, 3]), 4)",
-        "Array([4, 0], dtype=int32)",
-    ),
-    (
-        bitwise_or,
-        "Compute the bitwise OR of two arrays elementwise; for booleans, the logical OR.",
-        _INTEGERS,
-        _PROMOTED,
-        _NOT_INTEGERS,
-        "jnp.bitwise_or(jnp.array([5, 3]), 4)",
-        "Array([5, 7], dtype=int32)",
-    ),
-    (
-        bitwise_xor,
-        "Compute the bitwise XOR of two arrays elementwise; for booleans, the logical XOR.",
-        _INTEGERS,
-        _PROMOTED,
-        _NOT_INTEGERS,
-        "jnp.bitwise_xor(jnp.array([5, 3]), 4)",
-        "Array([1, 7], dtype=int32)",
-    ),
-    (
-        logical_and,
-        "Compute the logical AND of two arrays elementwise; nonzero elements count as true.",
-        _TWO,
-        _BOOLEANS,
-        _MISMATCH,
-        "jnp.logical_and(jnp.array([0, 1, 2]), True)",
-        "Array([False,  True,  True], dtype=bool)",
-    ),
-    (
-        logical_or,
-        "Compute the logical OR of two arrays elementwise; nonzero elements count as true.",
-        _TWO,
-        _BOOLEANS,
-        _MISMATCH,
-        "jnp.logical_or(jnp.array([0, 1, 2]), False)",
-        "Array([False,  True,  True], dtype=bool)",
-    ),
-    (
-        logical_xor,
-        "Compute the logical XOR of two arrays elementwise; nonzero elements count as true.",
-        _TWO,
-        _BOOLEANS,
-        _MISMATCH,
-        "jnp.logical_xor(jnp.array([0, 1, 2]), True)",
-        "Array([ True, False, False], dtype=bool)",
-    ),
-    (
-        logaddexp,
-        "Compute `log(exp(x1) + exp(x2))` elementwise without overflow.",
-        _TWO,
-        "An array of the promoted inexact dtype",
-        _MISMATCH,
-        "jnp.logaddexp(jnp.array([0.0, 1000.0]), 0.0)",
-        "Array([6.931472e-01, 1.000000e+03], dtype=float32)",
-    ),
-    (
-        logaddexp2,
-        "Compute `log2(2**x1 + 2**x2)` elementwise without overflow.",
-        _TWO,
-        "An array of the promoted inexact dtype",
-        _MISMATCH,
-        "jnp.logaddexp2(jnp.array([3.0, 200.0]), 3.0)",
-        "Array([  4., 200.], dtype=float32)",
-    ),
-):
-    _function.__doc__ = _DOCSTRING.format(
-        summary=_summary, operands=_operands, result=_result, error=_error, call=_call, output=_output
+
+def _document(
+    function: ufunc,
+    summary: str,
+    call: str,
+    output: str,
+    operands: str = _TWO,
+    result: str = _PROMOTED,
+    error: str = _MISMATCH,
+) -> None:
+    """Set the docstring of a ufunc. `call` and its `output` are the example."""
+    function.__doc__ = _DOCSTRING.format(
+        summary=summary, operands=operands, result=result, error=error, call=call, output=output
     )
+
+
+_document(
+    add,
+    "Add two arrays elementwise.",
+    "jnp.add(jnp.array([1, 2]), 0.5)",
+    "Array([1.5, 2.5], dtype=float32, weak_type=True)",
+)
+_document(
+    multiply, "Multiply two arrays elementwise.", "jnp.multiply(jnp.array([1, 2]), 3)", "Array([3, 6], dtype=int32)"
+)
+_document(
+    subtract,
+    "Subtract two arrays elementwise.",
+    "jnp.subtract(jnp.array([1, 2]), 3)",
+    "Array([-2, -1], dtype=int32)",
+    error=f"both are boolean, {_MISMATCH}",
+)
+_document(
+    negative,
+    "Negate an array elementwise.",
+    "jnp.negative(jnp.array([1, -2]))",
+    "Array([-1,  2], dtype=int32)",
+    operands="the operand, an array or a scalar",
+    result="An array of the dtype of the operand",
+    error="the operand is boolean, or not an array or a scalar",
+)
+_document(
+    maximum,
+    "Return the elementwise maximum of two arrays.",
+    "jnp.maximum(jnp.array([1, 5]), 3)",
+    "Array([3, 5], dtype=int32)",
+    result="An array of the promoted dtype, NaN where either operand is",
+)
+_document(
+    minimum,
+    "Return the elementwise minimum of two arrays.",
+    "jnp.minimum(jnp.array([1, 5]), 3)",
+    "Array([1, 3], dtype=int32)",
+    result="An array of the promoted dtype, NaN where either operand is",
+)
+_document(
+    bitwise_and,
+    "Compute the bitwise AND of two arrays elementwise; for booleans, the logical AND.",
+    "jnp.bitwise_and(jnp.array([5, 3]), 4)",
+    "Array([4, 0], dtype=int32)",
+    operands=_INTEGERS,
+    error=_NOT_INTEGERS,
+)
+_document(
+    bitwise_or,
+    "Compute the bitwise OR of two arrays elementwise; for booleans, the logical OR.",
+    "jnp.bitwise_or(jnp.array([5, 3]), 4)",
+    "Array([5, 7], dtype=int32)",
+    operands=_INTEGERS,
+    error=_NOT_INTEGERS,
+)
+_document(
+    bitwise_xor,
+    "Compute the bitwise XOR of two arrays elementwise; for booleans, the logical XOR.",
+    "jnp.bitwise_xor(jnp.array([5, 3]), 4)",
+    "Array([1, 7], dtype=int32)",
+    operands=_INTEGERS,
+    error=_NOT_INTEGERS,
+)
+_document(
+    logical_and,
+    "Compute the logical AND of two arrays elementwise; nonzero elements count as true.",
+    "jnp.logical_and(jnp.array([0, 1, 2]), True)",
+    "Array([False,  True,  True], dtype=bool)",
+    result=_BOOLEANS,
+)
+_document(
+    logical_or,
+    "Compute the logical OR of two arrays elementwise; nonzero elements count as true.",
+    "jnp.logical_or(jnp.array([0, 1, 2]), False)",
+    "Array([False,  True,  True], dtype=bool)",
+    result=_BOOLEANS,
+)
+_document(
+    logical_xor,
+    "Compute the logical XOR of two arrays elementwise; nonzero elements count as true.",
+    "jnp.logical_xor(jnp.array([0, 1, 2]), True)",
+    "Array([ True, False, False], dtype=bool)",
+    result=_BOOLEANS,
+)
+_document(
+    logaddexp,
+    "Compute `log(exp(x1) + exp(x2))` elementwise without overflow.",
+    "jnp.logaddexp(jnp.array([0.0, 1000.0]), 0.0)",
+    "Array([6.931472e-01, 1.000000e+03], dtype=float32)",
+    result="An array of the promoted inexact dtype",
+)
+_document(
+    logaddexp2,
+    "Compute `log2(2**x1 + 2**x2)` elementwise without overflow.",
+    "jnp.logaddexp2(jnp.array([3.0, 200.0]), 3.0)",
+    "Array([  4., 200.], dtype=float32)",
+    result="An array of the promoted inexact dtype",
+)

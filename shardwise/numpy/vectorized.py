@@ -1,12 +1,13 @@
 """Functions that apply a Python function over arrays: vectorize, ufunc, frompyfunc, apply_along_axis, piecewise."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from typing import Any, final
 
 from shardwise.api.control import scan
 from shardwise.api.transformations.vmap import vmap
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -15,9 +16,19 @@ from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax.shape import broadcast_shapes, expand_dims, squeeze
 from shardwise.numpy.creation import array, asarray, full
+from shardwise.numpy.families import ARRAYS, ONE_AXIS
 from shardwise.numpy.indexing import take
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.shapes import moveaxis
+from shardwise.typing import ArrayLike, Arrays, DTypeLike, Index
+
+_METHOD = ARRAYS.extended(
+    {
+        "axis": "the axis.",
+        "dtype": "the dtype to compute in. By default, that of `a`.",
+        "inplace": "must be False, because arrays are immutable.",
+    }
+)
 
 Function = Callable[..., Any]
 DimNames = tuple[str, ...]
@@ -60,7 +71,7 @@ def vectorize(pyfunc: Function, *, excluded: Collection[Any] = frozenset(), sign
         fixed_keywords = {name: value for name, value in keywords.items() if name not in mapped_keywords}
         mapped = [number for number, x in enumerate(args) if number not in excluded and x is not None]
 
-        def on_operands(*operands: Any) -> Any:
+        def on_operands(*operands: Array) -> Any:
             positional = list(args)
             for number, x in zip(mapped, operands, strict=False):
                 positional[number] = x
@@ -111,7 +122,7 @@ def _map_leading_dims(
     return mapped(*operands_without_ones)
 
 
-def _squeeze_leading(x: Any, leading_rank: int) -> Any:
+def _squeeze_leading(x: Array, leading_rank: int) -> Any:
     """Remove the leading dims of size 1, which broadcast instead of being mapped over."""
     return squeeze(x, [dim for dim in range(leading_rank) if x.type.shape[dim] == 1])
 
@@ -142,22 +153,15 @@ def _check_results(function: Function, core_dims: list[DimNames], sizes: dict[st
     return call
 
 
-def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+@documented(ONE_AXIS, returns="The results. The dims of a result of `func1d` replace `axis`.")
+def apply_along_axis(func1d: Function, axis: int, arr: ArrayLike, *args: Any, **kwargs: Any) -> Any:
     """Apply a function to each 1-d slice of an array along an axis.
 
     Args:
         func1d: the function of a 1-d array.
         axis: the axis of the slices.
-        arr: the array.
         *args: further positional arguments of `func1d`.
         **kwargs: keyword arguments of `func1d`.
-
-    Returns:
-        The results. The dims of a result of `func1d` replace `axis`.
-
-    Raises:
-        TypeError: if `arr` is not an array or a scalar.
-        ValueError: if `axis` does not exist.
 
     Example:
         >>> jnp.apply_along_axis(jnp.sum, 1, jnp.array([[1, 2], [3, 4]]))
@@ -166,7 +170,7 @@ def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs
     x = as_operand(arr, "apply_along_axis")
     dim = canonical_axis("apply_along_axis", axis, x.type.ndim)
 
-    def on_slice(row: Any) -> Any:
+    def on_slice(row: Array) -> Any:
         return func1d(row, *args, **kwargs)
 
     mapped: Function = on_slice
@@ -177,19 +181,15 @@ def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs
     return mapped(x)
 
 
-def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Sequence[int]) -> Array:
+@documented(ARRAYS, returns="The result, with the rank of `a`: a dim that `func` removes stays, with size 1.")
+def apply_over_axes(func: Callable[[Any, int], Any], a: ArrayLike, axes: Sequence[int]) -> Array:
     """Apply a reduction over several axes, one after the other.
 
     Args:
         func: a function of an array and an axis that keeps the rank or removes the axis.
-        a: the array.
         axes: the axes.
 
-    Returns:
-        The result, with the rank of `a`: a dim that `func` removes stays, with size 1.
-
     Raises:
-        TypeError: if `a` is not an array or a scalar.
         ValueError: if an axis does not exist, or `func` returns an array of another rank.
 
     Example:
@@ -210,24 +210,21 @@ def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Sequence[int]
     return x
 
 
-def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Array:
+@documented(ARRAYS, returns="An array with the shape and dtype of `x`.")
+def piecewise(x: ArrayLike, condlist: Arrays, funclist: Sequence[Any], *args: Any, **kw: Any) -> Array:
     """Evaluate a function that is defined by cases.
 
     Where several conditions hold, the last one applies.
 
     Args:
-        x: the array.
         condlist: the conditions, boolean arrays that broadcast with `x`.
-        funclist: a function or a number for each condition. One more applies where no condition holds; by default it
-            is 0. Functions are called with `x`, `args` and `kw`, and results are cast to the dtype of `x`.
+        funclist: a function or a number for each condition. One more applies where no condition holds; by default it is
+            0. Functions are called with `x`, `args` and `kw`, and results are cast to the dtype of `x`.
         *args: further positional arguments of the functions.
         **kw: keyword arguments of the functions.
 
-    Returns:
-        An array with the shape and dtype of `x`.
-
     Raises:
-        TypeError: if `x` cannot be converted to an array, or a condition is not an array or a scalar.
+        TypeError: if `x` cannot be converted to an array, or a condition is not an array or a number.
         ValueError: if the number of functions does not match the number of conditions.
 
     Example:
@@ -254,17 +251,17 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
     return result
 
 
-def _evaluate_case(function: Any, x: Any, args: Any, keywords: Any) -> Any:
+def _evaluate_case(function: Function | ArrayLike, x: Array, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     value = function(x, *args, **keywords) if callable(function) else function
     return _broadcast(methods.astype(value, dtype=x.type.dtype), shape=x.type.shape)
 
 
 @compiled_function
-def _broadcast(x: Any, *, shape: tuple[int, ...]) -> Any:
+def _broadcast(x: ArrayLike, *, shape: tuple[int, ...]) -> Any:
     return broadcast_to_shape(as_operand(x), shape)
 
 
-def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) -> "ufunc":
+def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: ArrayLike | None = None) -> "ufunc":
     """Create a ufunc from a function of scalars.
 
     Args:
@@ -322,7 +319,7 @@ class ufunc:
         *,
         name: str | None = None,
         nargs: int | None = None,
-        identity: Any = None,
+        identity: ArrayLike | None = None,
         call: Function | None = None,
         reduce: Function | None = None,
         accumulate: Function | None = None,
@@ -347,13 +344,13 @@ class ufunc:
     def __repr__(self) -> str:
         return f"<shardwise.numpy.ufunc {self.__name__!r}>"
 
-    def __call__(self, *args: Any, out: None = None, where: None = None) -> Array:
+    def __call__(self, *args: ArrayLike, out: None = None, where: None = None) -> Array:
         if out is not None or where is not None:
             self._reject("out", out)
             self._reject("where", where)
         return self._call(*args)
 
-    def _reject(self, argument: str, value: Any) -> None:
+    def _reject(self, argument: str, value: ArrayLike | None) -> None:
         if value is not None:
             raise NotImplementedError(
                 f"{self.__name__}: `{argument}` is not supported; use the result, and `numpy.where` for a mask"
@@ -366,29 +363,23 @@ class ufunc:
                 f"not of nin={self.nin} and nout={self.nout}"
             )
 
+    @documented(_METHOD, returns="The reduced array.")
     def reduce(
         self,
-        a: Any,
+        a: ArrayLike,
         axis: int | None = 0,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         out: None = None,
         keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
+        initial: ArrayLike | None = None,
+        where: ArrayLike | None = None,
     ) -> Any:
         """Reduce an array along an axis by applying the function to its elements in order.
 
         Args:
-            a: the array.
             axis: the axis to reduce. With None, the flattened array is reduced.
-            dtype: the dtype to compute in. By default, that of `a`.
-            out: not supported. It must be None.
-            keepdims: whether the reduced dims stay, with size 1.
             initial: the initial value. By default, the identity of the function, or the first element if it has none.
             where: a mask of the elements to include.
-
-        Returns:
-            The reduced array.
 
         Raises:
             ValueError: if the function is not binary, `axis` does not exist, or an initial value is required: the array
@@ -423,7 +414,7 @@ class ufunc:
         rest = rows[1:] if first is None else rows
         masks = None if mask is None else moveaxis(mask, dim, 0)
 
-        def step(total: Any, row: Any) -> Any:
+        def step(total: Array, row: Array) -> Any:
             element, include = row
             result = methods.astype(self._call(total, element), dtype=x.type.dtype)
             return (result if include is None else methods.where(include, result, total)), None
@@ -431,21 +422,12 @@ class ufunc:
         total, _ = scan(step, start, (rest, masks))
         return total.reshape(kept_shape) if keepdims else total
 
-    def accumulate(self, a: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Any:
+    @documented(_METHOD, returns="An array with the shape of `a`.")
+    def accumulate(self, a: ArrayLike, axis: int = 0, dtype: DTypeLike | None = None, out: None = None) -> Any:
         """Compute the running results of applying the function to the elements along an axis.
-
-        Args:
-            a: the array.
-            axis: the axis.
-            dtype: the dtype to compute in. By default, that of `a`.
-            out: not supported. It must be None.
-
-        Returns:
-            An array with the shape of `a`.
 
         Raises:
             ValueError: if the function is not binary, or `axis` does not exist.
-            NotImplementedError: if `out` is given.
         """
         self._require_binary("accumulate")
         self._reject("out", out)
@@ -457,24 +439,20 @@ class ufunc:
         if not rows.type.shape[0]:
             return x
 
-        def step(total: Any, row: Any) -> Any:
+        def step(total: Array, row: Array) -> Any:
             result = methods.astype(self._call(total, row), dtype=x.type.dtype)
             return result, result
 
         _, rest = scan(step, rows[0], rows[1:])
         return moveaxis(concatenate([rows[:1], rest]), 0, dim)
 
-    def at(self, a: Any, indices: Any, b: Any = None, /, *, inplace: bool = True) -> Any:
+    @documented(_METHOD, returns="The updated array.")
+    def at(self, a: ArrayLike, indices: Index, b: ArrayLike | None = None, /, *, inplace: bool = True) -> Any:
         """Apply the function to the elements of an array at indices; repeated indices apply it repeatedly.
 
         Args:
-            a: the array.
             indices: an index array, or a tuple of one per dim.
             b: the second operand of a binary function.
-            inplace: must be False, because arrays are immutable.
-
-        Returns:
-            The updated array.
 
         Raises:
             ValueError: if the number of operands does not match the function.
@@ -499,7 +477,7 @@ class ufunc:
             None if b is None else methods.broadcast_to(b, shape=(*shape, *slice_shape)).reshape(-1, *slice_shape)
         )
 
-        def step(result: Any, row: Any) -> Any:
+        def step(result: Array, row: Array) -> Any:
             position, operand = row
             old = result[position]
             new = self._call(old) if operand is None else self._call(old, operand)
@@ -507,25 +485,20 @@ class ufunc:
 
         return scan(step, x, (tuple(index_columns), operands))[0]
 
-    def reduceat(self, a: Any, indices: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Any:
+    @documented(_METHOD, returns="An array with one reduced slice per index along `axis`.")
+    def reduceat(
+        self, a: ArrayLike, indices: ArrayLike, axis: int = 0, dtype: DTypeLike | None = None, out: None = None
+    ) -> Any:
         """Reduce slices of an array along an axis.
 
         Slice `i` goes from `indices[i]` to `indices[i + 1]`, the last one to the end. If the next index is not larger,
         the slice is the single element at `indices[i]`.
 
         Args:
-            a: the array.
             indices: the start of each slice, a 1-d array of integers.
-            axis: the axis.
-            dtype: the dtype to compute in. By default, that of `a`.
-            out: not supported. It must be None.
-
-        Returns:
-            An array with one reduced slice per index along `axis`.
 
         Raises:
             ValueError: if the function is not binary, `indices` does not have 1 dim, or `axis` does not exist.
-            NotImplementedError: if `out` is given.
         """
         self._require_binary("reduceat")
         self._reject("out", out)
@@ -541,7 +514,7 @@ class ufunc:
         ends = concatenate([starts[1:], full((1,), size, starts.type.dtype)])
         first = take(rows, starts, 0, mode="clip")
 
-        def step(total: Any, row: Any) -> Any:
+        def step(total: Array, row: Array) -> Any:
             element, position = row
             inside = ((position > starts) & (position < ends)).reshape(mask_shape)
             result = methods.astype(self._call(total, element[None]), dtype=x.type.dtype)
@@ -550,7 +523,7 @@ class ufunc:
         total, _ = scan(step, first, (rows, Iota((size,), 0, starts.type.dtype)()))
         return moveaxis(total, 0, dim)
 
-    def outer(self, A: Any, B: Any, /) -> Any:
+    def outer(self, A: ArrayLike, B: ArrayLike, /) -> Any:
         """Apply the function to all pairs of elements of two arrays.
 
         Args:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.arithmetic import absolute, divide, multiply
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, compiled_function, type_of
@@ -13,6 +14,18 @@ from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.special.approximations import BesselI0e
+from shardwise.numpy.families import ARRAYS
+from shardwise.typing import ArrayLike
+
+_WINDOW = Family(
+    {
+        "M": Parameter(
+            "the number of samples. It must be static; the result is empty if it is not positive.",
+            "TypeError: if {} is not a static integer.",
+        )
+    },
+    returns="The samples, at most 1.",
+)
 
 
 def _constant_window(name: str, M: int, samples: Callable[[int], Any]) -> Any:
@@ -24,17 +37,9 @@ def _constant_window(name: str, M: int, samples: Callable[[int], Any]) -> Any:
     return as_operand(np.asarray(samples(max(size, 0)), default_dtype("float*")))
 
 
+@documented(_WINDOW)
 def bartlett(M: int) -> Array:
     """Return the Bartlett window: a triangle that is 0 at both ends.
-
-    Args:
-        M: the number of samples. It must be static; the result is empty if it is not positive.
-
-    Returns:
-        The samples, at most 1.
-
-    Raises:
-        TypeError: if `M` is not a static integer.
 
     Example:
         >>> jnp.bartlett(5)
@@ -43,17 +48,9 @@ def bartlett(M: int) -> Array:
     return _constant_window("bartlett", M, np.bartlett)
 
 
+@documented(_WINDOW)
 def blackman(M: int) -> Array:
     """Return the Blackman window: a sum of three cosine terms that is nearly 0 at both ends.
-
-    Args:
-        M: the number of samples. It must be static; the result is empty if it is not positive.
-
-    Returns:
-        The samples, at most 1.
-
-    Raises:
-        TypeError: if `M` is not a static integer.
 
     Example:
         >>> jnp.blackman(3).round(3)
@@ -62,17 +59,9 @@ def blackman(M: int) -> Array:
     return _constant_window("blackman", M, np.blackman)
 
 
+@documented(_WINDOW)
 def hamming(M: int) -> Array:
     """Return the Hamming window: a raised cosine that is 0.08 at both ends.
-
-    Args:
-        M: the number of samples. It must be static; the result is empty if it is not positive.
-
-    Returns:
-        The samples, at most 1.
-
-    Raises:
-        TypeError: if `M` is not a static integer.
 
     Example:
         >>> jnp.hamming(3)
@@ -81,17 +70,9 @@ def hamming(M: int) -> Array:
     return _constant_window("hamming", M, np.hamming)
 
 
+@documented(_WINDOW)
 def hanning(M: int) -> Array:
     """Return the Hann window: a raised cosine that is 0 at both ends.
-
-    Args:
-        M: the number of samples. It must be static; the result is empty if it is not positive.
-
-    Returns:
-        The samples, at most 1.
-
-    Raises:
-        TypeError: if `M` is not a static integer.
 
     Example:
         >>> jnp.hanning(5)
@@ -100,15 +81,12 @@ def hanning(M: int) -> Array:
     return _constant_window("hanning", M, np.hanning)
 
 
-def kaiser(M: int, beta: Any) -> Array:
+@documented(_WINDOW)
+def kaiser(M: int, beta: ArrayLike) -> Array:
     """Return the Kaiser window: a bell shape made from the Bessel function `i0`.
 
     Args:
-        M: the number of samples. It must be static; the result is empty if it is not positive.
         beta: the shape parameter. The larger it is, the narrower is the window. It may be traced.
-
-    Returns:
-        The samples, at most 1.
 
     Raises:
         TypeError: if `M` is not a static integer, or `beta` is not a number.
@@ -127,28 +105,22 @@ def kaiser(M: int, beta: Any) -> Array:
 
 
 @compiled_function
-def _kaiser(semicircle: Any, beta: Any) -> Any:
+def _kaiser(semicircle: ArrayLike, beta: ArrayLike) -> Any:
     x = as_operand(semicircle)
     beta = astype_weak(as_inexact(beta, "kaiser"), x.type.dtype, False)
     return divide(_bessel_i0(multiply(x, beta)), _bessel_i0(beta))
 
 
-def _bessel_i0(x: Any) -> Any:
+def _bessel_i0(x: Array) -> Any:
     return Mul()(Exp()(absolute(x)), BesselI0e()(x))
 
 
-def i0(x: Any) -> Array:
+@documented(ARRAYS, returns="The function of each element.", raises=["ValueError: if `x` is complex."])
+def i0(x: ArrayLike) -> Array:
     """Compute the modified Bessel function of the first kind of order 0.
 
     Args:
         x: real numbers.
-
-    Returns:
-        The function of each element.
-
-    Raises:
-        TypeError: if `x` is not an array or a scalar.
-        ValueError: if `x` is complex.
 
     Example:
         >>> round(float(jnp.i0(1.0)), 4)
@@ -158,7 +130,7 @@ def i0(x: Any) -> Array:
 
 
 @compiled_function
-def _i0(x: Any) -> Any:
+def _i0(x: ArrayLike) -> Any:
     x = as_inexact(x, "i0")
     if x.type.dtype.kind == "c":
         raise ValueError(f"i0: needs real numbers, not {type_of(x)}")

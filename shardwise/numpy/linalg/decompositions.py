@@ -2,6 +2,7 @@
 
 from typing import Any, Literal, NamedTuple, overload
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
@@ -16,15 +17,25 @@ from shardwise.compiler.ops.linalg.householder import Geqrf
 from shardwise.compiler.ops.linalg.triangular import Cholesky, symmetrize
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax import linalg as lax
+from shardwise.numpy.families import MATRICES
+from shardwise.typing import ArrayLike
+
+_HERMITIAN = MATRICES.extended(
+    {
+        "UPLO": 'the triangle of `a` to read, "L" or "U". It has no effect if `symmetrize_input` is true.',
+        "symmetrize_input": "whether to replace `a` by the mean of `a` and its adjoint.",
+    },
+    raises=["ValueError: if `a` does not hold square matrices, or `UPLO` is unknown."],
+)
 
 
-def as_inexact_operand(a: Any, name: str) -> Any:
+def as_inexact_operand(a: ArrayLike, name: str) -> Any:
     """Convert integers and booleans to floats; return arrays of floats or complex numbers unchanged."""
     return a if is_inexact(type_of(a, name).dtype) else _as_inexact(a)
 
 
 @compiled_function
-def _as_inexact(a: Any) -> Any:
+def _as_inexact(a: ArrayLike) -> Any:
     return as_inexact(a, "linalg")
 
 
@@ -57,20 +68,16 @@ class SVDResult(NamedTuple):
     Vh: Array
 
 
-def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
+@documented(MATRICES, returns="The triangular factors; NaN for matrices that are not positive definite.")
+def cholesky(a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
     """Compute the Cholesky decomposition `a = L L*` of Hermitian positive-definite matrices.
 
     Args:
-        a: the matrices, in the last two dims.
         upper: whether to return the upper triangular factor `L*` instead of the lower triangular `L`.
         symmetrize_input: whether to replace `a` by the mean of `a` and its adjoint. If false, only one triangle of `a`
             is read: the upper one with `upper`, else the lower one.
 
-    Returns:
-        The triangular factors; NaN for matrices that are not positive definite.
-
     Raises:
-        TypeError: if `a` has a float dtype of 16 bits or less.
         ValueError: if `a` does not hold square matrices.
 
     Example:
@@ -82,7 +89,7 @@ def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> A
 
 
 @compiled_function
-def _cholesky(a: Any, *, upper: bool, symmetrize_input: bool) -> Any:
+def _cholesky(a: ArrayLike, *, upper: bool, symmetrize_input: bool) -> Any:
     a = as_matrices("cholesky", a, square=True)
     if symmetrize_input:
         a = symmetrize(a)
@@ -93,18 +100,18 @@ def _cholesky(a: Any, *, upper: bool, symmetrize_input: bool) -> Any:
 
 
 @overload
-def qr(a: Any, mode: Literal["reduced", "complete", "raw", "full"] = "reduced") -> QRResult: ...
+def qr(a: ArrayLike, mode: Literal["reduced", "complete", "raw", "full"] = "reduced") -> QRResult: ...
 
 
 @overload
-def qr(a: Any, mode: Literal["r"]) -> Array: ...
+def qr(a: ArrayLike, mode: Literal["r"]) -> Array: ...
 
 
 @overload
-def qr(a: Any, mode: str = "reduced") -> Any: ...
+def qr(a: ArrayLike, mode: str = "reduced") -> Any: ...
 
 
-def qr(a: Any, mode: str = "reduced") -> Any:
+def qr(a: ArrayLike, mode: str = "reduced") -> Any:
     """Compute the QR decomposition `a = Q R`, with orthonormal columns of Q and upper triangular R.
 
     Args:
@@ -135,14 +142,14 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
 
 @compiled_list_function
-def _raw_qr(a: Any) -> list[Any]:
+def _raw_qr(a: ArrayLike) -> list[Any]:
     packed, taus = Geqrf()(as_matrices("qr", a))
     return [matrix_transpose(packed), taus]
 
 
 @overload
 def svd(
-    a: Any,
+    a: ArrayLike,
     full_matrices: bool = True,
     compute_uv: Literal[True] = True,
     hermitian: bool = False,
@@ -152,7 +159,7 @@ def svd(
 
 @overload
 def svd(
-    a: Any,
+    a: ArrayLike,
     full_matrices: bool = True,
     *,
     compute_uv: Literal[False],
@@ -163,7 +170,7 @@ def svd(
 
 @overload
 def svd(
-    a: Any,
+    a: ArrayLike,
     full_matrices: bool = True,
     compute_uv: bool = True,
     hermitian: bool = False,
@@ -172,7 +179,7 @@ def svd(
 
 
 def svd(
-    a: Any,
+    a: ArrayLike,
     full_matrices: bool = True,
     compute_uv: bool = True,
     hermitian: bool = False,
@@ -216,7 +223,7 @@ def svd(
 
 
 @compiled_list_function
-def _hermitian_svd(a: Any, *, vectors: bool) -> list[Any]:
+def _hermitian_svd(a: ArrayLike, *, vectors: bool) -> list[Any]:
     """Compute the SVD of Hermitian matrices from their eigendecomposition.
 
     The singular values are the absolute values of the eigenvalues. The sign of an eigenvalue goes to its row of Vh.
@@ -232,14 +239,9 @@ def _hermitian_svd(a: Any, *, vectors: bool) -> list[Any]:
     return [u, adjoint(scale_columns(u, signs)), singular_values]
 
 
-def svdvals(x: Any, /) -> Array:
+@documented(MATRICES, returns="The singular values in descending order, along the last dim.")
+def svdvals(x: ArrayLike, /) -> Array:
     """Compute the singular values of matrices.
-
-    Args:
-        x: the matrices, in the last two dims.
-
-    Returns:
-        The singular values in descending order, along the last dim.
 
     Raises:
         TypeError: if `x` has a rank below 2, or a float dtype of 16 bits or less.
@@ -251,14 +253,9 @@ def svdvals(x: Any, /) -> Array:
     return svd(x, compute_uv=False)
 
 
-def eig(a: Any) -> EigResult:
+@documented(MATRICES, returns="A named tuple (eigenvalues, eigenvectors), both complex. The eigenvectors are columns.")
+def eig(a: ArrayLike) -> EigResult:
     """Compute the eigenvalues and right eigenvectors of general square matrices.
-
-    Args:
-        a: the matrices, in the last two dims.
-
-    Returns:
-        A named tuple (eigenvalues, eigenvectors), both complex. The eigenvectors are columns.
 
     Raises:
         TypeError: if `a` does not hold square matrices, or has a float dtype of 16 bits or less.
@@ -270,14 +267,9 @@ def eig(a: Any) -> EigResult:
     return EigResult(*lax.eig(as_inexact_operand(a, "eig"), compute_left_eigenvectors=False))
 
 
-def eigvals(a: Any) -> Array:
+@documented(MATRICES, returns="The eigenvalues, complex and in no particular order.")
+def eigvals(a: ArrayLike) -> Array:
     """Compute the eigenvalues of general square matrices.
-
-    Args:
-        a: the matrices, in the last two dims.
-
-    Returns:
-        The eigenvalues, complex and in no particular order.
 
     Raises:
         TypeError: if `a` does not hold square matrices, or has a float dtype of 16 bits or less.
@@ -290,20 +282,15 @@ def eigvals(a: Any) -> Array:
     return lax.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
 
 
-def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
+@documented(_HERMITIAN)
+def eigh(a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
     """Compute the eigenvalues and eigenvectors of Hermitian matrices.
 
     Args:
-        a: the matrices, in the last two dims.
         UPLO: the triangle of `a` to read, "L" (the default) or "U". It has no effect if `symmetrize_input` is true.
-        symmetrize_input: whether to replace `a` by the mean of `a` and its adjoint.
 
     Returns:
         A named tuple (eigenvalues, eigenvectors). The eigenvalues are real and ascending, the eigenvectors are columns.
-
-    Raises:
-        TypeError: if `a` has a float dtype of 16 bits or less.
-        ValueError: if `a` does not hold square matrices, or `UPLO` is unknown.
 
     Example:
         >>> jnp.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues
@@ -314,20 +301,9 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
     return EighResult(values, vectors)
 
 
-def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
+@documented(_HERMITIAN, returns="The eigenvalues, real and ascending.")
+def eigvalsh(a: ArrayLike, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
     """Compute the eigenvalues of Hermitian matrices.
-
-    Args:
-        a: the matrices, in the last two dims.
-        UPLO: the triangle of `a` to read, "L" or "U". It has no effect if `symmetrize_input` is true.
-        symmetrize_input: whether to replace `a` by the mean of `a` and its adjoint.
-
-    Returns:
-        The eigenvalues, real and ascending.
-
-    Raises:
-        TypeError: if `a` has a float dtype of 16 bits or less.
-        ValueError: if `a` does not hold square matrices, or `UPLO` is unknown.
 
     Example:
         >>> jnp.linalg.eigvalsh(jnp.array([[2.0, 1.0], [1.0, 2.0]]))

@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from shardwise.api.transformations.custom import custom_jvp
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -49,7 +52,9 @@ from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import slice_along
+from shardwise.numpy.families import MATRICES, SQUARE_MATRICES
 from shardwise.numpy.linalg.decompositions import as_inexact_operand
+from shardwise.typing import ArrayLike
 
 
 class SlogdetResult(NamedTuple):
@@ -59,7 +64,7 @@ class SlogdetResult(NamedTuple):
     logabsdet: Array
 
 
-def solve(a: Any, b: Any) -> Array:
+def solve(a: ArrayLike, b: ArrayLike) -> Array:
     """Solve the linear systems `a x = b` by LU decomposition.
 
     Args:
@@ -82,7 +87,7 @@ def solve(a: Any, b: Any) -> Array:
 
 
 @compiled_function
-def _solve(a: Any, b: Any) -> Any:
+def _solve(a: ArrayLike, b: ArrayLike) -> Any:
     dtype, _ = promote_dtypes("solve", [type_of(x, "solve") for x in (a, b)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     a = as_matrices("solve", astype_weak(as_operand(a), dtype, False), square=True)
@@ -98,7 +103,7 @@ def _solve(a: Any, b: Any) -> Any:
     return _solve_matrices(a, b)
 
 
-def _solve_matrices(a: Any, b: Any) -> Any:
+def _solve_matrices(a: Array, b: Array) -> Any:
     """Solve for matrices `b`, whose batch dims broadcast with those of `a`."""
     if a.type.ndim == 2 and b.type.ndim > 2:  # one matrix for all of the batch: decompose it only once
         rows = b.type.ndim - 2
@@ -110,18 +115,12 @@ def _solve_matrices(a: Any, b: Any) -> Any:
     return lu_solve(*(broadcast_to_shape(x, (*batch, *x.type.shape[-2:])) for x in (a, b)))
 
 
-def inv(a: Any) -> Array:
+@documented(SQUARE_MATRICES)
+def inv(a: ArrayLike) -> Array:
     """Invert square matrices.
-
-    Args:
-        a: the matrices, in the last two dims.
 
     Returns:
         The inverses. A singular matrix does not raise; its result holds infinities or NaN.
-
-    Raises:
-        TypeError: if `a` has a float dtype of 16 bits or less.
-        ValueError: if `a` does not hold square matrices.
 
     Example:
         >>> jnp.linalg.inv(jnp.array([[2.0, 0.0], [1.0, 1.0]]))
@@ -132,12 +131,12 @@ def inv(a: Any) -> Array:
 
 
 @compiled_function
-def _inv(a: Any) -> Any:
+def _inv(a: ArrayLike) -> Any:
     a = as_matrices("inv", a, square=True)
     return lu_solve(a, identity(a.type.shape, a.type.dtype))
 
 
-def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
+def slogdet(a: ArrayLike, *, method: str | None = None) -> SlogdetResult:
     """Compute the sign and the logarithm of the absolute value of determinants.
 
     Args:
@@ -164,7 +163,7 @@ def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
 
 
 @compiled_list_function
-def _slogdet(a: Any) -> list[Any]:
+def _slogdet(a: ArrayLike) -> list[Any]:
     a = as_matrices("slogdet", a, square=True)
     parity, u_diagonal = _lu_parity_and_diagonal(a)
     last = u_diagonal.type.ndim - 1
@@ -177,35 +176,29 @@ def _slogdet(a: Any) -> list[Any]:
     return [Mul()(parity, ReduceProd((last,))(signs)), Sum((last,))(Log()(magnitudes))]
 
 
-def _lu_parity_and_diagonal(a: Any) -> tuple[Any, Any]:
+def _lu_parity_and_diagonal(a: Array) -> tuple[Any, Any]:
     """Return the parity of the row permutation of the LU decomposition, 1 or -1, and the diagonal of U."""
     lu, pivots = Lu()(a)
     return _parity(pivots, a.type.dtype), diagonal(lu)
 
 
-def _parity(pivots: Any, dtype: Any) -> Any:
+def _parity(pivots: Array, dtype: np.dtype[Any]) -> Any:
     """Return 1 if LAPACK's pivots exchange rows an even number of times, else -1."""
     last = pivots.type.ndim - 1
     exchanged = Convert(INDEX)(Compare("NE")(pivots, Iota(pivots.type.shape, last, INDEX)()))
     odd = And()(Sum((last,))(exchanged), full(pivots.type.shape[:-1], 1, INDEX))
     odd = as_dtype(odd, dtype)
-    return Sub()(full_like(odd, 1), Mul()(odd, full_like(odd, 2)))
+    return 1 - odd * 2
 
 
-def det(a: Any) -> Array:
+@documented(SQUARE_MATRICES, returns="The determinants.")
+def det(a: ArrayLike) -> Array:
     """Compute the determinants of square matrices.
 
     Matrices up to 3 x 3 use the Leibniz formula, larger ones an LU decomposition.
 
-    Args:
-        a: the matrices, in the last two dims.
-
-    Returns:
-        The determinants.
-
     Raises:
         TypeError: if `a` has a float dtype of 16 bits or less and the matrices are larger than 3 x 3.
-        ValueError: if `a` does not hold square matrices.
 
     Example:
         >>> jnp.linalg.det(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
@@ -233,7 +226,7 @@ _LEIBNIZ_TERMS: tuple[tuple[tuple[tuple[int, ...], int], ...], ...] = (
 
 
 @compiled_function
-def _leibniz_det(a: Any) -> Any:
+def _leibniz_det(a: ArrayLike) -> Any:
     """Compute determinants as polynomials of the elements, which are differentiable at singular matrices too."""
     a = as_matrices("det", a, square=True, dtypes=INEXACT)
     batch, size = a.type.shape[:-2], a.type.shape[-1]
@@ -254,12 +247,12 @@ def _leibniz_det(a: Any) -> Any:
 
 
 @custom_jvp
-def _lu_det(a: Any) -> Any:
+def _lu_det(a: Array) -> Any:
     return _lu_det_primal(a)
 
 
 @compiled_function
-def _lu_det_primal(a: Any) -> Any:
+def _lu_det_primal(a: Array) -> Any:
     parity, u_diagonal = _lu_parity_and_diagonal(as_matrices("det", a, square=True))
     return Mul()(parity, ReduceProd((u_diagonal.type.ndim - 1,))(u_diagonal))
 
@@ -271,7 +264,7 @@ def _lu_det_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
 
 
 @compiled_function
-def _lu_det_tangent(a: Any, da: Any) -> Any:
+def _lu_det_tangent(a: Array, da: Array) -> Any:
     """Compute the tangent of the determinant by Jacobi's formula, det(a) tr(a⁻¹ da).
 
     The formula also holds at singular matrices in the limit: pivots of U that are 0 are replaced by a number that is
@@ -293,21 +286,19 @@ def _lu_det_tangent(a: Any, da: Any) -> Any:
     return Mul()(det, Sum((ndim - 2,))(diagonal(solution)))
 
 
-def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Array:
+@documented(MATRICES, returns="The pseudo-inverses, of shape (..., N, M).")
+def pinv(
+    a: ArrayLike, rtol: ArrayLike | None = None, hermitian: bool = False, *, rcond: ArrayLike | None = None
+) -> Array:
     """Compute the Moore-Penrose pseudo-inverse of matrices.
 
     Args:
         a: the matrices, of shape (..., M, N).
-        rtol: the cutoff: singular values that do not exceed `rtol` times the largest one count as 0. By default
-            10 * max(M, N) times the machine epsilon.
-        hermitian: a promise that `a` is Hermitian; then the cheaper eigendecomposition is used.
+        rtol: the cutoff: singular values that do not exceed `rtol` times the largest one count as 0. By default 10 *
+            max(M, N) times the machine epsilon.
         rcond: a deprecated name of `rtol`.
 
-    Returns:
-        The pseudo-inverses, of shape (..., N, M).
-
     Raises:
-        TypeError: if `a` has a float dtype of 16 bits or less.
         ValueError: if `a` has a rank below 2, if it is not square although `hermitian` is set, or if both `rtol` and
             `rcond` are passed.
 
@@ -326,12 +317,12 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
 
 
 @partial(custom_jvp, nondiff_argnums=(2,))
-def _pinv(a: Any, rtol: Any, hermitian: bool) -> Any:
+def _pinv(a: Array, rtol: ArrayLike, hermitian: bool) -> Any:
     return _pinv_primal(a, rtol, hermitian=hermitian)
 
 
 @compiled_function
-def _pinv_primal(a: Any, rtol: Any, *, hermitian: bool) -> Any:
+def _pinv_primal(a: Array, rtol: ArrayLike, *, hermitian: bool) -> Any:
     a = as_matrices("pinv", a, square=hermitian)
     if not a.type.size:
         return full((*a.type.shape[:-2], *a.type.shape[:-3:-1]), 0, a.type.dtype)
@@ -356,7 +347,7 @@ def _pinv_jvp(hermitian: bool, primals: tuple[Any, Any], tangents: tuple[Any, An
 
 
 @compiled_function
-def _pinv_tangent(a: Any, p: Any, da: Any) -> Any:
+def _pinv_tangent(a: Array, p: Array, da: Array) -> Any:
     """Compute -P dA P + P P* dA* (I - A P) + (I - P A) dA* P* P, which holds where the rank of A is constant."""
     da_adjoint, p_adjoint = adjoint(da), adjoint(p)
     tangent = Neg()(_cheapest_product(p, da, p))
@@ -366,7 +357,7 @@ def _pinv_tangent(a: Any, p: Any, da: Any) -> Any:
     return Add()(tangent, Sub()(left, _cheapest_product(p, a, left)))
 
 
-def _cheapest_product(x: Any, y: Any, z: Any) -> Any:
+def _cheapest_product(x: Array, y: Array, z: Array) -> Any:
     """Multiply three matrices in the order of fewer flops: a long and thin factor then forms no large square matrix."""
     rows, inner, outer, columns = x.type.shape[-2], x.type.shape[-1], y.type.shape[-1], z.type.shape[-1]
     if rows * outer * (inner + columns) <= inner * columns * (outer + rows):
@@ -375,7 +366,7 @@ def _cheapest_product(x: Any, y: Any, z: Any) -> Any:
 
 
 def lstsq(
-    a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = False
+    a: ArrayLike, b: ArrayLike, rcond: float | None = None, *, numpy_resid: bool = False
 ) -> tuple[Array, Array, Array, Array]:
     """Compute the least-squares solution of `a x = b`, the one of minimal norm if there are several.
 
@@ -412,7 +403,7 @@ def lstsq(
 
 
 @compiled_list_function
-def _lstsq(a: Any, b: Any, *, rcond: float | None) -> list[Any]:
+def _lstsq(a: ArrayLike, b: ArrayLike, *, rcond: float | None) -> list[Any]:
     dtype, _ = promote_dtypes("lstsq", [type_of(x, "lstsq") for x in (a, b)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     a = as_matrices("lstsq", astype_weak(as_operand(a), dtype, False))
@@ -445,12 +436,12 @@ def _lstsq(a: Any, b: Any, *, rcond: float | None) -> list[Any]:
     return [x if len(shape) == 2 else Reshape((columns,))(x), residuals, rank, s]
 
 
-def _broadcast_first(x: Any) -> Any:
+def _broadcast_first(x: Array) -> Any:
     """Broadcast the first element to the shape of `x`."""
     return Broadcast(x.type.shape, ())(Reshape(())(slice_along(x, 0, 0, 1)))
 
 
-def tensorinv(a: Any, ind: int = 2) -> Array:
+def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
     """Invert an array as the linear map from its last dims to its first `ind` dims.
 
     Args:
@@ -481,7 +472,7 @@ def tensorinv(a: Any, ind: int = 2) -> Array:
     return inv(as_operand(a).reshape(math.prod(first), -1)).reshape(*last, *first)
 
 
-def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
+def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -> Array:
     """Solve `tensordot(a, x, x.ndim) = b` for x.
 
     Args:
@@ -501,11 +492,11 @@ def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
         Array([1., 2.], dtype=float32)
     """
     types = type_of(a, "tensorsolve"), type_of(b, "tensorsolve")
-    a = as_operand(a)
+    coefficients = as_operand(a)
     if axes is not None:
         moved = [axis % types[0].ndim for axis in axes]
-        a = permute(a, (*(dim for dim in range(types[0].ndim) if dim not in moved), *moved))
-    x_shape = a.shape[types[1].ndim :]
+        coefficients = permute(coefficients, (*(dim for dim in range(types[0].ndim) if dim not in moved), *moved))
+    x_shape = coefficients.shape[types[1].ndim :]
     if math.prod(x_shape) != types[1].size or types[0].size != types[1].size ** 2:
         raise ValueError(f"tensorsolve: {types[0]} must map as many elements as {types[1]} has to as many")
-    return solve(a.reshape(-1, math.prod(x_shape)), as_operand(b).reshape(-1)).reshape(x_shape)
+    return solve(coefficients.reshape(-1, math.prod(x_shape)), as_operand(b).reshape(-1)).reshape(x_shape)

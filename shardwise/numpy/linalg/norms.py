@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import bitwise_and, divide, invert, multiply, power
 from shardwise.compiler.arrays.matrices import as_matrices
@@ -29,31 +30,31 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.linalg.batched import epsilon
 from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.shape.movement import Reshape, permute
+from shardwise.numpy.families import MATRICES, REDUCTION
 from shardwise.numpy.linalg.decompositions import eigvalsh, svdvals
 from shardwise.numpy.linalg.linear_systems import inv
+from shardwise.typing import ArrayLike
+
+_NORM = REDUCTION.extended(returns="The norms.")
 
 Order = int | float | str | None
 
 
-def norm(x: Any, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
+@documented(_NORM)
+def norm(x: ArrayLike, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
     """Compute a norm of vectors along one axis, or of matrices along two axes.
 
     Args:
-        x: the array.
         ord: the order of the norm. None is the square root of the sum of squares. Orders of vectors: inf and -inf
             (largest and smallest absolute value), 0 (number of nonzero elements), any other number p for the p-norm.
             Orders of matrices: "fro" (Frobenius), "nuc" (sum of the singular values), 2 and -2 (largest and smallest
             singular value), 1 and -1 (largest and smallest sum of a column's absolute values), inf and -inf (of a
             row's).
         axis: one axis for vectors, a pair of axes for matrices. By default all axes of `x`.
-        keepdims: whether to keep the reduced axes with size 1.
-
-    Returns:
-        The norms.
 
     Raises:
         TypeError: if `x` is not an array or a number, or if `ord` needs an SVD of a 16-bit float dtype.
-        ValueError: if `ord` does not exist for vectors or matrices, if an axis does not exist or repeats, or if there
+        ValueError: if `ord` does not exist for vectors or matrices, if an axis is out of bounds or repeats, or if there
             are more than two axes and `ord` is not None.
 
     Example:
@@ -72,21 +73,15 @@ def norm(x: Any, ord: Order = None, axis: int | Sequence[int] | None = None, kee
     raise ValueError(f"norm: axis must be one axis (vectors) or two (matrices), not {len(dims)} axes {axes}")
 
 
-def vector_norm(x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2) -> Array:
+@documented(_NORM, raises=["ValueError: if `ord` is a string, or if an axis is out of bounds or repeats."])
+def vector_norm(
+    x: ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2
+) -> Array:
     """Compute a norm of vectors.
 
     Args:
-        x: the array.
         axis: the axis or axes that hold the vectors; several axes are flattened into one. By default all axes.
-        keepdims: whether to keep the reduced axes with size 1.
         ord: the order of the norm, a number, inf or -inf, as in `norm`.
-
-    Returns:
-        The norms.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
-        ValueError: if `ord` is a string, or if an axis does not exist or repeats.
 
     Example:
         >>> jnp.linalg.vector_norm(jnp.array([3.0, 4.0]))
@@ -98,16 +93,14 @@ def vector_norm(x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims:
     return _vector_norm(x, ord=_vector_order("vector_norm", ord), dims=dims, keepdims=bool(keepdims))
 
 
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Order = "fro") -> Array:
+@documented(_NORM)
+def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: Order = "fro") -> Array:
     """Compute a norm of matrices.
 
     Args:
         x: the matrices, in the last two dims.
         keepdims: whether to keep the last two dims with size 1.
         ord: the order of the norm: "fro", "nuc", 1, -1, 2, -2, inf or -inf, as in `norm`.
-
-    Returns:
-        The norms.
 
     Raises:
         TypeError: if `x` is not an array or a number, or if `ord` needs an SVD of a 16-bit float dtype.
@@ -122,7 +115,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Order = "fro") -> Arr
     return _matrix_norm(x, ord=_matrix_order("matrix_norm", ord), dims=dims, keepdims=bool(keepdims))
 
 
-def _vector_order(name: str, order: Order) -> Order:
+def _vector_order(name: str, order: Order) -> float:
     """Check the order of a vector norm; None is 2."""
     if isinstance(order, str):
         raise ValueError(f"{name}: ord={order!r} is not a norm of vectors; use a number, inf or -inf")
@@ -139,7 +132,7 @@ def _matrix_order(name: str, order: Order) -> Order:
 
 
 @compiled_function
-def _vector_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
+def _vector_norm(x: ArrayLike, *, ord: float, dims: tuple[int, ...], keepdims: bool) -> Any:
     x = _drop_weak_type(as_inexact(x, "norm"))
     if ord == 2:
         return Sqrt()(reductions.sum(_abs_squared(x), axis=dims, keepdims=keepdims))
@@ -155,19 +148,19 @@ def _vector_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> 
     return power(reductions.sum(power(magnitude, ord), axis=dims, keepdims=keepdims), 1.0 / ord)
 
 
-def _abs_squared(x: Any) -> Any:
+def _abs_squared(x: Array) -> Any:
     if x.type.dtype.kind == "c":
         magnitude = Abs()(x)
         return Mul()(magnitude, magnitude)
     return Mul()(x, x)
 
 
-def _drop_weak_type(x: Any) -> Any:
+def _drop_weak_type(x: Array) -> Array:
     return astype_weak(x, x.type.dtype, False)
 
 
 @compiled_function
-def _matrix_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
+def _matrix_norm(x: ArrayLike, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
     x = _drop_weak_type(as_inexact(x, "norm"))
     row, column = dims
     if ord in (None, "fro"):
@@ -187,19 +180,15 @@ def _matrix_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> 
     return result if keepdims else Reshape(result.type.without(dims).shape)(result)
 
 
-def cond(x: Any, p: Order = None) -> Array:
+@documented(MATRICES, returns="The condition numbers; infinity for singular matrices.")
+def cond(x: ArrayLike, p: Order = None) -> Array:
     """Compute the condition number of matrices: the norm of a matrix times the norm of its inverse.
 
     Args:
-        x: the matrices, in the last two dims.
         p: the order of the norm, as in `norm`. None and 2 are the ratio of the largest to the smallest singular value,
             -2 is its inverse; other orders need square matrices.
 
-    Returns:
-        The condition numbers; infinity for singular matrices.
-
     Raises:
-        TypeError: if `x` has a float dtype of 16 bits or less.
         ValueError: if `x` has a rank below 2, if it is not square although `p` needs its inverse, or if `p` is unknown.
 
     Example:
@@ -216,14 +205,14 @@ def cond(x: Any, p: Order = None) -> Array:
 
 
 @compiled_function
-def _singular_value_ratio(x: Any, *, inverted: bool) -> Any:
+def _singular_value_ratio(x: ArrayLike, *, inverted: bool) -> Any:
     (values,) = Svd(vectors=False)(as_matrices("cond", x))
     largest, smallest = reductions.amax(values, axis=-1), reductions.amin(values, axis=-1)
     return divide(smallest, largest) if inverted else divide(largest, smallest)
 
 
 @compiled_function
-def _infinite_if_singular(result: Any, x: Any) -> Any:
+def _infinite_if_singular(result: Array, x: ArrayLike) -> Any:
     """Replace NaN, which the inverse of a singular matrix leads to, by infinity; keep NaN if `x` contains NaN."""
     x = as_inexact(x, "cond")
     has_nan = reductions.sometrue(Compare("NE")(x, x), axis=(-2, -1))
@@ -231,7 +220,9 @@ def _infinite_if_singular(result: Any, x: Any) -> Any:
     return Select()(is_singular, full_like(result, np.inf), result)
 
 
-def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Array:
+def matrix_rank(
+    M: ArrayLike, rtol: ArrayLike | None = None, *, hermitian: bool = False, tol: ArrayLike | None = None
+) -> Array:
     """Compute the rank of matrices: the number of singular values above a tolerance.
 
     Args:
@@ -265,12 +256,12 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
 
 
 @compiled_function
-def _abs(x: Any) -> Any:
+def _abs(x: Array) -> Any:
     return Abs()(x)
 
 
 @compiled_function
-def _count_above(values: Any, bound: Any, *, relative: bool) -> Any:
+def _count_above(values: Array, bound: ArrayLike | None, *, relative: bool) -> Any:
     """Count the values along the last dim that exceed `bound`, or `bound` times the largest value if `relative`."""
     if not values.type.shape[-1]:
         return reductions.sum(Convert(np.dtype(np.int32))(values), axis=-1)

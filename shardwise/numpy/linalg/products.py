@@ -4,29 +4,36 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import compiled_function, type_of
+from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.ops.linalg.batched import identity
+from shardwise.lax.precision import PrecisionLike
 from shardwise.numpy import products, shapes, triangles
+from shardwise.numpy.families import ARRAYS, NOT_AN_ARRAY, PRODUCT
 from shardwise.numpy.linalg.linear_systems import inv
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
+
+_MATRICES = ARRAYS.extended(
+    {"x": Parameter("the matrices.", NOT_AN_ARRAY)}, raises=["ValueError: if `x` has a rank below 2."]
+)
+_CONTRACTION = PRODUCT.extended(
+    {"x1, x2": "the operands. Dims other than `axis` broadcast.", "axis": "the axis that holds the vectors."}
+)
 
 
-def matmul(x1: Any, x2: Any, /, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+@documented(PRODUCT, returns="The product, without the dim of an operand that is a vector.")
+def matmul(
+    x1: ArrayLike, x2: ArrayLike, /, *, precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None
+) -> Array:
     """Multiply matrices, which are in the last two dims.
 
     Args:
         x1, x2: the operands, of rank 1 or more. An operand of rank 1 is a vector; dims before the last two broadcast.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-
-    Returns:
-        The product, without the dim of an operand that is a vector.
 
     Raises:
         TypeError: if the shapes do not match.
-        ValueError: if `precision` is unknown.
 
     Example:
         >>> jnp.linalg.matmul(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
@@ -35,18 +42,17 @@ def matmul(x1: Any, x2: Any, /, *, precision: Any = None, preferred_element_type
     return products.matmul(x1, x2, precision=precision, preferred_element_type=preferred_element_type)
 
 
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
+@documented(_CONTRACTION, returns="The dot products, without `axis`.")
+def vecdot(
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:
     """Compute the dot product of vectors along an axis; the first operand is conjugated.
-
-    Args:
-        x1, x2: the operands. Dims other than `axis` broadcast.
-        axis: the axis that holds the vectors.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-
-    Returns:
-        The dot products, without `axis`.
 
     Raises:
         TypeError: if the sizes along `axis` differ, or if the other dims do not broadcast.
@@ -59,15 +65,16 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
     return products.vecdot(x1, x2, axis=axis, precision=precision, preferred_element_type=preferred_element_type)
 
 
+@documented(PRODUCT, returns="The result, with the remaining dims of `x1` before those of `x2`.")
 def tensordot(
-    x1: Any,
-    x2: Any,
+    x1: ArrayLike,
+    x2: ArrayLike,
     /,
     *,
-    axes: Any = 2,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
+    axes: int | Sequence[int | Sequence[int]] = 2,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Contract dims of two arrays.
 
@@ -75,13 +82,6 @@ def tensordot(
         x1, x2: the operands.
         axes: the number n of dims to contract, the last n of `x1` with the first n of `x2`; or a pair of sequences, the
             axes of `x1` and those of `x2`.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
-            operands' dtypes.
-        out_sharding: the sharding of the result, or None to let the partitioner choose it.
-
-    Returns:
-        The result, with the remaining dims of `x1` before those of `x2`.
 
     Raises:
         TypeError: if the numbers or the sizes of the contracted dims differ.
@@ -101,7 +101,7 @@ def tensordot(
     )
 
 
-def outer(x1: Any, x2: Any, /) -> Array:
+def outer(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute the outer product of two vectors.
 
     Args:
@@ -127,15 +127,9 @@ def outer(x1: Any, x2: Any, /) -> Array:
     return products.outer(x1, x2)
 
 
-def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
+@documented(_CONTRACTION, returns="The cross products, along the same axis.")
+def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
     """Compute the cross product of vectors with three elements.
-
-    Args:
-        x1, x2: the operands. Dims other than `axis` broadcast.
-        axis: the axis that holds the vectors.
-
-    Returns:
-        The cross products, along the same axis.
 
     Raises:
         TypeError: if the other dims do not broadcast, or `axis` is not an integer.
@@ -151,20 +145,13 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     return products.cross(x1, x2, axis=axis)
 
 
-def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
+@documented(_MATRICES, returns="The sums of the diagonals.")
+def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) -> Array:
     """Compute the trace of matrices, which are in the last two dims.
 
     Args:
-        x: the matrices.
         offset: the diagonal to sum: 0 is the main one, positive numbers are above it, negative ones below.
         dtype: the dtype of the result. None is the dtype that `sum` uses.
-
-    Returns:
-        The sums of the diagonals.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
-        ValueError: if `x` has a rank below 2.
 
     Example:
         >>> jnp.linalg.trace(jnp.array([[1, 2], [3, 4]]))
@@ -173,19 +160,12 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
     return triangles.trace(x, offset=offset, axis1=-2, axis2=-1, dtype=dtype)
 
 
-def diagonal(x: Any, /, *, offset: int = 0) -> Array:
+@documented(_MATRICES, returns="The diagonals, along the last dim.")
+def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
     """Return a diagonal of matrices, which are in the last two dims.
 
     Args:
-        x: the matrices.
         offset: the diagonal: 0 is the main one, positive numbers are above it, negative ones below.
-
-    Returns:
-        The diagonals, along the last dim.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
-        ValueError: if `x` has a rank below 2.
 
     Example:
         >>> jnp.linalg.diagonal(jnp.array([[1, 2], [3, 4]]))
@@ -194,18 +174,9 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     return triangles.diagonal(x, offset=offset, axis1=-2, axis2=-1)
 
 
-def matrix_transpose(x: Any, /) -> Array:
+@documented(_MATRICES, returns="The array with its last two dims exchanged.")
+def matrix_transpose(x: ArrayLike, /) -> Array:
     """Transpose matrices, which are in the last two dims.
-
-    Args:
-        x: the matrices.
-
-    Returns:
-        The array with its last two dims exchanged.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
-        ValueError: if `x` has a rank below 2.
 
     Example:
         >>> jnp.linalg.matrix_transpose(jnp.array([[1, 2], [3, 4]]))
@@ -215,7 +186,7 @@ def matrix_transpose(x: Any, /) -> Array:
     return shapes.matrix_transpose(x)
 
 
-def matrix_power(a: Any, n: int) -> Array:
+def matrix_power(a: ArrayLike, n: int) -> Array:
     """Raise square matrices to an integer power.
 
     Args:
@@ -244,11 +215,12 @@ def matrix_power(a: Any, n: int) -> Array:
 
 
 @compiled_function
-def _matrix_power(a: Any, *, n: int) -> Any:
+def _matrix_power(a: ArrayLike, *, n: int) -> Any:
     """Compute a non-negative power by repeated squaring."""
+    square = as_operand(a, "matrix_power")
     if not n:
-        return identity(a.type.shape, a.type.dtype)
-    result, square = None, a
+        return identity(square.type.shape, square.type.dtype)
+    result: Array | None = None
     while True:
         if n % 2:
             result = square if result is None else result @ square
@@ -258,15 +230,12 @@ def _matrix_power(a: Any, *, n: int) -> Any:
         square = square @ square
 
 
-def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Array:
+@documented(PRODUCT, returns="The product.")
+def multi_dot(arrays: Sequence[ArrayLike], *, precision: PrecisionLike = None) -> Array:
     """Multiply two or more matrices in the order that needs the fewest multiplications.
 
     Args:
         arrays: the matrices. The first and the last may be vectors.
-        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
-
-    Returns:
-        The product.
 
     Raises:
         TypeError: if the shapes of neighbours do not match.
