@@ -62,7 +62,7 @@ class _TracedBody:
     written: list[Ref]
 
     @staticmethod
-    def of(
+    def from_function(
         function: Function, args: tuple[Any, ...], types: Sequence[ArrayType], outs: Sequence[Any] = ()
     ) -> "_TracedBody":
         """Trace `function` for pytrees like `args`, whose leaves have these types, or find it traced in a cache.
@@ -149,7 +149,7 @@ def _in_scope_of(type: ArrayType, other: ArrayType) -> ArrayType:
     sharding = other.explicit
     if type.explicit is not None or sharding is None or not sharding.scoped:
         return type
-    return type.with_explicit(ExplicitSharding.of(sharding.mesh, ((),) * type.ndim, scoped=True))
+    return type.with_explicit(ExplicitSharding.from_dims(sharding.mesh, ((),) * type.ndim, scoped=True))
 
 
 def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, operand: Any = _ABSENT) -> Any:
@@ -271,7 +271,7 @@ def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any
     leaves, _ = array_leaves(branches[0], operands, {})
     arrays = [as_operand(leaf) for leaf in leaves]
     types = [x.type for x in arrays]
-    traced = [_TracedBody.of(branch, operands, types) for branch in branches]
+    traced = [_TracedBody.from_function(branch, operands, types) for branch in branches]
     roles = ["false_fun", "true_fun"] if name == "cond" else [f"branches[{number}]" for number in range(len(traced))]
     labelled = list(zip(roles, traced, strict=True))
     if name == "cond":
@@ -282,7 +282,7 @@ def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any
     # A result is weakly typed only if it is in every branch.
     outs = [_join_types(column) for column in zip(*(tree.leaves(t.returned) for t in traced), strict=True)]
     if any(list(t.result_types) != outs for t in traced):
-        traced = [_TracedBody.of(branch, operands, types, outs) for branch in branches]
+        traced = [_TracedBody.from_function(branch, operands, types, outs) for branch in branches]
     captured = _union(t.captured for t in traced)
     written = _union(t.written for t in traced)
     branch_programs = [t.with_captured(captured, written) for t in traced]
@@ -437,7 +437,7 @@ def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> 
         except ConcretizationTypeError:
             pass  # the condition is batched or traced: use the op
     arrays, types, body = _trace_body(name, body_fun, init_val, lambda carry: (carry,), lambda result: result)
-    head = _TracedBody.of(cond_fun, (init_val,), types)
+    head = _TracedBody.from_function(cond_fun, (init_val,), types)
     if [type.plain for type in head.result_types] != [ArrayType((), np.bool_)]:
         returned = ", ".join(str(type) for type in head.result_types) or "nothing"
         raise TypeError(f"{name}: {describe_function(cond_fun)} must return one boolean scalar, not {returned}")
@@ -746,7 +746,7 @@ def _trace_body(
     if isinstance(init, _ExtendedCarry):
         names = [*tree.leaf_names(init.extra, "extra"), *tree.leaf_names(init.value, "carry")]
     while True:
-        traced = _TracedBody.of(function, args, [*types, *others], types)
+        traced = _TracedBody.from_function(function, args, [*types, *others], types)
         next_carry = carry_of(traced.returned)
         if tree.structure(init) != tree.structure(next_carry):
             carries = (init.value, next_carry.value) if isinstance(init, _ExtendedCarry) else (init, next_carry)

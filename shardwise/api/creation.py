@@ -100,7 +100,7 @@ def make_array_from_callback(
             f"{name}: this process has no device in {checked_sharding}, so the dtype is not known: pass `dtype`"
         )
     buffers = put_shards(shards, type.with_shape(checked_sharding.shard_shape(sizes)), checked_sharding)
-    return ArrayImpl.of(buffers, array_signature(type, checked_sharding, True))
+    return ArrayImpl.from_buffers(buffers, array_signature(type, checked_sharding, True))
 
 
 def make_array_from_single_device_arrays(
@@ -345,7 +345,7 @@ def writable_shards(
         replicas = [put_aliased(memory, device) for device in devices]
     type = ArrayType(shard_shape, dtype)
     shards = {
-        device: ArrayImpl.of(buffers, array_signature(type, SingleDeviceSharding(device), True))
+        device: ArrayImpl.from_buffers(buffers, array_signature(type, SingleDeviceSharding(device), True))
         for device, buffers in zip(devices, replicas, strict=True)
     }
     return shards, memory[box_index(whole(box_shape(box)))]

@@ -319,7 +319,7 @@ class TraceSettings:
         self.values = values
 
     @staticmethod
-    def of(values: tuple[Any, ...]) -> "TraceSettings":
+    def from_values(values: tuple[Any, ...]) -> "TraceSettings":
         return TraceSettings._interned.setdefault(values, TraceSettings(values))
 
     def __repr__(self) -> str:
@@ -549,7 +549,7 @@ def _state(overrides: dict[str, Any]) -> State:
     def value(name: str) -> Any:
         return overrides.get(name, getattr(Config, name))
 
-    return State(value("disable_jit"), TraceSettings.of(tuple(map(value, _TRACING_SETTINGS))))
+    return State(value("disable_jit"), TraceSettings.from_values(tuple(map(value, _TRACING_SETTINGS))))
 
 
 def _initial_value(name: str) -> Any:

@@ -85,7 +85,9 @@ def exchange(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     process = before.devices[0].client.process_index()
     if process not in processes or not type.size:
         zeros = np.zeros(target_type.shape, type.dtype)
-        return ArrayImpl.of(put_shards([zeros] * len(sharding.local_devices), target_type, sharding), signature)
+        return ArrayImpl.from_buffers(
+            put_shards([zeros] * len(sharding.local_devices), target_type, sharding), signature
+        )
     plan = _plan_exchange(type.shape, type.dtype, before, sharding)
     local = [device for device in plan.devices if device.process_index == process]
     shards = dict(zip(before.local_devices, split(array.buffers), strict=True))
@@ -108,8 +110,8 @@ def exchange(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
         (result,) = installed.executor.run(
             plan.op,
             (
-                ArrayImpl.of(operand, _signature(source_shape, type, mesh)),
-                ArrayImpl.of(table, array_signature(table_type, table_sharding, True)),
+                ArrayImpl.from_buffers(operand, _signature(source_shape, type, mesh)),
+                ArrayImpl.from_buffers(table, array_signature(table_type, table_sharding, True)),
             ),
         )
     results = dict(zip(local, split(result.buffers), strict=True))
@@ -120,12 +122,12 @@ def exchange(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
         sharding.devices,
         sharding.local_devices,
     )
-    origin, target = result.processes(), process_sets.of(sharding.processes)
+    origin, target = result.processes(), process_sets.get(sharding.processes)
     if origin is not None:
         origin.add_source(array.processes())
         if target is not None:
             target.add_source(origin)
-    return ArrayImpl.of(buffers, signature).with_origin(origin)
+    return ArrayImpl.from_buffers(buffers, signature).with_origin(origin)
 
 
 def _signature(shard_shape: Shape, type: ArrayType, mesh: Mesh) -> Any:
@@ -157,7 +159,7 @@ def _plan_exchange(shape: Shape, dtype: DType, before: Sharding, after: Sharding
     with mesh_context.in_region(mesh, (AXIS,)):
         program, _ = build(move_blocks, types, "exchange", {AXIS: len(devices)})
     specs = [_shard_spec(source_shape), _shard_spec(types[1].shape)]
-    op = Manual.of(program, mesh, (AXIS,), specs, [_shard_spec(target_shape)], tracked=False)
+    op = Manual.from_specs(program, mesh, (AXIS,), specs, [_shard_spec(target_shape)], tracked=False)
     return _Exchange(op, devices, table)
 
 

@@ -31,7 +31,9 @@ def row_of_each_process(words: NumpyArray, mesh: Mesh) -> ArrayImpl:
     sharding = NamedSharding(mesh, PartitionSpec("process"))
     row_type = ArrayType((1, len(words)), WORD)
     buffers = put_shards([words[None]], row_type, sharding)
-    return ArrayImpl.of(buffers, array_signature(row_type.with_shape((mesh.device_count, len(words))), sharding, True))
+    return ArrayImpl.from_buffers(
+        buffers, array_signature(row_type.with_shape((mesh.device_count, len(words))), sharding, True)
+    )
 
 
 def gather_words(words: NumpyArray, mesh: Mesh) -> NumpyArray:

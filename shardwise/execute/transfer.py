@@ -142,7 +142,7 @@ def transfer_to_memory(array: ArrayImpl, sharding: Sharding, copied: bool = Fals
     memory_kind = sharding.memory_kind
     assert memory_kind is not None  # the sharding has devices
     buffers = copy_to_memory(array.buffers, sharding.devices, memory_kind, copied)
-    return _computed_from(array, ArrayImpl.of(buffers, array_signature(array.type, sharding, True)))
+    return _computed_from(array, ArrayImpl.from_buffers(buffers, array_signature(array.type, sharding, True)))
 
 
 def _mesh_over(devices: Sequence[Any], mesh: Mesh) -> Mesh:
@@ -155,7 +155,7 @@ def _copy_shards(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     shard_shape = sharding.placement(array.type).shard_shape(sharding.mesh_shape)
     shards = split(array.buffers)
     buffers = join(shards, shard_shape, array.type.dtype, sharding.devices, sharding.devices)
-    return _computed_from(array, ArrayImpl.of(buffers, array_signature(array.type, sharding, True)))
+    return _computed_from(array, ArrayImpl.from_buffers(buffers, array_signature(array.type, sharding, True)))
 
 
 def _redistributed(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
@@ -173,7 +173,7 @@ def _redistributed(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
         for boxes, sources, device in zip(plan.boxes, plan.sources, sharding.devices, strict=True)
     ]
     buffers = join(assembled, shape, array.type.dtype, sharding.devices, sharding.devices)
-    return _computed_from(array, ArrayImpl.of(buffers, array_signature(array.type, sharding, True)))
+    return _computed_from(array, ArrayImpl.from_buffers(buffers, array_signature(array.type, sharding, True)))
 
 
 def _slice_blocks(shard: ArrayImpl, boxes: tuple[Box, ...]) -> list[ArrayImpl]:

@@ -118,7 +118,7 @@ def _array_elsewhere(spec: ShapeDtypeStruct) -> ArrayImpl:
         raise ValueError(f"colocated_python: out_specs_fn must return shardings on the devices of the function: {spec}")
     type = ArrayType(tuple(spec.shape), spec.dtype)
     shard_type = type.with_shape(sharding.shard_shape(type.shape))
-    return ArrayImpl.of(put_shards([], shard_type, sharding), array_signature(type, sharding, True))
+    return ArrayImpl.from_buffers(put_shards([], shard_type, sharding), array_signature(type, sharding, True))
 
 
 def colocated_python(fun: Callable[..., Any]) -> Any:

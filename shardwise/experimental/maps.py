@@ -106,7 +106,7 @@ def xmap(
         Array([ 3, 12], dtype=int32)
     """
     check_function("xmap", fun)
-    spec = _XmapSpec.of(fun, in_axes, out_axes, axis_sizes, axis_resources)
+    spec = _XmapSpec.from_axes(fun, in_axes, out_axes, axis_sizes, axis_resources)
     if backend is not None and backend != default_backend():
         raise NotImplementedError(
             f"xmap of {describe_function(fun)}: backend {backend!r} is not supported: leave it out"
@@ -194,7 +194,7 @@ class _XmapSpec:
         return replace(self, resources={name: axes for name, (axes, _) in split.items()}, loops=loops)
 
     @staticmethod
-    def of(
+    def from_axes(
         fun: Function, in_axes: Any, out_axes: Any, sizes: Mapping[Name, int], resources: Mapping[Name, Any]
     ) -> "_XmapSpec":
         label = f"xmap of {describe_function(fun)}"

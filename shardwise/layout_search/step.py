@@ -58,7 +58,7 @@ class Step:
     @cached_property
     def program_structure(self) -> ProgramStructure:
         """The structure of the program, which all plans share."""
-        return ProgramStructure.of(self.program)
+        return ProgramStructure.from_program(self.program)
 
     @property
     def unfolded(self) -> Unfolded:

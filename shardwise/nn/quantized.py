@@ -116,11 +116,11 @@ def scaled_dot_general(
         raise TypeError(f"scaled_dot_general: preferred_element_type must be f32, bf16 or f16, not {dtype}")
     if configs is None:
         return dot_general(lhs, rhs, dimension_numbers, preferred_element_type=dtype)
-    quantization = _Quantization.of(configs, dtype)
+    quantization = _Quantization.from_configs(configs, dtype)
     types = type_of(lhs, "scaled_dot_general"), type_of(rhs, "scaled_dot_general")
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = dimension_numbers
-    left = _OperandDims.of(types[0], lhs_batch, lhs_contracting)
-    right = _OperandDims.of(types[1], rhs_batch, rhs_contracting)
+    left = _OperandDims.from_type(types[0], lhs_batch, lhs_contracting)
+    right = _OperandDims.from_type(types[1], rhs_batch, rhs_contracting)
     if left.sizes(left.batch) != right.sizes(right.batch) or left.sizes(left.contracting) != right.sizes(
         right.contracting
     ):
@@ -144,7 +144,7 @@ class _OperandDims:
     contracting: tuple[int, ...]
 
     @classmethod
-    def of(cls, type: ArrayType, batch: Sequence[int], contracting: Sequence[int]) -> "_OperandDims":
+    def from_type(cls, type: ArrayType, batch: Sequence[int], contracting: Sequence[int]) -> "_OperandDims":
         return cls(
             type,
             canonical_axes("scaled_dot_general", batch, type),
@@ -176,7 +176,7 @@ class _Quantization:
     dtype: Any
 
     @classmethod
-    def of(cls, configs: Sequence[BlockScaleConfig], dtype: Any) -> "_Quantization":
+    def from_configs(cls, configs: Sequence[BlockScaleConfig], dtype: Any) -> "_Quantization":
         if len(configs) not in (2, 3) or len({(config.mode, config.block_size) for config in configs}) != 1:
             raise ValueError(
                 "scaled_dot_general: configs must be two or three configs of one mode, for lhs, rhs and the cotangent, "

@@ -179,7 +179,7 @@ class ArrayImpl(Array):
     type: ArrayType
 
     @staticmethod
-    def of(buffers: Any, signature: ArraySignature) -> "ArrayImpl":
+    def from_buffers(buffers: Any, signature: ArraySignature) -> "ArrayImpl":
         """Wrap jaxlib buffers. An `__init__` would take a third of the time that wrapping many results takes."""
         array = ArrayImpl()
         array.buffers = array.run = buffers
@@ -189,7 +189,7 @@ class ArrayImpl(Array):
 
     def with_signature(self, signature: ArraySignature) -> "ArrayImpl":
         """Return an array with the same buffers and another signature."""
-        array = ArrayImpl.of(self.buffers, signature)
+        array = ArrayImpl.from_buffers(self.buffers, signature)
         array.run = self.run
         return array.with_origin(self.processes()) if process_sets.member is not None else array
 
@@ -400,7 +400,7 @@ class ArrayImpl(Array):
             return self.copy()  # type: ignore[return-value]
         words = self.words
         copy = place(words.numpy(), words.type, words.sharding, self.committed)
-        return ArrayImpl.of(copy.buffers, self.signature)
+        return ArrayImpl.from_buffers(copy.buffers, self.signature)
 
     def block_until_ready(self) -> "ArrayImpl":
         """Wait until the elements are computed, and return the array."""
@@ -422,7 +422,7 @@ class ArrayImpl(Array):
 
     def processes(self) -> "ProcessSet | None":
         """Return the processes that compute the elements, if this process and others do."""
-        return process_sets.of(self.sharding.processes) or getattr(self, "origin", None)
+        return process_sets.get(self.sharding.processes) or getattr(self, "origin", None)
 
     def _wait_for_processes(self) -> None:
         """Wait until the elements are computed, if other processes take part; raise an error if one of them fails."""
@@ -555,7 +555,7 @@ class ResultTemplate:
     """Creates the result Arrays of a program before it runs, and sets their buffers afterwards.
 
     Creating them first leaves less Python work while devices compete for the processor. Both methods inline
-    `ArrayImpl.of`.
+    `ArrayImpl.from_buffers`.
     """
 
     def __init__(self, signatures: Sequence[ArraySignature]):
@@ -651,7 +651,7 @@ def array_from_words(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
     """
     sharding = SingleDeviceSharding(local_devices()[0])
     buffers = place(host, type.physical, sharding, committed=False).buffers
-    return ArrayImpl.of(buffers, array_signature(type, sharding, False))
+    return ArrayImpl.from_buffers(buffers, array_signature(type, sharding, False))
 
 
 def key_data_sharding(sharding: Sharding) -> Sharding:
@@ -663,7 +663,9 @@ def single_device_array(shard: Any, type: ArrayType, device: Any, memory_kind: s
     """Wrap the buffers of one device as an array on it, sharing their memory, which is of this kind."""
     physical = type.physical
     buffers = join([shard], physical.shape, physical.dtype, (device,), (device,), memory_kind)
-    return ArrayImpl.of(buffers, array_signature(type, SingleDeviceSharding(device, memory_kind=memory_kind), True))
+    return ArrayImpl.from_buffers(
+        buffers, array_signature(type, SingleDeviceSharding(device, memory_kind=memory_kind), True)
+    )
 
 
 @final
@@ -708,12 +710,12 @@ def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, comm
     """Copy a host array to devices: each device of this process gets its shard, padded with zeros."""
     host = np.asarray(value, type.dtype)
     if config.debug_process_values and process_sets.member is not None:
-        processes = process_sets.of(sharding.processes)
+        processes = process_sets.get(sharding.processes)
         if processes is not None:
             processes.compare_value(host, str(type))
     if isinstance(sharding, SingleDeviceSharding):
         shards = [host] if sharding.has_addressable_devices else []
-        return ArrayImpl.of(put_shards(shards, type, sharding), array_signature(type, sharding, committed))
+        return ArrayImpl.from_buffers(put_shards(shards, type, sharding), array_signature(type, sharding, committed))
     shape, indices = _local_shards(sharding, type.shape)
     shards = [padded(host[index], shape) for index in indices]
     if sharding.is_unreduced:  # the first device along the unreduced axes holds the value, the others zeros
@@ -723,7 +725,7 @@ def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, comm
             for shard, device in zip(shards, sharding.local_devices, strict=True)
         ]
     buffers = put_shards(shards, type.with_shape(shape), sharding)
-    return ArrayImpl.of(buffers, array_signature(type, sharding, committed))
+    return ArrayImpl.from_buffers(buffers, array_signature(type, sharding, committed))
 
 
 def put_shards(shards: Sequence[np.ndarray[Any, Any]], shard_type: ArrayType, sharding: Sharding) -> Any:
@@ -749,9 +751,9 @@ def join_shards(shards: Sequence[ArrayImpl], type: ArrayType, sharding: Sharding
         sharding.local_devices,
         sharding.nondefault_memory,
     )
-    array = ArrayImpl.of(buffers, array_signature(type, sharding, True))
+    array = ArrayImpl.from_buffers(buffers, array_signature(type, sharding, True))
     if process_sets.member is not None and (origin := pending_origin(shards)) is not None:
-        if (processes := process_sets.of(sharding.processes)) is not None:
+        if (processes := process_sets.get(sharding.processes)) is not None:
             processes.add_source(origin)
         else:
             array.origin = origin

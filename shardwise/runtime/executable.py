@@ -57,7 +57,7 @@ class Executable:
             [array_signature(*each, committed) for each in zip(types, out_shardings, strict=True)]
         )
         self.has_callbacks = has_callbacks = bool(module.callbacks)
-        self.processes = processes = process_sets.of(ranks_of(devices)) if process_sets.member is not None else None
+        self.processes = processes = process_sets.get(ranks_of(devices)) if process_sets.member is not None else None
         launch = launcher(
             self.loaded,
             handlers,

@@ -26,7 +26,7 @@ class MemoryStats:
     host_generated_code_size_in_bytes: int
 
     @staticmethod
-    def of(executable: Any) -> "MemoryStats":
+    def from_executable(executable: Any) -> "MemoryStats":
         """Return XLA's statistics of an executable, except its peak, which excludes temporaries."""
         stats = executable.get_compiled_memory_stats()
         return MemoryStats(**{name: int(getattr(stats, name)) for name in MemoryStats.__annotations__})

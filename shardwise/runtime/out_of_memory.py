@@ -30,7 +30,7 @@ def check_memory(error: RuntimeFailure, what: str, needs: Callable[[], str] = st
 def program_needs(executable: Any) -> str:
     """Return the memory that each device needs for a compiled program, as a sentence; "" if it is unknown."""
     try:
-        stats = MemoryStats.of(executable)
+        stats = MemoryStats.from_executable(executable)
     except RuntimeFailure:  # some platforms have no statistics
         return ""
     parts = {

@@ -53,7 +53,7 @@ class _ProcessSets:
         """Wait until XLA's runs have ended that other processes do not complete. Return False at the timeout."""
         return self._waiters is None or self._waiters.drain(timeout)
 
-    def of(self, ranks: tuple[int, ...]) -> "process_set.ProcessSet | None":
+    def get(self, ranks: tuple[int, ...]) -> "process_set.ProcessSet | None":
         """Return the set of these processes, or None if it is one process, or does not contain this one."""
         if self.member is None or len(ranks) < 2 or self.member.rank not in ranks:
             return None

@@ -684,7 +684,9 @@ def explicit_sharding(sharding: Sharding, shape: tuple[int, ...], scoped: bool =
     if not isinstance(sharding, NamedSharding) or not (sharding.mesh_shape.explicit_axes or scoped):
         return None
     spec = sharding.spec
-    return ExplicitSharding.of(sharding.mesh, sharding.pin(shape).layout.dims, spec.unreduced, spec.reduced, scoped)
+    return ExplicitSharding.from_dims(
+        sharding.mesh, sharding.pin(shape).layout.dims, spec.unreduced, spec.reduced, scoped
+    )
 
 
 def traced_sharding(sharding: Sharding, shape: tuple[int, ...], scoped: bool = False) -> ExplicitSharding | None:

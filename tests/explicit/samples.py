@@ -74,7 +74,7 @@ class Sample:
     def types(self) -> tuple[ArrayType, ...]:
         """The types of the operands."""
         return tuple(
-            type.with_explicit(ExplicitSharding.of(self.mesh, *sharding))
+            type.with_explicit(ExplicitSharding.from_dims(self.mesh, *sharding))
             for type, *sharding in zip(self.case.types, self.layouts, self.unreduced, self.reduced, strict=True)
         )
 
@@ -234,7 +234,7 @@ def without_terms(type: ArrayType) -> ArrayType:
     sharding = type.explicit
     if sharding is None:
         return type
-    return type.with_explicit(ExplicitSharding.of(sharding.mesh, sharding.dims, (), sharding.reduced))
+    return type.with_explicit(ExplicitSharding.from_dims(sharding.mesh, sharding.dims, (), sharding.reduced))
 
 
 def _pullback(case: Case, types: Sequence[ArrayType] | None) -> Callable[..., list[Any]]:

@@ -39,7 +39,7 @@ def explicit_mesh(case: Case) -> AbstractMesh:
 
 def typed_arguments(case: Case, mesh: AbstractMesh) -> list[Any]:
     """Return the types of the arguments with the shardings of their specs."""
-    shardings = [ExplicitSharding.of(mesh, axes_of(spec)) for spec in case.in_specs]
+    shardings = [ExplicitSharding.from_dims(mesh, axes_of(spec)) for spec in case.in_specs]
     return [type.with_explicit(sharding) for type, sharding in zip(case.in_types, shardings, strict=True)]
 
 
@@ -92,7 +92,7 @@ def check_some_axes(case: Case) -> None:
         if not isinstance(x, Array) or mesh_context.mesh is None:
             return x
         dims = without_axes(axes_of(spec), explicit.mapped_axes)
-        return reshard_to(x, ExplicitSharding.of(mesh_context.mesh, dims, scoped=mesh_context.scoped))
+        return reshard_to(x, ExplicitSharding.from_dims(mesh_context.mesh, dims, scoped=mesh_context.scoped))
 
     with use_abstract_mesh(mesh):
         function = auto_axes(case.function(constrain, ExplicitTyping()), axes=axes, out_sharding=PartitionSpec())

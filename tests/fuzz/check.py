@@ -489,5 +489,5 @@ def run_jit(case: Case, compiler_options: dict[str, str] | None = None) -> list[
         shards = put(
             split_into_shards(sharding.placement(type), arg, mesh.abstract), mesh.flat_devices, mesh.flat_devices
         )
-        arrays.append(ArrayImpl.of(shards, array_signature(type, sharding, True)))
+        arrays.append(ArrayImpl.from_buffers(shards, array_signature(type, sharding, True)))
     return [np.asarray(as_array(x)) for x in jit()(*arrays)]

@@ -101,7 +101,7 @@ class ExplicitCase:
     @property
     def in_types(self) -> list[ArrayType]:
         return [
-            type.with_explicit(ExplicitSharding.of(self.mesh, layout.dims))
+            type.with_explicit(ExplicitSharding.from_dims(self.mesh, layout.dims))
             for type, layout in zip(self.case.in_types, self.in_layouts, strict=True)
         ]
 
@@ -110,7 +110,7 @@ class ExplicitCase:
 
         def constrain(x: Any, spec: Spec) -> Any:
             axes = without_axes(axes_of(spec), self.mapped_axes)
-            return reshard_to(x, ExplicitSharding.of(mesh, axes)) if isinstance(x, Array) else x
+            return reshard_to(x, ExplicitSharding.from_dims(mesh, axes)) if isinstance(x, Array) else x
 
         return self.case.function(constrain, ExplicitTyping())
 

@@ -751,7 +751,7 @@ def apply_step(step: Step, xs: list[Any], constrain: Constrain) -> Any:
         case "iota", (shape, dim, dtype):
             result = Iota(shape, dim, dtype)()
         case "full", (shape, number, dtype):
-            result = Full(shape, Scalar.of(number, dtype))()
+            result = Full(shape, Scalar.from_value(number, dtype))()
         case "array", (shape, numbers, dtype):
             result = jnp.asarray(np.array(numbers, dtype).reshape(shape))
         case "number", (number,):

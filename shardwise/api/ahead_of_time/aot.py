@@ -374,7 +374,7 @@ class Compiled(_PlannedStage):
 
     def memory_analysis(self) -> MemoryStats:
         """Return the memory per device: argument_size_in_bytes, output_size_in_bytes, temp_size_in_bytes, …"""
-        return MemoryStats.of(self._launch.executable.loaded)
+        return MemoryStats.from_executable(self._launch.executable.loaded)
 
     def runtime_executable(self) -> Any:
         """Return jaxlib's loaded executable."""

@@ -85,7 +85,7 @@ class RecordedFrame:
     global_variables: Mapping[str, Any]
 
     @staticmethod
-    def of(frame: FrameType) -> "RecordedFrame":
+    def from_frame(frame: FrameType) -> "RecordedFrame":
         code = frame.f_code
         variables = {name: x for name, x in frame.f_locals.items() if not _has_leaked_tracer(x)}
         return RecordedFrame(code.co_filename, frame.f_lineno, code.co_name, variables, frame.f_globals)
@@ -140,7 +140,7 @@ def _caller_frames(frame: FrameType | None, filter_frames: bool) -> list[Recorde
     frames = []
     while frame is not None:
         if not (filter_frames and frame.f_code.co_filename.startswith(PACKAGE)):
-            frames.append(RecordedFrame.of(frame))
+            frames.append(RecordedFrame.from_frame(frame))
         frame = frame.f_back
     return frames
 

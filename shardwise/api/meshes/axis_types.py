@@ -214,4 +214,4 @@ def _cast_array(x: Array, axes: AbstractMesh) -> Any:
     mesh, scoped = mesh_of_types(mesh_context.mesh), mesh_context.scoped
     dims = sharding.dims if sharding else ((),) * x.type.ndim
     sums, copies = (sharding.unreduced, sharding.reduced) if sharding else ((), ())
-    return reshard_to(x, ExplicitSharding.of(mesh, dims, sums, copies, scoped))
+    return reshard_to(x, ExplicitSharding.from_dims(mesh, dims, sums, copies, scoped))

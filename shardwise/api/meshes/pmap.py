@@ -200,7 +200,7 @@ class Pmapped(jit.Jitted[_P, _R]):
 
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
-            mapping = _Mapping.of(function, self.options, args, keywords)
+            mapping = _Mapping.from_arguments(function, self.options, args, keywords)
             try:
                 return mapping.run(DEFAULT_AXIS_NAME if name is None else name)
             except UnboundAxisError as error:
@@ -243,7 +243,9 @@ class _Mapping:
     size: int
 
     @staticmethod
-    def of(function: Function, options: PmapOptions, args: tuple[Any, ...], keywords: dict[str, Any]) -> "_Mapping":
+    def from_arguments(
+        function: Function, options: PmapOptions, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> "_Mapping":
         label = f"pmap of {describe_function(function)}"
         leaves, structure = tree.flatten((args, keywords))
         types = [type_of(leaf) for leaf in leaves]

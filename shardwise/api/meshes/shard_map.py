@@ -163,7 +163,7 @@ def map_shards(f: Function, options: ShardMapOptions) -> Function:
                 f"{options.name} of {describe_function(f)} accepts positional arguments only, as in_specs has one "
                 f"entry per position: pass {', '.join(map(repr, keywords))} by position"
             )
-        return _Region.of(f, options).call(args)
+        return _Region.from_options(f, options).call(args)
 
     return call
 
@@ -179,7 +179,7 @@ class _Region:
     axes: tuple[str, ...]
 
     @staticmethod
-    def of(f: Function, options: ShardMapOptions) -> "_Region":
+    def from_options(f: Function, options: ShardMapOptions) -> "_Region":
         """Determine the mesh and the manual axes of a call."""
         label = f"{options.name} of {describe_function(f)}"
         mesh = _region_mesh(label, options)
@@ -245,7 +245,7 @@ class _Region:
     ) -> Manual:
         """Return the op that runs a program on shards; the captured values are its last, replicated operands."""
         replicated = [ShardSpec(((),) * x.type.ndim) for x in captured]
-        return Manual.of(program, self.mesh, self.axes, (*in_specs, *replicated), out_specs, self.options.check)
+        return Manual.from_specs(program, self.mesh, self.axes, (*in_specs, *replicated), out_specs, self.options.check)
 
     def _frame_type(self, operands: Sequence[Any], in_specs: Sequence[ShardSpec]) -> Callable[..., Frame]:
         """Return the type of frame in which the function is traced: outside any trace, one that computes values."""

@@ -421,7 +421,7 @@ def out_of_bounds_fill(value: Any, dtype: Any) -> Scalar:
             value = low or high
         else:
             value = True
-    return Scalar.of(value, dtype)
+    return Scalar.from_value(value, dtype)
 
 
 def as_index(x: Any) -> Any:

@@ -163,7 +163,7 @@ class ProgramStructure:
     groups: DimGroups
 
     @classmethod
-    def of(cls, program: Program) -> "ProgramStructure":
+    def from_program(cls, program: Program) -> "ProgramStructure":
         """Return the structure of a program without calls."""
         unfolded = unfold(program)
         return cls(unfolded, dim_groups(unfolded.equations))
@@ -226,7 +226,7 @@ def layout_problem(
     if typed:
         out_pins = typed_output_pins(program, mesh, out_pins, shardings)
     out_pins = infer_output_pins(program, in_pins, out_pins, names)
-    structure = structure or ProgramStructure.of(program)
+    structure = structure or ProgramStructure.from_program(program)
     pins = pinned_values(program, structure.unfolded, in_pins, out_pins)
     fine = split_axes(structure.unfolded.equations, mesh, pins, structure.groups, typed.keys())
     if fine != mesh:
@@ -234,7 +234,7 @@ def layout_problem(
         in_pins = [refine_pin(pin, mesh, fine) for pin in in_pins]
         out_pins = [pin and refine_pin(pin, mesh, fine) for pin in out_pins]
         requested = tuple(pin and refine_pin(pin, mesh, fine) for pin in requested)
-        structure = ProgramStructure.of(program)
+        structure = ProgramStructure.from_program(program)
         pins = pinned_values(program, structure.unfolded, in_pins, out_pins)
     unfolded = structure.unfolded
     free, scales = structure.free

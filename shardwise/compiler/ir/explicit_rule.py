@@ -59,7 +59,7 @@ def with_result_shardings(
         axes = _axes_of_dims(op_name, dims, factor_axes, types, strict)
         used = {axis for of_dim in axes for axis in of_dim}
         copies = [axis for axis in reduced if axis not in used]
-        sharding = ExplicitSharding.of(mesh, axes, unreduced, copies, scoped)
+        sharding = ExplicitSharding.from_dims(mesh, axes, unreduced, copies, scoped)
         typed.append(type.with_explicit(sharding))
     return tuple(typed)
 

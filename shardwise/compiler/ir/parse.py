@@ -249,11 +249,13 @@ def _constant(words: list[str], dtype: DType) -> Scalar | None:
     if bits := re.fullmatch(f"0x([0-9a-f]{{{2 * dtype.itemsize}}})", ",".join(words)):
         return Scalar(dtype, bytes.fromhex(bits[1])[::-1])
     if dtype == np.bool_:
-        return Scalar.of(words == ["True"], dtype) if words in (["True"], ["False"]) else None
+        return Scalar.from_value(words == ["True"], dtype) if words in (["True"], ["False"]) else None
     if len(words) != (2 if dtype.kind == "c" else 1) or not all(re.fullmatch(_NUMBER, word) for word in words):
         return None
     numbers = [_number(word) for word in words]
     if is_integer(dtype):
         low, high = integer_range(dtype)
-        return Scalar.of(numbers[0], dtype) if isinstance(numbers[0], int) and low <= numbers[0] <= high else None
-    return Scalar.of(complex(*numbers) if dtype.kind == "c" else numbers[0], dtype)
+        return (
+            Scalar.from_value(numbers[0], dtype) if isinstance(numbers[0], int) and low <= numbers[0] <= high else None
+        )
+    return Scalar.from_value(complex(*numbers) if dtype.kind == "c" else numbers[0], dtype)

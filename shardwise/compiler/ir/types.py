@@ -133,7 +133,7 @@ class ArrayType:
             dims = tuple([tuple([axis for axis in of_dim if axis not in axes]) for of_dim in dims])
             unreduced, reduced = (tuple([a for a in of if a not in axes]) for of in (unreduced, reduced))
         dims = (*dims[:dim], axes, *dims[dim:])
-        return typed.with_explicit(ExplicitSharding.of(old.mesh, dims, unreduced, reduced, old.scoped))
+        return typed.with_explicit(ExplicitSharding.from_dims(old.mesh, dims, unreduced, reduced, old.scoped))
 
     @property
     def plain(self) -> "ArrayType":
@@ -296,7 +296,7 @@ def parse_type(text: str, mesh: AbstractMesh | None = None, scoped: bool = False
         return type
     if mesh is None:
         raise ValueError(f"{text} names Explicit axes, but its mesh is not known")
-    explicit = ExplicitSharding.of(
+    explicit = ExplicitSharding.from_dims(
         mesh,
         [tuple(axes.split(",")) if axes else () for _, axes in dims],
         groups.get("U", ()),
@@ -332,7 +332,7 @@ class Scalar:
     data: bytes
 
     @staticmethod
-    def of(value: Any, dtype: Any) -> "Scalar":
+    def from_value(value: Any, dtype: Any) -> "Scalar":
         """Return `value` converted to `dtype`. Python integers wrap around (-1 is 255 as u8).
 
         Raises:
@@ -356,6 +356,6 @@ class Scalar:
         text = ", ".join(map(repr, parts))
         if any(part != part for part in parts):
             quiet = [float(repr(part)) for part in parts]
-            if Scalar.of(complex(*quiet) if self.dtype.kind == "c" else quiet[0], self.dtype) != self:
+            if Scalar.from_value(complex(*quiet) if self.dtype.kind == "c" else quiet[0], self.dtype) != self:
                 text = f"0x{self.data[::-1].hex()}"
         return f"{short_name(self.dtype)}({text})"

@@ -89,7 +89,7 @@ class Copies:
         """Return where a value comes from, for reasons."""
         if value in self._sites:
             return self._sites[value]
-        return OpSite.of(self.producers[value]) if value in self.producers else "a value"
+        return OpSite.from_equation(self.producers[value]) if value in self.producers else "a value"
 
     def get(self, value: Value, layout: Layout, padded_shape: Shape, consumer: Site, scope: Scope) -> ShardedCopy:
         """Return a copy in a layout and with a padding, converted from the cheapest stored copy if there is none."""
@@ -238,7 +238,7 @@ class Copies:
             operands = zip(equation.inputs, choice.operands, strict=True)
             terms = [operand for operand, operand_layout in operands if _shares_terms(operand_layout, layout)]
             if not terms:
-                sites[OpSite.of(equation)] = None
+                sites[OpSite.from_equation(equation)] = None
             pending += [operand for operand in terms if operand not in seen]
             seen.update(terms)
         return tuple(sites)
@@ -279,7 +279,7 @@ def localize(
     if isinstance(op, Named):
         reason = UserCollective(tuple(sorted(op.axis_names, key=repr)))
     elif exchange_axes:
-        reason = Exchange(OpSite.of(equation), exchange_axes)
+        reason = Exchange(OpSite.from_equation(equation), exchange_axes)
     with inserted_because(reason):
         results = op.localize(view, *(operand.tracer for operand in operands))
     operand_fills = [operand.fills for operand in operands]

@@ -35,7 +35,7 @@ class OpSite:
     results: tuple[Value, ...] = field(default=(), compare=False, repr=False)
 
     @staticmethod
-    def of(
+    def from_equation(
         equation: Equation, is_output: bool = False, after_loop: bool = False, exceeds_memory: bool = False
     ) -> "OpSite":
         requested_by = equation.op.requested_by if isinstance(equation.op, Constrain) else ""

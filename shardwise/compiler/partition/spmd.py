@@ -102,11 +102,11 @@ class _Partitioner:
             else:
                 continue
             for value, copy in zip(equation.outputs, results, strict=True):
-                self.copies.add(value, copy, OpSite.of(equation, after_loop=is_loop))
+                self.copies.add(value, copy, OpSite.from_equation(equation, after_loop=is_loop))
 
     def _site(self, equation: Equation, consumer: Equation, is_output: bool = False) -> OpSite:
         """Return the site of an equation that reads a value, or whose boundary equation `consumer` does."""
-        return OpSite.of(equation, is_output, exceeds_memory=consumer in self.problem.reduced_for_memory)
+        return OpSite.from_equation(equation, is_output, exceeds_memory=consumer in self.problem.reduced_for_memory)
 
     def _emit(self, equation: Equation, choice: Choice, scope: Scope) -> list[ShardedCopy]:
         """Emit one equation on shards of its operands."""
@@ -158,7 +158,7 @@ class _Partitioner:
                 tracer = scope.frame.input(value.type.with_shape(layout.shard_shape(padded_shape, self.mesh)))
             return ShardedCopy(tracer, layout, padded_shape, fills)
 
-        site = OpSite.of(equation)
+        site = OpSite.from_equation(equation)
         operands = [
             pass_operand(value, slot, site, scope)
             for value, slot in zip(equation.inputs, boundary.operands, strict=True)
@@ -201,11 +201,11 @@ class _Partitioner:
             return ShardedCopy(copy.tracer, after, padded_shape, fills)
 
         for outer, inner, slot in zip(equation.inputs, op.program.inputs, boundary.operands, strict=True):
-            copy = cross_boundary(outer, inner, slot, OpSite.of(equation))
+            copy = cross_boundary(outer, inner, slot, OpSite.from_equation(equation))
             self.copies.add(inner, copy, self.copies.producer_site(outer))
         self._emit_program(op.program, replace(scope, manual_axes={**scope.manual_axes, **op.mesh_axes}))
         provenance.source = equation.source
         return [
-            cross_boundary(inner, outer, slot, OpSite.of(equation, is_output=True))
+            cross_boundary(inner, outer, slot, OpSite.from_equation(equation, is_output=True))
             for inner, outer, slot in zip(op.program.outputs, equation.outputs, boundary.results, strict=True)
         ]

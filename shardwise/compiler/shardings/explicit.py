@@ -47,7 +47,7 @@ class ExplicitSharding:
     scoped: bool = False
 
     @staticmethod
-    def of(
+    def from_dims(
         mesh: Mesh | AbstractMesh,
         dims: Sequence[Axes],
         unreduced: Iterable[str] = (),
@@ -78,7 +78,7 @@ class ExplicitSharding:
         """
         mesh = self.mesh.abstract.update_axis_types(dict.fromkeys(axes, AxisType.Manual))
         sums, copies = ([axis for axis in of if tracked or axis not in axes] for of in (self.unreduced, self.reduced))
-        return ExplicitSharding.of(mesh, self.dims, sums, copies, self.scoped)
+        return ExplicitSharding.from_dims(mesh, self.dims, sums, copies, self.scoped)
 
     @property
     def manual_sums(self) -> tuple[Axes, Axes]:
@@ -91,17 +91,17 @@ class ExplicitSharding:
         """Return the sharding with other unreduced and reduced Manual axes, and the same along Explicit axes."""
         explicit = self.mesh.abstract.explicit_axes
         sums, copies = ([axis for axis in of if axis in explicit] for of in (self.unreduced, self.reduced))
-        return ExplicitSharding.of(self.mesh, self.dims, (*sums, *unreduced), (*copies, *reduced), self.scoped)
+        return ExplicitSharding.from_dims(self.mesh, self.dims, (*sums, *unreduced), (*copies, *reduced), self.scoped)
 
     def without_dims(self, dims: Collection[int]) -> "ExplicitSharding | None":
         """Return the sharding of a value that lacks these dims."""
         kept = tuple(axes for dim, axes in enumerate(self.dims) if dim not in dims)
-        return ExplicitSharding.of(self.mesh, kept, self.unreduced, self.reduced, self.scoped)
+        return ExplicitSharding.from_dims(self.mesh, kept, self.unreduced, self.reduced, self.scoped)
 
     def replicating(self, dim: int) -> "ExplicitSharding | None":
         """Return the sharding of the same value with one dim replicated."""
         dims = (*self.dims[:dim], (), *self.dims[dim + 1 :])
-        return ExplicitSharding.of(self.mesh, dims, self.unreduced, self.reduced, self.scoped)
+        return ExplicitSharding.from_dims(self.mesh, dims, self.unreduced, self.reduced, self.scoped)
 
     def format_dims(self, shape: Sequence[int]) -> str:
         """Return the dims of a type as text: `8@X,4`."""

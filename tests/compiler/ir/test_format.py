@@ -83,7 +83,7 @@ def test_a_program_that_an_op_holds_prints_as_a_nested_block():
         (Add(), "add"),
         (Compare("LT"), "compare[direction='LT']"),
         (Convert(SHORT_NAMES["bf16"], True), "convert[dtype=bf16, weak=True]"),
-        (Full((2,), Scalar.of(0.5, np.float32)), "full[shape=(2,), value=f32(0.5), weak=False]"),
+        (Full((2,), Scalar.from_value(0.5, np.float32)), "full[shape=(2,), value=f32(0.5), weak=False]"),
         (
             Constrain((("data",), ()), AbstractMesh((4, 2), ("data", "model")), (1,)),
             "constrain[dims=(('data',), ()), mesh=mesh(data=4, model=2), open_dims=(1,), axes=None, unreduced=()]",
@@ -212,7 +212,7 @@ def test_invalid_text_raises_with_the_line(before, after, message):
 
 
 def test_every_prefix_of_a_program_raises_a_program_error():
-    program = rewrite("f", [THREE], lambda x: [Mul()(Exp()(x), Full((3,), Scalar.of(-0.5, np.float32))())])
+    program = rewrite("f", [THREE], lambda x: [Mul()(Exp()(x), Full((3,), Scalar.from_value(-0.5, np.float32))())])
     text = re.sub(" *#.*", "", str(program))
     for end in range(len(text)):
         with pytest.raises(ProgramError, match=r"^line \d+: "):

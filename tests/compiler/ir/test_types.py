@@ -112,39 +112,39 @@ class TestDtypes:
 
 class TestScalar:
     def test_scalars_compare_by_their_bytes(self):
-        assert Scalar.of(0.0, np.float32) != Scalar.of(-0.0, np.float32)
-        assert Scalar.of(np.nan, np.float32) == Scalar.of(np.nan, np.float32)
-        assert Scalar.of(1, np.float32) == Scalar.of(1.0, np.float32)
-        assert Scalar.of(1, np.float32) != Scalar.of(1, np.int32)
-        assert len({Scalar.of(1, np.int32), Scalar.of(1, np.int32)}) == 1
+        assert Scalar.from_value(0.0, np.float32) != Scalar.from_value(-0.0, np.float32)
+        assert Scalar.from_value(np.nan, np.float32) == Scalar.from_value(np.nan, np.float32)
+        assert Scalar.from_value(1, np.float32) == Scalar.from_value(1.0, np.float32)
+        assert Scalar.from_value(1, np.float32) != Scalar.from_value(1, np.int32)
+        assert len({Scalar.from_value(1, np.int32), Scalar.from_value(1, np.int32)}) == 1
 
     @pytest.mark.parametrize("name", SHORT_NAMES)
     def test_a_scalar_holds_its_value(self, name):
         dtype = SHORT_NAMES[name]
-        assert Scalar.of(1, dtype).array == np.ones((), dtype)
-        assert Scalar.of(1, dtype).array.dtype == dtype
+        assert Scalar.from_value(1, dtype).array == np.ones((), dtype)
+        assert Scalar.from_value(1, dtype).array.dtype == dtype
 
     def test_python_integers_of_32_bits_wrap_and_longer_ones_raise(self):
-        assert Scalar.of(-1, np.uint8).array == 255
-        assert Scalar.of(300, np.uint8).array == 44
-        assert Scalar.of(2**32 - 1, np.uint32).array == 2**32 - 1
-        assert Scalar.of(-(2**63), np.int64).array == -(2**63)
-        assert Scalar.of(2**70, np.float32).array == 2.0**70
+        assert Scalar.from_value(-1, np.uint8).array == 255
+        assert Scalar.from_value(300, np.uint8).array == 44
+        assert Scalar.from_value(2**32 - 1, np.uint32).array == 2**32 - 1
+        assert Scalar.from_value(-(2**63), np.int64).array == -(2**63)
+        assert Scalar.from_value(2**70, np.float32).array == 2.0**70
         with pytest.raises(OverflowError, match="the integer 1099511627776 does not fit i32"):
-            Scalar.of(2**40, np.int32)
+            Scalar.from_value(2**40, np.int32)
         with pytest.raises(OverflowError, match="the integer 4294967295 does not fit u8"):
-            Scalar.of(2**32 - 1, np.uint8)
+            Scalar.from_value(2**32 - 1, np.uint8)
 
     @pytest.mark.parametrize(
         ("scalar", "text"),
         [
-            (Scalar.of(0.5, np.float32), "f32(0.5)"),
-            (Scalar.of(-0.0, ml_dtypes.bfloat16), "bf16(-0.0)"),
-            (Scalar.of(np.inf, np.float64), "f64(inf)"),
-            (Scalar.of(np.nan, np.float16), "f16(nan)"),
-            (Scalar.of(-7, np.int8), "i8(-7)"),
-            (Scalar.of(True, np.bool_), "bool(True)"),
-            (Scalar.of(complex(-0.0, 2.5), np.complex64), "c64(-0.0, 2.5)"),
+            (Scalar.from_value(0.5, np.float32), "f32(0.5)"),
+            (Scalar.from_value(-0.0, ml_dtypes.bfloat16), "bf16(-0.0)"),
+            (Scalar.from_value(np.inf, np.float64), "f64(inf)"),
+            (Scalar.from_value(np.nan, np.float16), "f16(nan)"),
+            (Scalar.from_value(-7, np.int8), "i8(-7)"),
+            (Scalar.from_value(True, np.bool_), "bool(True)"),
+            (Scalar.from_value(complex(-0.0, 2.5), np.complex64), "c64(-0.0, 2.5)"),
             (Scalar(np.dtype(np.float32), bytes.fromhex("ffc00000")[::-1]), "f32(0xffc00000)"),
         ],
         ids=str,

@@ -308,15 +308,18 @@ SHAPES = ("[]", "[5]", "[3,4]", "[2,1,5]", "[2,3,2,2]", "[3,0]")
 
 def nullary_cases() -> list[Case]:
     constants = [
-        *(Full(shape, Scalar.of(1.5, np.float32)) for shape in ((), (5,), (3, 4), (2, 1, 5), (2, 3, 2, 2), (3, 0))),
-        *(Full((3,), Scalar.of(1, dtype(name))) for name in SHORT_NAMES),
-        *(Full((7,), Scalar.of(value, np.float32)) for value in (np.nan, np.inf, -np.inf, -0.0, 1e-30, 0.1)),
-        Full((7,), Scalar.of(0.1, np.float64)),
-        Full((2, 3), Scalar.of(complex(-0.0, 2.5), np.complex64)),
-        Full((2, 3), Scalar.of(complex(np.nan, -np.inf), np.complex128)),
-        Full((3,), Scalar.of(-(2**31), np.int32)),
-        Full((3,), Scalar.of(2**64 - 1, np.uint64)),
-        Full((), Scalar.of(2.0, np.float32), weak=True),
+        *(
+            Full(shape, Scalar.from_value(1.5, np.float32))
+            for shape in ((), (5,), (3, 4), (2, 1, 5), (2, 3, 2, 2), (3, 0))
+        ),
+        *(Full((3,), Scalar.from_value(1, dtype(name))) for name in SHORT_NAMES),
+        *(Full((7,), Scalar.from_value(value, np.float32)) for value in (np.nan, np.inf, -np.inf, -0.0, 1e-30, 0.1)),
+        Full((7,), Scalar.from_value(0.1, np.float64)),
+        Full((2, 3), Scalar.from_value(complex(-0.0, 2.5), np.complex64)),
+        Full((2, 3), Scalar.from_value(complex(np.nan, -np.inf), np.complex128)),
+        Full((3,), Scalar.from_value(-(2**31), np.int32)),
+        Full((3,), Scalar.from_value(2**64 - 1, np.uint64)),
+        Full((), Scalar.from_value(2.0, np.float32), weak=True),
     ]
     counts = [
         *(Iota((5, 3), dim, np.dtype(np.int32)) for dim in (0, 1)),
@@ -1028,7 +1031,7 @@ def solve_cases() -> list[Case]:
 
     number = ("f32[3]", "f32[3]")
     times, by = held("times", lambda x, a: [Mul()(a, x)], *number), held("by", lambda b, a: [Div()(b, a)], *number)
-    counted = held("counted", lambda b, a: [Div()(b, a), Full((2,), Scalar.of(7, np.int32))()], *number)
+    counted = held("counted", lambda b, a: [Div()(b, a), Full((2,), Scalar.from_value(7, np.int32))()], *number)
     squares = held("squares", lambda x, y, a: [Mul()(a, x), Mul()(Mul()(a, a), y)], *("f32[3]",) * 3)
     roots = held("roots", lambda x, y, a: [Div()(x, a), Div()(y, Mul()(a, a))], *("f32[3]",) * 3)
     one, aside = LinearSolve(1, times, by, times, by), LinearSolve(1, times, counted, times, counted)
@@ -1077,7 +1080,7 @@ def _body(name: str, text: str, body: Callable[..., Sequence[Any]]) -> Case:
 
 
 def call_cases() -> list[Case]:
-    half = Full((3,), Scalar.of(0.5, np.float32))
+    half = Full((3,), Scalar.from_value(0.5, np.float32))
     square = rewrite("square", [parse_type("f32[3]")], lambda x: [Mul()(x, x)])
     return [
         _body("square", "f32[3]", lambda x: [Mul()(x, x)]),
@@ -1099,7 +1102,7 @@ def _program(name: str, text: str, body: Callable[..., Sequence[Any]]) -> Progra
 
 
 def _number(value: float, name: str = "f32") -> Any:
-    return Full((), Scalar.of(value, dtype(name)))()
+    return Full((), Scalar.from_value(value, dtype(name)))()
 
 
 def cond_cases() -> list[Case]:
@@ -1111,14 +1114,18 @@ def cond_cases() -> list[Case]:
         branches("f32[3]", square=lambda x: [Mul()(x, x)], exp=lambda x: [Exp()(x)]),
         branches("f32[3] f32[3]", first=lambda x, y: [x], second=lambda x, y: [y], both=lambda x, y: [Mul()(x, y)]),
         branches("f32[3] f32[]", one=lambda x, y: [Exp()(Exp()(x)), Mul()(y, y)], two=lambda x, y: [x, Exp()(y)]),
-        branches("f32[3]", constant=lambda x: [Full((3,), Scalar.of(0.5, np.float32))()], neg=lambda x: [Neg()(x)]),
+        branches(
+            "f32[3]", constant=lambda x: [Full((3,), Scalar.from_value(0.5, np.float32))()], neg=lambda x: [Neg()(x)]
+        ),
         branches("f32[3] i32[]", counted=lambda x, n: [Add()(n, n), x], same=lambda x, n: [n, Neg()(x)]),
         branches("f32[3]", alone=lambda x: [Sin()(x)]),
         branches("f32[3]", no_results=lambda x: [], nor_here=lambda x: []),
         branches("f32[]~", weak=lambda x: [Mul()(x, x)], too=lambda x: [x]),
         branches("c64[2]", turned=lambda x: [Mul()(x, x)], conj=lambda x: [Conj()(x)]),
         branches("bool[3]", negated=lambda x: [Not()(x)], same=lambda x: [x]),
-        branches("f32[0,2]", empty=lambda x: [Sum((0,))(x)], zeros=lambda x: [Full((2,), Scalar.of(0, np.float32))()]),
+        branches(
+            "f32[0,2]", empty=lambda x: [Sum((0,))(x)], zeros=lambda x: [Full((2,), Scalar.from_value(0, np.float32))()]
+        ),
         branches(
             "i32[] f32[3]", nested=lambda n, x: inner(Rem()(Mul()(n, n), _number(2, "i32")), x), not_=lambda n, x: [x]
         ),

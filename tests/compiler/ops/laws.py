@@ -105,8 +105,10 @@ def constant_operands(case: Case) -> list[list[Full]]:
     flat = [arg.reshape(-1) for arg in case.args]
     if isinstance(case.op, Elementwise):
         sample = range(0, flat[0].size, 1 + flat[0].size // 130)
-        return [[Full((), Scalar.of(arg[i], arg.dtype)) for arg in flat] for i in sample]
-    return [[Full(type.shape, Scalar.of(arg[0], type.dtype)) for arg, type in zip(flat, case.types, strict=True)]]
+        return [[Full((), Scalar.from_value(arg[i], arg.dtype)) for arg in flat] for i in sample]
+    return [
+        [Full(type.shape, Scalar.from_value(arg[0], type.dtype)) for arg, type in zip(flat, case.types, strict=True)]
+    ]
 
 
 def on_one_device(program: Program, args: Sequence[NumpyArray]) -> list[NumpyArray]:
@@ -512,7 +514,7 @@ def wide_op(op: Op) -> Op:
             case np.dtype():
                 return wide_dtype(value)
             case Scalar():
-                return Scalar.of(value.array, wide_dtype(value.dtype))
+                return Scalar.from_value(value.array, wide_dtype(value.dtype))
             case _:
                 return value
 

@@ -87,7 +87,7 @@ F32, INDEX = np.dtype(np.float32), np.dtype(np.int32)
         (Select(), "bool[3] f32[3] i32[3]", "select: operands must have one shape and one dtype, not f32[3], i32[3]"),
         (Compare("IS"), "f32[3] f32[3]", "compare: direction 'IS' is not one of EQ, NE, LT, LE, GT, GE"),
         (Compare("LT"), "f32[3] f32[4]", "compare: operands must have one shape and one dtype, not f32[3], f32[4]"),
-        (Full((-1,), Scalar.of(0, F32)), "", "a size cannot be negative: shape (-1,)"),
+        (Full((-1,), Scalar.from_value(0, F32)), "", "a size cannot be negative: shape (-1,)"),
         (Iota((3, 4), 2, F32), "", "iota: dim 2 does not exist in shape (3, 4)"),
         (Iota((3, 4), -1, F32), "", "iota: dim -1 does not exist in shape (3, 4)"),
         (

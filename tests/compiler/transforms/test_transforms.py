@@ -45,7 +45,7 @@ def program(name: str, types: str, body) -> Program:
 
 
 def constant(shape: tuple[int, ...], value: float):
-    return Full(shape, Scalar.of(value, F64))()
+    return Full(shape, Scalar.from_value(value, F64))()
 
 
 def softmax(x):
@@ -104,7 +104,7 @@ def gradient(body: Program) -> Program:
 
     def play(*args):
         kept = replay(forward, args)[len(body.outputs) :]
-        ones = [Full(type.shape, Scalar.of(1, type.dtype))() for type in linear.out_types]
+        ones = [Full(type.shape, Scalar.from_value(1, type.dtype))() for type in linear.out_types]
         found = iter(replay(backward, [*kept, *ones]))
         types = [type for type, is_active in zip(body.in_types, active, strict=True) if is_active]
         return [next(found) if there else constant(t.shape, 0.0) for t, there in zip(types, reached, strict=True)]
@@ -297,7 +297,7 @@ class TestWeakTypes:
         [
             Max(),
             lambda x, y: Select()(Compare("GT")(x, y), x, y),
-            lambda x, y: Mul()(x, Convert(np.dtype(np.float32), True)(Full((), Scalar.of(2, np.float32))())),
+            lambda x, y: Mul()(x, Convert(np.dtype(np.float32), True)(Full((), Scalar.from_value(2, np.float32))())),
         ],
         ids=["max", "select", "mul"],
     )

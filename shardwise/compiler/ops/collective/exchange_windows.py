@@ -174,7 +174,7 @@ class ExchangeWindows(Collective):
 
     def _lower_rounds(self, hlo: Hlo, x: Any, rounds: Sequence[Round]) -> Any:
         """Receive a block in each round, and write the part of it that this device needs into the result."""
-        blocks = [_Blocks.of(each, self.count, x.type.shape[self.dim]) for each in rounds]
+        blocks = [_Blocks.from_round(each, self.count, x.type.shape[self.dim]) for each in rounds]
         # A block may extend beyond the result on either side.
         low = max([0, *(-position for each in blocks for position in each.received_positions)])
         ends = [position + each.size for each in blocks for position in each.received_positions]
@@ -261,7 +261,7 @@ class _Blocks(NamedTuple):
     lasts: list[int]
 
     @staticmethod
-    def of(each: Round, count: int, operand_size: int) -> "_Blocks":
+    def from_round(each: Round, count: int, operand_size: int) -> "_Blocks":
         """Return the blocks of a round among `count` devices."""
         starts: list[int | None] = [None] * count
         positions: list[int | None] = [None] * count

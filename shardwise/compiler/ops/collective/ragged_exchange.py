@@ -242,7 +242,7 @@ def _within(apply: Apply, index: Any, size: Any) -> Any:
 
 
 def _constant(apply: Apply, shape: tuple[int, ...], value: int, dtype: Any) -> Any:
-    return apply(Full(shape, Scalar.of(value, dtype)))
+    return apply(Full(shape, Scalar.from_value(value, dtype)))
 
 
 def _shift_rows(slices: Any, rows: int) -> Any:

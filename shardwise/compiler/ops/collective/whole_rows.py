@@ -31,7 +31,7 @@ class RowExchange:
     others: tuple[int, ...]
 
     @staticmethod
-    def of(shape: tuple[int, ...], dim: int, axes: tuple[str, ...], count: int) -> "RowExchange":
+    def from_shape(shape: tuple[int, ...], dim: int, axes: tuple[str, ...], count: int) -> "RowExchange":
         """Return the exchange for shards of this shape."""
         return RowExchange(dim, axes, count, shape[:dim] + shape[dim + 1 :])
 

@@ -72,7 +72,7 @@ class Manual(Control):
     out_sums: tuple[Sums, ...] = field(default=(), repr=False)
 
     @staticmethod
-    def of(
+    def from_specs(
         program: Program,
         mesh: Mesh | AbstractMesh,
         axes: Axes,
@@ -197,7 +197,7 @@ class Manual(Control):
             forward, linear, out_active = installed.transforms.linearize(self.program, active)
         count = len(self.program.outputs)
         residuals = [
-            Residual.of(
+            Residual.from_output(
                 forward, value, self.in_specs, self.axes, value.type.varying if self.tracked else self._used_axes
             )
             for value in forward.outputs[count:]
@@ -280,7 +280,9 @@ class Manual(Control):
         label = f"with spmd_axis_name={leaving}" if axis.spmd else f"over a dim that is sharded along {leaving}"
         region = self._without_axes(leaving, label) if leaving else self
         if axis.spmd and set(axis.spmd) <= set(self.mesh.abstract.explicit_axes):
-            axis = BatchAxis(axis.size, axis.name, (), axis.explicit or ExplicitSharding.of(self.mesh, (axis.spmd,)))
+            axis = BatchAxis(
+                axis.size, axis.name, (), axis.explicit or ExplicitSharding.from_dims(self.mesh, (axis.spmd,))
+            )
             operands = [x if dim is None else _shard_dim(x, dim, axis) for x, dim in zip(operands, dims, strict=True)]
         elif axis.spmd:
             operands = [

@@ -324,7 +324,7 @@ class Join(_ShardBoundary):
                 types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
                 manual = {axis: types[axis] for axis in inner.mesh.manual_axes if axis in types}
                 mesh = inner.mesh.abstract.update_axis_types(manual)
-            array = array.with_explicit(ExplicitSharding.of(mesh, dims, sums, copies, inner.scoped))
+            array = array.with_explicit(ExplicitSharding.from_dims(mesh, dims, sums, copies, inner.scoped))
         return (array.with_varying(axis for axis in x.varying if axis not in self.names),)
 
     def factors(self, x: ArrayType) -> FactorRule:

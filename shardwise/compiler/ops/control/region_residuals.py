@@ -31,7 +31,7 @@ class Residual:
         self.reshape = reshape
 
     @staticmethod
-    def of(
+    def from_output(
         forward: Program, value: Value, in_specs: Sequence[ShardSpec], axes: Axes, varying: Collection[str]
     ) -> "Residual":
         """Return the residual for an output of the forward program.

@@ -53,7 +53,7 @@ def with_sums_of(x: Any, type: ArrayType) -> Any:
     if explicit is None or not (explicit.unreduced or explicit.reduced):
         return x
     dims = ((),) * x.type.ndim
-    sums = ExplicitSharding.of(explicit.mesh, dims, explicit.unreduced, explicit.reduced, explicit.scoped)
+    sums = ExplicitSharding.from_dims(explicit.mesh, dims, explicit.unreduced, explicit.reduced, explicit.scoped)
     return match_type(x, x.type.with_explicit(sums))
 
 

@@ -116,7 +116,7 @@ class Scan(Control):
         forward, linear = installed.transforms.shrink_loop_residuals(
             forward, linear, len(self.program.outputs), self._free_residuals(forward)
         )
-        computed = _ComputedResiduals.of(self, forward)
+        computed = _ComputedResiduals.from_scan(self, forward)
         invariants = Call(computed.invariant)(*primals[: self.consts]) if computed.invariant.outputs else ()
         results = self._forward_loop(forward, computed)(*invariants, *primals)
         consts, slices = self._bind_residuals(forward, linear, computed, primals, invariants, results)
@@ -428,7 +428,7 @@ class _ComputedResiduals(NamedTuple):
     stacked: tuple[Value, ...]
 
     @staticmethod
-    def of(scan: Scan, forward: Program) -> "_ComputedResiduals":
+    def from_scan(scan: Scan, forward: Program) -> "_ComputedResiduals":
         count = len(scan.program.outputs)
         consts = forward.inputs[: scan.consts]
         slices = forward.inputs[scan.consts + scan.carried :]

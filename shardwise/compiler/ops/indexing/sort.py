@@ -65,17 +65,17 @@ class Sort(Op):
         return FactorRule(tables, tables, types[0].shape, exchange=frozenset({self.dim}))
 
     def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
-        return len(types) * RowExchange.of(types[0].shape, self.dim, (), count).hops
+        return len(types) * RowExchange.from_shape(types[0].shape, self.dim, (), count).hops
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         shard_bytes = -(-types[0].shape[self.dim] // count) * sum(type.dtype.itemsize for type in types)
-        return RowExchange.of(types[0].shape, self.dim, (), count).bytes_sent(shard_bytes, shard_bytes)
+        return RowExchange.from_shape(types[0].shape, self.dim, (), count).bytes_sent(shard_bytes, shard_bytes)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(*operands)
-        exchange = RowExchange.of(context.out_shapes[0], self.dim, axes, count)
+        exchange = RowExchange.from_shape(context.out_shapes[0], self.dim, axes, count)
         rows = [exchange.gather(x, context.global_types[0].shape[self.dim]) for x in operands]
         sorted_rows = Sort(1, self.keys, self.descending)(*rows)
         return tuple(

@@ -68,13 +68,13 @@ class Fft(Op):
         return FactorRule((dims,), (dims,), x.shape, exchange=frozenset({self.dim}))
 
     def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
-        return RowExchange.of(types[0].shape, self.dim, (), count).hops
+        return RowExchange.from_shape(types[0].shape, self.dim, (), count).hops
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         (x,) = types
         types = (x, self.out_type(x))
         in_bytes, out_bytes = (-(-type.shape[self.dim] // count) * type.dtype.itemsize for type in types)
-        return RowExchange.of(x.shape, self.dim, (), count).bytes_sent(in_bytes, out_bytes)
+        return RowExchange.from_shape(x.shape, self.dim, (), count).bytes_sent(in_bytes, out_bytes)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
@@ -82,7 +82,7 @@ class Fft(Op):
         if not axes:
             return self(x)
         local_shape = context.out_shapes[0]
-        exchange = RowExchange.of(local_shape, self.dim, axes, count)
+        exchange = RowExchange.from_shape(local_shape, self.dim, axes, count)
         rows = exchange.gather(x, context.global_types[0].shape[self.dim])
         return exchange.scatter(Fft(self.kind, 1, self.length)(rows), local_shape[self.dim])
 

@@ -44,7 +44,7 @@ class Reshard(Op):
     def sharding(self) -> ExplicitSharding | None:
         if self.mesh is None:
             return None
-        return ExplicitSharding.of(self.mesh, self.dims, self.unreduced, self.reduced, self.scoped)
+        return ExplicitSharding.from_dims(self.mesh, self.dims, self.unreduced, self.reduced, self.scoped)
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if len(self.dims) != x.ndim:
@@ -53,7 +53,7 @@ class Reshard(Op):
             return x.with_explicit(None)
         terms, copies = x.explicit.manual_sums if x.explicit else ((), ())
         sums, copies = (*self.unreduced, *terms), (*self.reduced, *copies)
-        return x.with_explicit(ExplicitSharding.of(self.mesh, self.dims, sums, copies, self.scoped))
+        return x.with_explicit(ExplicitSharding.from_dims(self.mesh, self.dims, sums, copies, self.scoped))
 
     def factors(self, x: ArrayType) -> FactorRule:
         return FactorRule.pointwise(x.shape, 1)

@@ -368,7 +368,7 @@ class Recurrence(PrefixScan):
         The neutral element (1, -0.0) must not be multiplied by an infinite `a`; its negative zero identifies it.
         """
         (a, b), (c, d) = earlier, later
-        one, low = (apply(Full(b.type.shape, Scalar.of(value, b.type.dtype))) for value in (1, -np.inf))
+        one, low = (apply(Full(b.type.shape, Scalar.from_value(value, b.type.dtype))) for value in (1, -np.inf))
         is_zero = apply(Compare("EQ"), apply(Div(), one, b), low)
         is_neutral = apply(And(), apply(Compare("EQ"), a, one), is_zero)
         return [apply(Mul(), a, c), apply(Select(), is_neutral, d, apply(Add(), apply(Mul(), c, b), d))]

@@ -42,7 +42,7 @@ def window_slices(
         for number in (window_dim.low, window_dim.high, window_dim.base_dilation - 1)
     )
     pad = Pad(low, high, interior)
-    padded = apply(pad, x, apply(Full((), Scalar.of(fill, type.dtype))))
+    padded = apply(pad, x, apply(Full((), Scalar.from_value(fill, type.dtype))))
     limit = pad.out_type(type, ArrayType((), type.dtype)).shape
     for position in range(window_dim.window):
         first = position * window_dim.window_dilation

@@ -102,7 +102,7 @@ def hashable(value: Any) -> Any:
 
 def full(shape: tuple[int, ...], value: Any, dtype: Any, weak: bool = False) -> Any:
     """Return an array filled with `value`."""
-    return Full(shape, Scalar.of(value, dtype), weak)()
+    return Full(shape, Scalar.from_value(value, dtype), weak)()
 
 
 def zeros_like(x: Any) -> Any:
