@@ -273,7 +273,7 @@ SETTINGS = {
         False,
         "whether the invariants of every program are checked after each rewrite and derivative, not only on entry",
     ),
-    "dump_to": Setting("", "the folder to which every compilation writes its stages as text; empty for none"),
+    "dump_to": Setting("", "the folder to which every compilation writes the program after each pass; empty for none"),
     "enable_compilation_cache": Setting(True, "whether to use the persistent cache in `compilation_cache_dir`"),
     "compilation_cache_dir": Setting("", "the folder of the persistent compilation cache; empty for none"),
     "compilation_cache_max_size": Setting(

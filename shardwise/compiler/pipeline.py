@@ -1,6 +1,7 @@
 """The compiler pipeline: from a Program with pinned inputs and outputs to StableHLO.
 
-Each stage has its own type. With the setting `dump_to`, every stage is written to a folder as text.
+Each stage has its own type. A StageRecord keeps the result of every pass, if a caller asks for it. With the setting
+`dump_to`, the record of every compilation is written to a folder as text.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.stage_record import StageRecord
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.erase_shardings import erase_shardings
 from shardwise.compiler.transforms.erase_varying import erase_varying
@@ -41,6 +43,8 @@ else:  # loaded on first use: few programs need them
     fit_memory = module_of("shardwise.compiler.search.fit_memory")
     improving = module_of("shardwise.compiler.search.improve")
     move_exchanges = module_of("shardwise.compiler.search.move_exchanges")
+# `inline` is first because `lower_keys` expects no calls; `dce` is last because `merge_stacks` leaves unused equations.
+SIMPLIFICATIONS = (inline, erase_varying, lower_keys, hoist, merge_stacks, dce)
 _dumps = count()
 
 
@@ -75,6 +79,7 @@ def run_stages(
     memory_limit: int | None = None,
     out_names: Sequence[str] = (),
     user_meshes: Sequence[AbstractMesh] = (),
+    record: StageRecord | None = None,
 ) -> Stages:
     """Run every stage that needs no device.
 
@@ -89,8 +94,12 @@ def run_stages(
         memory_limit: the most bytes that each device should hold.
         out_names: the names of the outputs, for messages.
         user_meshes: the meshes that the user named; the layout of each output is expressed on one of them.
+        record: keeps the result of every pass; by default, results are kept only for the setting `dump_to`.
     """
-    simplified, shardings = erase_shardings(simplify(program), mesh)
+    record = StageRecord(keeps=bool(config.dump_to)) if record is None else record
+    record.add("trace", program)
+    simplified, shardings = erase_shardings(simplify(program, record), mesh)
+    record.add("erase_shardings", simplified)
     ins = [
         _pin_words(pin, type) if is_key(type.dtype) else pin
         for pin, type in zip(in_pins, program.in_types, strict=True)
@@ -100,27 +109,43 @@ def run_stages(
         for pin, type in zip(out_pins, program.out_types, strict=True)
     ]
     problem = layout_problem(simplified, mesh, ins, outs, out_names, user_meshes, shardings)
+    record.add("layout_problem", problem)
     plan = choose(problem, chip)
+    record.add("choose", plan)
     local = partition(problem, plan)
+    record.add("partition", local)
     donors = [number for number, is_donated in enumerate(donated) if is_donated]
     planned = PartitionedProgram(problem, plan, local)
     if local.collectives():
         planned = move_exchanges.move_exchanges(planned, donors)
+        record.add("move_exchanges", planned)
     if config.improve_plans:
         planned = improving.improve(planned, donors)
+        record.add("improve", planned)
     if memory_limit is not None:
         planned = fit_memory.fit_memory(planned, memory_limit, donors)
+        record.add("fit_memory", planned)
     problem, plan, local = planned
     module = lower(local, donated, platform)
-    stages = Stages(problem, plan, local, module, program.out_types)
+    record.add("lower", module)
     if config.dump_to:
-        _dump_stages(program, stages)
-    return stages
+        record.write(Path(config.dump_to) / f"{next(_dumps):04}-{program.name}")
+    return Stages(problem, plan, local, module, program.out_types)
 
 
-def simplify(program: Program) -> Program:
-    """Return a traced program without calls, keys and dead code, as `layout_problem` expects it."""
-    return dce(merge_stacks(hoist(lower_keys(erase_varying(inline(verify(program)))))))
+def simplify(program: Program, record: StageRecord | None = None) -> Program:
+    """Return a traced program without calls, keys and dead code, as `layout_problem` expects it.
+
+    Args:
+        program: the traced program.
+        record: keeps the result of every pass.
+    """
+    program = verify(program)
+    for simplification in SIMPLIFICATIONS:
+        program = simplification(program)
+        if record is not None:
+            record.add(simplification.__name__, program)
+    return program
 
 
 def _pin_words(pin: Pin | None, type: ArrayType) -> Pin:
@@ -128,17 +153,3 @@ def _pin_words(pin: Pin | None, type: ArrayType) -> Pin:
     if pin is None:
         return Pin(Layout.replicated(type.ndim + 1), frozenset(range(type.ndim)))
     return Pin(Layout((*pin.layout.dims, ()), pin.layout.partial), pin.open_dims, pin.reason)
-
-
-def _dump_stages(program: Program, stages: Stages) -> None:
-    texts = {
-        "1-program": str(program),
-        "2-sharded": str(stages.problem),
-        "3-plan": str(stages.plan),
-        "4-local": str(stages.local),
-        "5-stablehlo": stages.module.text,
-    }
-    folder = Path(config.dump_to) / f"{next(_dumps):04}-{program.name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    for stage, text in texts.items():
-        (folder / f"{stage}.txt").write_text(text + "\n")

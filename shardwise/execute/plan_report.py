@@ -3,6 +3,7 @@
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.report import Report, report
+from shardwise.compiler.stage_record import StageRecord
 from shardwise.execute.request import Request, partition_request
 
 Plan = Report  # the public name; in the compiler, a plan is the chosen layouts
@@ -20,10 +21,13 @@ def request_report(request: Request, stages: Stages, chip: Chip | None = None) -
     )
 
 
-def replan_report(request: Request, chip: Chip | None = None) -> Report:
-    """Partition a request again, and return its report. `chip`: plan for this hardware instead of the target's.
+def replan_report(request: Request, chip: Chip | None = None, record: StageRecord | None = None) -> Report:
+    """Partition a request again, and return its report. Planning is deterministic.
 
-    Planning is deterministic.
+    Args:
+        request: the program and its inputs.
+        chip: the hardware to plan for, if it is not that of the target's devices.
+        record: keeps the result of every pass.
     """
-    stages, _ = partition_request(request, request.target(), chip)
+    stages, _ = partition_request(request, request.target(), chip, record)
     return request_report(request, stages)

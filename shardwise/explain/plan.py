@@ -16,6 +16,7 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.render_hooks import HtmlReport, renderers
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.stage_record import StageRecord
 from shardwise.execute.executor import LoweredRequest, as_array, lower_request
 from shardwise.execute.request import Request
 
@@ -139,10 +140,16 @@ def prepare(
     args: tuple[Any, ...],
     keywords: dict[str, Any],
     chip: Chip | None,
+    record: StageRecord | None = None,
 ) -> LoweredRequest:
-    """Plan a function for given arguments on a chip, by default that of their devices. It is traced for its platform.
+    """Plan a function for given arguments. It is traced for the chip's platform.
 
-    A lowered or compiled function is already planned, and needs no arguments.
+    Args:
+        function: the function. A lowered or compiled one is already planned, and needs no arguments.
+        args: its positional arguments.
+        keywords: its keyword arguments.
+        chip: the hardware to plan for; by default, the devices of the arguments.
+        record: keeps the result of every pass, unless the function is already planned.
     """
     if isinstance(function, (Lowered, Compiled)):
         return function._prepared
@@ -151,7 +158,7 @@ def prepare(
         request, traced = jitted.request(args, keywords)
     if jitted is not function:
         request = _with_all_results(request)
-    return lower_request(request, [as_array(x) for x in traced.captured], chip)
+    return lower_request(request, [as_array(x) for x in traced.captured], chip, record)
 
 
 def _with_all_results(request: Request) -> Request:

@@ -142,8 +142,9 @@ def _parser() -> ArgumentParser:
         add_command(
             commands,
             "explain",
-            "show the plan of a function or of a script",
-            "shardwise explain train.py:step --mesh data=4,model=2 --page plan.html",
+            "show the plan of a function or of a script, or the program after every pass",
+            "shardwise explain train.py:step --mesh data=4,model=2 --page plan.html\n"
+            "shardwise explain train.py:step --mesh data=4,model=2 --stages",
         )
     )
     add_simulate_arguments(

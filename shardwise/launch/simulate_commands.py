@@ -7,15 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from shardwise.api.ahead_of_time.aot import Compiled, Lowered
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.chip_table import check_table, format_chip, write_chip
 from shardwise.compiler.plan.hardware import built_in_chips, chip, user_table
 from shardwise.compiler.report.report import Report
+from shardwise.compiler.stage_record import StageRecord
 from shardwise.errors import HardwareError, ShardingError
 from shardwise.execute.launch_hooks import launch_hooks
 from shardwise.execute.plan_report import replan_report
+from shardwise.execute.request import Request
 from shardwise.explain.calibrate import calibrate
-from shardwise.explain.plan import explain
+from shardwise.explain.plan import Explanation, prepare
 from shardwise.explain.simulate import Simulation, simulate
 from shardwise.explain.sweep import MESH, sweep
 from shardwise.jax_modules.install import as_jax
@@ -75,13 +78,20 @@ def _explain(parsed: Namespace, script_arguments: Sequence[str]) -> None:
     chips, variables = _parse(parsed, script_arguments)
     hardware = _single("--hardware", chips) if chips else None
     if is_script(parsed.target):
-        _run_watched(parsed.target, script_arguments, hardware, print)
+        _run_watched(
+            parsed.target, script_arguments, lambda request: print(_plan_or_stages(request, hardware, parsed.stages))
+        )
         return
     as_jax()
     target = load_target(parsed.target, parsed.arguments)
     target.check(list(variables))
     args = target.call_arguments({name: _single(name, values) for name, values in variables.items()})
-    explanation = explain(target.function, hardware=hardware, advise=not parsed.no_advice)(*args)
+    record = StageRecord() if parsed.stages else None
+    if record is not None and isinstance(target.function, (Lowered, Compiled)):
+        raise CommandError(f"--stages: {parsed.target!r} is already lowered. Name the function that it was made of")
+    prepared = prepare(target.function, args, {}, hardware, record)
+    explanation = Explanation(prepared, hardware, with_advice=not parsed.no_advice)
+    print(explanation if record is None else record)
     _write(Simulation(explanation.plan), parsed)
 
 
@@ -90,7 +100,9 @@ def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:
     overlap = False if parsed.no_overlap else None
     if is_script(parsed.target):
         hardware = _single("--hardware", chips)
-        _run_watched(parsed.target, script_arguments, hardware, lambda plan: print(Simulation(plan)))
+        _run_watched(
+            parsed.target, script_arguments, lambda request: print(Simulation(replan_report(request, hardware)))
+        )
         return
     as_jax()
     target = load_target(parsed.target, parsed.arguments)
@@ -141,15 +153,21 @@ def _write(run: Simulation, parsed: Namespace) -> None:
         run.write_trace(parsed.trace)
 
 
-def _run_watched(script: str, arguments: Sequence[str], hardware: Chip | None, show: Callable[[Report], None]) -> None:
-    """Run a script, and show the plan of every jitted function when it is compiled."""
+def _plan_or_stages(request: Request, hardware: Chip | None, stages: bool) -> Report | StageRecord:
+    record = StageRecord(keeps=stages)
+    report = replan_report(request, hardware, record)
+    return record if stages else report
+
+
+def _run_watched(script: str, arguments: Sequence[str], show: Callable[[Request], None]) -> None:
+    """Run a script, and show every jitted function when it is compiled."""
     shown = False
 
     def on_launch(launch: Any, runs: bool) -> None:
         nonlocal shown
         if not runs and launch.request.out_names:  # ops outside jit have no names of outputs
             shown = True
-            show(replan_report(launch.request, hardware))
+            show(launch.request)
 
     check_file(Path(script))
     launch_hooks.add(on_launch)

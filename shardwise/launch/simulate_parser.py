@@ -18,6 +18,7 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `shardwise explain`."""
     _add_target(parser, hardware_required=False, repeatable="")
     parser.add_argument("--no-advice", action="store_true", help="do not plan again to find a better constraint")
+    parser.add_argument("--stages", action="store_true", help="print the program after every compiler pass instead")
 
 
 def add_simulate_arguments(parser: ArgumentParser) -> None:

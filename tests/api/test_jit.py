@@ -190,9 +190,23 @@ def test_dump_writes_every_stage(tmp_path):
         sw.jit(lambda x: x * 3 + 7)(x)
     finally:
         sw.config.update("dump_to", before)
-    written = sorted(path.name for path in tmp_path.glob("*/*.txt"))
-    assert written == ["1-program.txt", "2-sharded.txt", "3-plan.txt", "4-local.txt", "5-stablehlo.txt"]
-    assert "stablehlo.multiply" in next(tmp_path.glob("*/5-stablehlo.txt")).read_text()
+    texts = {path.stem: path.read_text() for path in sorted(tmp_path.glob("*/*.txt"))}
+    assert list(texts) == [
+        "01-trace",
+        "02-inline",
+        "03-erase_varying",
+        "04-lower_keys",
+        "05-hoist",
+        "06-merge_stacks",
+        "07-dce",
+        "08-erase_shardings",
+        "09-layout_problem",
+        "10-choose",
+        "11-partition",
+        "12-lower",
+    ]
+    assert texts["01-trace"].startswith("program ") and texts["08-erase_shardings"] == "(unchanged since trace)\n"
+    assert "stablehlo.multiply" in texts["12-lower"]
 
 
 def test_argument_structures_are_distinguished():

@@ -112,6 +112,39 @@ class TestFunctions:
         assert "step on mesh data=8: 1 collective" in printed and "per call on h100" in printed
         assert page.exists() and trace.exists()
 
+    def test_stages(self, model, capsys):
+        assert main(["explain", f"{model}:step", "--mesh", "data=8", "--hardware", "h100", "--stages"]) == 0
+        printed = capsys.readouterr().out
+        heads = re.findall(r"^== (\d+)\. (\w+)$", printed, re.MULTILINE)
+        assert [int(index) for index, _ in heads] == list(range(1, len(heads) + 1))
+        names = [name for _, name in heads]
+        assert names[0] == "trace" and names[-1] == "lower" and {"inline", "layout_problem", "choose"} < {*names}
+        assert "candidates along 'data' {" in printed and "all_gather[" in printed and "stablehlo.tanh" in printed
+        assert "per call on h100" not in printed
+
+    def test_stages_of_a_compiled_function(self, model, capsys):
+        model.write_text(f"{MODEL}\ncompiled = jax.jit(jnp.sin).lower(1.0).compile()\n")
+        assert main(["explain", f"{model}:compiled", "--arguments", "none", "--stages"]) == 1
+        assert "compiled' is already lowered. Name the function" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["MODEL:stepp"], "has no function 'stepp'. Did you mean 'step'?"),
+            (["FOLDER/a_modell.py:step"], "there is no file '.*a_modell.py'. Did you mean '.*a_model.py'?"),
+            (
+                ["MODEL:step", "--arguments", "nothing"],
+                "has no function 'nothing', which returns the arguments of 'step'",
+            ),
+        ],
+    )
+    def test_errors_of_stages(self, model, arguments, message, capsys):
+        replaced = [text.replace("MODEL", str(model)).replace("FOLDER", str(model.parent)) for text in arguments]
+        assert main(["explain", "--stages", *replaced]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("shardwise explain: ") and "Traceback" not in error
+        assert re.search(message.replace("?", r"\?"), error), error
+
     def test_a_function_of_a_module(self, model, monkeypatch, capsys):
         monkeypatch.chdir(model.parent)
         assert main(["simulate", "a_model:step", "--mesh", "data=2", "--hardware", "h100"]) == 0
@@ -178,6 +211,13 @@ def test_explain_shows_the_programs_of_a_script(tmp_path):
     output = script_process("explain", str(tmp_path / "script.py"), "--hardware", "h100", "--", "--size", "4")
     assert re.search(r"total on mesh data=4: \d collectives?, ", output)
     assert "per call on h100" in output and "result 256.0" in output
+
+
+def test_explain_shows_the_stages_of_a_script(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    output = script_process("explain", str(tmp_path / "script.py"), "--stages", "--", "--size", "4")
+    assert output.count("== 1. trace\nprogram total(") == 1
+    assert "module @total {" in output and "result 256.0" in output
 
 
 def test_a_script_that_compiles_nothing(model):

@@ -4,11 +4,16 @@ The families of the `*_calls` modules yield calls on arrays of `n` rows and colu
 not.
 """
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any, final
 
 import numpy as np
+
+from shardwise.base.lazy import stub_names
 
 
 @final
@@ -26,6 +31,23 @@ class Call:
 
     def __str__(self) -> str:
         return self.name
+
+
+def functions_with(namespace: ModuleType, module: str, arguments: int) -> list[str]:
+    """Return the names in `namespace` of functions that `module` defines and that need this number of arguments."""
+    assert namespace.__file__ is not None
+    homes = stub_names(Path(namespace.__file__).with_suffix(".pyi").read_text())
+    functions = {name: getattr(namespace, name) for name, (home, _) in homes.items() if home == module}
+    return [
+        name
+        for name, function in functions.items()
+        if not isinstance(function, type) and _needed_arguments(function) == arguments
+    ]
+
+
+def _needed_arguments(function: Callable[..., Any]) -> int:
+    parameters = inspect.signature(function).parameters.values()
+    return sum(parameter.default is parameter.empty for parameter in parameters)
 
 
 def call(name: str, function: Callable[..., Any], *arrays: Any, **options: Any) -> Call:

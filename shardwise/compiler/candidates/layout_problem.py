@@ -118,6 +118,19 @@ class LayoutProblem:
         return (*self.program.inputs, *results)
 
 
+def format_candidates(problem: LayoutProblem) -> str:
+    """Return the text of the candidates: for each axis, a line for each planned equation."""
+    blocks = [
+        [
+            f"candidates along {axis!r} {{",
+            *(f"  {equation.op.name}: {' | '.join(map(str, options))}" for equation, options in by_equation.items()),
+            "}",
+        ]
+        for axis, by_equation in problem.candidates.items()
+    ]
+    return "\n".join(line for block in blocks for line in block)
+
+
 def _leads_to(problem: LayoutProblem, boundaries: Iterable[Equation]) -> Iterator[Equation]:
     """Yield equations through which partial sums could reach the last operand of these boundary equations."""
     producers = {value: equation for equation in problem.planned for value in equation.outputs}

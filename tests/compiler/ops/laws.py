@@ -16,7 +16,7 @@
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, final
 
@@ -264,13 +264,8 @@ def pin_along(factors: dict[str, int], dims: Dims) -> Pin:
 
 
 def sums_pass_through(case: Case) -> None:
-    program = widen_program(case.program)
-    first, second = (plain(program.in_types, f"{which} terms of {case}") for which in ("first", "second"))
     for linear in case.op.linear_in(*case.types):
-        other = [second[i] if i in linear else first[i] for i in range(len(first))]
-        both = [total(a, b) if i in linear else a for i, (a, b) in enumerate(zip(first, second, strict=True))]
-        (result_of_sum,) = evaluate(program, both)
-        sum_of_results = total(*(evaluate(program, args)[0] for args in (first, other)))
+        result_of_sum, sum_of_results = sum_results(case, linear)
         assert_alike(Sum(()), [result_of_sum], [sum_of_results])
 
 
@@ -437,6 +432,16 @@ def perturb(args: Sequence[NumpyArray], tangents: Sequence[NumpyArray], active: 
 def inner_product(a: NumpyArray, b: NumpyArray) -> Any:
     """Return the real part of the bilinear product: JAX's convention for complex cotangents."""
     return np.real(np.sum(a * b))
+
+
+def sum_results(case: Case, operands: Collection[int]) -> tuple[NumpyArray, NumpyArray]:
+    """Return the result for sums of two terms in these operands, and the sum of the results for each term."""
+    program = widen_program(case.program)
+    first, second = (plain(program.in_types, f"{which} terms of {case}") for which in ("first", "second"))
+    other = [second[i] if i in operands else first[i] for i in range(len(first))]
+    both = [total(a, b) if i in operands else a for i, (a, b) in enumerate(zip(first, second, strict=True))]
+    (result_of_sum,) = evaluate(program, both)
+    return result_of_sum, total(*(evaluate(program, args)[0] for args in (first, other)))
 
 
 def total(a: NumpyArray, b: NumpyArray) -> NumpyArray:
