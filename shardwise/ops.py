@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by, unreduced_axes
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.indexing import clip_indices, index_mode
@@ -24,6 +25,28 @@ from shardwise.errors import ConcretizationTypeError
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
 
 
+_SEGMENT = Family(
+    {
+        "data": "the array. Its rows, the slices along dim 0, are reduced.",
+        "segment_ids": "the segment of each row, a 1-d array of integers.",
+        "num_segments": "the number of segments. By default, the largest id plus 1. Required under `jit`.",
+        "indices_are_sorted": "a promise that `segment_ids` are sorted.",
+        "unique_indices": "a promise that `segment_ids` are unique.",
+        "bucket_size": "accepted for compatibility; it must be positive and has no other effect.",
+        "mode": 'the treatment of ids that are negative or not less than `num_segments`: "drop" (the\n'
+        'default) ignores their rows, "clip" moves them to the nearest segment.',
+        "out_sharding": "the sharding of the result.",
+    },
+    raises=[
+        "ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or\n"
+        "`mode` is invalid.",
+        "ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.",
+        "TypeError: if `segment_ids` are not integral.",
+    ],
+)
+
+
+@documented(_SEGMENT)
 def segment_sum(
     data: Any,
     segment_ids: Any,
@@ -36,24 +59,11 @@ def segment_sum(
 ) -> Array:
     """Sum the rows of an array by segment: row `i` of the result is the sum of the rows with id `i`.
 
-    Args:
-        data: the array. Its rows, the slices along dim 0, are reduced.
-        segment_ids: the segment of each row, a 1-d array of integers.
-        num_segments: the number of segments. By default, the largest id plus 1. Required under `jit`.
-        indices_are_sorted: a promise that `segment_ids` are sorted.
-        unique_indices: a promise that `segment_ids` are unique.
-        bucket_size: accepted for compatibility; it must be positive and has no other effect.
-        mode: the treatment of ids that are negative or not less than `num_segments`: "drop" (the default) ignores their
-            rows, "clip" moves them to the nearest segment.
-        out_sharding: the sharding of the result.
-
     Returns:
         An array with one row per segment. Rows of empty segments are 0.
 
     Raises:
         TypeError: if `segment_ids` are not integral, or `data` is boolean.
-        ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or `mode` is invalid.
-        ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.
 
     Example:
         >>> jax.ops.segment_sum(jnp.array([1, 2, 3]), jnp.array([0, 0, 2]))
@@ -63,6 +73,7 @@ def segment_sum(
     return _segment_reduce("segment_sum", SUM, data, segment_ids, num_segments, *options)
 
 
+@documented(_SEGMENT)
 def segment_prod(
     data: Any,
     segment_ids: Any,
@@ -75,24 +86,8 @@ def segment_prod(
 ) -> Array:
     """Multiply the rows of an array by segment: row `i` of the result is the product of the rows with id `i`.
 
-    Args:
-        data: the array. Its rows, the slices along dim 0, are reduced.
-        segment_ids: the segment of each row, a 1-d array of integers.
-        num_segments: the number of segments. By default, the largest id plus 1. Required under `jit`.
-        indices_are_sorted: a promise that `segment_ids` are sorted.
-        unique_indices: a promise that `segment_ids` are unique.
-        bucket_size: accepted for compatibility; it must be positive and has no other effect.
-        mode: the treatment of ids that are negative or not less than `num_segments`: "drop" (the default) ignores their
-            rows, "clip" moves them to the nearest segment.
-        out_sharding: the sharding of the result.
-
     Returns:
         An array with one row per segment. Rows of empty segments are 1.
-
-    Raises:
-        TypeError: if `segment_ids` are not integral.
-        ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or `mode` is invalid.
-        ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.
 
     Example:
         >>> jax.ops.segment_prod(jnp.array([2, 3, 4]), jnp.array([0, 0, 2]))
@@ -102,6 +97,7 @@ def segment_prod(
     return _segment_reduce("segment_prod", PROD, data, segment_ids, num_segments, *options)
 
 
+@documented(_SEGMENT)
 def segment_max(
     data: Any,
     segment_ids: Any,
@@ -114,24 +110,8 @@ def segment_max(
 ) -> Array:
     """Compute the maximum of the rows of an array by segment: row `i` of the result is that of the rows with id `i`.
 
-    Args:
-        data: the array. Its rows, the slices along dim 0, are reduced.
-        segment_ids: the segment of each row, a 1-d array of integers.
-        num_segments: the number of segments. By default, the largest id plus 1. Required under `jit`.
-        indices_are_sorted: a promise that `segment_ids` are sorted.
-        unique_indices: a promise that `segment_ids` are unique.
-        bucket_size: accepted for compatibility; it must be positive and has no other effect.
-        mode: the treatment of ids that are negative or not less than `num_segments`: "drop" (the default) ignores their
-            rows, "clip" moves them to the nearest segment.
-        out_sharding: the sharding of the result.
-
     Returns:
         An array with one row per segment. Rows of empty segments are the lowest value of the dtype.
-
-    Raises:
-        TypeError: if `segment_ids` are not integral.
-        ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or `mode` is invalid.
-        ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.
 
     Example:
         >>> jax.ops.segment_max(jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 0, 2]))
@@ -141,6 +121,7 @@ def segment_max(
     return _segment_reduce("segment_max", MAX, data, segment_ids, num_segments, *options)
 
 
+@documented(_SEGMENT)
 def segment_min(
     data: Any,
     segment_ids: Any,
@@ -153,24 +134,8 @@ def segment_min(
 ) -> Array:
     """Compute the minimum of the rows of an array by segment: row `i` of the result is that of the rows with id `i`.
 
-    Args:
-        data: the array. Its rows, the slices along dim 0, are reduced.
-        segment_ids: the segment of each row, a 1-d array of integers.
-        num_segments: the number of segments. By default, the largest id plus 1. Required under `jit`.
-        indices_are_sorted: a promise that `segment_ids` are sorted.
-        unique_indices: a promise that `segment_ids` are unique.
-        bucket_size: accepted for compatibility; it must be positive and has no other effect.
-        mode: the treatment of ids that are negative or not less than `num_segments`: "drop" (the default) ignores their
-            rows, "clip" moves them to the nearest segment.
-        out_sharding: the sharding of the result.
-
     Returns:
         An array with one row per segment. Rows of empty segments are the highest value of the dtype.
-
-    Raises:
-        TypeError: if `segment_ids` are not integral.
-        ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or `mode` is invalid.
-        ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.
 
     Example:
         >>> jax.ops.segment_min(jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 0, 2]))

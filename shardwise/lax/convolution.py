@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
@@ -82,6 +83,38 @@ def conv_dimension_numbers(
     )
 
 
+_CONVOLUTION = Family(
+    {
+        "dimension_numbers": "a `ConvDimensionNumbers`, or three strings for input, kernel and output\n"
+        'such as ("NHWC", "HWIO", "NHWC"). None means NCHW, OIHW and NCHW.',
+        "lhs": "the input, an array with a batch dim, a feature dim and spatial dims.",
+        "rhs": "the kernel, an array of the dtype of `lhs` with an output-feature dim, an input-feature\n"
+        "dim and spatial dims.",
+        "window_strides": "the stride of the window along each spatial dim.",
+        "padding": "pairs of the numbers of zeros before and after each spatial dim, where negative\n"
+        'numbers crop; or a name. "VALID" adds none. "SAME" and "SAME_LOWER" add so many that the output\n'
+        'has ceil(size / stride) elements; if their number is odd, "SAME" adds the extra one after the\n'
+        'dim and "SAME_LOWER" before it.',
+        "lhs_dilation": "the dilation of the input along each spatial dim: the distance between its\n"
+        "elements, with zeros between.",
+        "rhs_dilation": "the dilation of the kernel along each spatial dim.",
+        "precision": Parameter(
+            "a `Precision` for both operands or a pair of them, or a name such as\n"
+            '"highest". None means the default of the configuration.',
+            "NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.",
+        ),
+        "preferred_element_type": "the dtype of the sums and of the result. None means the dtype of the\noperands.",
+    },
+    returns="The output, with its dims in the order of `dimension_numbers`.",
+    raises=[
+        "TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.",
+        "ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the\n"
+        "feature sizes do not agree.",
+    ],
+)
+
+
+@documented(_CONVOLUTION)
 def conv_general_dilated(
     lhs: Any,
     rhs: Any,
@@ -99,35 +132,13 @@ def conv_general_dilated(
     """Convolve an array with a kernel. The kernel is not flipped, as usual in neural networks.
 
     Args:
-        lhs: the input, an array with a batch dim, a feature dim and spatial dims.
-        rhs: the kernel, an array of the dtype of `lhs` with an output-feature dim, an input-feature dim and spatial
-            dims.
-        window_strides: the stride of the window along each spatial dim.
-        padding: pairs of the numbers of zeros before and after each spatial dim, where negative numbers crop; or a
-            name. "VALID" adds none. "SAME" and "SAME_LOWER" add so many that the output has ceil(size / stride)
-            elements; if their number is odd, "SAME" adds the extra one after the dim and "SAME_LOWER" before it.
-        lhs_dilation: the dilation of the input along each spatial dim: the distance between its elements, with zeros
-            between.
-        rhs_dilation: the dilation of the kernel along each spatial dim.
-        dimension_numbers: a `ConvDimensionNumbers`, or three strings for input, kernel and output such as ("NHWC",
-            "HWIO", "NHWC"). None means NCHW, OIHW and NCHW.
         feature_group_count: the number of groups of input features. Each group is convolved with its own output
             features of the kernel.
         batch_group_count: the number of groups of the batch. Each group is convolved with its own output features of
             the kernel.
-        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
-            default of the configuration.
-        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
         out_sharding: the sharding to pin the result to.
 
-    Returns:
-        The output, with its dims in the order of `dimension_numbers`.
-
     Raises:
-        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
-        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
-            not agree.
-        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
         ShardingError: if `out_sharding` does not fit the shape of the result.
 
     Example:
@@ -216,6 +227,7 @@ def _split_groups(x: Any, names: Sequence[str], groups: int) -> Any:
     return x if len(shape) == x.type.ndim else Reshape(tuple(shape))(x)
 
 
+@documented(_CONVOLUTION)
 def conv(
     lhs: Any,
     rhs: Any,
@@ -229,20 +241,10 @@ def conv(
     Args:
         lhs: the input: batch, features, spatial dims.
         rhs: the kernel, of the dtype of `lhs`: output features, input features, spatial dims.
-        window_strides: the stride of the window along each spatial dim.
         padding: "SAME", "SAME_LOWER" or "VALID"; see `conv_general_dilated`.
-        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
-            default of the configuration.
-        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
 
     Returns:
         The output: batch, features, spatial dims.
-
-    Raises:
-        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
-        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
-            not agree.
-        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
 
     Example:
         >>> lax.conv(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), "VALID")
@@ -253,6 +255,7 @@ def conv(
     )
 
 
+@documented(_CONVOLUTION)
 def conv_with_general_padding(
     lhs: Any,
     rhs: Any,
@@ -268,25 +271,9 @@ def conv_with_general_padding(
     Args:
         lhs: the input: batch, features, spatial dims.
         rhs: the kernel, of the dtype of `lhs`: output features, input features, spatial dims.
-        window_strides: the stride of the window along each spatial dim.
-        padding: pairs of the numbers of zeros before and after each spatial dim, where negative numbers crop; or a
-            name. "VALID" adds none. "SAME" and "SAME_LOWER" add so many that the output has ceil(size / stride)
-            elements; if their number is odd, "SAME" adds the extra one after the dim and "SAME_LOWER" before it.
-        lhs_dilation: the dilation of the input along each spatial dim: the distance between its elements, with zeros
-            between.
-        rhs_dilation: the dilation of the kernel along each spatial dim.
-        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
-            default of the configuration.
-        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
 
     Returns:
         The output: batch, features, spatial dims.
-
-    Raises:
-        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
-        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
-            not agree.
-        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
 
     Example:
         >>> lax.conv_with_general_padding(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), [(1, 0)], None, None)
@@ -308,6 +295,7 @@ _CHANNELS_LAST = {2: ("NC", "IO", "NC"), 3: ("NHC", "HIO", "NHC"), 4: ("NHWC", "
 _CHANNELS_LAST[5] = ("NHWDC", "HWDIO", "NHWDC")
 
 
+@documented(_CONVOLUTION)
 def conv_transpose(
     lhs: Any,
     rhs: Any,
@@ -323,31 +311,15 @@ def conv_transpose(
     """Compute a transposed convolution: a convolution over `lhs` dilated by `strides`.
 
     Args:
-        lhs: the input, an array with a batch dim, a feature dim and spatial dims.
-        rhs: the kernel, an array of the dtype of `lhs` with an output-feature dim, an input-feature dim and spatial
-            dims.
         strides: the upsampling factor along each spatial dim.
         padding: "SAME" (the output has size * stride elements), "VALID", or pairs of numbers of zeros around the
             dilated input.
-        rhs_dilation: the dilation of the kernel along each spatial dim.
         dimension_numbers: a `ConvDimensionNumbers`, or three strings for input, kernel and output. None means NHWC,
             HWIO and NHWC, or their like for 0 to 3 spatial dims.
         transpose_kernel: flip the kernel and swap its input and output features. The result is then the gradient of a
             convolution with the kernel by its input.
-        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
-            default of the configuration.
-        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
         use_consistent_padding: interpret pairs in `padding` as the padding of the convolution of which this is the
             transpose.
-
-    Returns:
-        The output, with its dims in the order of `dimension_numbers`.
-
-    Raises:
-        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
-        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
-            not agree.
-        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
 
     Example:
         >>> lax.conv_transpose(jnp.ones((1, 2, 1)), jnp.ones((2, 1, 1)), (2,), "SAME").shape
@@ -404,6 +376,7 @@ def transposed_padding(name: str, padding: str, extent: int, stride: int) -> tup
     return low, total - low
 
 
+@documented(_CONVOLUTION)
 def conv_general_dilated_patches(
     lhs: Any,
     filter_shape: Sequence[int],
@@ -420,29 +393,10 @@ def conv_general_dilated_patches(
     The features of the result are ordered by input feature, then by position in the window.
 
     Args:
-        lhs: the input, an array with a batch dim, a feature dim and spatial dims.
         filter_shape: the window size along each spatial dim.
-        window_strides: the stride of the window along each spatial dim.
-        padding: pairs of the numbers of zeros before and after each spatial dim, where negative numbers crop; or a
-            name. "VALID" adds none. "SAME" and "SAME_LOWER" add so many that the output has ceil(size / stride)
-            elements; if their number is odd, "SAME" adds the extra one after the dim and "SAME_LOWER" before it.
-        lhs_dilation: the dilation of the input along each spatial dim: the distance between its elements, with zeros
-            between.
-        rhs_dilation: the dilation of the kernel along each spatial dim.
-        dimension_numbers: a `ConvDimensionNumbers`, or three strings for input, kernel and output such as ("NHWC",
-            "HWIO", "NHWC"). None means NCHW, OIHW and NCHW.
-        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
-            default of the configuration.
-        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
 
     Returns:
         The patches, with the dims of a convolution's output in the order of `dimension_numbers`.
-
-    Raises:
-        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
-        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
-            not agree.
-        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
 
     Example:
         >>> lax.conv_general_dilated_patches(jnp.arange(4.0).reshape(1, 1, 4), (2,), (1,), "VALID")

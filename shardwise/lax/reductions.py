@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.api.meshes.out_sharding import check_sums, constrain_sharding
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.arrays.promotion import requested_dtype
@@ -13,20 +14,24 @@ from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceXor
 from shardwise.compiler.ops.reduce.sum import Sum
 
+_REDUCTION = Family(
+    {
+        "operand": "an array.",
+        "axes": "the dims to reduce, counted from 0.",
+    },
+    returns="An array without the reduced dims.",
+    raises=["TypeError: if a dim does not exist or repeats."],
+)
 
+
+@documented(_REDUCTION)
 def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Array:
     """Compute the sum along dims.
 
     Args:
-        operand: an array.
-        axes: the dims to reduce, counted from 0.
         out_sharding: the sharding to pin the result to.
 
-    Returns:
-        An array without the reduced dims.
-
     Raises:
-        TypeError: if a dim does not exist or repeats.
         ShardingError: if `out_sharding` does not fit the shape of the result.
 
     Example:
@@ -38,18 +43,9 @@ def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -
     return constrain_sharding(total, out_sharding)
 
 
+@documented(_REDUCTION)
 def reduce_max(operand: Any, axes: Sequence[int]) -> Array:
     """Compute the maximum along dims; NaN if any element is NaN.
-
-    Args:
-        operand: an array.
-        axes: the dims to reduce, counted from 0.
-
-    Returns:
-        An array without the reduced dims.
-
-    Raises:
-        TypeError: if a dim does not exist or repeats.
 
     Example:
         >>> lax.reduce_max(jnp.array([[1, 5], [3, 4]]), (1,))
@@ -58,18 +54,9 @@ def reduce_max(operand: Any, axes: Sequence[int]) -> Array:
     return _reduce(ReduceMax, operand, axes)
 
 
+@documented(_REDUCTION)
 def reduce_min(operand: Any, axes: Sequence[int]) -> Array:
     """Compute the minimum along dims; NaN if any element is NaN.
-
-    Args:
-        operand: an array.
-        axes: the dims to reduce, counted from 0.
-
-    Returns:
-        An array without the reduced dims.
-
-    Raises:
-        TypeError: if a dim does not exist or repeats.
 
     Example:
         >>> lax.reduce_min(jnp.array([[1, 5], [3, 4]]), (1,))
@@ -78,18 +65,9 @@ def reduce_min(operand: Any, axes: Sequence[int]) -> Array:
     return _reduce(ReduceMin, operand, axes)
 
 
+@documented(_REDUCTION)
 def reduce_prod(operand: Any, axes: Sequence[int]) -> Array:
     """Compute the product along dims.
-
-    Args:
-        operand: an array.
-        axes: the dims to reduce, counted from 0.
-
-    Returns:
-        An array without the reduced dims.
-
-    Raises:
-        TypeError: if a dim does not exist or repeats.
 
     Example:
         >>> lax.reduce_prod(jnp.array([[1, 5], [3, 4]]), (1,))
@@ -98,15 +76,12 @@ def reduce_prod(operand: Any, axes: Sequence[int]) -> Array:
     return _reduce(ReduceProd, operand, axes)
 
 
+@documented(_REDUCTION)
 def reduce_and(operand: Any, axes: Sequence[int]) -> Array:
     """Compute the bitwise and along dims; for booleans, whether all are true.
 
     Args:
         operand: an array of integers or booleans.
-        axes: the dims to reduce, counted from 0.
-
-    Returns:
-        An array without the reduced dims.
 
     Raises:
         TypeError: if a dim does not exist or repeats, or `operand` holds floats or complex numbers.
@@ -118,15 +93,12 @@ def reduce_and(operand: Any, axes: Sequence[int]) -> Array:
     return _reduce(ReduceAnd, operand, axes)
 
 
+@documented(_REDUCTION)
 def reduce_or(operand: Any, axes: Sequence[int]) -> Array:
     """Compute the bitwise or along dims; for booleans, whether any is true.
 
     Args:
         operand: an array of integers or booleans.
-        axes: the dims to reduce, counted from 0.
-
-    Returns:
-        An array without the reduced dims.
 
     Raises:
         TypeError: if a dim does not exist or repeats, or `operand` holds floats or complex numbers.
@@ -138,15 +110,12 @@ def reduce_or(operand: Any, axes: Sequence[int]) -> Array:
     return _reduce(ReduceOr, operand, axes)
 
 
+@documented(_REDUCTION)
 def reduce_xor(operand: Any, axes: Sequence[int]) -> Array:
     """Compute the bitwise exclusive or along dims; for booleans, whether an odd number is true.
 
     Args:
         operand: an array of integers or booleans.
-        axes: the dims to reduce, counted from 0.
-
-    Returns:
-        An array without the reduced dims.
 
     Raises:
         TypeError: if a dim does not exist or repeats, or `operand` holds floats or complex numbers.

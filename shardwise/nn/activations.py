@@ -12,6 +12,7 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.transformations.custom import custom_jvp
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.arithmetic import promote_numeric
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -26,19 +27,23 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import slice_along
 
+_ACTIVATION = Family(
+    {
+        "x": "the input, an array or a number.",
+        "alpha": "the magnitude of the limit for very negative `x`.",
+    },
+    returns="An array with the shape of `x`.",
+    raises=["TypeError: if `x` is not an array or a number."],
+)
+
 
 @compiled_function
+@documented(_ACTIVATION)
 def identity(x: Any) -> Array:
     """Return `x` unchanged, as an array.
 
-    Args:
-        x: the input, an array or a number.
-
     Returns:
         `x` as an array.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.identity(jnp.array([1.0, -2.0]))
@@ -48,13 +53,11 @@ def identity(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_ACTIVATION)
 def relu(x: Any) -> Array:
     """Compute the rectified linear unit: `max(x, 0)`.
 
     The derivative at 0 is 0.
-
-    Args:
-        x: the input, an array or a number.
 
     Returns:
         An array with the shape and dtype of `x`; booleans become integers.
@@ -70,13 +73,11 @@ def relu(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_ACTIVATION)
 def relu6(x: Any) -> Array:
     """Compute the rectified linear unit bounded by 6: `min(max(x, 0), 6)`.
 
     The derivative at 0 and at 6 is 0.
-
-    Args:
-        x: the input, an array or a number.
 
     Returns:
         An array with the shape of `x` and a floating-point dtype.
@@ -113,14 +114,12 @@ def sigmoid(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_ACTIVATION)
 def silu(x: Any) -> Array:
     """Compute the sigmoid linear unit `x · sigmoid(x)`, also known as swish.
 
     Args:
         x: the input, an array or a number of a floating-point or complex dtype.
-
-    Returns:
-        An array with the shape of `x`.
 
     Raises:
         TypeError: if `x` is not an array or a number, or does not have a floating-point or complex dtype.
@@ -137,19 +136,11 @@ swish = silu
 
 
 @custom_jvp
+@documented(_ACTIVATION)
 def softplus(x: Any) -> Array:
     """Compute `log(1 + exp(x))`, a smooth approximation of `relu`.
 
     The computation does not overflow for large `x`.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.softplus(jnp.array([-100.0, 0.0, 100.0]))
@@ -168,17 +159,9 @@ softplus.defjvps(lambda tangent, result, x: tangent * Logistic()(x))
 
 
 @compiled_function
+@documented(_ACTIVATION)
 def log_sigmoid(x: Any) -> Array:
     """Compute `log(sigmoid(x))` without underflow for very negative `x`.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.log_sigmoid(jnp.array([-100.0, 0.0]))
@@ -214,19 +197,11 @@ def squareplus(x: Any, b: Any = 4) -> Array:
 
 
 @compiled_function
+@documented(_ACTIVATION)
 def sparse_plus(x: Any) -> Array:
     """Compute the sparse plus function, a smooth approximation of `relu` with finite support.
 
     The result is 0 for `x <= -1`, `(x + 1)² / 4` for `-1 < x < 1`, and `x` for `x >= 1`.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.sparse_plus(jnp.array([-2.0, 0.0, 2.0]))
@@ -237,19 +212,14 @@ def sparse_plus(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_ACTIVATION)
 def sparse_sigmoid(x: Any) -> Array:
     """Compute the sparse sigmoid function `clip((x + 1) / 2, 0, 1)`.
 
     It is the derivative of `sparse_plus`.
 
-    Args:
-        x: the input, an array or a number.
-
     Returns:
         An array with the shape of `x` and values from 0 to 1.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.sparse_sigmoid(jnp.array([-2.0, 0.0, 2.0]))
@@ -259,17 +229,12 @@ def sparse_sigmoid(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_ACTIVATION)
 def soft_sign(x: Any) -> Array:
     """Compute the soft-sign function `x / (|x| + 1)`.
 
-    Args:
-        x: the input, an array or a number.
-
     Returns:
         An array with the shape of `x` and values between -1 and 1.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.soft_sign(jnp.array([-1.0, 3.0]))
@@ -280,17 +245,9 @@ def soft_sign(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_ACTIVATION)
 def mish(x: Any) -> Array:
     """Compute the mish function `x · tanh(softplus(x))`.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.mish(jnp.array([-1.0, 0.0, 1.0]))
@@ -308,14 +265,11 @@ def _elu(x: Any, alpha: Any) -> Any:
     return jnp.where(x > 0, x, alpha * jnp.expm1(jnp.where(x > 0, 0.0, x)))
 
 
+@documented(_ACTIVATION)
 def elu(x: Any, alpha: Any = 1.0) -> Array:
     """Compute the exponential linear unit.
 
     The result is `x` for `x > 0` and `alpha · (exp(x) - 1)` elsewhere.
-
-    Args:
-        x: the input, an array or a number.
-        alpha: the magnitude of the limit for very negative `x`.
 
     Returns:
         An array with the shape that `x` and `alpha` broadcast to.
@@ -331,19 +285,11 @@ def elu(x: Any, alpha: Any = 1.0) -> Array:
 
 
 @compiled_function
+@documented(_ACTIVATION)
 def selu(x: Any) -> Array:
     """Compute the scaled exponential linear unit.
 
     It is `elu` with the constants of self-normalizing networks, which keep activations at mean 0 and variance 1.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.selu(jnp.array([-1.0, 1.0]))
@@ -357,15 +303,12 @@ def _celu(x: Any, alpha: Any) -> Any:
     return jnp.maximum(x, 0.0) + alpha * jnp.expm1(jnp.minimum(x, 0.0) / alpha)
 
 
+@documented(_ACTIVATION)
 def celu(x: Any, alpha: Any = 1.0) -> Array:
     """Compute the continuously differentiable exponential linear unit.
 
     The result is `x` for `x > 0` and `alpha · (exp(x / alpha) - 1)` elsewhere. Its derivative is continuous for every
     `alpha`.
-
-    Args:
-        x: the input, an array or a number.
-        alpha: the magnitude of the limit for very negative `x`.
 
     Returns:
         An array with the shape that `x` and `alpha` broadcast to.
@@ -409,17 +352,9 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Array:
 
 
 @compiled_function
+@documented(_ACTIVATION)
 def hard_tanh(x: Any) -> Array:
     """Compute the hard tanh function: clip `x` to the interval from -1 to 1.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.hard_tanh(jnp.array([-3.0, 0.5, 3.0]))
@@ -430,17 +365,12 @@ def hard_tanh(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_ACTIVATION)
 def hard_sigmoid(x: Any) -> Array:
     """Compute the hard sigmoid function `relu6(x + 3) / 6`.
 
-    Args:
-        x: the input, an array or a number.
-
     Returns:
         An array with the shape of `x` and values from 0 to 1.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.hard_sigmoid(jnp.array([-3.0, 0.0, 3.0]))
@@ -450,17 +380,9 @@ def hard_sigmoid(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_ACTIVATION)
 def hard_silu(x: Any) -> Array:
     """Compute the hard SiLU function `x · hard_sigmoid(x)`, also known as hard swish.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.hard_silu(jnp.array([-3.0, 1.0, 3.0]))
@@ -473,20 +395,14 @@ def hard_silu(x: Any) -> Array:
 hard_swish = hard_silu
 
 
+@documented(_ACTIVATION)
 def gelu(x: Any, approximate: bool = True) -> Array:
     """Compute the Gaussian error linear unit `x · Φ(x)`.
 
     Φ is the cumulative distribution function of the standard normal distribution.
 
     Args:
-        x: the input, an array or a number.
         approximate: if True, use the approximation of Φ by tanh; if False, use `erfc`.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.gelu(jnp.array([-1.0, 1.0]), approximate=False)
@@ -536,17 +452,12 @@ def _glu(x: Any, *, dim: int) -> Any:
 
 
 @custom_jvp
+@documented(_ACTIVATION)
 def log1mexp(x: Any) -> Array:
     """Compute `log(1 - exp(-x))` without cancellation for small or large `x`.
 
     Args:
         x: the input, an array or a number; all elements should be positive.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.log1mexp(jnp.array([1e-8, 1.0]))
@@ -564,17 +475,9 @@ def _log1mexp(x: Any) -> Any:
 log1mexp.defjvps(lambda tangent, result, x: tangent / jnp.expm1(x))
 
 
+@documented(_ACTIVATION)
 def tanh(x: Any, /) -> Array:
     """Compute the hyperbolic tangent.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.tanh(jnp.array([0.0, 1.0]))

@@ -14,6 +14,7 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise import random
 from shardwise.api.meshes.out_sharding import constrain_sharding
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
@@ -66,21 +67,26 @@ def _dtype(dtype: Any) -> Any:
     return default_dtype("float*") if dtype is None else requested_dtype("initializer", dtype)
 
 
+_INITIALIZER = Family(
+    {
+        "key": "ignored; initializers have a key as first parameter.",
+        "shape": "the shape of the result.",
+        "dtype": "the dtype of the result; by default the default float dtype.",
+        "out_sharding": "the sharding of the result.",
+    },
+    raises=[
+        "TypeError: if `shape` does not consist of integers, or if `dtype` is not a dtype.",
+        "ValueError: if a size in `shape` is negative.",
+    ],
+)
+
+
+@documented(_INITIALIZER)
 def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Array:
     """Initialize weights with zeros.
 
-    Args:
-        key: ignored; initializers have a key as first parameter.
-        shape: the shape of the result.
-        dtype: the dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
     Returns:
         An array of zeros.
-
-    Raises:
-        TypeError: if `shape` does not consist of integers, or if `dtype` is not a dtype.
-        ValueError: if a size in `shape` is negative.
 
     Example:
         >>> jax.nn.initializers.zeros(None, (2,))
@@ -89,21 +95,12 @@ def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> 
     return jnp.zeros(shape, _dtype(dtype), device=out_sharding)
 
 
+@documented(_INITIALIZER)
 def ones(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Array:
     """Initialize weights with ones.
 
-    Args:
-        key: ignored; initializers have a key as first parameter.
-        shape: the shape of the result.
-        dtype: the dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
     Returns:
         An array of ones.
-
-    Raises:
-        TypeError: if `shape` does not consist of integers, or if `dtype` is not a dtype.
-        ValueError: if a size in `shape` is negative.
 
     Example:
         >>> jax.nn.initializers.ones(None, (2,))
@@ -137,15 +134,26 @@ def constant(value: Any, dtype: Any = None) -> Initializer:
     return _initializer(fill, dtype)
 
 
+_INITIALIZER_FACTORY = Family(
+    {
+        "dtype": "the default dtype of the initializer; if None, the default float dtype.",
+        "in_axis": Parameter(
+            "the axis or axes of the inputs.",
+            "ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis`\nis -2.",
+        ),
+        "out_axis": "the axis or axes of the outputs.",
+        "batch_axis": "the axis or axes that count neither as inputs nor as outputs.",
+    },
+    returns="The initializer.",
+)
+
+
+@documented(_INITIALIZER_FACTORY)
 def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
     """Return an initializer that samples from the uniform distribution from 0 to `scale`.
 
     Args:
         scale: the upper bound.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
 
     Raises:
         TypeError: when the initializer is called, if its key is not a PRNG key.
@@ -162,15 +170,12 @@ def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
     return _initializer(fill, dtype)
 
 
+@documented(_INITIALIZER_FACTORY)
 def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
     """Return an initializer that samples from the normal distribution with mean 0.
 
     Args:
         stddev: the standard deviation.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
 
     Raises:
         TypeError: when the initializer is called, if its key is not a PRNG key.
@@ -187,17 +192,14 @@ def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
     return _initializer(fill, dtype)
 
 
+@documented(_INITIALIZER_FACTORY)
 def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, upper: Any = 2.0) -> Initializer:
     """Return an initializer that samples from the truncated normal distribution with mean 0.
 
     Args:
         stddev: the standard deviation of the distribution before truncation.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
         lower: the lower bound, in multiples of `stddev`.
         upper: the upper bound, in multiples of `stddev`.
-
-    Returns:
-        The initializer.
 
     Raises:
         TypeError: when the initializer is called, if its key is not a PRNG key.
@@ -215,6 +217,7 @@ def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, u
     return _initializer(fill, dtype)
 
 
+@documented(_INITIALIZER_FACTORY)
 def variance_scaling(
     scale: Any,
     mode: str,
@@ -235,13 +238,6 @@ def variance_scaling(
         mode: what n is: the number of inputs ("fan_in"), of outputs ("fan_out"), or their arithmetic or geometric mean
             ("fan_avg", "fan_geo_avg").
         distribution: "truncated_normal" (at two standard deviations), "normal" or "uniform".
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
 
     Raises:
         ValueError: when the initializer is called, if `mode` or `distribution` is unknown, or if the shape has fewer
@@ -337,22 +333,13 @@ _SAMPLERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
+@documented(_INITIALIZER_FACTORY)
 def glorot_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
     """Return a Glorot uniform initializer, also known as Xavier uniform.
 
     The variance is `1 / fan_avg`, the mean number of inputs and outputs: see `variance_scaling`.
 
-    Args:
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
-
     Raises:
-        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
         IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
@@ -362,23 +349,14 @@ def glorot_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (
     return variance_scaling(1.0, "fan_avg", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
+@documented(_INITIALIZER_FACTORY)
 def glorot_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
     """Return a Glorot normal initializer, also known as Xavier normal.
 
     The distribution is a truncated normal with variance `1 / fan_avg`, the mean number of inputs and outputs: see
     `variance_scaling`.
 
-    Args:
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
-
     Raises:
-        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
         IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
@@ -388,22 +366,13 @@ def glorot_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = ()
     return variance_scaling(1.0, "fan_avg", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
 
+@documented(_INITIALIZER_FACTORY)
 def lecun_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
     """Return a LeCun uniform initializer.
 
     The variance is `1 / fan_in`, the number of inputs: see `variance_scaling`.
 
-    Args:
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
-
     Raises:
-        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
         IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
@@ -413,22 +382,13 @@ def lecun_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = ()
     return variance_scaling(1.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
+@documented(_INITIALIZER_FACTORY)
 def lecun_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
     """Return a LeCun normal initializer.
 
     The distribution is a truncated normal with variance `1 / fan_in`, the number of inputs: see `variance_scaling`.
 
-    Args:
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
-
     Raises:
-        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
         IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
@@ -438,22 +398,13 @@ def lecun_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (),
     return variance_scaling(1.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
 
+@documented(_INITIALIZER_FACTORY)
 def he_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
     """Return a He uniform initializer, also known as Kaiming uniform.
 
     The variance is `2 / fan_in`, where fan_in is the number of inputs: see `variance_scaling`.
 
-    Args:
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
-
     Raises:
-        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
         IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
@@ -463,23 +414,14 @@ def he_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), d
     return variance_scaling(2.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
+@documented(_INITIALIZER_FACTORY)
 def he_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
     """Return a He normal initializer, also known as Kaiming normal.
 
     The distribution is a truncated normal with variance `2 / fan_in`, where fan_in is the number of inputs: see
     `variance_scaling`.
 
-    Args:
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
-
     Raises:
-        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
         IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
@@ -493,6 +435,7 @@ xavier_uniform, xavier_normal = glorot_uniform, glorot_normal
 kaiming_uniform, kaiming_normal = he_uniform, he_normal
 
 
+@documented(_INITIALIZER_FACTORY)
 def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
     """Return an initializer that samples uniformly distributed orthogonal matrices.
 
@@ -502,10 +445,6 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
     Args:
         scale: the factor of the matrix.
         column_axis: the axis of the columns.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
 
     Raises:
         ValueError: when the initializer is called, if the shape has fewer than two dims, or if its dtype is neither a
@@ -530,6 +469,7 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
     return _initializer(fill, dtype)
 
 
+@documented(_INITIALIZER_FACTORY)
 def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
     """Return an initializer for convolution kernels that are orthogonal at their center and 0 elsewhere.
 
@@ -538,10 +478,6 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
     Args:
         scale: the factor of the orthogonal matrix.
         column_axis: the axis of the columns in the matrix of inputs and outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
 
     Raises:
         ValueError: when the initializer is called, if the rank of the shape is not 3, 4 or 5, or if there are fewer

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
@@ -46,22 +47,26 @@ def _uniform_from(key: Any, low: float, shape: Shape, dtype: DType) -> Any:
     return scale_uniform(unit, full_like(unit, low), full_like(unit, 1))
 
 
+_SAMPLE = Family(
+    {
+        "key": "the PRNG key, as `key` or `PRNGKey` returns it.",
+        "shape": "the shape of the result.",
+        "dtype": "the floating-point dtype of the result; by default the default float dtype.",
+        "out_sharding": "the sharding of the result.",
+        "scale": "the scale parameter, positive.",
+    },
+    returns="An array of floats.",
+    raises=[
+        "TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.",
+        "ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not\n"
+        "a floating-point dtype.",
+    ],
+)
+
+
+@documented(_SAMPLE)
 def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the exponential distribution with rate 1.
-
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
 
     Example:
         >>> jax.random.exponential(jax.random.key(0), (2,)).round(3)
@@ -75,22 +80,9 @@ def sample_exponential(key: Any, *, shape: Shape, dtype: DType) -> Any:
     return Neg()(Log1p()(Neg()(distributions.uniform(key, shape, dtype))))
 
 
+@documented(_SAMPLE)
 def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the standard Laplace distribution, with density `exp(-|x|) / 2`.
-
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
 
     Example:
         >>> jax.random.laplace(jax.random.key(0), (2,)).round(3)
@@ -104,22 +96,9 @@ def _laplace(key: Any, *, shape: Shape, dtype: DType) -> Any:
     return Mul()(Sign()(u), Log1p()(Neg()(Abs()(u))))
 
 
+@documented(_SAMPLE)
 def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the standard logistic distribution, whose cumulative distribution function is the logistic function.
-
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
 
     Example:
         >>> jax.random.logistic(jax.random.key(0), (2,)).round(3)
@@ -133,22 +112,9 @@ def _logistic(key: Any, *, shape: Shape, dtype: DType) -> Any:
     return Sub()(Log()(u), Log1p()(Neg()(u)))
 
 
+@documented(_SAMPLE)
 def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the standard Cauchy distribution.
-
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
 
     Example:
         >>> jax.random.cauchy(jax.random.key(0), (2,)).round(3)
@@ -162,22 +128,15 @@ def _cauchy(key: Any, *, shape: Shape, dtype: DType) -> Any:
     return Tan()(Mul()(full_like(u, math.pi), Sub()(u, full_like(u, 0.5))))
 
 
+@documented(_SAMPLE)
 def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None, *, out_sharding: Any = None) -> Array:
     """Sample from the standard Gumbel distribution.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
         mode: "low" (the default), or "high" or "highest", which sample twice the bits. With "low" in f32, the
             probabilities of small samples have an error of about 1e-7.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
         ValueError: if `key` is an array of keys, if a size in `shape` is negative, if `dtype` is not a floating-point
             dtype, or if `mode` is unknown.
 
@@ -236,20 +195,15 @@ def _fixed_point_to_float(high: Any, low: Any) -> Any:
     return BitcastConvert(np.dtype(np.float32))(Or()(exponent, mantissa))
 
 
+@documented(_SAMPLE)
 def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the Pareto distribution with minimum 1 and shape parameter `b`.
 
     A sample exceeds `x >= 1` with probability `x ** -b`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         b: the shape parameter, positive.
         shape: the shape of the result; by default the shape of `b`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `b` and `shape` do not broadcast, or if a parameter has
@@ -272,20 +226,14 @@ def _pareto(key: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
     )
 
 
+@documented(_SAMPLE)
 def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the Rayleigh distribution.
 
     It is the distribution of the length of a vector of two independent normal numbers with standard deviation `scale`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        scale: the scale parameter, positive.
         shape: the shape of the result; by default the shape of `scale`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `scale` and `shape` do not broadcast, or if a parameter
@@ -309,15 +257,13 @@ def _rayleigh(key: Any, scale: Any, *, shape: Shape, dtype: DType) -> Any:
     return Mul()(broadcast_parameter(as_operand(scale), shape, dtype), Sqrt()(Mul()(logs, full_like(logs, -2))))
 
 
+@documented(_SAMPLE)
 def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype: Any = None) -> Array:
     """Sample from the Weibull distribution.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        scale: the scale parameter, positive.
         concentration: the shape parameter, positive.
         shape: the shape of the samples before broadcasting with the parameters.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
 
     Returns:
         An array of floats, with the shape that `shape`, `scale` and `concentration` broadcast to.
@@ -325,8 +271,6 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype
     Raises:
         TypeError: if `key` is not a PRNG key, if `shape` does not consist of integers, or if the shapes of the
             parameters and `shape` do not broadcast.
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
 
     Example:
         >>> jax.random.weibull_min(jax.random.key(0), 1.0, 2.0, (2,)).round(3)
@@ -340,22 +284,17 @@ def _weibull(key: Any, scale: Any, concentration: Any, *, shape: Shape, dtype: D
     return sample_exponential(key, shape=shape, dtype=dtype) ** (1.0 / as_operand(concentration)) * as_operand(scale)
 
 
+@documented(_SAMPLE)
 def triangular(
     key: Any, left: Any, mode: Any, right: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Array:
     """Sample from the triangular distribution.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         left: the lower bound.
         mode: the most probable number, between `left` and `right`.
         right: the upper bound.
         shape: the shape of the result; by default the shape that `left`, `mode` and `right` broadcast to.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `left`, `mode`, `right` and `shape` do not broadcast, or

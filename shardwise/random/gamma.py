@@ -3,6 +3,7 @@
 import operator
 from typing import Any
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import DType
@@ -34,24 +35,27 @@ from shardwise.random.sampling import (
 )
 from shardwise.random.uniform import sample_rademacher
 
+_SAMPLE = Family(
+    {
+        "key": "the PRNG key, as `key` or `PRNGKey` returns it.",
+        "a": "the shape parameter, positive.",
+        "shape": "the shape of the result; by default the shape of `a`.",
+        "dtype": "the floating-point dtype of the result; by default the default float dtype.",
+        "out_sharding": "the sharding of the result.",
+        "df": "the degrees of freedom, positive.",
+    },
+    returns="An array of floats.",
+    raises=[
+        "ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the\n"
+        "parameters broadcast to a larger shape than `shape`.",
+        "TypeError: if `key` is not a PRNG key, or if the shapes of `a` and `shape` do not broadcast.",
+    ],
+)
 
+
+@documented(_SAMPLE)
 def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the gamma distribution with shape parameter `a` and scale 1.
-
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        a: the shape parameter, positive.
-        shape: the shape of the result; by default the shape of `a`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if the shapes of `a` and `shape` do not broadcast.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.gamma(jax.random.key(0), 3.0, (2,)).round(3)
@@ -61,23 +65,9 @@ def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_shardin
     return run_sampler(sample_gamma, single_key("gamma", key), a, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
+@documented(_SAMPLE)
 def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample the logarithm of a gamma variate, which does not underflow for small `a`.
-
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        a: the shape parameter, positive.
-        shape: the shape of the result; by default the shape of `a`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if the shapes of `a` and `shape` do not broadcast.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.loggamma(jax.random.key(0), 3.0, (2,)).round(3)
@@ -98,27 +88,20 @@ def sample_gamma(key: Any, a: Any, *, shape: Shape, dtype: DType, log: bool = Fa
     return RandomGamma(log, key.type.dtype.impl)(keys, broadcast_parameter(as_operand(a), shape, dtype))
 
 
+@documented(_SAMPLE)
 def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the beta distribution.
 
     A sample is `x / (x + y)`, with `x` from `gamma(a)` and `y` from `gamma(b)`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         a: the first shape parameter, positive.
         b: the second shape parameter, positive.
         shape: the shape of the result; by default the shape that `a` and `b` broadcast to.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `a`, `b` and `shape` do not broadcast, or if a parameter
             has a wider dtype than `dtype`.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.beta(jax.random.key(0), 2.0, 3.0, (2,)).round(3)
@@ -139,15 +122,13 @@ def _beta(key: Any, a: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
     return first / (first + second)
 
 
+@documented(_SAMPLE)
 def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the Dirichlet distribution: vectors of positive numbers that sum to 1.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         alpha: the concentration parameters; the last dim is that of the categories, dims before it are a batch.
         shape: the shape of the result without its last dim; by default the batch dims of `alpha`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
 
     Returns:
         An array of floats, whose last dim is that of `alpha`.
@@ -177,24 +158,16 @@ def _dirichlet(key: Any, alpha: Any, *, shape: Shape, dtype: DType) -> Any:
     return Div()(weights, Broadcast(shape, batch)(Sum((last,))(weights)))
 
 
+@documented(_SAMPLE)
 def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the chi-squared distribution.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        df: the degrees of freedom, positive.
         shape: the shape of the result; by default the shape of `df`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `df` and `shape` do not broadcast, or if a parameter has
             a wider dtype than `dtype`.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.chisquare(jax.random.key(0), 3.0, (2,)).round(3)
@@ -213,25 +186,18 @@ def _chisquare(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
     return Mul()(samples, full_like(samples, 2))
 
 
+@documented(_SAMPLE)
 def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the F distribution: the quotient of two chi-squared variates, each over its degrees of freedom.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         dfnum: the degrees of freedom of the numerator, positive.
         dfden: the degrees of freedom of the denominator, positive.
         shape: the shape of the result; by default the shape that `dfnum` and `dfden` broadcast to.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `dfnum`, `dfden` and `shape` do not broadcast, or if a
             parameter has a wider dtype than `dtype`.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.f(jax.random.key(0), 4.0, 6.0, (2,)).round(3)
@@ -252,24 +218,16 @@ def _f(key: Any, dfnum: Any, dfden: Any, *, shape: Shape, dtype: DType) -> Any:
     return Div()(numerator, denominator)
 
 
+@documented(_SAMPLE)
 def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from Student's t distribution.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        df: the degrees of freedom, positive.
         shape: the shape of the result; by default the shape of `df`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `df` and `shape` do not broadcast, or if a parameter has
             a wider dtype than `dtype`.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.t(jax.random.key(0), 3.0, (2,)).round(3)
@@ -287,18 +245,13 @@ def _t(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
     return Mul()(distributions.normal(normal_key, shape, dtype), scale)
 
 
+@documented(_SAMPLE)
 def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the generalized normal distribution, whose density is proportional to `exp(-|x| ** p)`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         p: the shape parameter, a positive number or an array of them, which broadcasts to `shape`.
         shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
@@ -322,16 +275,14 @@ def _generalized_normal(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
     return sample_rademacher(sign_key, shape=shape, dtype=dtype) * magnitude
 
 
+@documented(_SAMPLE)
 def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample uniformly from the unit ball of the Lp norm.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         d: the number of dimensions of the space.
         p: the order of the norm.
         shape: the shape of the result without its last dim.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
 
     Returns:
         An array of floats, whose last dim, of size `d`, holds the coordinates of a point.

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
@@ -36,22 +37,35 @@ from shardwise.random.uniform import sample_rademacher, sample_uniform
 _ONE = np.float32(1)
 
 
+_SAMPLE = Family(
+    {
+        "key": "the PRNG key, as `key` or `PRNGKey` returns it.",
+        "shape": "the shape of the result.",
+        "dtype": "the floating-point dtype of the result; by default the default float dtype.",
+        "out_sharding": "the sharding of the result.",
+    },
+    returns="An array of floats.",
+    raises=[
+        "TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.",
+        "ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the\n"
+        "parameters broadcast to a larger shape than `shape`.",
+    ],
+)
+
+
+@documented(_SAMPLE)
 def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the standard normal distribution.
 
     The mean is 0 and the variance 1. The real and the imaginary part of complex numbers have variance 1/2 each.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
         dtype: the floating-point or complex dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
 
     Returns:
         An array of numbers.
 
     Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
         ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is neither a
             floating-point nor a complex dtype.
 
@@ -73,26 +87,19 @@ def sample_normal(key: Any, *, shape: Shape, dtype: DType) -> Any:
     return Div()(samples, full_like(samples, math.sqrt(2)))
 
 
+@documented(_SAMPLE)
 def truncated_normal(
     key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Array:
     """Sample from the standard normal distribution, truncated to the interval between `lower` and `upper`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         lower: the lower bound, which is excluded.
         upper: the upper bound, which is excluded.
         shape: the shape of the result; by default the shape that `lower` and `upper` broadcast to.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, or if the shapes of `lower`, `upper` and `shape` do not broadcast.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.truncated_normal(jax.random.key(0), -1.0, 1.0, (2,)).round(3)
@@ -115,18 +122,14 @@ def _truncated_normal(key: Any, lower: Any, upper: Any, *, shape: Shape, dtype: 
     return Min()(largest, Max()(smallest, samples))
 
 
+@documented(_SAMPLE)
 def lognormal(key: Any, sigma: Any = _ONE, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the log-normal distribution: `exp(sigma · z)` for a standard normal `z`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         sigma: the standard deviation of the logarithm.
         shape: the shape of the result; by default the shape of `sigma`.
         dtype: the floating-point or complex dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `sigma` and `shape` do not broadcast, or if a parameter
@@ -150,20 +153,11 @@ def _lognormal(key: Any, sigma: Any, *, shape: Shape, dtype: DType) -> Any:
     )
 
 
+@documented(_SAMPLE)
 def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the standard Maxwell distribution, that of the length of a vector of three normal numbers.
 
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
     Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
         ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
             floating-point dtype.
 
@@ -218,24 +212,17 @@ def _double_sided_maxwell(key: Any, loc: Any, scale: Any, *, shape: Shape, dtype
     return Mul()(sign, length) * as_operand(scale) + as_operand(loc)
 
 
+@documented(_SAMPLE)
 def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample from the Wald (inverse Gaussian) distribution with shape parameter 1.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         mean: the mean, positive.
         shape: the shape of the result; by default the shape of `mean`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `mean` and `shape` do not broadcast, or if a parameter
             has a wider dtype than `dtype`.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.wald(jax.random.key(0), 1.0, (2,)).round(3)

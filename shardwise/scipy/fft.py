@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, astype_weak, canonical_axes, compiled_function, type_of
@@ -19,24 +20,31 @@ from shardwise.lax.elementwise import complex as complex_from_parts
 __all__ = ["dct", "dctn", "idct", "idctn"]
 
 
+_TRANSFORM = Family(
+    {
+        "x": "the array. Of complex numbers, real and imaginary parts are transformed.",
+        "type": "the type of the transform, which must be 2.",
+        "n": "the size to truncate or zero-pad `axis` to; that of `x` if None.",
+        "axis": "the axis to transform.",
+        "norm": 'None or "backward" for no normalization, "ortho" for an orthogonal transform.',
+        "s": "the sizes to truncate or zero-pad the axes to; those of `x` if None.",
+        "axes": "the axes to transform; all if None, or the last ones if `s` is given.",
+    },
+    raises=[
+        "NotImplementedError: if `type` is not 2.",
+        "ValueError: if `norm` is unknown, `axis` is out of bounds or has no elements, or `n` is less\nthan 1.",
+    ],
+)
+
+
+@documented(_TRANSFORM)
 def dct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the discrete cosine transform of type 2 along an axis.
 
     Element k of the result is `2 * sum(x[i] * cos(pi * k * (2 * i + 1) / (2 * n)) for i in range(n))`.
 
-    Args:
-        x: the array. Of complex numbers, real and imaginary parts are transformed.
-        type: the type of the transform, which must be 2.
-        n: the size to truncate or zero-pad `axis` to; that of `x` if None.
-        axis: the axis to transform.
-        norm: None or "backward" for no normalization, "ortho" for an orthogonal transform.
-
     Returns:
         The transform, of the shape of `x` apart from `n`.
-
-    Raises:
-        NotImplementedError: if `type` is not 2.
-        ValueError: if `norm` is unknown, `axis` is out of bounds or has no elements, or `n` is less than 1.
 
     Example:
         >>> jax.scipy.fft.dct(jnp.array([1.0, 1.0, 1.0, 1.0]))
@@ -45,22 +53,16 @@ def dct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str |
     return _transform("dct", x, type, None if n is None else (n,), (axis,), norm)
 
 
+@documented(_TRANSFORM)
 def idct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `dct` along an axis.
 
     Args:
-        x: the array. Of complex numbers, real and imaginary parts are transformed.
         type: the type of the transform that is inverted, which must be 2.
-        n: the size to truncate or zero-pad `axis` to; that of `x` if None.
-        axis: the axis to transform.
         norm: the normalization of `dct`: None or "backward", or "ortho".
 
     Returns:
         The inverse transform, of the shape of `x` apart from `n`.
-
-    Raises:
-        NotImplementedError: if `type` is not 2.
-        ValueError: if `norm` is unknown, `axis` is out of bounds or has no elements, or `n` is less than 1.
 
     Example:
         >>> jax.scipy.fft.idct(jnp.array([8.0, 0.0, 0.0, 0.0]))
@@ -69,6 +71,7 @@ def idct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str 
     return _transform("idct", x, type, None if n is None else (n,), (axis,), norm)
 
 
+@documented(_TRANSFORM)
 def dctn(
     x: Any, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
 ) -> Array:
@@ -76,16 +79,11 @@ def dctn(
 
     Args:
         x: the array.
-        type: the type of the transform, which must be 2.
-        s: the sizes to truncate or zero-pad the axes to; those of `x` if None.
-        axes: the axes to transform; all if None, or the last ones if `s` is given.
-        norm: None or "backward" for no normalization, "ortho" for an orthogonal transform.
 
     Returns:
         The transform, of the shape of `x` apart from `s`.
 
     Raises:
-        NotImplementedError: if `type` is not 2.
         ValueError: if `norm` is unknown, `s` and `axes` differ in length, or an axis is repeated, out of bounds or
             without elements.
 
@@ -97,6 +95,7 @@ def dctn(
     return _transform("dctn", x, type, s, axes, norm)
 
 
+@documented(_TRANSFORM)
 def idctn(
     x: Any, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
 ) -> Array:
@@ -105,15 +104,12 @@ def idctn(
     Args:
         x: the array.
         type: the type of the transform that is inverted, which must be 2.
-        s: the sizes to truncate or zero-pad the axes to; those of `x` if None.
-        axes: the axes to transform; all if None, or the last ones if `s` is given.
         norm: the normalization of `dctn`: None or "backward", or "ortho".
 
     Returns:
         The inverse transform, of the shape of `x` apart from `s`.
 
     Raises:
-        NotImplementedError: if `type` is not 2.
         ValueError: if `norm` is unknown, `s` and `axes` differ in length, or an axis is repeated, out of bounds or
             without elements.
 

@@ -12,6 +12,7 @@ import scipy
 
 import shardwise.numpy as jnp
 from shardwise import nn
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
@@ -80,17 +81,20 @@ __all__ = [
 ]
 
 
+_REAL_ARGUMENT = Family(
+    {
+        "x": "real numbers.",
+    },
+    raises=["TypeError: if `x` is not an array or a number, or is complex."],
+)
+
+
+@documented(_REAL_ARGUMENT)
 def gammaln(x: Any) -> Array:
     """Compute the logarithm of the absolute value of the gamma function.
 
-    Args:
-        x: real numbers.
-
     Returns:
         log(|Γ(x)|); inf at the poles 0, -1, -2, and so on.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.gammaln(5.0):.4f}"
@@ -100,17 +104,12 @@ def gammaln(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENT)
 def gammasgn(x: Any) -> Array:
     """Compute the sign of the gamma function.
 
-    Args:
-        x: real numbers.
-
     Returns:
         1 or -1; NaN at the negative integers, and the sign of the zero at 0.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jax.scipy.special.gammasgn(jnp.array([1.5, -0.5, -1.5]))
@@ -124,17 +123,12 @@ def gammasgn(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENT)
 def gamma(x: Any) -> Array:
     """Compute the gamma function.
 
-    Args:
-        x: real numbers.
-
     Returns:
         Γ(x), which is (x - 1)! for positive integers; NaN at the negative integers.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.gamma(5.0):.2f}"
@@ -213,17 +207,12 @@ def betainc(a: Any, b: Any, x: Any) -> Array:
     return incomplete.Betainc()(*promote_inexact("betainc", a, b, x))
 
 
+@documented(_REAL_ARGUMENT)
 def digamma(x: Any) -> Array:
     """Compute the digamma function, the derivative of `gammaln`.
 
-    Args:
-        x: real numbers.
-
     Returns:
         ψ(x); NaN at the poles 0, -1, -2, and so on.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.digamma(1.0):.4f}"
@@ -465,17 +454,12 @@ def bernoulli(n: int) -> Array:
     return jnp.asarray(scipy.special.bernoulli(max(last, 1))[: last + 1], default_dtype("float*"))
 
 
+@documented(_REAL_ARGUMENT)
 def erf(x: Any) -> Array:
     """Compute the error function.
 
-    Args:
-        x: real numbers.
-
     Returns:
         2/√π times the integral of exp(-t²) from 0 to `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.erf(0.5):.4f}"
@@ -484,17 +468,12 @@ def erf(x: Any) -> Array:
     return gamma_erf.Erf()(as_inexact(x, "erf"))
 
 
+@documented(_REAL_ARGUMENT)
 def erfc(x: Any) -> Array:
     """Compute the complementary error function, accurate where `erf` is close to 1.
 
-    Args:
-        x: real numbers.
-
     Returns:
         1 - erf(x).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.erfc(0.5):.4f}"
@@ -503,6 +482,7 @@ def erfc(x: Any) -> Array:
     return gamma_erf.Erfc()(as_inexact(x, "erfc"))
 
 
+@documented(_REAL_ARGUMENT)
 def erfinv(x: Any) -> Array:
     """Compute the inverse of the error function.
 
@@ -512,9 +492,6 @@ def erfinv(x: Any) -> Array:
     Returns:
         The number whose error function is `x`; NaN where |x| > 1.
 
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
-
     Example:
         >>> f"{jax.scipy.special.erfinv(0.5):.4f}"
         '0.4769'
@@ -522,17 +499,12 @@ def erfinv(x: Any) -> Array:
     return gamma_erf.ErfInv()(as_inexact(x, "erfinv"))
 
 
+@documented(_REAL_ARGUMENT)
 def erfcx(x: Any) -> Array:
     """Compute the scaled complementary error function, which does not underflow for large `x`.
 
-    Args:
-        x: real numbers.
-
     Returns:
         exp(x²) erfc(x).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.erfcx(100.0):.6f}"
@@ -541,17 +513,12 @@ def erfcx(x: Any) -> Array:
     return approximations.Erfcx()(as_inexact(x, "erfcx"))
 
 
+@documented(_REAL_ARGUMENT)
 def dawsn(x: Any) -> Array:
     """Compute Dawson's integral.
 
-    Args:
-        x: real numbers.
-
     Returns:
         exp(-x²) times the integral of exp(t²) from 0 to `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.dawsn(1.0):.4f}"
@@ -605,17 +572,12 @@ def _weideman(count: int) -> tuple[float, list[float]]:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENT)
 def ndtr(x: Any) -> Array:
     """Compute the cumulative distribution function of the standard normal distribution.
 
-    Args:
-        x: real numbers.
-
     Returns:
         The probability of a value at or below `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.ndtr(1.0):.4f}"
@@ -644,20 +606,17 @@ def ndtri(p: Any) -> Array:
     return approximations.Ndtri()(as_inexact(p, "ndtri"))
 
 
+@documented(_REAL_ARGUMENT)
 def log_ndtr(x: Any, series_order: int = 3) -> Array:
     """Compute the log cumulative distribution function of the standard normal distribution.
 
     It is accurate in the lower tail, where `ndtr` underflows.
 
     Args:
-        x: real numbers.
         series_order: ignored; accepted for compatibility with JAX.
 
     Returns:
         log(ndtr(x)).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.log_ndtr(-20.0):.3f}"
@@ -759,17 +718,12 @@ def xlog1py(x: Any, y: Any) -> Array:
     return gamma_erf.Xlog1py()(*promote_inexact("xlog1py", x, y))
 
 
+@documented(_REAL_ARGUMENT)
 def entr(x: Any) -> Array:
     """Compute the elementwise entropy -x log(x).
 
-    Args:
-        x: real numbers.
-
     Returns:
         -x log(x); 0 at 0 and -inf for negative numbers.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jax.scipy.special.entr(jnp.array([0.0, 1.0]))
@@ -875,17 +829,12 @@ def _boxcox_of_log(log: Any, power: Any) -> Any:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENT)
 def i0(x: Any) -> Array:
     """Compute the modified Bessel function of the first kind of order 0.
 
-    Args:
-        x: real numbers.
-
     Returns:
         I₀(x).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.i0(1.0):.4f}"
@@ -895,17 +844,12 @@ def i0(x: Any) -> Array:
     return jnp.exp(jnp.abs(x)) * approximations.BesselI0e()(x)
 
 
+@documented(_REAL_ARGUMENT)
 def i0e(x: Any) -> Array:
     """Compute the exponentially scaled modified Bessel function of the first kind of order 0.
 
-    Args:
-        x: real numbers.
-
     Returns:
         exp(-|x|) I₀(x).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.i0e(1.0):.4f}"
@@ -915,17 +859,12 @@ def i0e(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENT)
 def i1(x: Any) -> Array:
     """Compute the modified Bessel function of the first kind of order 1.
 
-    Args:
-        x: real numbers.
-
     Returns:
         I₁(x).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.i1(1.0):.4f}"
@@ -935,17 +874,12 @@ def i1(x: Any) -> Array:
     return jnp.exp(jnp.abs(x)) * approximations.BesselI1e()(x)
 
 
+@documented(_REAL_ARGUMENT)
 def i1e(x: Any) -> Array:
     """Compute the exponentially scaled modified Bessel function of the first kind of order 1.
 
-    Args:
-        x: real numbers.
-
     Returns:
         exp(-|x|) I₁(x).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.i1e(1.0):.4f}"
@@ -954,17 +888,12 @@ def i1e(x: Any) -> Array:
     return approximations.BesselI1e()(as_inexact(x, "i1e"))
 
 
+@documented(_REAL_ARGUMENT)
 def expi(x: Any) -> Array:
     """Compute the exponential integral Ei.
 
-    Args:
-        x: real numbers.
-
     Returns:
         The principal value of the integral of exp(t) / t from -inf to `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.expi(1.0):.4f}"
@@ -973,17 +902,12 @@ def expi(x: Any) -> Array:
     return approximations.Expi()(as_inexact(x, "expi"))
 
 
+@documented(_REAL_ARGUMENT)
 def exp1(x: Any) -> Array:
     """Compute the exponential integral E₁.
 
-    Args:
-        x: real numbers.
-
     Returns:
         The integral of exp(-t) / t from `x` to inf; NaN where `x` is negative.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.exp1(1.0):.4f}"
@@ -1062,17 +986,12 @@ def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Array:
     return hypergeometric.Hyp2f1()(*promote_inexact("hyp2f1", a, b, c, x))
 
 
+@documented(_REAL_ARGUMENT)
 def sici(x: Any) -> tuple[Array, Array]:
     """Compute the sine and cosine integrals.
 
-    Args:
-        x: real numbers.
-
     Returns:
         The tuple `(Si(x), Ci(x))`; Ci is NaN where `x` is negative.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> [f"{y:.4f}" for y in jax.scipy.special.sici(1.0)]
@@ -1088,17 +1007,12 @@ def _sici(x: Any) -> list[Any]:
     return [approximations.SineIntegral()(x), approximations.CosineIntegral()(x)]
 
 
+@documented(_REAL_ARGUMENT)
 def fresnel(x: Any) -> tuple[Array, Array]:
     """Compute the Fresnel integrals.
 
-    Args:
-        x: real numbers.
-
     Returns:
         The tuple `(S(x), C(x))`: the integrals of sin(πt²/2) and cos(πt²/2) from 0 to `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> [f"{y:.4f}" for y in jax.scipy.special.fresnel(1.0)]
@@ -1114,6 +1028,7 @@ def _fresnel(x: Any) -> list[Any]:
     return [approximations.Fresnel(False)(x), approximations.Fresnel(True)(x)]
 
 
+@documented(_REAL_ARGUMENT)
 def spence(x: Any) -> Array:
     """Compute Spence's function, the dilogarithm of 1 - x.
 
@@ -1122,9 +1037,6 @@ def spence(x: Any) -> Array:
 
     Returns:
         The integral of log(t) / (1 - t) from 1 to `x`; NaN where `x` is negative.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.spence(2.0):.4f}"

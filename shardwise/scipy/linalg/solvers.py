@@ -4,6 +4,7 @@ import operator
 from typing import Any
 
 from shardwise.api.control import fori_loop
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -33,18 +34,29 @@ from shardwise.scipy.linalg.decompositions import cholesky, schur
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 
 
+_SOLVER = Family(
+    {
+        "a": "the square matrices.",
+        "overwrite_a, check_finite": "ignored; accepted for compatibility with scipy.",
+        "b": "the right-hand sides: matrices whose columns are solved for, or a vector.",
+    },
+    returns="The solution x.",
+    raises=[
+        "TypeError: if an argument is not an array, if its dtype is not supported, or if the batch dims\n"
+        "do not broadcast.",
+        "ValueError: if `a` does not hold square matrices.",
+    ],
+)
+
+
+@documented(_SOLVER)
 def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Compute the determinants of square matrices.
-
-    Args:
-        a: the square matrices.
-        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
 
     Returns:
         The determinants, in the shape of the batch dims.
 
     Raises:
-        ValueError: if `a` does not hold square matrices.
         TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
 
     Example:
@@ -54,18 +66,14 @@ def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     return linalg.det(a)
 
 
+@documented(_SOLVER)
 def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Compute the inverses of square matrices.
-
-    Args:
-        a: the square matrices.
-        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
 
     Returns:
         The inverses, in the shape of `a`. Those of singular matrices hold NaN or infinite elements.
 
     Raises:
-        ValueError: if `a` does not hold square matrices.
         TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
 
     Example:
@@ -76,6 +84,7 @@ def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     return linalg.inv(a)
 
 
+@documented(_SOLVER)
 def solve(
     a: Any,
     b: Any,
@@ -89,19 +98,13 @@ def solve(
     """Solve the linear system `a x = b`.
 
     Args:
-        a: the square matrices.
-        b: the right-hand sides: matrices whose columns are solved for, or a vector.
         lower: with `assume_a="pos"`, whether to read the lower triangle of `a` instead of the upper one.
         overwrite_a, overwrite_b, debug, check_finite: ignored; accepted for compatibility with scipy.
         assume_a: "pos" solves by the Cholesky decomposition, for Hermitian positive definite matrices; "gen", "sym" and
             "her" solve by the LU decomposition.
 
-    Returns:
-        The solution x.
-
     Raises:
         ValueError: if `assume_a` is unknown, if `a` is not square, or if `b` does not have as many rows as `a`.
-        TypeError: if an argument is not an array, if its dtype is not supported, or if the batch dims do not broadcast.
 
     Example:
         >>> jax.scipy.linalg.solve(jnp.array([[2.0, 1.0], [0.0, 4.0]]), jnp.array([4.0, 8.0]))
@@ -112,20 +115,16 @@ def solve(
     return linalg.solve(a, b) if assume_a != "pos" else cho_solve((cholesky(a, lower), bool(lower)), b)
 
 
+@documented(_SOLVER)
 def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Array:
     """Solve the linear system `a x = b`, given the Cholesky decomposition of a.
 
     Args:
         c_and_lower: the result of `cho_factor(a)`: the factor, and whether it is the lower one.
-        b: the right-hand sides: matrices whose columns are solved for, or a vector.
         overwrite_b, check_finite: ignored; accepted for compatibility with scipy.
-
-    Returns:
-        The solution x.
 
     Raises:
         ValueError: if the factor does not hold square matrices, or if `b` does not have as many rows.
-        TypeError: if an argument is not an array, if its dtype is not supported, or if the batch dims do not broadcast.
 
     Example:
         >>> factor = jax.scipy.linalg.cho_factor(jnp.array([[4.0, 2.0], [2.0, 10.0]]))
@@ -160,6 +159,7 @@ def _prepare_operands(name: str, a: Any, b: Any, dtypes: DtypeSet) -> tuple[Any,
     return a, b, b.type.shape[:-1] if is_vector else b.type.shape
 
 
+@documented(_SOLVER)
 def lu_solve(
     lu_and_piv: tuple[Any, Any], b: Any, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
 ) -> Array:
@@ -167,16 +167,11 @@ def lu_solve(
 
     Args:
         lu_and_piv: the result of `lu_factor(a)`: the packed factors and the pivots.
-        b: the right-hand sides: matrices whose columns are solved for, or a vector.
         trans: 0 solves with a, 1 with its transpose, 2 with its adjoint.
         overwrite_b, check_finite: ignored; accepted for compatibility with scipy.
 
-    Returns:
-        The solution x.
-
     Raises:
         ValueError: if `trans` is unknown, if the factors are not square matrices, or if `b` does not have as many rows.
-        TypeError: if an argument is not an array, if its dtype is not supported, or if the batch dims do not broadcast.
 
     Example:
         >>> factors = jax.scipy.linalg.lu_factor(jnp.array([[2.0, 1.0], [0.0, 4.0]]))
@@ -210,6 +205,7 @@ def _inverse_permutation(permutation: Any) -> Any:
     return Sort(last)(permutation, positions)[1]
 
 
+@documented(_SOLVER)
 def solve_triangular(
     a: Any,
     b: Any,
@@ -224,14 +220,10 @@ def solve_triangular(
 
     Args:
         a: the triangular matrices. The other triangle is not read.
-        b: the right-hand sides: matrices whose columns are solved for, or a vector.
         trans: 0 or "N" solves with a, 1 or "T" with its transpose, 2 or "C" with its adjoint.
         lower: whether a is lower triangular instead of upper triangular.
         unit_diagonal: whether the diagonal of a is 1 and not read.
         overwrite_b, debug, check_finite: ignored; accepted for compatibility with scipy.
-
-    Returns:
-        The solution x.
 
     Raises:
         ValueError: if `trans` is unknown, if `a` does not hold square matrices, or if `b` does not have as many rows.

@@ -5,26 +5,38 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, canonical_axes
 
 MODES = ("full", "same", "valid")
 
 
+_CONVOLUTION = Family(
+    {
+        "in1, in2": "the arrays. Integers become floats.",
+        "mode": '"full" for all sums, "same" for the central part of the shape of `in1`, "valid" for sums\n'
+        "without padding.",
+        "method": '"direct" (also "auto") for one convolution op, "fft" for products of Fourier transforms.',
+        "precision": "the precision of the products of the direct method.",
+        "boundary": Parameter(
+            '"fill"; other boundaries are not supported.',
+            "NotImplementedError: if `boundary` or `fillvalue` is not supported.",
+        ),
+        "fillvalue": "0, the value outside of the matrices.",
+    },
+    returns="The convolution.",
+    raises=[
+        'ValueError: if ranks differ, `mode` or `method` is unknown, or with "valid" no array contains\nthe other.'
+    ],
+)
+
+
+@documented(_CONVOLUTION)
 def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None) -> Array:
     """Convolve two arrays of the same rank.
 
-    Args:
-        in1, in2: the arrays. Integers become floats.
-        mode: "full" for all sums, "same" for the central part of the shape of `in1`, "valid" for sums without padding.
-        method: "direct" (also "auto") for one convolution op, "fft" for products of Fourier transforms.
-        precision: the precision of the products of the direct method.
-
-    Returns:
-        The convolution.
-
     Raises:
-        ValueError: if ranks differ, `mode` or `method` is unknown, or with "valid" no array contains the other.
         TypeError: if an argument is not an array.
 
     Example:
@@ -38,20 +50,14 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", preci
     return _direct("convolve", in1, in2, mode, precision)
 
 
+@documented(_CONVOLUTION)
 def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None) -> Array:
     """Cross-correlate two arrays of the same rank: convolve `in1` with the reversed conjugate of `in2`.
-
-    Args:
-        in1, in2: the arrays. Integers become floats.
-        mode: "full" for all sums, "same" for the central part of the shape of `in1`, "valid" for sums without padding.
-        method: "direct" (also "auto") for one convolution op, "fft" for products of Fourier transforms.
-        precision: the precision of the products of the direct method.
 
     Returns:
         The correlation.
 
     Raises:
-        ValueError: if ranks differ, `mode` or `method` is unknown, or with "valid" no array contains the other.
         TypeError: if an argument is not an array.
 
     Example:
@@ -62,6 +68,7 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", prec
     return convolve(in1, jnp.flip(kernel).conj(), mode, method, precision)
 
 
+@documented(_CONVOLUTION)
 def convolve2d(
     in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0, precision: Any = None
 ) -> Array:
@@ -69,17 +76,10 @@ def convolve2d(
 
     Args:
         in1, in2: the matrices. Integers become floats.
-        mode: "full" for all sums, "same" for the central part of the shape of `in1`, "valid" for sums without padding.
-        boundary: "fill"; other boundaries are not supported.
-        fillvalue: 0, the value outside of the matrices.
         precision: the precision of the products.
-
-    Returns:
-        The convolution.
 
     Raises:
         ValueError: if the arguments are not matrices, `mode` is unknown, or with "valid" no matrix contains the other.
-        NotImplementedError: if `boundary` or `fillvalue` is not supported.
 
     Example:
         >>> jax.scipy.signal.convolve2d(jnp.ones((2, 2)), jnp.ones((2, 2)), mode="valid")
@@ -89,6 +89,7 @@ def convolve2d(
     return _direct("convolve2d", in1, in2, mode, precision)
 
 
+@documented(_CONVOLUTION)
 def correlate2d(
     in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0, precision: Any = None
 ) -> Array:
@@ -96,9 +97,6 @@ def correlate2d(
 
     Args:
         in1, in2: the matrices. Integers become floats.
-        mode: "full" for all sums, "same" for the central part of the shape of `in1`, "valid" for sums without padding.
-        boundary: "fill"; other boundaries are not supported.
-        fillvalue: 0, the value outside of the matrices.
         precision: the precision of the products.
 
     Returns:
@@ -106,7 +104,6 @@ def correlate2d(
 
     Raises:
         ValueError: if the arguments are not matrices, `mode` is unknown, or with "valid" no matrix contains the other.
-        NotImplementedError: if `boundary` or `fillvalue` is not supported.
 
     Example:
         >>> jax.scipy.signal.correlate2d(jnp.eye(2), jnp.eye(2), mode="valid")
@@ -117,16 +114,12 @@ def correlate2d(
     return _direct("correlate2d", in1, jnp.flip(kernel).conj(), mode, precision, from_end=True)
 
 
+@documented(_CONVOLUTION)
 def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Sequence[int] | None = None) -> Array:
     """Convolve two arrays of the same rank by Fourier transforms, along all or some axes.
 
     Args:
-        in1, in2: the arrays. Integers become floats.
-        mode: "full" for all sums, "same" for the central part of the shape of `in1`, "valid" for sums without padding.
         axes: the axes to convolve along; all if None. Along the others, arrays are broadcast.
-
-    Returns:
-        The convolution.
 
     Raises:
         ValueError: if ranks differ, other axes do not broadcast, `mode` is unknown, an axis repeats or does not exist,

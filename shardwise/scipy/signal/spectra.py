@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -118,6 +119,24 @@ def _frequencies(segments: _Segments, fs: Any, onesided: bool) -> Any:
     return frequencies(segments.transform_size) * fs
 
 
+_SPECTRUM = Family(
+    {
+        "axis": "the axis of time.",
+        "x": "the signal.",
+        "fs": "the sampling frequency.",
+        "window": "the name of a window of scipy, a tuple of a name and parameters, or a vector of weights.",
+        "noverlap": "the overlap of segments; half of their size if None.",
+        "nfft": "the size of the transforms; `nperseg` if None.",
+        "detrend": '"constant" or "linear" to remove the trend of segments, or False.',
+        "return_onesided": "whether only the frequencies from 0 on are returned, for real signals.",
+        "scaling": '"density" for power per frequency, "spectrum" for power.',
+        "average": '"mean" or "median" of the segments.',
+    },
+    raises=["ValueError: if sizes do not fit, or `scaling` or `average` is unknown."],
+)
+
+
+@documented(_SPECTRUM)
 def stft(
     x: Any,
     fs: Any = 1.0,
@@ -134,17 +153,9 @@ def stft(
     """Compute the short-time Fourier transform: the transforms of overlapping windowed segments.
 
     Args:
-        x: the signal.
-        fs: the sampling frequency.
-        window: the name of a window of scipy, a tuple of a name and parameters, or a vector of weights.
         nperseg: the size of segments; at most that of the signal.
-        noverlap: the overlap of segments; half of their size if None.
-        nfft: the size of the transforms; `nperseg` if None.
-        detrend: "constant" or "linear" to remove the trend of segments, or False.
-        return_onesided: whether only the frequencies from 0 on are returned, for real signals.
         boundary: how the signal is extended by half a segment at both ends: "zeros", "even", "odd", "constant" or None.
         padded: whether zeros are appended so that the last segment is complete.
-        axis: the axis of time.
 
     Returns:
         The frequencies, the times of the centers of segments, and the transforms. Their axis of frequencies replaces
@@ -180,6 +191,7 @@ def stft(
     return _frequencies(segments, fs, onesided), times, jnp.moveaxis(result, -1, dim)
 
 
+@documented(_SPECTRUM)
 def csd(
     x: Any,
     y: Any,
@@ -198,22 +210,10 @@ def csd(
 
     Args:
         x, y: the signals, which are broadcast. The shorter one is padded with zeros. `y` None means `x`.
-        fs: the sampling frequency.
-        window: the name of a window of scipy, a tuple of a name and parameters, or a vector of weights.
         nperseg: the size of segments; 256 if None, and at most that of the signals.
-        noverlap: the overlap of segments; half of their size if None.
-        nfft: the size of the transforms; `nperseg` if None.
-        detrend: "constant" or "linear" to remove the trend of segments, or False.
-        return_onesided: whether only the frequencies from 0 on are returned, for real signals.
-        scaling: "density" for power per frequency, "spectrum" for power.
-        axis: the axis of time.
-        average: "mean" or "median" of the segments.
 
     Returns:
         The frequencies and the density. Its axis of frequencies replaces `axis`.
-
-    Raises:
-        ValueError: if sizes do not fit, or `scaling` or `average` is unknown.
 
     Example:
         >>> frequencies, density = jax.scipy.signal.csd(jnp.ones(32), jnp.arange(32.0), nperseg=8)
@@ -225,6 +225,7 @@ def csd(
     )
 
 
+@documented(_SPECTRUM)
 def welch(
     x: Any,
     fs: Any = 1.0,
@@ -241,23 +242,10 @@ def welch(
     """Estimate the power spectral density of a signal by Welch's method.
 
     Args:
-        x: the signal.
-        fs: the sampling frequency.
-        window: the name of a window of scipy, a tuple of a name and parameters, or a vector of weights.
         nperseg: the size of segments; 256 if None, and at most that of the signal.
-        noverlap: the overlap of segments; half of their size if None.
-        nfft: the size of the transforms; `nperseg` if None.
-        detrend: "constant" or "linear" to remove the trend of segments, or False.
-        return_onesided: whether only the frequencies from 0 on are returned, for real signals.
-        scaling: "density" for power per frequency, "spectrum" for power.
-        axis: the axis of time.
-        average: "mean" or "median" of the segments.
 
     Returns:
         The frequencies and the density, of real numbers. Its axis of frequencies replaces `axis`.
-
-    Raises:
-        ValueError: if sizes do not fit, or `scaling` or `average` is unknown.
 
     Example:
         >>> frequencies, density = jax.scipy.signal.welch(jnp.ones(32), nperseg=8)
