@@ -127,20 +127,23 @@ def reduce_xor(operand: Any, axes: Sequence[int]) -> Array:
     return _reduce(ReduceXor, operand, axes)
 
 
+_INDEX_REDUCTION = Family(
+    {
+        "operand": "an array of integers, floats or booleans.",
+        "axis": "the dim, counted from 0.",
+        "index_dtype": "the dtype of the indices.",
+    },
+    returns="An array of indices, without the dim.",
+    raises=[
+        "TypeError: if the dim does not exist or is empty, `operand` holds complex numbers, or\n"
+        "`index_dtype` is not an integer dtype."
+    ],
+)
+
+
+@documented(_INDEX_REDUCTION)
 def argmax(operand: Any, axis: int, index_dtype: Any) -> Array:
     """Return the index of the first maximum along a dim. NaN counts as larger than any number.
-
-    Args:
-        operand: an array of integers, floats or booleans.
-        axis: the dim, counted from 0.
-        index_dtype: the dtype of the indices.
-
-    Returns:
-        An array of indices, without the dim.
-
-    Raises:
-        TypeError: if the dim does not exist or is empty, `operand` holds complex numbers, or `index_dtype` is not an
-            integer dtype.
 
     Example:
         >>> lax.argmax(jnp.array([3, 9, 2]), 0, jnp.int32)
@@ -149,20 +152,9 @@ def argmax(operand: Any, axis: int, index_dtype: Any) -> Array:
     return Argmax((operator.index(axis),), requested_dtype("argmax", index_dtype))(as_operand(operand, "argmax"))
 
 
+@documented(_INDEX_REDUCTION)
 def argmin(operand: Any, axis: int, index_dtype: Any) -> Array:
     """Return the index of the first minimum along a dim. NaN counts as smaller than any number.
-
-    Args:
-        operand: an array of integers, floats or booleans.
-        axis: the dim, counted from 0.
-        index_dtype: the dtype of the indices.
-
-    Returns:
-        An array of indices, without the dim.
-
-    Raises:
-        TypeError: if the dim does not exist or is empty, `operand` holds complex numbers, or `index_dtype` is not an
-            integer dtype.
 
     Example:
         >>> lax.argmin(jnp.array([3, 9, 2]), 0, jnp.int32)

@@ -3,6 +3,7 @@
 import operator
 from typing import Any
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
@@ -95,6 +96,21 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> list[Array]:
     return [move_dim(result, last, dim) for result in TopK(count)(move_dim(x, dim, last))]
 
 
+_APPROXIMATE_TOP = Family(
+    {
+        "k": "the number of elements.",
+        "reduction_dimension": "the dim to search along.",
+        "recall_target, reduction_input_size_override": "ignored. The result is exact.",
+        "aggregate_to_topk": "must be True.",
+    },
+    raises=[
+        "ValueError: if `k` exceeds the size of the dim, or the dim does not exist.",
+        "NotImplementedError: if `aggregate_to_topk` is false.",
+    ],
+)
+
+
+@documented(_APPROXIMATE_TOP)
 def approx_max_k(
     operand: Any,
     k: int,
@@ -109,17 +125,9 @@ def approx_max_k(
 
     Args:
         operand: an array of integers, floats or booleans.
-        k: the number of elements.
-        reduction_dimension: the dim to search along.
-        recall_target, reduction_input_size_override: ignored. The result is exact.
-        aggregate_to_topk: must be True.
 
     Returns:
         A list of two arrays: the values in descending order, and their indices as int32.
-
-    Raises:
-        ValueError: if `k` exceeds the size of the dim, or the dim does not exist.
-        NotImplementedError: if `aggregate_to_topk` is false.
 
     Example:
         >>> lax.approx_max_k(jnp.array([3.0, 1.0, 2.0]), 2)[0]
@@ -130,6 +138,7 @@ def approx_max_k(
     return top_k(operand, k, axis=reduction_dimension)
 
 
+@documented(_APPROXIMATE_TOP)
 def approx_min_k(
     operand: Any,
     k: int,
@@ -142,18 +151,12 @@ def approx_min_k(
 
     Args:
         operand: an array of floats.
-        k: the number of elements.
-        reduction_dimension: the dim to search along.
-        recall_target, reduction_input_size_override: ignored. The result is exact.
-        aggregate_to_topk: must be True.
 
     Returns:
         A list of two arrays: the values in ascending order, and their indices as int32.
 
     Raises:
         TypeError: if `operand` does not hold floats.
-        ValueError: if `k` exceeds the size of the dim, or the dim does not exist.
-        NotImplementedError: if `aggregate_to_topk` is false.
 
     Example:
         >>> lax.approx_min_k(jnp.array([3.0, 1.0, 2.0]), 2)[0]

@@ -138,7 +138,16 @@ def gamma(x: Any) -> Array:
     return gammasgn(x) * jnp.exp(gamma_erf.Lgamma()(x))
 
 
+_REAL_ARGUMENTS = Family(
+    {
+        "x": "real numbers.",
+    },
+    raises=["TypeError: if an argument is not an array or a number or is complex, or if the shapes do not\nbroadcast."],
+)
+
+
 @compiled_function
+@documented(_REAL_ARGUMENTS)
 def betaln(a: Any, b: Any) -> Array:
     """Compute the logarithm of the absolute value of the beta function.
 
@@ -147,9 +156,6 @@ def betaln(a: Any, b: Any) -> Array:
 
     Returns:
         log(|B(a, b)|).
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.betaln(2.0, 3.0):.4f}"
@@ -163,6 +169,7 @@ def betaln(a: Any, b: Any) -> Array:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENTS)
 def beta(a: Any, b: Any) -> Array:
     """Compute the beta function.
 
@@ -171,9 +178,6 @@ def beta(a: Any, b: Any) -> Array:
 
     Returns:
         Γ(a) Γ(b) / Γ(a + b).
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.beta(2.0, 3.0):.4f}"
@@ -184,6 +188,7 @@ def beta(a: Any, b: Any) -> Array:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENTS)
 def betainc(a: Any, b: Any, x: Any) -> Array:
     """Compute the regularized incomplete beta function.
 
@@ -196,9 +201,6 @@ def betainc(a: Any, b: Any, x: Any) -> Array:
 
     Returns:
         The integral, between 0 and 1; NaN where an argument is out of range.
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.betainc(2.0, 1.0, 0.5):.4f}"
@@ -222,6 +224,7 @@ def digamma(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENTS)
 def polygamma(n: Any, x: Any) -> Array:
     """Compute the polygamma function, the n-th derivative of `digamma`.
 
@@ -229,13 +232,9 @@ def polygamma(n: Any, x: Any) -> Array:
 
     Args:
         n: the order of the derivative, non-negative integers.
-        x: real numbers.
 
     Returns:
         The n-th derivative of ψ at `x`; NaN where `n` is not an integer.
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.polygamma(1, 2.0):.4f}"
@@ -275,6 +274,7 @@ def _zeta(x: Any, q: Any) -> Any:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENTS)
 def gammainc(a: Any, x: Any) -> Array:
     """Compute the regularized lower incomplete gamma function.
 
@@ -287,9 +287,6 @@ def gammainc(a: Any, x: Any) -> Array:
     Returns:
         The integral, between 0 and 1; NaN where an argument is out of range.
 
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
-
     Example:
         >>> f"{jax.scipy.special.gammainc(1.0, 1.0):.4f}"
         '0.6321'
@@ -298,6 +295,7 @@ def gammainc(a: Any, x: Any) -> Array:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENTS)
 def gammaincc(a: Any, x: Any) -> Array:
     """Compute the regularized upper incomplete gamma function.
 
@@ -309,9 +307,6 @@ def gammaincc(a: Any, x: Any) -> Array:
 
     Returns:
         The integral, between 0 and 1; NaN where an argument is out of range.
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.gammaincc(1.0, 1.0):.4f}"
@@ -349,6 +344,7 @@ def _factorial(n: Any) -> Any:
     return jnp.where(x < 0, full_like(x, 0), jnp.exp(gamma_erf.Lgamma()(x + 1)))
 
 
+@documented(_REAL_ARGUMENTS)
 def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
     """Compute the binomial coefficient as a float: the number of ways to choose k of N elements.
 
@@ -359,9 +355,6 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
 
     Returns:
         The number of combinations; 0 where `k` or `N` is negative or, without `repetition`, where `k` exceeds `N`.
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.comb(5, 2):.2f}"
@@ -381,6 +374,7 @@ def _comb(N: Any, k: Any, *, repetition: bool) -> Any:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENTS)
 def poch(z: Any, m: Any) -> Array:
     """Compute the Pochhammer symbol (rising factorial).
 
@@ -389,9 +383,6 @@ def poch(z: Any, m: Any) -> Array:
 
     Returns:
         Γ(z + m) / Γ(z), which is z (z + 1) … (z + m - 1) for positive integers m.
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.poch(2.0, 3.0):.2f}"
@@ -677,6 +668,7 @@ def expit(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENTS)
 def xlogy(x: Any, y: Any) -> Array:
     """Compute x log(y), with 0 where `x` is 0.
 
@@ -687,9 +679,6 @@ def xlogy(x: Any, y: Any) -> Array:
     Returns:
         x log(y), with 0 where `x` is 0 and `y` is not NaN.
 
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
-
     Example:
         >>> jax.scipy.special.xlogy(0.0, 0.0)
         Array(0., dtype=float32, weak_type=True)
@@ -698,6 +687,7 @@ def xlogy(x: Any, y: Any) -> Array:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENTS)
 def xlog1py(x: Any, y: Any) -> Array:
     """Compute x log(1 + y), with 0 where `x` is 0.
 
@@ -707,9 +697,6 @@ def xlog1py(x: Any, y: Any) -> Array:
 
     Returns:
         x log(1 + y), with 0 where `x` is 0 and `y` is not NaN.
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> jax.scipy.special.xlog1py(0.0, -1.0)
@@ -917,6 +904,7 @@ def exp1(x: Any) -> Array:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENTS)
 def expn(n: Any, x: Any) -> Array:
     """Compute the generalized exponential integral Eₙ.
 
@@ -929,9 +917,6 @@ def expn(n: Any, x: Any) -> Array:
     Returns:
         The integral of exp(-xt) / tⁿ over t from 1 to inf; NaN where `n` is not a non-negative integer.
 
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
-
     Example:
         >>> f"{jax.scipy.special.expn(2, 1.0):.4f}"
         '0.1485'
@@ -940,6 +925,7 @@ def expn(n: Any, x: Any) -> Array:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENTS)
 def hyp1f1(a: Any, b: Any, x: Any) -> Array:
     """Compute Kummer's confluent hypergeometric function ₁F₁.
 
@@ -947,13 +933,9 @@ def hyp1f1(a: Any, b: Any, x: Any) -> Array:
 
     Args:
         a, b: the parameters.
-        x: real numbers.
 
     Returns:
         ₁F₁(a; b; x); inf at the poles b = 0, -1, -2, and so on, unless the sum terminates before the pole.
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.hyp1f1(1.0, 2.0, 1.0):.4f}"
@@ -963,6 +945,7 @@ def hyp1f1(a: Any, b: Any, x: Any) -> Array:
 
 
 @compiled_function
+@documented(_REAL_ARGUMENTS)
 def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Array:
     """Compute Gauss's hypergeometric function ₂F₁.
 
@@ -971,13 +954,9 @@ def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Array:
 
     Args:
         a, b, c: the parameters.
-        x: real numbers.
 
     Returns:
         ₂F₁(a, b; c; x); inf where x > 1 and at the poles c = 0, -1, -2, and so on, unless the sum terminates.
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.hyp2f1(1.0, 1.0, 2.0, 0.5):.4f}"

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, type_of
@@ -15,20 +16,25 @@ from shardwise.scipy import special
 __all__ = ["logpmf", "pmf"]
 
 
+_MULTINOMIAL = Family(
+    {
+        "x": "the counts of the outcomes along the last axis, integers.",
+        "n": "the number of trials, integers.",
+        "p": "the probabilities of the outcomes along the last axis.",
+    },
+    raises=[
+        "ValueError: if `x` or `n` are not integers.",
+        "TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.",
+    ],
+)
+
+
+@documented(_MULTINOMIAL)
 def logpmf(x: Any, n: Any, p: Any) -> Array:
     """Compute the log probability mass function of the multinomial distribution.
 
-    Args:
-        x: the counts of the outcomes along the last axis, integers.
-        n: the number of trials, integers.
-        p: the probabilities of the outcomes along the last axis.
-
     Returns:
         The log probability of the counts; -inf where they do not sum to `n`.
-
-    Raises:
-        ValueError: if `x` or `n` are not integers.
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.stats.multinomial.logpmf(jnp.array([1, 2]), 3, jnp.array([0.5, 0.5])):.4f}"
@@ -49,20 +55,12 @@ def _logpmf(x: Any, n: Any, p: Any) -> Any:
     return jnp.where(jnp.equal(n, jnp.sum(x, axis=-1)), log_mass, -np.inf)
 
 
+@documented(_MULTINOMIAL)
 def pmf(x: Any, n: Any, p: Any) -> Array:
     """Compute the probability mass function of the multinomial distribution.
 
-    Args:
-        x: the counts of the outcomes along the last axis, integers.
-        n: the number of trials, integers.
-        p: the probabilities of the outcomes along the last axis.
-
     Returns:
         The probability of the counts; 0 where they do not sum to `n`.
-
-    Raises:
-        ValueError: if `x` or `n` are not integers.
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.stats.multinomial.pmf(jnp.array([1, 2]), 3, jnp.array([0.5, 0.5])):.4f}"
