@@ -23,7 +23,7 @@ from shardwise.compiler.ops.random.distributions import mantissa_bits, scale_uni
 from shardwise.compiler.ops.random.prng import random_bits
 from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
-    Shape,
+    StaticShape,
     broadcast_parameter,
     canonical_shape,
     check_no_narrowing,
@@ -33,15 +33,23 @@ from shardwise.random.sampling import (
     run_sampler,
     sample_shape,
 )
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 
-def _run_standard(name: str, sampler: Callable[..., Any], key: Any, shape: Any, dtype: Any, out_sharding: Any) -> Any:
+def _run_standard(
+    name: str,
+    sampler: Callable[..., Any],
+    key: ArrayLike,
+    shape: Shape,
+    dtype: DTypeLike | None,
+    out_sharding: OutSharding,
+) -> Any:
     """Check the arguments of a distribution without parameters, and run its sampler."""
     dtype, shape = float_dtype(name, dtype), canonical_shape(name, shape)
     return run_sampler(sampler, single_key(name, key), shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _uniform_from(key: Any, low: float, shape: Shape, dtype: DType) -> Any:
+def _uniform_from(key: Array, low: float, shape: StaticShape, dtype: DType) -> Any:
     """Sample uniform floats from `low` (included) to 1 (excluded)."""
     unit = distributions.uniform(key, shape, dtype)
     return scale_uniform(unit, full_like(unit, low), full_like(unit, 1))
@@ -65,7 +73,9 @@ _SAMPLE = Family(
 
 
 @documented(_SAMPLE)
-def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def exponential(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the exponential distribution with rate 1.
 
     Example:
@@ -75,13 +85,15 @@ def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: A
     return _run_standard("exponential", sample_exponential, key, shape, dtype, out_sharding)
 
 
-def sample_exponential(key: Any, *, shape: Shape, dtype: DType) -> Any:
+def sample_exponential(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     """Sample from the exponential distribution with rate 1."""
     return Neg()(Log1p()(Neg()(distributions.uniform(key, shape, dtype))))
 
 
 @documented(_SAMPLE)
-def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def laplace(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the standard Laplace distribution, with density `exp(-|x|) / 2`.
 
     Example:
@@ -91,13 +103,15 @@ def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any =
     return _run_standard("laplace", _laplace, key, shape, dtype, out_sharding)
 
 
-def _laplace(key: Any, *, shape: Shape, dtype: DType) -> Any:
+def _laplace(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     u = _uniform_from(key, -1 + float(finfo(dtype).epsneg), shape, dtype)
     return Mul()(Sign()(u), Log1p()(Neg()(Abs()(u))))
 
 
 @documented(_SAMPLE)
-def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def logistic(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the standard logistic distribution, whose cumulative distribution function is the logistic function.
 
     Example:
@@ -107,13 +121,15 @@ def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any 
     return _run_standard("logistic", _logistic, key, shape, dtype, out_sharding)
 
 
-def _logistic(key: Any, *, shape: Shape, dtype: DType) -> Any:
+def _logistic(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     u = _uniform_from(key, float(finfo(dtype).tiny), shape, dtype)
     return Sub()(Log()(u), Log1p()(Neg()(u)))
 
 
 @documented(_SAMPLE)
-def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def cauchy(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the standard Cauchy distribution.
 
     Example:
@@ -123,13 +139,20 @@ def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
     return _run_standard("cauchy", _cauchy, key, shape, dtype, out_sharding)
 
 
-def _cauchy(key: Any, *, shape: Shape, dtype: DType) -> Any:
+def _cauchy(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     u = _uniform_from(key, float(finfo(dtype).eps), shape, dtype)
     return Tan()(Mul()(full_like(u, math.pi), Sub()(u, full_like(u, 0.5))))
 
 
 @documented(_SAMPLE)
-def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None, *, out_sharding: Any = None) -> Array:
+def gumbel(
+    key: ArrayLike,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    mode: str | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the standard Gumbel distribution.
 
     Args:
@@ -150,7 +173,7 @@ def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None
     return run_sampler(sample_gumbel, key, shape=shape, dtype=dtype, mode=mode or "low", out_sharding=out_sharding)
 
 
-def sample_gumbel(key: Any, *, shape: Shape, dtype: DType, mode: str | None = None) -> Any:
+def sample_gumbel(key: Array, *, shape: StaticShape, dtype: DType, mode: str | None = None) -> Any:
     """Sample from the standard Gumbel distribution."""
     if mode in (None, "low"):
         return Neg()(Log()(Neg()(Log()(_uniform_from(key, float(finfo(dtype).tiny), shape, dtype)))))
@@ -163,7 +186,7 @@ def sample_gumbel(key: Any, *, shape: Shape, dtype: DType, mode: str | None = No
     return Neg()(Log()(Neg()(Log1p()(Neg()(x)))))
 
 
-def _gumbel_from_64_bits(key: Any, shape: Shape) -> Any:
+def _gumbel_from_64_bits(key: Array, shape: StaticShape) -> Any:
     """Sample from the Gumbel distribution, from uniform fixed-point numbers of 64 bits each."""
     pair = random_bits(key, (2, *shape), 32)
     high, low = pair[0], pair[1]
@@ -178,7 +201,7 @@ def _gumbel_from_64_bits(key: Any, shape: Shape) -> Any:
     return Neg()(Log()(Neg()(Select()(is_small, log_if_small, log_if_large))))
 
 
-def _fixed_point_to_float(high: Any, low: Any) -> Any:
+def _fixed_point_to_float(high: Array, low: Array) -> Any:
     """Convert a fixed-point number, 64 bits after the binary point, to f32, rounding down."""
     high_zeros, low_zeros = Clz()(high), Clz()(low)
     high_is_zero = Compare("EQ")(high_zeros, full_like(high_zeros, 32))
@@ -196,7 +219,14 @@ def _fixed_point_to_float(high: Any, low: Any) -> Any:
 
 
 @documented(_SAMPLE)
-def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def pareto(
+    key: ArrayLike,
+    b: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the Pareto distribution with minimum 1 and shape parameter `b`.
 
     A sample exceeds `x >= 1` with probability `x ** -b`.
@@ -220,14 +250,21 @@ def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_shardi
     return run_sampler(_pareto, single_key("pareto", key), b, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _pareto(key: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
+def _pareto(key: Array, b: Array, *, shape: StaticShape, dtype: DType) -> Any:
     return Exp()(
         Div()(sample_exponential(key, shape=shape, dtype=dtype), broadcast_parameter(as_operand(b), shape, dtype))
     )
 
 
 @documented(_SAMPLE)
-def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def rayleigh(
+    key: ArrayLike,
+    scale: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the Rayleigh distribution.
 
     It is the distribution of the length of a vector of two independent normal numbers with standard deviation `scale`.
@@ -252,13 +289,15 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_
     )
 
 
-def _rayleigh(key: Any, scale: Any, *, shape: Shape, dtype: DType) -> Any:
+def _rayleigh(key: Array, scale: Array, *, shape: StaticShape, dtype: DType) -> Any:
     logs = Log()(distributions.uniform(key, shape, dtype))
     return Mul()(broadcast_parameter(as_operand(scale), shape, dtype), Sqrt()(Mul()(logs, full_like(logs, -2))))
 
 
 @documented(_SAMPLE)
-def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype: Any = None) -> Array:
+def weibull_min(
+    key: ArrayLike, scale: ArrayLike, concentration: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None
+) -> Array:
     """Sample from the Weibull distribution.
 
     Args:
@@ -280,13 +319,20 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype
     return run_sampler(_weibull, single_key("weibull_min", key), scale, concentration, shape=shape, dtype=dtype)
 
 
-def _weibull(key: Any, scale: Any, concentration: Any, *, shape: Shape, dtype: DType) -> Any:
+def _weibull(key: Array, scale: Array, concentration: Array, *, shape: StaticShape, dtype: DType) -> Any:
     return sample_exponential(key, shape=shape, dtype=dtype) ** (1.0 / as_operand(concentration)) * as_operand(scale)
 
 
 @documented(_SAMPLE)
 def triangular(
-    key: Any, left: Any, mode: Any, right: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
+    key: ArrayLike,
+    left: ArrayLike,
+    mode: ArrayLike,
+    right: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Sample from the triangular distribution.
 
@@ -312,7 +358,7 @@ def triangular(
     return run_sampler(_triangular, key, left, mode, right, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _triangular(key: Any, left: Any, mode: Any, right: Any, *, shape: Shape, dtype: DType) -> Any:
+def _triangular(key: Array, left: Array, mode: ArrayLike, right: Array, *, shape: StaticShape, dtype: DType) -> Any:
     left, mode, right = (broadcast_parameter(as_operand(x), shape, dtype) for x in (left, mode, right))
     u = distributions.uniform(key, shape, dtype)
     rising = left + Sqrt()(u * (right - left) * (mode - left))

@@ -21,9 +21,9 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.reductions import ReduceMax
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.random.continuous import sample_exponential
-from shardwise.random.keys import single_key
+from shardwise.random.keys import key_impl, single_key
 from shardwise.random.sampling import (
-    Shape,
+    StaticShape,
     broadcast_parameter,
     broadcast_sample_shape,
     canonical_shape,
@@ -34,6 +34,7 @@ from shardwise.random.sampling import (
     sample_shape,
 )
 from shardwise.random.uniform import sample_rademacher
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 _SAMPLE = Family(
     {
@@ -54,7 +55,14 @@ _SAMPLE = Family(
 
 
 @documented(_SAMPLE)
-def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def gamma(
+    key: ArrayLike,
+    a: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the gamma distribution with shape parameter `a` and scale 1.
 
     Example:
@@ -66,7 +74,14 @@ def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_shardin
 
 
 @documented(_SAMPLE)
-def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def loggamma(
+    key: ArrayLike,
+    a: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample the logarithm of a gamma variate, which does not underflow for small `a`.
 
     Example:
@@ -79,17 +94,25 @@ def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_shar
     )
 
 
-def sample_gamma(key: Any, a: Any, *, shape: Shape, dtype: DType, log: bool = False) -> Any:
+def sample_gamma(key: Array, a: Array, *, shape: StaticShape, dtype: DType, log: bool = False) -> Any:
     """Sample from the gamma distribution, or its logarithm.
 
     Each element has a key of its own, so a device samples its shard without communication.
     """
     keys = KeyData()(random_keys(key, shape))
-    return RandomGamma(log, key.type.dtype.impl)(keys, broadcast_parameter(as_operand(a), shape, dtype))
+    return RandomGamma(log, key_impl(key))(keys, broadcast_parameter(as_operand(a), shape, dtype))
 
 
 @documented(_SAMPLE)
-def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def beta(
+    key: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the beta distribution.
 
     A sample is `x / (x + y)`, with `x` from `gamma(a)` and `y` from `gamma(b)`.
@@ -112,7 +135,7 @@ def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_
     return run_sampler(_beta, single_key("beta", key), a, b, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _beta(key: Any, a: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
+def _beta(key: Array, a: Array, b: Array, *, shape: StaticShape, dtype: DType) -> Any:
     logs = [
         sample_gamma(subkey, x, shape=shape, dtype=dtype, log=True)
         for subkey, x in zip(split_key(key, 2), (a, b), strict=True)
@@ -123,7 +146,14 @@ def _beta(key: Any, a: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
 
 
 @documented(_SAMPLE)
-def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def dirichlet(
+    key: ArrayLike,
+    alpha: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the Dirichlet distribution: vectors of positive numbers that sum to 1.
 
     Args:
@@ -151,7 +181,7 @@ def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None, *, out
     )
 
 
-def _dirichlet(key: Any, alpha: Any, *, shape: Shape, dtype: DType) -> Any:
+def _dirichlet(key: Array, alpha: Array, *, shape: StaticShape, dtype: DType) -> Any:
     logs = sample_gamma(key, alpha, shape=shape, dtype=dtype, log=True)
     last, batch = len(shape) - 1, tuple(range(len(shape) - 1))
     weights = Exp()(Sub()(logs, Broadcast(shape, batch)(ReduceMax((last,))(logs))))
@@ -159,7 +189,14 @@ def _dirichlet(key: Any, alpha: Any, *, shape: Shape, dtype: DType) -> Any:
 
 
 @documented(_SAMPLE)
-def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def chisquare(
+    key: ArrayLike,
+    df: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the chi-squared distribution.
 
     Args:
@@ -180,14 +217,22 @@ def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sh
     )
 
 
-def _chisquare(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
+def _chisquare(key: Array, df: Array, *, shape: StaticShape, dtype: DType) -> Any:
     half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), full_like(df, 2))
     samples = Exp()(sample_gamma(key, half, shape=shape, dtype=dtype, log=True))
     return Mul()(samples, full_like(samples, 2))
 
 
 @documented(_SAMPLE)
-def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def f(
+    key: ArrayLike,
+    dfnum: ArrayLike,
+    dfden: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the F distribution: the quotient of two chi-squared variates, each over its degrees of freedom.
 
     Args:
@@ -208,7 +253,7 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *,
     return run_sampler(_f, single_key("f", key), dfnum, dfden, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _f(key: Any, dfnum: Any, dfden: Any, *, shape: Shape, dtype: DType) -> Any:
+def _f(key: Array, dfnum: Array, dfden: Array, *, shape: StaticShape, dtype: DType) -> Any:
     dfnum, dfden = (broadcast_parameter(as_operand(df), shape, dtype) for df in (dfnum, dfden))
     den_key, num_key = split_key(key, 2)
     numerator, denominator = (
@@ -219,7 +264,14 @@ def _f(key: Any, dfnum: Any, dfden: Any, *, shape: Shape, dtype: DType) -> Any:
 
 
 @documented(_SAMPLE)
-def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def t(
+    key: ArrayLike,
+    df: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from Student's t distribution.
 
     Args:
@@ -238,7 +290,7 @@ def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: 
     return run_sampler(_t, single_key("t", key), df, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _t(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
+def _t(key: Array, df: Array, *, shape: StaticShape, dtype: DType) -> Any:
     normal_key, gamma_key = split_key(key, 2)
     half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), full_like(df, 2))
     scale = Sqrt()(Div()(half, sample_gamma(gamma_key, half, shape=shape, dtype=dtype)))
@@ -246,7 +298,9 @@ def _t(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
 
 
 @documented(_SAMPLE)
-def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def generalized_normal(
+    key: ArrayLike, p: float, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the generalized normal distribution, whose density is proportional to `exp(-|x| ** p)`.
 
     Args:
@@ -268,7 +322,7 @@ def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *
     return run_sampler(_generalized_normal, key, p, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _generalized_normal(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
+def _generalized_normal(key: Array, p: Array, *, shape: StaticShape, dtype: DType) -> Any:
     magnitude_key, sign_key = split_key(key, 2)
     inverse = 1 / as_operand(p)
     magnitude = sample_gamma(magnitude_key, inverse, shape=shape, dtype=dtype) ** inverse
@@ -276,7 +330,15 @@ def _generalized_normal(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
 
 
 @documented(_SAMPLE)
-def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def ball(
+    key: ArrayLike,
+    d: int,
+    p: float = 2,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample uniformly from the unit ball of the Lp norm.
 
     Args:
@@ -300,7 +362,7 @@ def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None, *, 
     return run_sampler(_ball, single_key("ball", key), p, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _ball(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
+def _ball(key: Array, p: Array, *, shape: StaticShape, dtype: DType) -> Any:
     direction_key, radius_key = split_key(key, 2)
     p, batch = as_operand(p), shape[:-1]
     vector = _generalized_normal(direction_key, p, shape=shape, dtype=dtype)

@@ -23,7 +23,7 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.special.gamma_erf import Erf, ErfInv
 from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
-    Shape,
+    StaticShape,
     broadcast_parameter,
     canonical_shape,
     check_no_narrowing,
@@ -33,6 +33,7 @@ from shardwise.random.sampling import (
     sample_shape,
 )
 from shardwise.random.uniform import sample_rademacher, sample_uniform
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 _ONE = np.float32(1)
 
@@ -54,7 +55,9 @@ _SAMPLE = Family(
 
 
 @documented(_SAMPLE)
-def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def normal(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the standard normal distribution.
 
     The mean is 0 and the variance 1. The real and the imaginary part of complex numbers have variance 1/2 each.
@@ -77,7 +80,7 @@ def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
     return run_sampler(sample_normal, single_key("normal", key), shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def sample_normal(key: Any, *, shape: Shape, dtype: DType) -> Any:
+def sample_normal(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     """Sample from the standard normal distribution, real or complex."""
     if dtype.kind != "c":
         return distributions.normal(key, shape, dtype)
@@ -89,7 +92,13 @@ def sample_normal(key: Any, *, shape: Shape, dtype: DType) -> Any:
 
 @documented(_SAMPLE)
 def truncated_normal(
-    key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
+    key: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Sample from the standard normal distribution, truncated to the interval between `lower` and `upper`.
 
@@ -111,7 +120,7 @@ def truncated_normal(
     return run_sampler(_truncated_normal, key, lower, upper, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _truncated_normal(key: Any, lower: Any, upper: Any, *, shape: Shape, dtype: DType) -> Any:
+def _truncated_normal(key: Array, lower: Array, upper: Array, *, shape: StaticShape, dtype: DType) -> Any:
     lower, upper = (broadcast_parameter(as_operand(bound), shape, dtype) for bound in (lower, upper))
     sqrt_two = full_like(lower, math.sqrt(2))
     bounds = [Erf()(Div()(bound, sqrt_two)) for bound in (lower, upper)]
@@ -123,7 +132,14 @@ def _truncated_normal(key: Any, lower: Any, upper: Any, *, shape: Shape, dtype: 
 
 
 @documented(_SAMPLE)
-def lognormal(key: Any, sigma: Any = _ONE, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def lognormal(
+    key: ArrayLike,
+    sigma: ArrayLike = _ONE,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the log-normal distribution: `exp(sigma · z)` for a standard normal `z`.
 
     Args:
@@ -147,14 +163,16 @@ def lognormal(key: Any, sigma: Any = _ONE, shape: Any = None, dtype: Any = None,
     return run_sampler(_lognormal, key, sigma, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _lognormal(key: Any, sigma: Any, *, shape: Shape, dtype: DType) -> Any:
+def _lognormal(key: Array, sigma: Array, *, shape: StaticShape, dtype: DType) -> Any:
     return Exp()(
         Mul()(sample_normal(key, shape=shape, dtype=dtype), broadcast_parameter(as_operand(sigma), shape, dtype))
     )
 
 
 @documented(_SAMPLE)
-def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def maxwell(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the standard Maxwell distribution, that of the length of a vector of three normal numbers.
 
     Raises:
@@ -169,12 +187,14 @@ def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any =
     return run_sampler(sample_maxwell, single_key("maxwell", key), shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def sample_maxwell(key: Any, *, shape: Shape, dtype: DType) -> Any:
+def sample_maxwell(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     """Sample from the Maxwell distribution."""
     return Sqrt()(Sum((len(shape),))(Square()(distributions.normal(key, (*shape, 3), dtype))))
 
 
-def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype: Any = None) -> Array:
+def double_sided_maxwell(
+    key: ArrayLike, loc: ArrayLike, scale: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None
+) -> Array:
     """Sample from the double-sided Maxwell distribution: `loc + scale · sign · m`, with `m` from `maxwell`.
 
     Args:
@@ -205,7 +225,7 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype:
     )
 
 
-def _double_sided_maxwell(key: Any, loc: Any, scale: Any, *, shape: Shape, dtype: DType) -> Any:
+def _double_sided_maxwell(key: Array, loc: Array, scale: Array, *, shape: StaticShape, dtype: DType) -> Any:
     length_key, sign_key = split_key(key, 2)
     length = sample_maxwell(length_key, shape=shape, dtype=dtype)
     sign = sample_rademacher(sign_key, shape=shape, dtype=dtype)
@@ -213,7 +233,14 @@ def _double_sided_maxwell(key: Any, loc: Any, scale: Any, *, shape: Shape, dtype
 
 
 @documented(_SAMPLE)
-def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def wald(
+    key: ArrayLike,
+    mean: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the Wald (inverse Gaussian) distribution with shape parameter 1.
 
     Args:
@@ -233,7 +260,7 @@ def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_shard
     return run_sampler(_wald, single_key("wald", key), mean, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _wald(key: Any, mean: Any, *, shape: Shape, dtype: DType) -> Any:
+def _wald(key: Array, mean: Array, *, shape: StaticShape, dtype: DType) -> Any:
     mean = broadcast_parameter(as_operand(mean), shape, dtype)
     normal_key, uniform_key = split_key(key, 2)
     y = Square()(distributions.normal(normal_key, shape, dtype))

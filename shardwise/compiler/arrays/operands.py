@@ -5,7 +5,7 @@ import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial, wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.errors import ConcretizationTypeError
+
+if TYPE_CHECKING:
+    from shardwise.compiler.arrays.methods import Array
 
 PYTHON_SCALARS = (bool, int, float, complex)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -95,7 +98,7 @@ def concrete_value(name: str, x: Any, unknown: str) -> np.ndarray[Any, Any]:
         raise ConcretizationTypeError(f"{name}: {type_of(x)} is traced, so {unknown}") from None
 
 
-def as_operand(x: Any, name: str = "array") -> Any:
+def as_operand(x: Any, name: str = "array") -> "Array":
     """Convert `x` to an array or tracer. An object with a method `__jax_array__` is converted by it."""
     x = resolve_array(x)
     type = type_of(x, name)
@@ -104,13 +107,13 @@ def as_operand(x: Any, name: str = "array") -> Any:
     return installed.executor.place(x) if isinstance(x, np.ndarray) else x
 
 
-def as_inexact(x: Any, name: str) -> Any:
+def as_inexact(x: Any, name: str) -> "Array":
     """Convert `x` to an array or tracer of floats or complex numbers. Integers and booleans become floats."""
     x = as_operand(x, name)
     return x if is_inexact(x.type.dtype) else astype_weak(x, default_dtype("float*"), x.type.weak)
 
 
-def astype_weak(x: Any, dtype: Any, weak: bool) -> Any:
+def astype_weak(x: Any, dtype: Any, weak: bool) -> "Array":
     """Convert to a dtype and a weak type."""
     if x.type.dtype == dtype and x.type.weak == weak:
         return x
@@ -134,7 +137,7 @@ def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(out)
 
 
-def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
+def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> "Array":
     """Broadcast `x` to `shape`, which must be compatible."""
     if x.type.shape == shape:
         return x
@@ -146,7 +149,9 @@ def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
     return Broadcast(shape, tuple(lead + dim for dim in kept))(x)
 
 
-def promote_and_broadcast(name: str, operands: Sequence[Any], dtype: Any = None, weak: bool | None = None) -> list[Any]:
+def promote_and_broadcast(
+    name: str, operands: Sequence[Any], dtype: Any = None, weak: bool | None = None
+) -> list["Array"]:
     """Promote operands to a common dtype (or convert to `dtype`) and broadcast them to a common shape."""
     operands = [resolve_array(x) for x in operands]
     types = [type_of(x, name) for x in operands]
