@@ -21,6 +21,8 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.errors import ConcretizationTypeError
+from shardwise.lax.indexing import GatherScatterMode
+from shardwise.typing import ArrayLike, OutSharding
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
 
@@ -48,14 +50,14 @@ _SEGMENT = Family(
 
 @documented(_SEGMENT)
 def segment_sum(
-    data: Any,
-    segment_ids: Any,
+    data: ArrayLike,
+    segment_ids: ArrayLike,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     bucket_size: int | None = None,
-    mode: Any = None,
-    out_sharding: Any = None,
+    mode: str | GatherScatterMode | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Sum the rows of an array by segment: row `i` of the result is the sum of the rows with id `i`.
 
@@ -75,14 +77,14 @@ def segment_sum(
 
 @documented(_SEGMENT)
 def segment_prod(
-    data: Any,
-    segment_ids: Any,
+    data: ArrayLike,
+    segment_ids: ArrayLike,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     bucket_size: int | None = None,
-    mode: Any = None,
-    out_sharding: Any = None,
+    mode: str | GatherScatterMode | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Multiply the rows of an array by segment: row `i` of the result is the product of the rows with id `i`.
 
@@ -99,14 +101,14 @@ def segment_prod(
 
 @documented(_SEGMENT)
 def segment_max(
-    data: Any,
-    segment_ids: Any,
+    data: ArrayLike,
+    segment_ids: ArrayLike,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     bucket_size: int | None = None,
-    mode: Any = None,
-    out_sharding: Any = None,
+    mode: str | GatherScatterMode | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Compute the maximum of the rows of an array by segment: row `i` of the result is that of the rows with id `i`.
 
@@ -123,14 +125,14 @@ def segment_max(
 
 @documented(_SEGMENT)
 def segment_min(
-    data: Any,
-    segment_ids: Any,
+    data: ArrayLike,
+    segment_ids: ArrayLike,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     bucket_size: int | None = None,
-    mode: Any = None,
-    out_sharding: Any = None,
+    mode: str | GatherScatterMode | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Compute the minimum of the rows of an array by segment: row `i` of the result is that of the rows with id `i`.
 
@@ -148,14 +150,14 @@ def segment_min(
 def _segment_reduce(
     name: str,
     reduction: Reduction,
-    data: Any,
-    segment_ids: Any,
+    data: ArrayLike,
+    segment_ids: ArrayLike,
     num_segments: int | None,
     is_sorted: bool,
     unique: bool,
     bucket_size: int | None,
-    mode: Any,
-    out_sharding: Any,
+    mode: str | GatherScatterMode | None,
+    out_sharding: OutSharding,
 ) -> Any:
     rows, ids = type_of(data, name), type_of(segment_ids, name)
     if not is_integer(ids.dtype):
@@ -194,7 +196,14 @@ def _segment_reduce(
 
 @compiled_function
 def _scatter_reduce(
-    data: Any, segment_ids: Any, *, reduction: Reduction, count: int, sorted: bool, unique: bool, clips: bool
+    data: ArrayLike,
+    segment_ids: ArrayLike,
+    *,
+    reduction: Reduction,
+    count: int,
+    sorted: bool,
+    unique: bool,
+    clips: bool,
 ) -> Any:
     x, ids = as_operand(data), as_operand(segment_ids)
     row_shape = x.type.shape[1:]

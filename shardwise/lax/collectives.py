@@ -39,6 +39,7 @@ from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.reduction import MAX, MIN, Reduction
 from shardwise.compiler.trace.summed_gradients import forget_summed_gradients
 from shardwise.lax.manual_axes import (
+    AxisNames,
     axis_label,
     bound_axis_sizes,
     check_no_sums,
@@ -71,7 +72,7 @@ _COLLECTIVE = Family(
 
 
 @documented(_COLLECTIVE)
-def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
+def psum(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Sum over all members of a named axis (all-reduce).
 
     The sum of a Python number is computed statically: `psum(1, "i")` is the size of the axis.
@@ -106,7 +107,7 @@ def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
 
 
 @documented(_COLLECTIVE)
-def pmean(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
+def pmean(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Compute the mean over all members of a named axis.
 
     Returns:
@@ -122,7 +123,7 @@ def pmean(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
 
 
 @documented(_COLLECTIVE)
-def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
+def pmax(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Compute the maximum over all members of a named axis; NaN if any value is NaN.
 
     Example:
@@ -133,7 +134,7 @@ def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
 
 
 @documented(_COLLECTIVE)
-def pmin(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
+def pmin(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Compute the minimum over all members of a named axis; NaN if any value is NaN.
 
     Example:
@@ -146,9 +147,9 @@ def pmin(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
 @documented(_COLLECTIVE)
 def all_gather(
     x: _T,
-    axis_name: Any,
+    axis_name: AxisNames,
     *,
-    axis_index_groups: Any = None,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
     axis: int = 0,
     tiled: bool = False,
     to: str = "varying",
@@ -205,7 +206,12 @@ def all_gather(
 
 @documented(_COLLECTIVE)
 def psum_scatter(
-    x: _T, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Any = None, tiled: bool = False
+    x: _T,
+    axis_name: AxisNames,
+    *,
+    scatter_dimension: int = 0,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    tiled: bool = False,
 ) -> _T:
     """Sum over all members of a named axis, and scatter the sum among them (reduce-scatter).
 
@@ -242,7 +248,13 @@ def psum_scatter(
 
 @documented(_COLLECTIVE)
 def all_to_all(
-    x: _T, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Any = None, tiled: bool = False
+    x: _T,
+    axis_name: AxisNames,
+    split_axis: int,
+    concat_axis: int,
+    *,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    tiled: bool = False,
 ) -> _T:
     """Exchange slices between all members of a named axis: member j gets slice j of each member.
 
@@ -280,7 +292,9 @@ def all_to_all(
 
 
 @documented(_COLLECTIVE)
-def pswapaxes(x: _T, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> _T:
+def pswapaxes(
+    x: _T, axis_name: AxisNames, axis: int, *, axis_index_groups: Sequence[Sequence[int]] | None = None
+) -> _T:
     """Swap a named axis with a dim of the same size.
 
     Args:
@@ -300,7 +314,7 @@ def pswapaxes(x: _T, axis_name: Any, axis: int, *, axis_index_groups: Any = None
 
 
 @documented(_COLLECTIVE)
-def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
+def ppermute(x: _T, axis_name: AxisNames, perm: Sequence[tuple[int, int]]) -> _T:
     """Send values between members of a named axis (collective-permute).
 
     Args:
@@ -332,7 +346,7 @@ def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
 
 
 @documented(_COLLECTIVE)
-def pshuffle(x: _T, axis_name: Any, perm: Sequence[int]) -> _T:
+def pshuffle(x: _T, axis_name: AxisNames, perm: Sequence[int]) -> _T:
     """Permute values between the members of a named axis: member j gets the value of member `perm[j]`.
 
     Args:
@@ -355,7 +369,7 @@ def pshuffle(x: _T, axis_name: Any, perm: Sequence[int]) -> _T:
 
 
 @documented(_COLLECTIVE)
-def axis_index(axis_name: Any) -> Array:
+def axis_index(axis_name: AxisNames) -> Array:
     """Return the index of the current member along a named axis.
 
     Returns:
@@ -373,7 +387,7 @@ def axis_index(axis_name: Any) -> Array:
 
 
 @documented(_COLLECTIVE)
-def axis_size(axis_name: Any) -> int:
+def axis_size(axis_name: AxisNames) -> int:
     """Return the number of members of a named axis.
 
     Returns:
@@ -390,7 +404,7 @@ def axis_size(axis_name: Any) -> int:
 
 
 @documented(_COLLECTIVE)
-def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
+def pbroadcast(x: _T, axis_name: AxisNames, source: int) -> _T:
     """Broadcast the value of one member of a named axis to all of them.
 
     Args:
@@ -419,7 +433,9 @@ def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
     return tree.map(broadcast, x)
 
 
-def _reduce_extremum(function: str, reduction: Reduction, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
+def _reduce_extremum(
+    function: str, reduction: Reduction, x: Any, axis_name: AxisNames, axis_index_groups: Sequence[Sequence[int]] | None
+) -> Any:
     axes = bound_axis_sizes(function, axis_name)
     groups = check_groups(function, axes, axis_index_groups, allow_uneven=True)
 

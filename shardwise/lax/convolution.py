@@ -18,7 +18,8 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Reverse
 from shardwise.lax.padding import integers, padding_pairs
-from shardwise.lax.precision import precisions
+from shardwise.lax.precision import PrecisionLike, precisions
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
 
 
 @final
@@ -116,8 +117,8 @@ _CONVOLUTION = Family(
 
 @documented(_CONVOLUTION)
 def conv_general_dilated(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     window_strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     lhs_dilation: Sequence[int] | None = None,
@@ -125,9 +126,9 @@ def conv_general_dilated(
     dimension_numbers: Any = None,
     feature_group_count: int = 1,
     batch_group_count: int = 1,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Convolve an array with a kernel. The kernel is not flipped, as usual in neural networks.
 
@@ -208,7 +209,7 @@ def _check_groups(
 
 
 @compiled_function
-def _convolve(lhs: Any, rhs: Any, *, op: Conv, names: tuple[tuple[str, ...], ...], groups: int) -> Any:
+def _convolve(lhs: ArrayLike, rhs: ArrayLike, *, op: Conv, names: tuple[tuple[str, ...], ...], groups: int) -> Any:
     """Apply `op`, with the groups as a separate dim of its operands and result."""
     x, kernel = (
         _split_groups(as_operand(operand, "conv_general_dilated"), letters, groups)
@@ -220,7 +221,7 @@ def _convolve(lhs: Any, rhs: Any, *, op: Conv, names: tuple[tuple[str, ...], ...
     return out if shape == out.type.shape else Reshape(shape)(out)
 
 
-def _split_groups(x: Any, names: Sequence[str], groups: int) -> Any:
+def _split_groups(x: Array, names: Sequence[str], groups: int) -> Any:
     """Split the dims that have two letters into groups."""
     pairs = zip(names, x.type.shape, strict=True)
     shape = [part for name, size in pairs for part in ((groups, size // groups) if len(name) > 1 else (size,))]
@@ -229,12 +230,12 @@ def _split_groups(x: Any, names: Sequence[str], groups: int) -> Any:
 
 @documented(_CONVOLUTION)
 def conv(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     window_strides: Sequence[int],
     padding: str,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Convolve an array in the layout NCHW with a kernel in the layout OIHW, with any number of spatial dims.
 
@@ -257,14 +258,14 @@ def conv(
 
 @documented(_CONVOLUTION)
 def conv_with_general_padding(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     window_strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     lhs_dilation: Sequence[int] | None,
     rhs_dilation: Sequence[int] | None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Convolve an array in the layout NCHW with a kernel in the layout OIHW, with padding and dilations.
 
@@ -297,15 +298,15 @@ _CHANNELS_LAST[5] = ("NHWDC", "HWDIO", "NHWDC")
 
 @documented(_CONVOLUTION)
 def conv_transpose(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Any = None,
     transpose_kernel: bool = False,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
     use_consistent_padding: bool = False,
 ) -> Array:
     """Compute a transposed convolution: a convolution over `lhs` dilated by `strides`.
@@ -378,15 +379,15 @@ def transposed_padding(name: str, padding: str, extent: int, stride: int) -> tup
 
 @documented(_CONVOLUTION)
 def conv_general_dilated_patches(
-    lhs: Any,
+    lhs: ArrayLike,
     filter_shape: Sequence[int],
     window_strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     lhs_dilation: Sequence[int] | None = None,
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Any = None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Extract the patches that a kernel of `filter_shape` would be applied to, as features.
 

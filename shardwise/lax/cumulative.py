@@ -10,6 +10,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ops.reduce.cumulative import Cumulative
 from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM, Reduction
+from shardwise.typing import ArrayLike
 
 _CUMULATIVE = Family(
     {
@@ -23,7 +24,7 @@ _CUMULATIVE = Family(
 
 
 @documented(_CUMULATIVE)
-def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative sum along an axis.
 
     Example:
@@ -34,7 +35,7 @@ def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
 
 @documented(_CUMULATIVE)
-def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative product along an axis.
 
     Example:
@@ -45,7 +46,7 @@ def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
 
 @documented(_CUMULATIVE)
-def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative maximum along an axis. It is NaN from the first NaN on.
 
     Example:
@@ -56,7 +57,7 @@ def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
 
 @documented(_CUMULATIVE)
-def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative minimum along an axis. It is NaN from the first NaN on.
 
     Example:
@@ -67,7 +68,7 @@ def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
 
 @documented(_CUMULATIVE)
-def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative log-sum-exp along an axis: the logarithm of the cumulative sum of exponentials, without
     overflow.
 
@@ -84,7 +85,7 @@ def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     return _cumulative("cumlogsumexp", operand, LOGSUMEXP, axis, reverse)
 
 
-def _cumulative(name: str, operand: Any, reduction: Reduction, axis: int, reverse: bool) -> Any:
+def _cumulative(name: str, operand: ArrayLike, reduction: Reduction, axis: int, reverse: bool) -> Any:
     x = as_operand(operand, name)
     dim = operator.index(axis)
     if not 0 <= dim < x.type.ndim:

@@ -20,7 +20,8 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named_dot import NamedDot
 from shardwise.compiler.ops.contract.dot import Dot, sums_in
 from shardwise.compiler.ops.elementwise.bitwise import bit_width
-from shardwise.lax.precision import precisions
+from shardwise.lax.precision import PrecisionLike, precisions
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
 
 DotDimensionNumbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 
@@ -48,13 +49,13 @@ _DOT = Family(
 
 @documented(_DOT)
 def dot(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     *,
     dimension_numbers: DotDimensionNumbers | None = None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Compute the product of vectors and matrices, or a general dot product.
 
@@ -92,13 +93,13 @@ def dot(
 
 @documented(_DOT)
 def dot_general(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     dimension_numbers: DotDimensionNumbers,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
     *,
-    out_sharding: Any = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Compute a general dot product: contract some dims, and batch over others.
 
@@ -124,7 +125,7 @@ def dot_general(
 
 
 @documented(_DOT)
-def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
+def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: PrecisionLike = None) -> Array:
     """Multiply batches of matrices. The matrices are the last two dims, and the other dims are batch dims.
 
     Args:
@@ -149,7 +150,7 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
 
 
 @compiled_function
-def mixed_dtype_dot(lhs: Any, rhs: Any, *, op: Dot | NamedDot, dtype: DType | None) -> Any:
+def mixed_dtype_dot(lhs: ArrayLike, rhs: ArrayLike, *, op: Dot | NamedDot, dtype: DType | None) -> Any:
     """Apply `op` to operands that may differ in dtype, and return the result as `dtype`, if it is given."""
     x, y = as_operand(lhs, "dot"), as_operand(rhs, "dot")
     common = _common_dtype(x.type, y.type)

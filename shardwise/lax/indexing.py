@@ -34,7 +34,7 @@ from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
-from shardwise.typing import ArrayLike
+from shardwise.typing import ArrayLike, Arrays
 
 
 class GatherScatterMode(enum.Enum):
@@ -78,8 +78,8 @@ class ScatterDimensionNumbers(NamedTuple):
 
 
 def dynamic_slice(
-    operand: Any,
-    start_indices: Any,
+    operand: ArrayLike,
+    start_indices: Arrays,
     slice_sizes: Sequence[int],
     *,
     allow_negative_indices: bool | Sequence[bool] = True,
@@ -111,7 +111,7 @@ def dynamic_slice(
 
 
 @compiled_function
-def _dynamic_slice(x: Any, *starts: Any, sizes: tuple[int, ...], wraps: tuple[bool, ...]) -> Any:
+def _dynamic_slice(x: ArrayLike, *starts: ArrayLike, sizes: tuple[int, ...], wraps: tuple[bool, ...]) -> Any:
     x = as_operand(x)
     return DynamicSlice(sizes)(x, *_wrap_negative(x, starts, wraps))
 
@@ -136,7 +136,11 @@ _DYNAMIC_SLICE = Family(
 
 @documented(_DYNAMIC_SLICE)
 def dynamic_update_slice(
-    operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool | Sequence[bool] = True
+    operand: ArrayLike,
+    update: ArrayLike,
+    start_indices: Arrays,
+    *,
+    allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
     """Replace a slice of an array, at start indices that may be traced.
 
@@ -160,14 +164,14 @@ def dynamic_update_slice(
 
 
 @compiled_function
-def _dynamic_update_slice(x: Any, update: Any, *starts: Any, wraps: tuple[bool, ...]) -> Any:
+def _dynamic_update_slice(x: ArrayLike, update: ArrayLike, *starts: ArrayLike, wraps: tuple[bool, ...]) -> Any:
     x = as_operand(x)
     return DynamicUpdateSlice()(x, as_operand(update, "dynamic_update_slice"), *_wrap_negative(x, starts, wraps))
 
 
 @documented(_DYNAMIC_SLICE)
 def dynamic_slice_in_dim(
-    operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
+    operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
 ) -> Array:
     """Slice an array along one dim, at a start index that may be traced; see `dynamic_slice`.
 
@@ -190,7 +194,7 @@ def dynamic_slice_in_dim(
 
 @documented(_DYNAMIC_SLICE)
 def dynamic_index_in_dim(
-    operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
+    operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
 ) -> Array:
     """Return the slice at one index along a dim. The index may be traced.
 
@@ -212,7 +216,7 @@ def dynamic_index_in_dim(
 
 @documented(_DYNAMIC_SLICE)
 def dynamic_update_slice_in_dim(
-    operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True
+    operand: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int, *, allow_negative_indices: bool = True
 ) -> Array:
     """Replace a slice along one dim, at a start index that may be traced; see `dynamic_update_slice`.
 
@@ -234,7 +238,7 @@ def dynamic_update_slice_in_dim(
 
 @documented(_DYNAMIC_SLICE)
 def dynamic_update_index_in_dim(
-    operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True
+    operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int, *, allow_negative_indices: bool = True
 ) -> Array:
     """Replace the slice at one index along a dim. The index may be traced.
 
@@ -260,7 +264,7 @@ def dynamic_update_index_in_dim(
 
 
 def _check_starts(
-    name: str, start_indices: Any, allow_negative: bool | Sequence[bool], ndim: int
+    name: str, start_indices: Arrays, allow_negative: bool | Sequence[bool], ndim: int
 ) -> tuple[list[Any], tuple[bool, ...]]:
     """Return the start index of each dim, and whether negative ones count from its end."""
     starts = list(start_indices)
@@ -277,11 +281,11 @@ def _check_starts(
     return starts, wraps
 
 
-def _start_along(dim: int, start: Any, ndim: int) -> list[Any]:
+def _start_along(dim: int, start: ArrayLike, ndim: int) -> list[Any]:
     return [start if d == dim else 0 for d in range(ndim)]
 
 
-def _wrap_negative(x: Any, starts: Sequence[Any], wraps: Sequence[bool]) -> list[Any]:
+def _wrap_negative(x: Array, starts: Sequence[Any], wraps: Sequence[bool]) -> list[Any]:
     return [
         wrap_negative_index(start, size) if wraps_start else start
         for start, size, wraps_start in zip(promote_indices(starts), x.type.shape, wraps, strict=True)
@@ -289,15 +293,15 @@ def _wrap_negative(x: Any, starts: Sequence[Any], wraps: Sequence[bool]) -> list
 
 
 def gather(
-    operand: Any,
-    start_indices: Any,
+    operand: ArrayLike,
+    start_indices: ArrayLike,
     dimension_numbers: GatherDimensionNumbers,
     slice_sizes: Sequence[int],
     *,
     unique_indices: bool = False,
     indices_are_sorted: bool = False,
-    mode: Any = None,
-    fill_value: Any = None,
+    mode: str | GatherScatterMode | None = None,
+    fill_value: ArrayLike | None = None,
 ) -> Array:
     """Gather windows of an array at index vectors.
 
@@ -354,7 +358,7 @@ def _window_dims(
 
 
 @compiled_function
-def _gather(x: Any, indices: Any, *, op: Gather, fill: Scalar | None) -> Any:
+def _gather(x: ArrayLike, indices: ArrayLike, *, op: Gather, fill: Scalar | None) -> Any:
     return gather_with_fill(op, op.sizes, as_operand(x, "gather"), as_index(indices), fill)
 
 
@@ -472,15 +476,15 @@ scatter_max = _scatter_function(
 
 
 def scatter_apply(
-    operand: Any,
-    scatter_indices: Any,
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
     func: Callable[[Any], Any],
     dimension_numbers: ScatterDimensionNumbers,
     *,
     update_shape: Sequence[int] = (),
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
-    mode: Any = None,
+    mode: str | GatherScatterMode | None = None,
 ) -> Array:
     """Apply a function to the elements of windows of an array at index vectors.
 
@@ -517,7 +521,7 @@ def scatter_apply(
     # The number of windows that contain each element: the number of times to apply `func` to it.
     counts = _scatter(full(type.shape, 0, np.int32), scatter_indices, ones, op=op, clips=_clips(mode))
 
-    def apply(array: Any, mask: Any) -> Any:
+    def apply(array: Array, mask: Array) -> Any:
         values = vmap(func)(array.reshape(-1)).reshape(type.shape)
         if values.type.dtype != type.dtype:
             raise TypeError(
@@ -544,19 +548,19 @@ def _scatter_op(
     return Scatter(*dims, combine=combine, sorted=is_sorted, unique=is_unique)
 
 
-def _clips(mode: Any) -> bool:
+def _clips(mode: str | GatherScatterMode | None) -> bool:
     return index_mode("scatter", mode, "drop") == "clip"
 
 
 @compiled_function
-def _scatter(x: Any, indices: Any, updates: Any, *, op: Scatter, clips: bool) -> Any:
+def _scatter(x: ArrayLike, indices: ArrayLike, updates: ArrayLike, *, op: Scatter, clips: bool) -> Any:
     x, updates, indices = as_operand(x, "scatter"), as_operand(updates, "scatter"), as_index(indices)
     if clips:
         indices = clip_indices(op, x.type.shape, op.sizes_of(x.type, updates.type), indices)
     return op(x, indices, updates)
 
 
-def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
+def index_take(src: ArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
     """Take the elements at given indices along several axes.
 
     Args:

@@ -13,6 +13,7 @@ from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin
 from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceXor
 from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
 
 _REDUCTION = Family(
     {
@@ -25,7 +26,7 @@ _REDUCTION = Family(
 
 
 @documented(_REDUCTION)
-def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Array:
+def reduce_sum(operand: ArrayLike, axes: Sequence[int], *, out_sharding: OutSharding = None) -> Array:
     """Compute the sum along dims.
 
     Args:
@@ -44,7 +45,7 @@ def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -
 
 
 @documented(_REDUCTION)
-def reduce_max(operand: Any, axes: Sequence[int]) -> Array:
+def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the maximum along dims; NaN if any element is NaN.
 
     Example:
@@ -55,7 +56,7 @@ def reduce_max(operand: Any, axes: Sequence[int]) -> Array:
 
 
 @documented(_REDUCTION)
-def reduce_min(operand: Any, axes: Sequence[int]) -> Array:
+def reduce_min(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the minimum along dims; NaN if any element is NaN.
 
     Example:
@@ -66,7 +67,7 @@ def reduce_min(operand: Any, axes: Sequence[int]) -> Array:
 
 
 @documented(_REDUCTION)
-def reduce_prod(operand: Any, axes: Sequence[int]) -> Array:
+def reduce_prod(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the product along dims.
 
     Example:
@@ -77,7 +78,7 @@ def reduce_prod(operand: Any, axes: Sequence[int]) -> Array:
 
 
 @documented(_REDUCTION)
-def reduce_and(operand: Any, axes: Sequence[int]) -> Array:
+def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the bitwise and along dims; for booleans, whether all are true.
 
     Args:
@@ -94,7 +95,7 @@ def reduce_and(operand: Any, axes: Sequence[int]) -> Array:
 
 
 @documented(_REDUCTION)
-def reduce_or(operand: Any, axes: Sequence[int]) -> Array:
+def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the bitwise or along dims; for booleans, whether any is true.
 
     Args:
@@ -111,7 +112,7 @@ def reduce_or(operand: Any, axes: Sequence[int]) -> Array:
 
 
 @documented(_REDUCTION)
-def reduce_xor(operand: Any, axes: Sequence[int]) -> Array:
+def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the bitwise exclusive or along dims; for booleans, whether an odd number is true.
 
     Args:
@@ -142,7 +143,7 @@ _INDEX_REDUCTION = Family(
 
 
 @documented(_INDEX_REDUCTION)
-def argmax(operand: Any, axis: int, index_dtype: Any) -> Array:
+def argmax(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
     """Return the index of the first maximum along a dim. NaN counts as larger than any number.
 
     Example:
@@ -153,7 +154,7 @@ def argmax(operand: Any, axis: int, index_dtype: Any) -> Array:
 
 
 @documented(_INDEX_REDUCTION)
-def argmin(operand: Any, axis: int, index_dtype: Any) -> Array:
+def argmin(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
     """Return the index of the first minimum along a dim. NaN counts as smaller than any number.
 
     Example:
@@ -163,5 +164,5 @@ def argmin(operand: Any, axis: int, index_dtype: Any) -> Array:
     return Argmin((operator.index(axis),), requested_dtype("argmin", index_dtype))(as_operand(operand, "argmin"))
 
 
-def _reduce(op: type[Reduce], operand: Any, axes: Sequence[int]) -> Any:
+def _reduce(op: type[Reduce], operand: ArrayLike, axes: Sequence[int]) -> Any:
     return op(tuple(map(operator.index, axes)))(as_operand(operand, op.name))

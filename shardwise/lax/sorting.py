@@ -1,6 +1,7 @@
 """Sorting and top-k along an axis. They stage the ops `Sort` and `TopK`."""
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from shardwise.base.docstrings import Family, documented
@@ -11,9 +12,12 @@ from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ops.elementwise.arithmetic import Neg
 from shardwise.compiler.ops.indexing.sort import Sort, TopK
 from shardwise.compiler.ops.shape.movement import move_dim
+from shardwise.typing import ArrayLike
 
 
-def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
+def sort(
+    operand: ArrayLike | Sequence[ArrayLike], dimension: int = -1, is_stable: bool = True, num_keys: int = 1
+) -> Any:
     """Sort one or more arrays along a dim in ascending order, with NaN last.
 
     Args:
@@ -33,17 +37,19 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
         >>> lax.sort(jnp.array([3, 1, 2]))
         Array([1, 2, 3], dtype=int32)
     """
-    several = isinstance(operand, (list, tuple))
-    arrays = [as_operand(x, "sort") for x in (operand if several else (operand,))]
+    operands = operand if isinstance(operand, (list, tuple)) else None
+    arrays = [as_operand(x, "sort") for x in ([operand] if operands is None else operands)]
     if not arrays:
         raise TypeError("sort: needs at least one array")
     if not 1 <= num_keys <= len(arrays):
         raise ValueError(f"sort: num_keys must be 1 to {len(arrays)}, the number of arrays, not {num_keys}")
     sorted_arrays = Sort(canonical_axis("sort", dimension, arrays[0].type.ndim), operator.index(num_keys))(*arrays)
-    return tuple(sorted_arrays) if several else sorted_arrays[0]
+    return sorted_arrays[0] if operands is None else tuple(sorted_arrays)
 
 
-def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Array, Array]:
+def sort_key_val(
+    keys: ArrayLike, values: ArrayLike, dimension: int = -1, is_stable: bool = True
+) -> tuple[Array, Array]:
     """Sort keys along a dim, and values in the order of the keys.
 
     Args:
@@ -66,7 +72,7 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = 
     return sort((keys, values), dimension, is_stable)
 
 
-def top_k(operand: Any, k: int, *, axis: int = -1) -> list[Array]:
+def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
     """Return the `k` largest elements along an axis and their indices.
 
     NaN counts as larger than any number. Of equal elements the first ones are returned.
@@ -112,7 +118,7 @@ _APPROXIMATE_TOP = Family(
 
 @documented(_APPROXIMATE_TOP)
 def approx_max_k(
-    operand: Any,
+    operand: ArrayLike,
     k: int,
     reduction_dimension: int = -1,
     recall_target: float = 0.95,
@@ -140,7 +146,7 @@ def approx_max_k(
 
 @documented(_APPROXIMATE_TOP)
 def approx_min_k(
-    operand: Any,
+    operand: ArrayLike,
     k: int,
     reduction_dimension: int = -1,
     recall_target: float = 0.95,

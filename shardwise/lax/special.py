@@ -10,6 +10,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function
 from shardwise.compiler.ops.special import approximations, gamma_erf, incomplete
 from shardwise.lax.elementwise import broadcast_operands
+from shardwise.typing import ArrayLike
 
 _SPECIAL = Family(
     {
@@ -24,7 +25,7 @@ _SPECIAL = Family(
 
 
 @documented(_SPECIAL)
-def bessel_i0e(x: Any) -> Array:
+def bessel_i0e(x: ArrayLike) -> Array:
     """Compute the exponentially scaled modified Bessel function of order 0: `exp(-|x|) * I0(x)`.
 
     Returns:
@@ -41,7 +42,7 @@ def bessel_i0e(x: Any) -> Array:
 
 
 @documented(_SPECIAL)
-def bessel_i1e(x: Any) -> Array:
+def bessel_i1e(x: ArrayLike) -> Array:
     """Compute the exponentially scaled modified Bessel function of order 1: `exp(-|x|) * I1(x)`.
 
     Returns:
@@ -59,7 +60,7 @@ def bessel_i1e(x: Any) -> Array:
 
 @compiled_function
 @documented(_SPECIAL)
-def betainc(a: Any, b: Any, x: Any) -> Array:
+def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """Compute the regularized incomplete beta function.
 
     It is differentiable with respect to `x` only.
@@ -80,7 +81,7 @@ def betainc(a: Any, b: Any, x: Any) -> Array:
 
 @compiled_function
 @documented(_SPECIAL)
-def igamma(a: Any, x: Any) -> Array:
+def igamma(a: ArrayLike, x: ArrayLike) -> Array:
     """Compute the lower regularized incomplete gamma function.
 
     Args:
@@ -95,7 +96,7 @@ def igamma(a: Any, x: Any) -> Array:
 
 @compiled_function
 @documented(_SPECIAL)
-def igammac(a: Any, x: Any) -> Array:
+def igammac(a: ArrayLike, x: ArrayLike) -> Array:
     """Compute the upper regularized incomplete gamma function `1 - igamma(a, x)`.
 
     Args:
@@ -110,7 +111,7 @@ def igammac(a: Any, x: Any) -> Array:
 
 @compiled_function
 @documented(_SPECIAL)
-def igamma_grad_a(a: Any, x: Any) -> Array:
+def igamma_grad_a(a: ArrayLike, x: ArrayLike) -> Array:
     """Compute the derivative of `igamma(a, x)` with respect to `a`. It is not differentiable itself.
 
     Args:
@@ -127,7 +128,7 @@ def igamma_grad_a(a: Any, x: Any) -> Array:
 
 
 @compiled_function
-def _random_gamma_grad(a: Any, x: Any) -> Any:
+def _random_gamma_grad(a: ArrayLike, x: ArrayLike) -> Any:
     return incomplete.RandomGammaGrad()(*broadcast_operands("random_gamma_grad", a, x))
 
 
@@ -155,7 +156,7 @@ def random_gamma_grad(*args: Any) -> Array:
 
 @compiled_function
 @documented(_SPECIAL)
-def polygamma(m: Any, x: Any) -> Array:
+def polygamma(m: ArrayLike, x: ArrayLike) -> Array:
     """Compute the polygamma function: the derivative of order `m` of `digamma`.
 
     It is differentiable with respect to `x` only.
@@ -176,7 +177,7 @@ def polygamma(m: Any, x: Any) -> Array:
 
 @compiled_function
 @documented(_SPECIAL)
-def zeta(x: Any, q: Any) -> Array:
+def zeta(x: ArrayLike, q: ArrayLike) -> Array:
     """Compute the Hurwitz zeta function: the sum of (q + n)^-x over n = 0, 1, 2, ...
 
     It is NaN for `x` below 1.

@@ -18,7 +18,7 @@ from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, compiled_function, promote_and_broadcast, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
-from shardwise.compiler.dtypes import is_inexact, is_integer
+from shardwise.compiler.dtypes import DType, is_inexact, is_integer
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Clamp, Relu
 from shardwise.compiler.ops.elementwise.select import Compare
@@ -26,6 +26,7 @@ from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import slice_along
+from shardwise.typing import ArrayLike, DTypeLike, NestedArrays
 
 _ACTIVATION = Family(
     {
@@ -39,7 +40,7 @@ _ACTIVATION = Family(
 
 @compiled_function
 @documented(_ACTIVATION)
-def identity(x: Any) -> Array:
+def identity(x: ArrayLike) -> Array:
     """Return `x` unchanged, as an array.
 
     Returns:
@@ -54,7 +55,7 @@ def identity(x: Any) -> Array:
 
 @compiled_function
 @documented(_ACTIVATION)
-def relu(x: Any) -> Array:
+def relu(x: ArrayLike) -> Array:
     """Compute the rectified linear unit: `max(x, 0)`.
 
     The derivative at 0 is 0.
@@ -74,7 +75,7 @@ def relu(x: Any) -> Array:
 
 @compiled_function
 @documented(_ACTIVATION)
-def relu6(x: Any) -> Array:
+def relu6(x: ArrayLike) -> Array:
     """Compute the rectified linear unit bounded by 6: `min(max(x, 0), 6)`.
 
     The derivative at 0 and at 6 is 0.
@@ -94,7 +95,7 @@ def relu6(x: Any) -> Array:
 
 
 @compiled_function
-def sigmoid(x: Any) -> Array:
+def sigmoid(x: ArrayLike) -> Array:
     """Compute the logistic function `1 / (1 + exp(-x))`.
 
     Args:
@@ -115,7 +116,7 @@ def sigmoid(x: Any) -> Array:
 
 @compiled_function
 @documented(_ACTIVATION)
-def silu(x: Any) -> Array:
+def silu(x: ArrayLike) -> Array:
     """Compute the sigmoid linear unit `x · sigmoid(x)`, also known as swish.
 
     Args:
@@ -137,7 +138,7 @@ swish = silu
 
 @custom_jvp
 @documented(_ACTIVATION)
-def softplus(x: Any) -> Array:
+def softplus(x: ArrayLike) -> Array:
     """Compute `log(1 + exp(x))`, a smooth approximation of `relu`.
 
     The computation does not overflow for large `x`.
@@ -150,7 +151,7 @@ def softplus(x: Any) -> Array:
 
 
 @compiled_function
-def _softplus(x: Any) -> Any:
+def _softplus(x: ArrayLike) -> Any:
     x = as_inexact(x, "softplus")
     return Relu()(x) + jnp.log1p(jnp.exp(-jnp.abs(x)))
 
@@ -160,7 +161,7 @@ softplus.defjvps(lambda tangent, result, x: tangent * Logistic()(x))
 
 @compiled_function
 @documented(_ACTIVATION)
-def log_sigmoid(x: Any) -> Array:
+def log_sigmoid(x: ArrayLike) -> Array:
     """Compute `log(sigmoid(x))` without underflow for very negative `x`.
 
     Example:
@@ -171,12 +172,12 @@ def log_sigmoid(x: Any) -> Array:
 
 
 @compiled_function
-def _squareplus(x: Any, b: Any) -> Any:
+def _squareplus(x: ArrayLike, b: ArrayLike) -> Any:
     x, b = as_operand(x, "squareplus"), as_operand(b, "squareplus")
     return (x + jnp.sqrt(jnp.square(x) + b)) / 2
 
 
-def squareplus(x: Any, b: Any = 4) -> Array:
+def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
     """Compute `(x + sqrt(x² + b)) / 2`, a smooth approximation of `relu` without exponentials.
 
     Args:
@@ -198,7 +199,7 @@ def squareplus(x: Any, b: Any = 4) -> Array:
 
 @compiled_function
 @documented(_ACTIVATION)
-def sparse_plus(x: Any) -> Array:
+def sparse_plus(x: ArrayLike) -> Array:
     """Compute the sparse plus function, a smooth approximation of `relu` with finite support.
 
     The result is 0 for `x <= -1`, `(x + 1)² / 4` for `-1 < x < 1`, and `x` for `x >= 1`.
@@ -213,7 +214,7 @@ def sparse_plus(x: Any) -> Array:
 
 @compiled_function
 @documented(_ACTIVATION)
-def sparse_sigmoid(x: Any) -> Array:
+def sparse_sigmoid(x: ArrayLike) -> Array:
     """Compute the sparse sigmoid function `clip((x + 1) / 2, 0, 1)`.
 
     It is the derivative of `sparse_plus`.
@@ -230,7 +231,7 @@ def sparse_sigmoid(x: Any) -> Array:
 
 @compiled_function
 @documented(_ACTIVATION)
-def soft_sign(x: Any) -> Array:
+def soft_sign(x: ArrayLike) -> Array:
     """Compute the soft-sign function `x / (|x| + 1)`.
 
     Returns:
@@ -246,7 +247,7 @@ def soft_sign(x: Any) -> Array:
 
 @compiled_function
 @documented(_ACTIVATION)
-def mish(x: Any) -> Array:
+def mish(x: ArrayLike) -> Array:
     """Compute the mish function `x · tanh(softplus(x))`.
 
     Example:
@@ -258,7 +259,7 @@ def mish(x: Any) -> Array:
 
 
 @compiled_function
-def _elu(x: Any, alpha: Any) -> Any:
+def _elu(x: ArrayLike, alpha: ArrayLike) -> Any:
     x = as_operand(x, "elu")
     # `where` also differentiates the branch that is not selected: without the inner `where`, an overflow of `expm1`
     # there would make the derivative NaN.
@@ -266,7 +267,7 @@ def _elu(x: Any, alpha: Any) -> Any:
 
 
 @documented(_ACTIVATION)
-def elu(x: Any, alpha: Any = 1.0) -> Array:
+def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """Compute the exponential linear unit.
 
     The result is `x` for `x > 0` and `alpha · (exp(x) - 1)` elsewhere.
@@ -286,7 +287,7 @@ def elu(x: Any, alpha: Any = 1.0) -> Array:
 
 @compiled_function
 @documented(_ACTIVATION)
-def selu(x: Any) -> Array:
+def selu(x: ArrayLike) -> Array:
     """Compute the scaled exponential linear unit.
 
     It is `elu` with the constants of self-normalizing networks, which keep activations at mean 0 and variance 1.
@@ -299,12 +300,12 @@ def selu(x: Any) -> Array:
 
 
 @compiled_function
-def _celu(x: Any, alpha: Any) -> Any:
+def _celu(x: ArrayLike, alpha: ArrayLike) -> Any:
     return jnp.maximum(x, 0.0) + alpha * jnp.expm1(jnp.minimum(x, 0.0) / alpha)
 
 
 @documented(_ACTIVATION)
-def celu(x: Any, alpha: Any = 1.0) -> Array:
+def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """Compute the continuously differentiable exponential linear unit.
 
     The result is `x` for `x > 0` and `alpha · (exp(x / alpha) - 1)` elsewhere. Its derivative is continuous for every
@@ -324,12 +325,12 @@ def celu(x: Any, alpha: Any = 1.0) -> Array:
 
 
 @compiled_function
-def _leaky_relu(x: Any, slope: Any) -> Any:
+def _leaky_relu(x: ArrayLike, slope: ArrayLike) -> Any:
     x = as_operand(x, "leaky_relu")
     return jnp.where(x >= 0, x, slope * x)
 
 
-def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Array:
+def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Array:
     """Compute the leaky rectified linear unit.
 
     The result is `x` for `x >= 0` and `negative_slope · x` elsewhere.
@@ -353,7 +354,7 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Array:
 
 @compiled_function
 @documented(_ACTIVATION)
-def hard_tanh(x: Any) -> Array:
+def hard_tanh(x: ArrayLike) -> Array:
     """Compute the hard tanh function: clip `x` to the interval from -1 to 1.
 
     Example:
@@ -366,7 +367,7 @@ def hard_tanh(x: Any) -> Array:
 
 @compiled_function
 @documented(_ACTIVATION)
-def hard_sigmoid(x: Any) -> Array:
+def hard_sigmoid(x: ArrayLike) -> Array:
     """Compute the hard sigmoid function `relu6(x + 3) / 6`.
 
     Returns:
@@ -381,7 +382,7 @@ def hard_sigmoid(x: Any) -> Array:
 
 @compiled_function
 @documented(_ACTIVATION)
-def hard_silu(x: Any) -> Array:
+def hard_silu(x: ArrayLike) -> Array:
     """Compute the hard SiLU function `x · hard_sigmoid(x)`, also known as hard swish.
 
     Example:
@@ -396,7 +397,7 @@ hard_swish = hard_silu
 
 
 @documented(_ACTIVATION)
-def gelu(x: Any, approximate: bool = True) -> Array:
+def gelu(x: ArrayLike, approximate: bool = True) -> Array:
     """Compute the Gaussian error linear unit `x · Φ(x)`.
 
     Φ is the cumulative distribution function of the standard normal distribution.
@@ -412,14 +413,14 @@ def gelu(x: Any, approximate: bool = True) -> Array:
 
 
 @compiled_function
-def _gelu(x: Any, *, approximate: bool) -> Any:
+def _gelu(x: ArrayLike, *, approximate: bool) -> Any:
     x = as_inexact(x, "gelu")
     if approximate:
         return x * (0.5 * (1.0 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
     return 0.5 * x * lax.erfc(-x * math.sqrt(0.5))
 
 
-def glu(x: Any, axis: int = -1) -> Array:
+def glu(x: ArrayLike, axis: int = -1) -> Array:
     """Compute the gated linear unit: the first half of `x` times the sigmoid of the second half.
 
     Args:
@@ -445,7 +446,7 @@ def glu(x: Any, axis: int = -1) -> Array:
 
 
 @compiled_function
-def _glu(x: Any, *, dim: int) -> Any:
+def _glu(x: ArrayLike, *, dim: int) -> Any:
     x = as_operand(x)
     size = x.type.shape[dim]
     return slice_along(x, dim, 0, size // 2) * sigmoid(slice_along(x, dim, size // 2, size))
@@ -453,7 +454,7 @@ def _glu(x: Any, *, dim: int) -> Any:
 
 @custom_jvp
 @documented(_ACTIVATION)
-def log1mexp(x: Any) -> Array:
+def log1mexp(x: ArrayLike) -> Array:
     """Compute `log(1 - exp(-x))` without cancellation for small or large `x`.
 
     Args:
@@ -467,7 +468,7 @@ def log1mexp(x: Any) -> Array:
 
 
 @compiled_function
-def _log1mexp(x: Any) -> Any:
+def _log1mexp(x: ArrayLike) -> Any:
     x = as_inexact(x, "log1mexp")
     return jnp.where(x < math.log(2.0), jnp.log(-jnp.expm1(-x)), jnp.log1p(-jnp.exp(-x)))
 
@@ -476,7 +477,7 @@ log1mexp.defjvps(lambda tangent, result, x: tangent / jnp.expm1(x))
 
 
 @documented(_ACTIVATION)
-def tanh(x: Any, /) -> Array:
+def tanh(x: ArrayLike, /) -> Array:
     """Compute the hyperbolic tangent.
 
     Example:
@@ -486,7 +487,7 @@ def tanh(x: Any, /) -> Array:
     return jnp.tanh(x)
 
 
-def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: Any = -1) -> Array:
+def one_hot(x: NestedArrays, num_classes: int, *, dtype: DTypeLike | None = None, axis: int | str = -1) -> Array:
     """One-hot encode class indices.
 
     An index outside the range from 0 to `num_classes - 1` is encoded as zeros.
@@ -526,10 +527,10 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: Any = -1) -> A
 
 
 @compiled_function
-def _one_hot(x: Any, *, num_classes: int, dim: int, dtype: Any) -> Any:
-    x = as_operand(x)
-    if x.type.dtype == np.bool_:
-        x = Convert(np.dtype(np.int32))(x)
-    shape = (*x.type.shape[:dim], num_classes, *x.type.shape[dim:])
-    indices = Broadcast(shape, tuple(d + (d >= dim) for d in range(x.type.ndim)))(x)
-    return Convert(dtype)(Compare("EQ")(indices, Iota(shape, dim, x.type.dtype)()))
+def _one_hot(x: ArrayLike, *, num_classes: int, dim: int, dtype: DType) -> Any:
+    classes = as_operand(x)
+    if classes.type.dtype == np.bool_:
+        classes = Convert(np.dtype(np.int32))(classes)
+    shape = (*classes.type.shape[:dim], num_classes, *classes.type.shape[dim:])
+    indices = Broadcast(shape, tuple(d + (d >= dim) for d in range(classes.type.ndim)))(classes)
+    return Convert(dtype)(Compare("EQ")(indices, Iota(shape, dim, classes.type.dtype)()))

@@ -7,7 +7,7 @@ functions return one. The same key generates the same numbers as in JAX.
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, SupportsIndex, cast, runtime_checkable
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
-from shardwise.compiler.dtypes import is_float, is_inexact
+from shardwise.compiler.dtypes import DType, is_float, is_inexact
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 Axes = int | Sequence[int]
 
@@ -50,20 +51,26 @@ __all__ = [
 class Initializer(Protocol):
     """A function that returns initial weights of a shape, random or not."""
 
-    def __call__(self, key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any: ...
+    def __call__(
+        self, key: ArrayLike | None, shape: Shape, dtype: DTypeLike | None = None, out_sharding: OutSharding = None
+    ) -> Any: ...
 
 
-def _initializer(fill: Callable[[Any, tuple[int, ...], Any, Any], Any], dtype: Any) -> Initializer:
+def _initializer(
+    fill: Callable[[Any, tuple[int, ...], DType, OutSharding], Any], dtype: DTypeLike | None
+) -> Initializer:
     """Return an initializer that normalizes shape and dtype and calls `fill(key, shape, dtype, out_sharding)`."""
     default = dtype
 
-    def init(key: Any, shape: Any, dtype: Any = default, out_sharding: Any = None) -> Any:
-        return fill(key, tuple(map(operator.index, shape)), _dtype(dtype), out_sharding)
+    def init(
+        key: ArrayLike | None, shape: Shape, dtype: DTypeLike | None = default, out_sharding: OutSharding = None
+    ) -> Any:
+        return fill(key, tuple(map(operator.index, cast(Sequence[SupportsIndex], shape))), _dtype(dtype), out_sharding)
 
     return init
 
 
-def _dtype(dtype: Any) -> Any:
+def _dtype(dtype: DTypeLike | None) -> Any:
     return default_dtype("float*") if dtype is None else requested_dtype("initializer", dtype)
 
 
@@ -82,7 +89,7 @@ _INITIALIZER = Family(
 
 
 @documented(_INITIALIZER)
-def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Array:
+def zeros(key: object, shape: Shape, dtype: DTypeLike | None = None, out_sharding: OutSharding = None) -> Array:
     """Initialize weights with zeros.
 
     Returns:
@@ -96,7 +103,7 @@ def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> 
 
 
 @documented(_INITIALIZER)
-def ones(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Array:
+def ones(key: object, shape: Shape, dtype: DTypeLike | None = None, out_sharding: OutSharding = None) -> Array:
     """Initialize weights with ones.
 
     Returns:
@@ -109,7 +116,7 @@ def ones(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> A
     return jnp.ones(shape, _dtype(dtype), device=out_sharding)
 
 
-def constant(value: Any, dtype: Any = None) -> Initializer:
+def constant(value: ArrayLike, dtype: DTypeLike | None = None) -> Initializer:
     """Return an initializer that fills weights with a constant.
 
     Args:
@@ -128,7 +135,7 @@ def constant(value: Any, dtype: Any = None) -> Initializer:
         Array([-7., -7.], dtype=float32)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         return jnp.full(shape, value, dtype, device=out_sharding)
 
     return _initializer(fill, dtype)
@@ -149,7 +156,7 @@ _INITIALIZER_FACTORY = Family(
 
 
 @documented(_INITIALIZER_FACTORY)
-def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
+def uniform(scale: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
     """Return an initializer that samples from the uniform distribution from 0 to `scale`.
 
     Args:
@@ -164,14 +171,14 @@ def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
         (2,)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         return random.uniform(key, shape, dtype, out_sharding=out_sharding) * jnp.array(scale, dtype)
 
     return _initializer(fill, dtype)
 
 
 @documented(_INITIALIZER_FACTORY)
-def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
+def normal(stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
     """Return an initializer that samples from the normal distribution with mean 0.
 
     Args:
@@ -186,14 +193,16 @@ def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
         (2,)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         return random.normal(key, shape, dtype, out_sharding=out_sharding) * jnp.array(stddev, dtype)
 
     return _initializer(fill, dtype)
 
 
 @documented(_INITIALIZER_FACTORY)
-def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, upper: Any = 2.0) -> Initializer:
+def truncated_normal(
+    stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None, lower: ArrayLike = -2.0, upper: ArrayLike = 2.0
+) -> Initializer:
     """Return an initializer that samples from the truncated normal distribution with mean 0.
 
     Args:
@@ -210,7 +219,7 @@ def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, u
         (2,)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         sample = random.truncated_normal(key, lower, upper, shape, dtype, out_sharding=out_sharding)
         return sample * jnp.array(stddev, dtype)
 
@@ -219,13 +228,13 @@ def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, u
 
 @documented(_INITIALIZER_FACTORY)
 def variance_scaling(
-    scale: Any,
+    scale: ArrayLike,
     mode: str,
     distribution: str,
     in_axis: Axes = -2,
     out_axis: Axes = -1,
     batch_axis: Axes = (),
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> Initializer:
     """Return an initializer whose variance depends on the shape of the weights.
 
@@ -249,7 +258,7 @@ def variance_scaling(
         (4, 3)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         fan_in, fan_out = _fans(shape, in_axis, out_axis, batch_axis)
         fans = {
             "fan_in": fan_in,
@@ -290,33 +299,39 @@ def _fans(shape: tuple[int, ...], in_axis: Axes, out_axis: Axes, batch_axis: Axe
 _TRUNCATED_STDDEV, _COMPLEX_TRUNCATED_STDDEV = 0.87962566103423978, 0.95311164380491208
 
 
-def _truncated_normal(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
+def _truncated_normal(
+    key: Array, shape: tuple[int, ...], dtype: DType, variance: Array, out_sharding: OutSharding
+) -> Any:
     stddev = jnp.sqrt(variance) / jnp.array(_TRUNCATED_STDDEV, dtype)
     return random.truncated_normal(key, -2, 2, shape, dtype, out_sharding=out_sharding) * stddev
 
 
-def _normal(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
+def _normal(key: Array, shape: tuple[int, ...], dtype: DType, variance: Array, out_sharding: OutSharding) -> Any:
     return random.normal(key, shape, dtype, out_sharding=out_sharding) * jnp.sqrt(variance)
 
 
-def _uniform(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
+def _uniform(key: Array, shape: tuple[int, ...], dtype: DType, variance: Array, out_sharding: OutSharding) -> Any:
     return random.uniform(key, shape, dtype, -1, out_sharding=out_sharding) * jnp.sqrt(3 * variance)
 
 
-def _complex_truncated_normal(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
-    def radius(u: Any) -> Any:
+def _complex_truncated_normal(
+    key: Array, shape: tuple[int, ...], dtype: DType, variance: Array, out_sharding: OutSharding
+) -> Any:
+    def radius(u: Array) -> Any:
         return jnp.sqrt(-jnp.log(1 - (1 - jnp.exp(jnp.array(-4, dtype))) * u.astype(dtype)))
 
     stddev = jnp.sqrt(variance) / jnp.array(_COMPLEX_TRUNCATED_STDDEV, dtype)
     return constrain_sharding(_isotropic(key, shape, dtype, radius), out_sharding) * stddev
 
 
-def _complex_uniform(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
+def _complex_uniform(
+    key: Array, shape: tuple[int, ...], dtype: DType, variance: Array, out_sharding: OutSharding
+) -> Any:
     sample = _isotropic(key, shape, dtype, lambda u: jnp.sqrt(2 * u).astype(dtype))
     return constrain_sharding(sample, out_sharding) * jnp.sqrt(variance)
 
 
-def _isotropic(key: Any, shape: tuple[int, ...], dtype: Any, radius: Callable[[Any], Any]) -> Any:
+def _isotropic(key: Array, shape: tuple[int, ...], dtype: DType, radius: Callable[[Any], Any]) -> Any:
     """Sample complex numbers with a uniform angle, and a radius that is a function of a uniform number."""
     real_dtype = np.dtype(np.float32 if dtype == np.complex64 else np.float64)
     radius_key, angle_key = random.split(key)
@@ -334,7 +349,9 @@ _SAMPLERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 @documented(_INITIALIZER_FACTORY)
-def glorot_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
+def glorot_uniform(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """Return a Glorot uniform initializer, also known as Xavier uniform.
 
     The variance is `1 / fan_avg`, the mean number of inputs and outputs: see `variance_scaling`.
@@ -350,7 +367,9 @@ def glorot_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (
 
 
 @documented(_INITIALIZER_FACTORY)
-def glorot_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
+def glorot_normal(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """Return a Glorot normal initializer, also known as Xavier normal.
 
     The distribution is a truncated normal with variance `1 / fan_avg`, the mean number of inputs and outputs: see
@@ -367,7 +386,9 @@ def glorot_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = ()
 
 
 @documented(_INITIALIZER_FACTORY)
-def lecun_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
+def lecun_uniform(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """Return a LeCun uniform initializer.
 
     The variance is `1 / fan_in`, the number of inputs: see `variance_scaling`.
@@ -383,7 +404,9 @@ def lecun_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = ()
 
 
 @documented(_INITIALIZER_FACTORY)
-def lecun_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
+def lecun_normal(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """Return a LeCun normal initializer.
 
     The distribution is a truncated normal with variance `1 / fan_in`, the number of inputs: see `variance_scaling`.
@@ -399,7 +422,9 @@ def lecun_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (),
 
 
 @documented(_INITIALIZER_FACTORY)
-def he_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
+def he_uniform(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """Return a He uniform initializer, also known as Kaiming uniform.
 
     The variance is `2 / fan_in`, where fan_in is the number of inputs: see `variance_scaling`.
@@ -415,7 +440,9 @@ def he_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), d
 
 
 @documented(_INITIALIZER_FACTORY)
-def he_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
+def he_normal(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """Return a He normal initializer, also known as Kaiming normal.
 
     The distribution is a truncated normal with variance `2 / fan_in`, where fan_in is the number of inputs: see
@@ -436,7 +463,7 @@ kaiming_uniform, kaiming_normal = he_uniform, he_normal
 
 
 @documented(_INITIALIZER_FACTORY)
-def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+def orthogonal(scale: ArrayLike = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None) -> Initializer:
     """Return an initializer that samples uniformly distributed orthogonal matrices.
 
     The columns are orthonormal if there are at most as many columns as rows; otherwise the rows are. Weights of rank
@@ -456,7 +483,7 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
         (4, 3)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         if len(shape) < 2:
             raise ValueError(f"orthogonal: the shape must have at least two dims, not {shape}")
         if not all(shape):
@@ -470,7 +497,7 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
 
 
 @documented(_INITIALIZER_FACTORY)
-def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+def delta_orthogonal(scale: ArrayLike = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None) -> Initializer:
     """Return an initializer for convolution kernels that are orthogonal at their center and 0 elsewhere.
 
     The last two dims of a kernel are its inputs and outputs; the one, two or three dims before them are spatial.
@@ -488,7 +515,7 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
         (3, 2, 4)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         if len(shape) not in (3, 4, 5):
             raise ValueError(f"delta_orthogonal: the shape must have 3, 4 or 5 dims, not {shape}")
         if shape[-1] < shape[-2]:
