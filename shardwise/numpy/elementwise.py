@@ -94,7 +94,7 @@ sqrt = _unary("sqrt", Sqrt(), "Compute the square root element-wise.", 2.0, 1.41
 cbrt = _unary("cbrt", Cbrt(), "Compute the real cube root element-wise.", -27.0, -3.0, takes_complex=False)
 
 
-def promote_inexact(name: str, *operands: Any) -> list[Any]:
+def promote_inexact(name: str, *operands: Any) -> list[Array]:
     """Promote operands to a common float or complex dtype and broadcast them."""
     dtype, weak = promote_dtypes(name, [type_of(x, name) for x in operands])
     return promote_and_broadcast(name, operands, dtype if is_inexact(dtype) else default_dtype("float*"), weak)

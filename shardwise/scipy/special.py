@@ -5,7 +5,7 @@ All functions without an `axis` are elementwise, so sharded operands keep their 
 
 import math
 import operator
-from typing import Any, Literal, overload
+from typing import Any, Literal, SupportsIndex, overload
 
 import numpy as np
 import scipy
@@ -23,6 +23,7 @@ from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.ops.special import approximations, gamma_erf, hypergeometric, incomplete
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.recurrences import bessel_jn, loggamma, sph_harm_y
+from shardwise.typing import ArrayLike, Axes
 
 __all__ = [
     "bernoulli",
@@ -90,7 +91,7 @@ _REAL_ARGUMENT = Family(
 
 
 @documented(_REAL_ARGUMENT)
-def gammaln(x: Any) -> Array:
+def gammaln(x: ArrayLike) -> Array:
     """Compute the logarithm of the absolute value of the gamma function.
 
     Returns:
@@ -105,7 +106,7 @@ def gammaln(x: Any) -> Array:
 
 @compiled_function
 @documented(_REAL_ARGUMENT)
-def gammasgn(x: Any) -> Array:
+def gammasgn(x: ArrayLike) -> Array:
     """Compute the sign of the gamma function.
 
     Returns:
@@ -124,7 +125,7 @@ def gammasgn(x: Any) -> Array:
 
 @compiled_function
 @documented(_REAL_ARGUMENT)
-def gamma(x: Any) -> Array:
+def gamma(x: ArrayLike) -> Array:
     """Compute the gamma function.
 
     Returns:
@@ -148,7 +149,7 @@ _REAL_ARGUMENTS = Family(
 
 @compiled_function
 @documented(_REAL_ARGUMENTS)
-def betaln(a: Any, b: Any) -> Array:
+def betaln(a: ArrayLike, b: ArrayLike) -> Array:
     """Compute the logarithm of the absolute value of the beta function.
 
     Args:
@@ -170,7 +171,7 @@ def betaln(a: Any, b: Any) -> Array:
 
 @compiled_function
 @documented(_REAL_ARGUMENTS)
-def beta(a: Any, b: Any) -> Array:
+def beta(a: ArrayLike, b: ArrayLike) -> Array:
     """Compute the beta function.
 
     Args:
@@ -189,7 +190,7 @@ def beta(a: Any, b: Any) -> Array:
 
 @compiled_function
 @documented(_REAL_ARGUMENTS)
-def betainc(a: Any, b: Any, x: Any) -> Array:
+def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """Compute the regularized incomplete beta function.
 
     It is the integral of tᵃ⁻¹ (1 - t)ᵇ⁻¹ from 0 to `x` divided by the beta function. It is differentiable with respect
@@ -210,7 +211,7 @@ def betainc(a: Any, b: Any, x: Any) -> Array:
 
 
 @documented(_REAL_ARGUMENT)
-def digamma(x: Any) -> Array:
+def digamma(x: ArrayLike) -> Array:
     """Compute the digamma function, the derivative of `gammaln`.
 
     Returns:
@@ -225,7 +226,7 @@ def digamma(x: Any) -> Array:
 
 @compiled_function
 @documented(_REAL_ARGUMENTS)
-def polygamma(n: Any, x: Any) -> Array:
+def polygamma(n: ArrayLike, x: ArrayLike) -> Array:
     """Compute the polygamma function, the n-th derivative of `digamma`.
 
     It is differentiable with respect to `x` only.
@@ -243,7 +244,7 @@ def polygamma(n: Any, x: Any) -> Array:
     return gamma_erf.Polygamma()(*promote_inexact("polygamma", n, x))
 
 
-def zeta(x: Any, q: Any = None) -> Array:
+def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Array:
     """Compute the Hurwitz zeta function.
 
     It is the sum of (q + k)⁻ˣ over all integers k from 0. With q = 1 it is the Riemann zeta function.
@@ -269,13 +270,13 @@ def zeta(x: Any, q: Any = None) -> Array:
 
 
 @compiled_function
-def _zeta(x: Any, q: Any) -> Any:
+def _zeta(x: ArrayLike, q: ArrayLike) -> Any:
     return gamma_erf.Zeta()(*promote_inexact("zeta", x, q))
 
 
 @compiled_function
 @documented(_REAL_ARGUMENTS)
-def gammainc(a: Any, x: Any) -> Array:
+def gammainc(a: ArrayLike, x: ArrayLike) -> Array:
     """Compute the regularized lower incomplete gamma function.
 
     It is the integral of tᵃ⁻¹ exp(-t) from 0 to `x` divided by Γ(a).
@@ -296,7 +297,7 @@ def gammainc(a: Any, x: Any) -> Array:
 
 @compiled_function
 @documented(_REAL_ARGUMENTS)
-def gammaincc(a: Any, x: Any) -> Array:
+def gammaincc(a: ArrayLike, x: ArrayLike) -> Array:
     """Compute the regularized upper incomplete gamma function.
 
     It is the integral of tᵃ⁻¹ exp(-t) from `x` to infinity divided by Γ(a).
@@ -315,7 +316,7 @@ def gammaincc(a: Any, x: Any) -> Array:
     return incomplete.Igammac()(*promote_inexact("gammaincc", a, x))
 
 
-def factorial(n: Any, exact: bool = False) -> Array:
+def factorial(n: ArrayLike, exact: bool = False) -> Array:
     """Compute the factorial as a float.
 
     Args:
@@ -339,13 +340,13 @@ def factorial(n: Any, exact: bool = False) -> Array:
 
 
 @compiled_function
-def _factorial(n: Any) -> Any:
+def _factorial(n: ArrayLike) -> Any:
     x = as_inexact(n, "factorial")
     return jnp.where(x < 0, full_like(x, 0), jnp.exp(gamma_erf.Lgamma()(x + 1)))
 
 
 @documented(_REAL_ARGUMENTS)
-def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
+def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Array:
     """Compute the binomial coefficient as a float: the number of ways to choose k of N elements.
 
     Args:
@@ -364,7 +365,7 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
 
 
 @compiled_function
-def _comb(N: Any, k: Any, *, repetition: bool) -> Any:
+def _comb(N: ArrayLike, k: ArrayLike, *, repetition: bool) -> Any:
     n, k = promote_inexact("comb", N, k)
     if repetition:
         n = n + k - 1
@@ -375,7 +376,7 @@ def _comb(N: Any, k: Any, *, repetition: bool) -> Any:
 
 @compiled_function
 @documented(_REAL_ARGUMENTS)
-def poch(z: Any, m: Any) -> Array:
+def poch(z: ArrayLike, m: ArrayLike) -> Array:
     """Compute the Pochhammer symbol (rising factorial).
 
     Args:
@@ -393,7 +394,7 @@ def poch(z: Any, m: Any) -> Array:
     return jnp.where(y == 0, full_like(x, 1), ratio)
 
 
-def multigammaln(a: Any, d: Any) -> Array:
+def multigammaln(a: ArrayLike, d: SupportsIndex) -> Array:
     """Compute the logarithm of the multivariate gamma function.
 
     Args:
@@ -414,7 +415,7 @@ def multigammaln(a: Any, d: Any) -> Array:
 
 
 @compiled_function
-def _multigammaln(a: Any, *, dimension: int) -> Any:
+def _multigammaln(a: ArrayLike, *, dimension: int) -> Any:
     x = as_inexact(a, "multigammaln")
     total = full_like(x, dimension * (dimension - 1) / 4 * math.log(math.pi))
     for number in range(dimension):
@@ -446,7 +447,7 @@ def bernoulli(n: int) -> Array:
 
 
 @documented(_REAL_ARGUMENT)
-def erf(x: Any) -> Array:
+def erf(x: ArrayLike) -> Array:
     """Compute the error function.
 
     Returns:
@@ -460,7 +461,7 @@ def erf(x: Any) -> Array:
 
 
 @documented(_REAL_ARGUMENT)
-def erfc(x: Any) -> Array:
+def erfc(x: ArrayLike) -> Array:
     """Compute the complementary error function, accurate where `erf` is close to 1.
 
     Returns:
@@ -474,7 +475,7 @@ def erfc(x: Any) -> Array:
 
 
 @documented(_REAL_ARGUMENT)
-def erfinv(x: Any) -> Array:
+def erfinv(x: ArrayLike) -> Array:
     """Compute the inverse of the error function.
 
     Args:
@@ -491,7 +492,7 @@ def erfinv(x: Any) -> Array:
 
 
 @documented(_REAL_ARGUMENT)
-def erfcx(x: Any) -> Array:
+def erfcx(x: ArrayLike) -> Array:
     """Compute the scaled complementary error function, which does not underflow for large `x`.
 
     Returns:
@@ -505,7 +506,7 @@ def erfcx(x: Any) -> Array:
 
 
 @documented(_REAL_ARGUMENT)
-def dawsn(x: Any) -> Array:
+def dawsn(x: ArrayLike) -> Array:
     """Compute Dawson's integral.
 
     Returns:
@@ -519,7 +520,7 @@ def dawsn(x: Any) -> Array:
 
 
 @compiled_function
-def wofz(z: Any) -> Array:
+def wofz(z: ArrayLike) -> Array:
     """Compute the Faddeeva function, the scaled complementary error function of complex numbers.
 
     Args:
@@ -564,7 +565,7 @@ def _weideman(count: int) -> tuple[float, list[float]]:
 
 @compiled_function
 @documented(_REAL_ARGUMENT)
-def ndtr(x: Any) -> Array:
+def ndtr(x: ArrayLike) -> Array:
     """Compute the cumulative distribution function of the standard normal distribution.
 
     Returns:
@@ -578,7 +579,7 @@ def ndtr(x: Any) -> Array:
     return gamma_erf.Erfc()(x * -math.sqrt(0.5)) * 0.5
 
 
-def ndtri(p: Any) -> Array:
+def ndtri(p: ArrayLike) -> Array:
     """Compute the quantile function of the standard normal distribution, the inverse of `ndtr`.
 
     Args:
@@ -598,7 +599,7 @@ def ndtri(p: Any) -> Array:
 
 
 @documented(_REAL_ARGUMENT)
-def log_ndtr(x: Any, series_order: int = 3) -> Array:
+def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:
     """Compute the log cumulative distribution function of the standard normal distribution.
 
     It is accurate in the lower tail, where `ndtr` underflows.
@@ -617,7 +618,7 @@ def log_ndtr(x: Any, series_order: int = 3) -> Array:
 
 
 @compiled_function
-def _log_ndtr(x: Any) -> Any:
+def _log_ndtr(x: ArrayLike) -> Any:
     x = as_inexact(x, "log_ndtr")
     # Each branch gets an argument of its own range, so that the gradient of the other one is finite.
     center, tail = jnp.where(x > -1, x, full_like(x, -1)), jnp.where(x > -1, full_like(x, -1), x)
@@ -628,7 +629,7 @@ def _log_ndtr(x: Any) -> Any:
 
 
 @compiled_function
-def logit(x: Any) -> Array:
+def logit(x: ArrayLike) -> Array:
     """Compute the logit function, the inverse of `expit`.
 
     Args:
@@ -648,7 +649,7 @@ def logit(x: Any) -> Array:
     return jnp.log(x) - jnp.log1p(-x)
 
 
-def expit(x: Any) -> Array:
+def expit(x: ArrayLike) -> Array:
     """Compute the logistic sigmoid function.
 
     Args:
@@ -669,7 +670,7 @@ def expit(x: Any) -> Array:
 
 @compiled_function
 @documented(_REAL_ARGUMENTS)
-def xlogy(x: Any, y: Any) -> Array:
+def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
     """Compute x log(y), with 0 where `x` is 0.
 
     Args:
@@ -688,7 +689,7 @@ def xlogy(x: Any, y: Any) -> Array:
 
 @compiled_function
 @documented(_REAL_ARGUMENTS)
-def xlog1py(x: Any, y: Any) -> Array:
+def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
     """Compute x log(1 + y), with 0 where `x` is 0.
 
     Args:
@@ -706,7 +707,7 @@ def xlog1py(x: Any, y: Any) -> Array:
 
 
 @documented(_REAL_ARGUMENT)
-def entr(x: Any) -> Array:
+def entr(x: ArrayLike) -> Array:
     """Compute the elementwise entropy -x log(x).
 
     Returns:
@@ -720,7 +721,7 @@ def entr(x: Any) -> Array:
 
 
 @compiled_function
-def rel_entr(p: Any, q: Any) -> Array:
+def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
     """Compute the elementwise relative entropy p log(p / q).
 
     Args:
@@ -745,7 +746,7 @@ def rel_entr(p: Any, q: Any) -> Array:
 
 
 @compiled_function
-def kl_div(p: Any, q: Any) -> Array:
+def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
     """Compute the elementwise Kullback-Leibler divergence p log(p / q) - p + q.
 
     Args:
@@ -766,7 +767,7 @@ def kl_div(p: Any, q: Any) -> Array:
 
 
 @compiled_function
-def boxcox(x: Any, lmbda: Any) -> Array:
+def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """Compute the Box-Cox transformation.
 
     Args:
@@ -788,7 +789,7 @@ def boxcox(x: Any, lmbda: Any) -> Array:
 
 
 @compiled_function
-def boxcox1p(x: Any, lmbda: Any) -> Array:
+def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """Compute the Box-Cox transformation of 1 + x.
 
     Args:
@@ -809,7 +810,7 @@ def boxcox1p(x: Any, lmbda: Any) -> Array:
     return _boxcox_of_log(jnp.log1p(x), power)
 
 
-def _boxcox_of_log(log: Any, power: Any) -> Any:
+def _boxcox_of_log(log: Array, power: Array) -> Any:
     is_zero = power == 0
     safe_power = jnp.where(is_zero, full_like(power, 1), power)
     return jnp.where(is_zero, log, jnp.expm1(safe_power * log) / safe_power)
@@ -817,7 +818,7 @@ def _boxcox_of_log(log: Any, power: Any) -> Any:
 
 @compiled_function
 @documented(_REAL_ARGUMENT)
-def i0(x: Any) -> Array:
+def i0(x: ArrayLike) -> Array:
     """Compute the modified Bessel function of the first kind of order 0.
 
     Returns:
@@ -832,7 +833,7 @@ def i0(x: Any) -> Array:
 
 
 @documented(_REAL_ARGUMENT)
-def i0e(x: Any) -> Array:
+def i0e(x: ArrayLike) -> Array:
     """Compute the exponentially scaled modified Bessel function of the first kind of order 0.
 
     Returns:
@@ -847,7 +848,7 @@ def i0e(x: Any) -> Array:
 
 @compiled_function
 @documented(_REAL_ARGUMENT)
-def i1(x: Any) -> Array:
+def i1(x: ArrayLike) -> Array:
     """Compute the modified Bessel function of the first kind of order 1.
 
     Returns:
@@ -862,7 +863,7 @@ def i1(x: Any) -> Array:
 
 
 @documented(_REAL_ARGUMENT)
-def i1e(x: Any) -> Array:
+def i1e(x: ArrayLike) -> Array:
     """Compute the exponentially scaled modified Bessel function of the first kind of order 1.
 
     Returns:
@@ -876,7 +877,7 @@ def i1e(x: Any) -> Array:
 
 
 @documented(_REAL_ARGUMENT)
-def expi(x: Any) -> Array:
+def expi(x: ArrayLike) -> Array:
     """Compute the exponential integral Ei.
 
     Returns:
@@ -890,7 +891,7 @@ def expi(x: Any) -> Array:
 
 
 @documented(_REAL_ARGUMENT)
-def exp1(x: Any) -> Array:
+def exp1(x: ArrayLike) -> Array:
     """Compute the exponential integral E₁.
 
     Returns:
@@ -905,7 +906,7 @@ def exp1(x: Any) -> Array:
 
 @compiled_function
 @documented(_REAL_ARGUMENTS)
-def expn(n: Any, x: Any) -> Array:
+def expn(n: ArrayLike, x: ArrayLike) -> Array:
     """Compute the generalized exponential integral Eₙ.
 
     It is differentiable with respect to `x` only.
@@ -926,7 +927,7 @@ def expn(n: Any, x: Any) -> Array:
 
 @compiled_function
 @documented(_REAL_ARGUMENTS)
-def hyp1f1(a: Any, b: Any, x: Any) -> Array:
+def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """Compute Kummer's confluent hypergeometric function ₁F₁.
 
     It is the sum of (a)ₖ xᵏ / ((b)ₖ k!) over all k from 0, where (a)ₖ is the rising factorial `poch(a, k)`.
@@ -946,7 +947,7 @@ def hyp1f1(a: Any, b: Any, x: Any) -> Array:
 
 @compiled_function
 @documented(_REAL_ARGUMENTS)
-def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Array:
+def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
     """Compute Gauss's hypergeometric function ₂F₁.
 
     It is the sum of (a)ₖ (b)ₖ xᵏ / ((c)ₖ k!) over all k from 0, where (a)ₖ is the rising factorial `poch(a, k)`,
@@ -966,7 +967,7 @@ def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Array:
 
 
 @documented(_REAL_ARGUMENT)
-def sici(x: Any) -> tuple[Array, Array]:
+def sici(x: ArrayLike) -> tuple[Array, Array]:
     """Compute the sine and cosine integrals.
 
     Returns:
@@ -981,13 +982,13 @@ def sici(x: Any) -> tuple[Array, Array]:
 
 
 @compiled_list_function
-def _sici(x: Any) -> list[Any]:
+def _sici(x: ArrayLike) -> list[Any]:
     x = as_inexact(x, "sici")
     return [approximations.SineIntegral()(x), approximations.CosineIntegral()(x)]
 
 
 @documented(_REAL_ARGUMENT)
-def fresnel(x: Any) -> tuple[Array, Array]:
+def fresnel(x: ArrayLike) -> tuple[Array, Array]:
     """Compute the Fresnel integrals.
 
     Returns:
@@ -1002,13 +1003,13 @@ def fresnel(x: Any) -> tuple[Array, Array]:
 
 
 @compiled_list_function
-def _fresnel(x: Any) -> list[Any]:
+def _fresnel(x: ArrayLike) -> list[Any]:
     x = as_inexact(x, "fresnel")
     return [approximations.Fresnel(False)(x), approximations.Fresnel(True)(x)]
 
 
 @documented(_REAL_ARGUMENT)
-def spence(x: Any) -> Array:
+def spence(x: ArrayLike) -> Array:
     """Compute Spence's function, the dilogarithm of 1 - x.
 
     Args:
@@ -1025,7 +1026,7 @@ def spence(x: Any) -> Array:
 
 
 @compiled_function
-def owens_t(h: Any, a: Any) -> Array:
+def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
     """Compute Owen's T function.
 
     Args:
@@ -1062,23 +1063,33 @@ def owens_t(h: Any, a: Any) -> Array:
 
 @overload
 def logsumexp(
-    a: Any,
-    axis: Any = None,
-    b: Any = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    b: ArrayLike | None = None,
     keepdims: bool = False,
     return_sign: Literal[False] = False,
-    where: Any = None,
+    where: ArrayLike | None = None,
 ) -> Array: ...
 
 
 @overload
 def logsumexp(
-    a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+    a: ArrayLike,
+    axis: Axes = None,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: ArrayLike | None = None,
 ) -> Any: ...
 
 
 def logsumexp(
-    a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+    a: ArrayLike,
+    axis: Axes = None,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: ArrayLike | None = None,
 ) -> Any:
     """Compute log(sum(b · exp(a))) without overflow.
 
@@ -1105,7 +1116,7 @@ def logsumexp(
     return nn.logsumexp(a, axis, b, keepdims, return_sign, where)
 
 
-def softmax(x: Any, /, *, axis: Any = None) -> Array:
+def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     """Compute the softmax function exp(x) / sum(exp(x)) without overflow.
 
     Args:
@@ -1126,7 +1137,7 @@ def softmax(x: Any, /, *, axis: Any = None) -> Array:
     return nn.softmax(x, _all_axes(x, axis))
 
 
-def log_softmax(x: Any, /, *, axis: Any = None) -> Array:
+def log_softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     """Compute the logarithm of the softmax function.
 
     Args:
@@ -1147,7 +1158,7 @@ def log_softmax(x: Any, /, *, axis: Any = None) -> Array:
     return nn.log_softmax(x, _all_axes(x, axis))
 
 
-def _all_axes(x: Any, axis: Any) -> Any:
+def _all_axes(x: ArrayLike, axis: Axes) -> Any:
     return tuple(range(type_of(x, "softmax").ndim)) if axis is None else axis
 
 

@@ -30,6 +30,7 @@ from shardwise.numpy import linalg
 from shardwise.numpy.linalg.decompositions import as_inexact_operand
 from shardwise.numpy.vectorized import vectorize
 from shardwise.scipy.linalg.decompositions import cholesky, schur
+from shardwise.typing import ArrayLike
 
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 
@@ -50,7 +51,7 @@ _SOLVER = Family(
 
 
 @documented(_SOLVER)
-def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
+def det(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Compute the determinants of square matrices.
 
     Returns:
@@ -67,7 +68,7 @@ def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
 
 
 @documented(_SOLVER)
-def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
+def inv(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Compute the inverses of square matrices.
 
     Returns:
@@ -86,8 +87,8 @@ def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
 
 @documented(_SOLVER)
 def solve(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     lower: bool = False,
     overwrite_a: bool = False,
     overwrite_b: bool = False,
@@ -116,7 +117,9 @@ def solve(
 
 
 @documented(_SOLVER)
-def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Array:
+def cho_solve(
+    c_and_lower: tuple[Any, bool], b: ArrayLike, overwrite_b: bool = False, check_finite: bool = True
+) -> Array:
     """Solve the linear system `a x = b`, given the Cholesky decomposition of a.
 
     Args:
@@ -136,32 +139,32 @@ def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, 
 
 
 @compiled_function
-def _cho_solve(factor: Any, b: Any, *, lower: bool) -> Any:
+def _cho_solve(factor: ArrayLike, b: ArrayLike, *, lower: bool) -> Any:
     factor, b, shape = _prepare_operands("cho_solve", factor, b, LAPACK_DTYPES)
     return Reshape(shape)(solve_cholesky(factor if lower else adjoint(factor), b))
 
 
-def _prepare_operands(name: str, a: Any, b: Any, dtypes: DtypeSet) -> tuple[Any, Any, tuple[int, ...]]:
+def _prepare_operands(name: str, a: ArrayLike, b: ArrayLike, dtypes: DtypeSet) -> tuple[Array, Array, tuple[int, ...]]:
     """Promote `a` and `b` to one of `dtypes`, broadcast their batch dims, and make a vector `b` a column.
 
     Returns the two operands and the shape of the solution.
     """
     dtype, _ = promote_dtypes(name, [type_of(x, name) for x in (a, b)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
-    a = as_matrices(name, astype_weak(as_operand(a), dtype, False), square=True, dtypes=dtypes)
-    b = astype_weak(as_operand(b), dtype, False)
-    is_vector = b.type.ndim == 1
-    b = Reshape((*b.type.shape, 1))(b) if is_vector else b
-    if b.type.ndim < 2 or b.type.shape[-2] != a.type.shape[-1]:
-        raise ValueError(f"{name}: b must have as many rows as a: a is {a.type}, b is {b.type}")
-    batch = broadcast_shapes(name, a.type.shape[:-2], b.type.shape[:-2])
-    a, b = (broadcast_to_shape(x, (*batch, *x.type.shape[-2:])) for x in (a, b))
-    return a, b, b.type.shape[:-1] if is_vector else b.type.shape
+    left = as_matrices(name, astype_weak(as_operand(a), dtype, False), square=True, dtypes=dtypes)
+    right = astype_weak(as_operand(b), dtype, False)
+    is_vector = right.type.ndim == 1
+    right = Reshape((*right.type.shape, 1))(right) if is_vector else right
+    if right.type.ndim < 2 or right.type.shape[-2] != left.type.shape[-1]:
+        raise ValueError(f"{name}: b must have as many rows as a: a is {left.type}, b is {right.type}")
+    batch = broadcast_shapes(name, left.type.shape[:-2], right.type.shape[:-2])
+    left, right = (broadcast_to_shape(x, (*batch, *x.type.shape[-2:])) for x in (left, right))
+    return left, right, right.type.shape[:-1] if is_vector else right.type.shape
 
 
 @documented(_SOLVER)
 def lu_solve(
-    lu_and_piv: tuple[Any, Any], b: Any, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
+    lu_and_piv: tuple[Any, Any], b: ArrayLike, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
 ) -> Array:
     """Solve the linear system `a x = b`, given the LU decomposition of a.
 
@@ -185,7 +188,7 @@ def lu_solve(
 
 
 @compiled_function
-def _lu_solve(packed: Any, pivots: Any, b: Any, *, trans: int) -> Any:
+def _lu_solve(packed: ArrayLike, pivots: ArrayLike, b: ArrayLike, *, trans: int) -> Any:
     packed, b, shape = _prepare_operands("lu_solve", packed, b, LAPACK_DTYPES)
     permutation = PivotsToPermutation(packed.type.shape[-1])(as_operand(pivots))
     permutation = broadcast_to_shape(permutation, packed.type.shape[:-1])
@@ -198,7 +201,7 @@ def _lu_solve(packed: Any, pivots: Any, b: Any, *, trans: int) -> Any:
     return Reshape(shape)(permute_rows(permuted, _inverse_permutation(permutation)))
 
 
-def _inverse_permutation(permutation: Any) -> Any:
+def _inverse_permutation(permutation: Array) -> Any:
     """Return the inverse of each permutation along the last axis."""
     last = permutation.type.ndim - 1
     positions = Iota(permutation.type.shape, last, INDEX)()
@@ -207,8 +210,8 @@ def _inverse_permutation(permutation: Any) -> Any:
 
 @documented(_SOLVER)
 def solve_triangular(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     trans: int | str = 0,
     lower: bool = False,
     unit_diagonal: bool = False,
@@ -240,12 +243,12 @@ def solve_triangular(
 
 
 @compiled_function
-def _solve_triangular(a: Any, b: Any, *, op: TriangularSolve) -> Any:
+def _solve_triangular(a: ArrayLike, b: ArrayLike, *, op: TriangularSolve) -> Any:
     a, b, shape = _prepare_operands("solve_triangular", a, b, INEXACT)
     return Reshape(shape)(op(a, b))
 
 
-def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float = 1e-8) -> Array:
+def solve_sylvester(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, method: str = "schur", tol: float = 1e-8) -> Array:
     """Solve the Sylvester equation `A X + X B = C` by the Bartels-Stewart algorithm.
 
     The solution is not differentiable.
@@ -295,12 +298,12 @@ def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float
 
 
 @compiled_function
-def _solve_triangular_sylvester(r: Any, s: Any, f: Any) -> Any:
+def _solve_triangular_sylvester(r: Array, s: Array, f: Array) -> Any:
     """Solve `R Y + Y S = F` with upper triangular R and S for Y, column by column."""
     solve_upper = TriangularSolve(left_side=True, is_lower=False)
     one = identity(r.type.shape, r.type.dtype)
 
-    def step(number: Any, y: Any) -> Any:
+    def step(number: Array, y: Array) -> Any:
         column = dynamic_index_in_dim(s, number, 1)
         pivot = dynamic_index_in_dim(column, number, 0)
         # The columns of Y that are not computed yet are 0, so `y @ column` sums the earlier columns only.

@@ -8,6 +8,8 @@ from shardwise import lax
 from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, canonical_axes
+from shardwise.lax.precision import PrecisionLike
+from shardwise.typing import ArrayLike
 
 MODES = ("full", "same", "valid")
 
@@ -33,7 +35,9 @@ _CONVOLUTION = Family(
 
 
 @documented(_CONVOLUTION)
-def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None) -> Array:
+def convolve(
+    in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto", precision: PrecisionLike = None
+) -> Array:
     """Convolve two arrays of the same rank.
 
     Raises:
@@ -51,7 +55,9 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", preci
 
 
 @documented(_CONVOLUTION)
-def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None) -> Array:
+def correlate(
+    in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto", precision: PrecisionLike = None
+) -> Array:
     """Cross-correlate two arrays of the same rank: convolve `in1` with the reversed conjugate of `in2`.
 
     Returns:
@@ -70,7 +76,12 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", prec
 
 @documented(_CONVOLUTION)
 def convolve2d(
-    in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0, precision: Any = None
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: str = "full",
+    boundary: str = "fill",
+    fillvalue: float = 0,
+    precision: PrecisionLike = None,
 ) -> Array:
     """Convolve two matrices.
 
@@ -91,7 +102,12 @@ def convolve2d(
 
 @documented(_CONVOLUTION)
 def correlate2d(
-    in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0, precision: Any = None
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: str = "full",
+    boundary: str = "fill",
+    fillvalue: float = 0,
+    precision: PrecisionLike = None,
 ) -> Array:
     """Cross-correlate two matrices.
 
@@ -115,7 +131,7 @@ def correlate2d(
 
 
 @documented(_CONVOLUTION)
-def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Sequence[int] | None = None) -> Array:
+def fftconvolve(in1: ArrayLike, in2: ArrayLike, mode: str = "full", axes: Sequence[int] | None = None) -> Array:
     """Convolve two arrays of the same rank by Fourier transforms, along all or some axes.
 
     Args:
@@ -147,14 +163,14 @@ def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Sequence[int] | No
     return full.astype(jnp.result_type(x, y))
 
 
-def _check_matrices(name: str, in1: Any, in2: Any, boundary: str, fillvalue: float) -> None:
+def _check_matrices(name: str, in1: ArrayLike, in2: ArrayLike, boundary: str, fillvalue: float) -> None:
     if boundary != "fill" or fillvalue != 0:
         raise NotImplementedError(f"{name}: only boundary='fill' with fillvalue=0 is supported")
     if jnp.ndim(in1) != 2 or jnp.ndim(in2) != 2:
         raise ValueError(f"{name}: needs two matrices, not arrays of rank {jnp.ndim(in1)} and {jnp.ndim(in2)}")
 
 
-def _same_rank(name: str, in1: Any, in2: Any, mode: str) -> tuple[Any, Any]:
+def _same_rank(name: str, in1: ArrayLike, in2: ArrayLike, mode: str) -> tuple[Any, Any]:
     """Return both arrays as floats or complex numbers of one dtype, after a check of their ranks and of the mode."""
     if mode not in MODES:
         raise ValueError(f"{name}: mode must be 'full', 'same' or 'valid', not {mode!r}")
@@ -165,7 +181,7 @@ def _same_rank(name: str, in1: Any, in2: Any, mode: str) -> tuple[Any, Any]:
     return x.astype(dtype), y.astype(dtype)
 
 
-def _larger_first(name: str, x: Any, y: Any, mode: str, dims: Sequence[int]) -> tuple[Any, Any]:
+def _larger_first(name: str, x: Array, y: Array, mode: str, dims: Sequence[int]) -> tuple[Any, Any]:
     """Return the arrays so that, with the mode "valid", the first one contains the second."""
     if mode != "valid" or all(x.shape[dim] >= y.shape[dim] for dim in dims):
         return x, y
@@ -190,7 +206,9 @@ def _kept(mode: str, size: int, kernel_size: int, from_end: bool = False) -> tup
     return kernel_size - 1, size
 
 
-def _direct(name: str, in1: Any, in2: Any, mode: str, precision: Any, from_end: bool = False) -> Any:
+def _direct(
+    name: str, in1: ArrayLike, in2: ArrayLike, mode: str, precision: PrecisionLike, from_end: bool = False
+) -> Any:
     """Convolve by one convolution op whose batch and channels have one element."""
     x, y = _same_rank(name, in1, in2, mode)
     x, y = _larger_first(name, x, y, mode, range(x.ndim))

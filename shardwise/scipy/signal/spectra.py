@@ -1,8 +1,9 @@
 """Short-time Fourier transforms, power spectra, and the removal of trends."""
 
 import operator
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,13 +13,22 @@ from shardwise.base.lazy import lazy_module
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
+from shardwise.typing import ArrayLike
 
 _scipy_signal = lazy_module("scipy.signal")
+
+# The name of a window of scipy, a tuple of a name and parameters, or a vector of weights.
+Window: TypeAlias = str | tuple[Any, ...] | Array | np.ndarray
+# The name of the trend to remove from each segment, False for none, or a function of the segments.
+Detrend: TypeAlias = str | Literal[False] | Callable[[Array], Array]
+
 
 _SMALLEST_WINDOW_SUM = 1e-10
 
 
-def detrend(data: Any, axis: int = -1, type: str = "linear", bp: Any = 0, overwrite_data: None = None) -> Array:
+def detrend(
+    data: ArrayLike, axis: int = -1, type: str = "linear", bp: ArrayLike = 0, overwrite_data: None = None
+) -> Array:
     """Subtract the mean or the least-squares line along an axis.
 
     Args:
@@ -54,7 +64,7 @@ def detrend(data: Any, axis: int = -1, type: str = "linear", bp: Any = 0, overwr
     return jnp.moveaxis(jnp.concatenate(parts, axis=-1), -1, dim)
 
 
-def _without_trend(x: Any, linear: bool) -> Any:
+def _without_trend(x: Array, linear: bool) -> Any:
     """Subtract the mean or the line along the last axis."""
     deviation = x - x.mean(axis=-1, keepdims=True)
     size = x.shape[-1]
@@ -78,7 +88,9 @@ class _Segments(NamedTuple):
         return self.size - self.overlap
 
 
-def _segments(name: str, length: int, window: Any, nperseg: Any, noverlap: Any, nfft: Any) -> _Segments:
+def _segments(
+    name: str, length: int, window: Window, nperseg: int | None, noverlap: int | None, nfft: int | None
+) -> _Segments:
     """Return the division of a signal of `length` elements, with scipy's defaults."""
     if isinstance(window, (str, tuple)):
         size = min(256 if nperseg is None else operator.index(nperseg), length)
@@ -101,7 +113,7 @@ def _segments(name: str, length: int, window: Any, nperseg: Any, noverlap: Any, 
     return _Segments(size, overlap, transform_size, weights)
 
 
-def _transforms(x: Any, segments: _Segments, detrend_type: Any, onesided: bool) -> Any:
+def _transforms(x: Array, segments: _Segments, detrend_type: Detrend, onesided: bool) -> Any:
     """Return the Fourier transforms of the windowed segments of the last axis: (..., segment, frequency)."""
     count = (x.shape[-1] - segments.overlap) // segments.step
     starts = np.arange(count) * segments.step
@@ -114,7 +126,7 @@ def _transforms(x: Any, segments: _Segments, detrend_type: Any, onesided: bool) 
     return (jnp.fft.rfft if onesided else jnp.fft.fft)(parts, segments.transform_size)
 
 
-def _frequencies(segments: _Segments, fs: Any, onesided: bool) -> Any:
+def _frequencies(segments: _Segments, fs: float, onesided: bool) -> Any:
     frequencies = jnp.fft.rfftfreq if onesided else jnp.fft.fftfreq
     return frequencies(segments.transform_size) * fs
 
@@ -138,13 +150,13 @@ _SPECTRUM = Family(
 
 @documented(_SPECTRUM)
 def stft(
-    x: Any,
-    fs: Any = 1.0,
-    window: Any = "hann",
+    x: ArrayLike,
+    fs: float = 1.0,
+    window: Window = "hann",
     nperseg: int = 256,
     noverlap: int | None = None,
     nfft: int | None = None,
-    detrend: Any = False,
+    detrend: Detrend = False,
     return_onesided: bool = True,
     boundary: str | None = "zeros",
     padded: bool = True,
@@ -193,14 +205,14 @@ def stft(
 
 @documented(_SPECTRUM)
 def csd(
-    x: Any,
-    y: Any,
-    fs: Any = 1.0,
-    window: Any = "hann",
+    x: ArrayLike,
+    y: ArrayLike,
+    fs: float = 1.0,
+    window: Window = "hann",
     nperseg: int | None = None,
     noverlap: int | None = None,
     nfft: int | None = None,
-    detrend: Any = "constant",
+    detrend: Detrend = "constant",
     return_onesided: bool = True,
     scaling: str = "density",
     axis: int = -1,
@@ -227,13 +239,13 @@ def csd(
 
 @documented(_SPECTRUM)
 def welch(
-    x: Any,
-    fs: Any = 1.0,
-    window: Any = "hann",
+    x: ArrayLike,
+    fs: float = 1.0,
+    window: Window = "hann",
     nperseg: int | None = None,
     noverlap: int | None = None,
     nfft: int | None = None,
-    detrend: Any = "constant",
+    detrend: Detrend = "constant",
     return_onesided: bool = True,
     scaling: str = "density",
     axis: int = -1,
@@ -260,14 +272,14 @@ def welch(
 
 def _spectral_density(
     name: str,
-    x: Any,
-    y: Any,
-    fs: Any,
-    window: Any,
-    nperseg: Any,
-    noverlap: Any,
-    nfft: Any,
-    detrend_type: Any,
+    x: ArrayLike,
+    y: ArrayLike | None,
+    fs: float,
+    window: Window,
+    nperseg: int | None,
+    noverlap: int | None,
+    nfft: int | None,
+    detrend_type: Detrend,
     return_onesided: bool,
     scaling: str,
     axis: int,
@@ -295,7 +307,7 @@ def _spectral_density(
     return _frequencies(segments, fs, onesided), jnp.moveaxis(averaged, -1, axis)
 
 
-def _median(power: Any) -> Any:
+def _median(power: Array) -> Any:
     """Return the median of segments, divided by its bias for the square of normal numbers."""
     count = power.shape[-2]
     even = 2 * np.arange(1.0, (count - 1) // 2 + 1)
@@ -306,9 +318,9 @@ def _median(power: Any) -> Any:
 
 
 def istft(
-    Zxx: Any,
-    fs: Any = 1.0,
-    window: Any = "hann",
+    Zxx: ArrayLike,
+    fs: float = 1.0,
+    window: Window = "hann",
     nperseg: int | None = None,
     noverlap: int | None = None,
     nfft: int | None = None,

@@ -19,6 +19,7 @@ from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
+from shardwise.compiler.dtypes import DType
 from shardwise.lax.solve import custom_linear_solve
 
 __all__ = ["bicgstab", "cg", "gmres"]
@@ -318,7 +319,7 @@ def _without_overlaps(overlaps: Any, vector: Any, basis: Any) -> Any:
     return vector - jnp.tensordot(overlaps, basis, 1).astype(vector.dtype)
 
 
-def _relative_rounding(dtype: Any) -> float:
+def _relative_rounding(dtype: DType) -> float:
     return 10 * float(jnp.finfo(dtype).eps)
 
 

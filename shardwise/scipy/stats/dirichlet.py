@@ -11,6 +11,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
+from shardwise.typing import ArrayLike
 
 __all__ = ["logpdf", "pdf"]
 
@@ -30,7 +31,7 @@ _DIRICHLET = Family(
 
 
 @documented(_DIRICHLET)
-def logpdf(x: Any, alpha: Any) -> Array:
+def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     """Compute the log probability density function of the Dirichlet distribution.
 
     The last component of the points may be left out; it is then 1 minus the sum of the others.
@@ -54,7 +55,7 @@ def logpdf(x: Any, alpha: Any) -> Array:
 
 
 @compiled_function
-def _logpdf(x: Any, alpha: Any) -> Any:
+def _logpdf(x: ArrayLike, alpha: ArrayLike) -> Any:
     rank = type_of(x).ndim
     alpha = jnp.reshape(alpha, (-1, *(1,) * (rank - 1)))
     if type_of(x).shape[0] != alpha.shape[0]:
@@ -67,7 +68,7 @@ def _logpdf(x: Any, alpha: Any) -> Any:
 
 
 @documented(_DIRICHLET)
-def pdf(x: Any, alpha: Any) -> Array:
+def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     """Compute the probability density function of the Dirichlet distribution.
 
     The last component of the points may be left out; it is then 1 minus the sum of the others.

@@ -12,6 +12,7 @@ from shardwise.compiler.arrays.operands import as_inexact, compiled_function, ty
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_integer
 from shardwise.scipy import special
+from shardwise.typing import ArrayLike
 
 __all__ = ["logpmf", "pmf"]
 
@@ -30,7 +31,7 @@ _MULTINOMIAL = Family(
 
 
 @documented(_MULTINOMIAL)
-def logpmf(x: Any, n: Any, p: Any) -> Array:
+def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     """Compute the log probability mass function of the multinomial distribution.
 
     Returns:
@@ -47,7 +48,7 @@ def logpmf(x: Any, n: Any, p: Any) -> Array:
 
 
 @compiled_function
-def _logpmf(x: Any, n: Any, p: Any) -> Any:
+def _logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Any:
     p = as_inexact(p, "multinomial")
     counts, total = jnp.asarray(x, p.dtype), jnp.asarray(n, p.dtype)
     log_coefficient = special.gammaln(total + 1) - jnp.sum(special.gammaln(counts + 1), axis=-1)
@@ -56,7 +57,7 @@ def _logpmf(x: Any, n: Any, p: Any) -> Any:
 
 
 @documented(_MULTINOMIAL)
-def pmf(x: Any, n: Any, p: Any) -> Array:
+def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     """Compute the probability mass function of the multinomial distribution.
 
     Returns:

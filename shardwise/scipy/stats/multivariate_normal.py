@@ -14,6 +14,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.scipy import linalg
+from shardwise.typing import ArrayLike
 
 __all__ = ["logpdf", "pdf"]
 
@@ -32,7 +33,7 @@ _MULTIVARIATE_NORMAL = Family(
 
 
 @documented(_MULTIVARIATE_NORMAL)
-def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Array:
+def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None = None) -> Array:
     """Compute the log probability density function of the multivariate normal distribution.
 
     Leading axes are batch axes and broadcast.
@@ -62,7 +63,7 @@ def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Array:
 
 
 @compiled_function
-def _logpdf(x: Any, mean: Any, cov: Any) -> Any:
+def _logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Any:
     dtype, _ = promote_dtypes("multivariate_normal", [type_of(x), type_of(mean), type_of(cov)])
     dtype = dtype if jnp.issubdtype(dtype, jnp.inexact) else default_dtype("float*")
     x, mean, cov = (jnp.asarray(y, dtype) for y in (x, mean, cov))
@@ -85,7 +86,7 @@ def _logpdf(x: Any, mean: Any, cov: Any) -> Any:
 
 
 @documented(_MULTIVARIATE_NORMAL)
-def pdf(x: Any, mean: Any, cov: Any) -> Array:
+def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
     """Compute the probability density function of the multivariate normal distribution.
 
     Leading axes are batch axes and broadcast.
