@@ -23,8 +23,8 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_float
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
-from shardwise.compiler.ops.elementwise.base import full_like
+from shardwise.compiler.ops.elementwise.arithmetic import Add
+from shardwise.compiler.ops.elementwise.formula import Expr
 from shardwise.compiler.ops.linalg.batched import INDEX, batched_matmul, lower_triangle, matrix_transpose
 from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
 from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg, Schur, Tridiagonal
@@ -586,7 +586,7 @@ def symmetric_product(
 def _symmetric_product(a: ArrayLike, c: ArrayLike, *, alpha: float, beta: float, symmetrize: bool) -> Any:
     a, c = as_operand(a), as_operand(c)
     square = batched_matmul(a, matrix_transpose(a))
-    total = Add()(Mul()(square, full_like(square, alpha)), Mul()(c, full_like(c, beta)))
+    total = (alpha * Expr(square) + beta * Expr(c)).array
     if symmetrize:
         total = Add()(lower_triangle(total), matrix_transpose(lower_triangle(total, -1)))
     return total

@@ -11,7 +11,6 @@ from shardwise.compiler.arrays.operands import as_inexact, as_operand, broadcast
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.arrays.reductions import argmax
 from shardwise.compiler.dtypes import is_integer
-from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.transcendental import Log
 from shardwise.compiler.ops.indexing.sort import Sort, TopK
@@ -87,8 +86,8 @@ def _categorical(key: Array, logits: Array, *, dim: int, shape: StaticShape, rep
     if replace:
         score_shape = (*lead, *batch[:dim], type.shape[dim], *batch[dim:])
         gumbel = sample_gumbel(key, shape=score_shape, dtype=type.dtype, mode=mode)
-        return argmax(Add()(gumbel, broadcast_to_shape(logits, score_shape)), axis=len(lead) + dim)
-    scores = Add()(logits, sample_gumbel(key, shape=type.shape, dtype=type.dtype, mode=mode))
+        return argmax(gumbel + broadcast_to_shape(logits, score_shape), axis=len(lead) + dim)
+    scores = logits + sample_gumbel(key, shape=type.shape, dtype=type.dtype, mode=mode)
     last = type.ndim - 1
     _, indices = TopK(math.prod(lead))(move_dim(scores, dim, last))
     return Reshape(shape)(move_dim(indices, last, 0))
@@ -250,5 +249,5 @@ def _weighted_indices(key: Array, p: Array, shape: StaticShape, replace: bool, m
         cumulative = cumsum(p)
         u = cumulative[-1] * (1 - distributions.uniform(key, shape, p.type.dtype))
         return as_index(searchsorted(cumulative, u))
-    scores = Add()(sample_gumbel(key, shape=p.type.shape, dtype=p.type.dtype, mode=mode), Log()(p))
+    scores = sample_gumbel(key, shape=p.type.shape, dtype=p.type.dtype, mode=mode) + Log()(p)
     return as_index(TopK(math.prod(shape))(scores)[1])

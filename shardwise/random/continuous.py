@@ -10,7 +10,7 @@ from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, BitcastConvert, Clz, Not, Or, ShiftLeft, ShiftRightLogical
 from shardwise.compiler.ops.elementwise.complex_parts import Abs, Sign
@@ -87,7 +87,7 @@ def exponential(
 
 def sample_exponential(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     """Sample from the exponential distribution with rate 1."""
-    return Neg()(Log1p()(Neg()(distributions.uniform(key, shape, dtype))))
+    return -Log1p()(-distributions.uniform(key, shape, dtype))
 
 
 @documented(_SAMPLE)
@@ -105,7 +105,7 @@ def laplace(
 
 def _laplace(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     u = _uniform_from(key, -1 + float(finfo(dtype).epsneg), shape, dtype)
-    return Mul()(Sign()(u), Log1p()(Neg()(Abs()(u))))
+    return Sign()(u) * Log1p()(-Abs()(u))
 
 
 @documented(_SAMPLE)
@@ -123,7 +123,7 @@ def logistic(
 
 def _logistic(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     u = _uniform_from(key, float(finfo(dtype).tiny), shape, dtype)
-    return Sub()(Log()(u), Log1p()(Neg()(u)))
+    return Log()(u) - Log1p()(-u)
 
 
 @documented(_SAMPLE)
@@ -141,7 +141,7 @@ def cauchy(
 
 def _cauchy(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     u = _uniform_from(key, float(finfo(dtype).eps), shape, dtype)
-    return Tan()(Mul()(full_like(u, math.pi), Sub()(u, full_like(u, 0.5))))
+    return Tan()(math.pi * (u - 0.5))
 
 
 @documented(_SAMPLE)
@@ -176,14 +176,14 @@ def gumbel(
 def sample_gumbel(key: Array, *, shape: StaticShape, dtype: DType, mode: str | None = None) -> Any:
     """Sample from the standard Gumbel distribution."""
     if mode in (None, "low"):
-        return Neg()(Log()(Neg()(Log()(_uniform_from(key, float(finfo(dtype).tiny), shape, dtype)))))
+        return -Log()(-Log()(_uniform_from(key, float(finfo(dtype).tiny), shape, dtype)))
     if mode == "highest" and dtype == np.float32:
         return _gumbel_from_64_bits(key, shape)
     pair = distributions.uniform(key, (2, *shape), dtype)
     high, low = pair[0], pair[1]
     combined = high + 2.0 ** -mantissa_bits(dtype) * low + float(finfo(dtype).tiny)
-    x = Select()(Compare("GE")(high, full_like(high, 0.5)), high, combined)
-    return Neg()(Log()(Neg()(Log1p()(Neg()(x)))))
+    x = Select()(high >= 0.5, high, combined)
+    return -Log()(-Log1p()(-x))
 
 
 def _gumbel_from_64_bits(key: Array, shape: StaticShape) -> Any:
@@ -197,8 +197,8 @@ def _gumbel_from_64_bits(key: Array, shape: StaticShape) -> Any:
     x = _fixed_point_to_float(
         *(Select()(is_small, word, other) for word, other in zip((high, low), complement, strict=True))
     )
-    log_if_small, log_if_large = Log1p()(Neg()(x)), Log()(x)
-    return Neg()(Log()(Neg()(Select()(is_small, log_if_small, log_if_large))))
+    log_if_small, log_if_large = Log1p()(-x), Log()(x)
+    return -Log()(-Select()(is_small, log_if_small, log_if_large))
 
 
 def _fixed_point_to_float(high: Array, low: Array) -> Any:
@@ -251,9 +251,7 @@ def pareto(
 
 
 def _pareto(key: Array, b: Array, *, shape: StaticShape, dtype: DType) -> Any:
-    return Exp()(
-        Div()(sample_exponential(key, shape=shape, dtype=dtype), broadcast_parameter(as_operand(b), shape, dtype))
-    )
+    return Exp()(sample_exponential(key, shape=shape, dtype=dtype) / broadcast_parameter(as_operand(b), shape, dtype))
 
 
 @documented(_SAMPLE)
@@ -291,7 +289,7 @@ def rayleigh(
 
 def _rayleigh(key: Array, scale: Array, *, shape: StaticShape, dtype: DType) -> Any:
     logs = Log()(distributions.uniform(key, shape, dtype))
-    return Mul()(broadcast_parameter(as_operand(scale), shape, dtype), Sqrt()(Mul()(logs, full_like(logs, -2))))
+    return broadcast_parameter(as_operand(scale), shape, dtype) * Sqrt()(-2 * logs)
 
 
 @documented(_SAMPLE)

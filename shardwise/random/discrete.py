@@ -9,7 +9,6 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ops.elementwise.arithmetic import Div
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.rounding import Floor
@@ -188,7 +187,7 @@ def _geometric(key: Array, p: Array, *, shape: StaticShape, dtype: DType) -> Any
     p = broadcast_parameter(p, shape, p.type.dtype)
     u = distributions.uniform(key, shape, p.type.dtype)
     logs = Log()(Select()(u == 0, full_like(u, 1), u))
-    return Convert(dtype)(Floor()(Div()(logs, Log1p()(-p))) + 1)
+    return Convert(dtype)(Floor()(logs / Log1p()(-p)) + 1)
 
 
 def multinomial(

@@ -7,8 +7,6 @@ from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub
-from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.powers import Sqrt
@@ -141,7 +139,7 @@ def _beta(key: Array, a: Array, b: Array, *, shape: StaticShape, dtype: DType) -
         for subkey, x in zip(split_key(key, 2), (a, b), strict=True)
     ]
     largest = Max()(*logs)
-    first, second = (Exp()(Sub()(log, largest)) for log in logs)
+    first, second = (Exp()(log - largest) for log in logs)
     return first / (first + second)
 
 
@@ -184,8 +182,8 @@ def dirichlet(
 def _dirichlet(key: Array, alpha: Array, *, shape: StaticShape, dtype: DType) -> Any:
     logs = sample_gamma(key, alpha, shape=shape, dtype=dtype, log=True)
     last, batch = len(shape) - 1, tuple(range(len(shape) - 1))
-    weights = Exp()(Sub()(logs, Broadcast(shape, batch)(ReduceMax((last,))(logs))))
-    return Div()(weights, Broadcast(shape, batch)(Sum((last,))(weights)))
+    weights = Exp()(logs - Broadcast(shape, batch)(ReduceMax((last,))(logs)))
+    return weights / Broadcast(shape, batch)(Sum((last,))(weights))
 
 
 @documented(_SAMPLE)
@@ -218,9 +216,9 @@ def chisquare(
 
 
 def _chisquare(key: Array, df: Array, *, shape: StaticShape, dtype: DType) -> Any:
-    half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), full_like(df, 2))
+    half = broadcast_parameter(as_operand(df), shape, dtype) / 2
     samples = Exp()(sample_gamma(key, half, shape=shape, dtype=dtype, log=True))
-    return Mul()(samples, full_like(samples, 2))
+    return 2 * samples
 
 
 @documented(_SAMPLE)
@@ -257,10 +255,9 @@ def _f(key: Array, dfnum: Array, dfden: Array, *, shape: StaticShape, dtype: DTy
     dfnum, dfden = (broadcast_parameter(as_operand(df), shape, dtype) for df in (dfnum, dfden))
     den_key, num_key = split_key(key, 2)
     numerator, denominator = (
-        Div()(_chisquare(subkey, df, shape=shape, dtype=dtype), df)
-        for subkey, df in ((num_key, dfnum), (den_key, dfden))
+        _chisquare(subkey, df, shape=shape, dtype=dtype) / df for subkey, df in ((num_key, dfnum), (den_key, dfden))
     )
-    return Div()(numerator, denominator)
+    return numerator / denominator
 
 
 @documented(_SAMPLE)
@@ -292,9 +289,9 @@ def t(
 
 def _t(key: Array, df: Array, *, shape: StaticShape, dtype: DType) -> Any:
     normal_key, gamma_key = split_key(key, 2)
-    half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), full_like(df, 2))
-    scale = Sqrt()(Div()(half, sample_gamma(gamma_key, half, shape=shape, dtype=dtype)))
-    return Mul()(distributions.normal(normal_key, shape, dtype), scale)
+    half = broadcast_parameter(as_operand(df), shape, dtype) / 2
+    scale = Sqrt()(half / sample_gamma(gamma_key, half, shape=shape, dtype=dtype))
+    return distributions.normal(normal_key, shape, dtype) * scale
 
 
 @documented(_SAMPLE)

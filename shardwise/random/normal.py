@@ -9,7 +9,7 @@ from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, StopGradient
+from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Complex
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
@@ -87,7 +87,7 @@ def sample_normal(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     real_dtype = np.zeros((), dtype).real.dtype
     real, imaginary = (distributions.normal(subkey, shape, real_dtype) for subkey in split_key(key, 2))
     samples = Complex()(real, imaginary)
-    return Div()(samples, full_like(samples, math.sqrt(2)))
+    return samples / math.sqrt(2)
 
 
 @documented(_SAMPLE)
@@ -122,9 +122,8 @@ def truncated_normal(
 
 def _truncated_normal(key: Array, lower: Array, upper: Array, *, shape: StaticShape, dtype: DType) -> Any:
     lower, upper = (broadcast_parameter(as_operand(bound), shape, dtype) for bound in (lower, upper))
-    sqrt_two = full_like(lower, math.sqrt(2))
-    bounds = [Erf()(Div()(bound, sqrt_two)) for bound in (lower, upper)]
-    samples = Mul()(sqrt_two, ErfInv()(sample_uniform(key, *bounds, shape=shape, dtype=dtype)))
+    bounds = [Erf()(bound / math.sqrt(2)) for bound in (lower, upper)]
+    samples = math.sqrt(2) * ErfInv()(sample_uniform(key, *bounds, shape=shape, dtype=dtype))
     # Rounding may move a sample to a bound or beyond.
     smallest = Nextafter()(StopGradient()(lower), full_like(lower, np.inf))
     largest = Nextafter()(StopGradient()(upper), full_like(upper, -np.inf))
@@ -164,9 +163,7 @@ def lognormal(
 
 
 def _lognormal(key: Array, sigma: Array, *, shape: StaticShape, dtype: DType) -> Any:
-    return Exp()(
-        Mul()(sample_normal(key, shape=shape, dtype=dtype), broadcast_parameter(as_operand(sigma), shape, dtype))
-    )
+    return Exp()(sample_normal(key, shape=shape, dtype=dtype) * broadcast_parameter(as_operand(sigma), shape, dtype))
 
 
 @documented(_SAMPLE)
@@ -229,7 +226,7 @@ def _double_sided_maxwell(key: Array, loc: Array, scale: Array, *, shape: Static
     length_key, sign_key = split_key(key, 2)
     length = sample_maxwell(length_key, shape=shape, dtype=dtype)
     sign = sample_rademacher(sign_key, shape=shape, dtype=dtype)
-    return Mul()(sign, length) * as_operand(scale) + as_operand(loc)
+    return sign * length * as_operand(scale) + as_operand(loc)
 
 
 @documented(_SAMPLE)

@@ -8,7 +8,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_to_shape, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_integer
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Rem
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import bit_width
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -166,14 +166,14 @@ def sample_randint(key: Array, minval: ArrayLike, maxval: ArrayLike, *, shape: S
     low, high = (broadcast_to_shape(_saturating_cast(bound, sample_dtype), shape) for bound in (low, high))
     exceeds, is_nonempty = broadcast_to_shape(exceeds, shape), Compare("GT")(high, low)
     unsigned = WIDTHS[bit_width(sample_dtype)]
-    span = Convert(unsigned)(Sub()(high, low))
+    span = Convert(unsigned)(high - low)
     span = Select()(is_nonempty, span, full_like(span, 1))
-    span = Select()(exceeds & is_nonempty, Add()(span, full_like(span, 1)), span)
+    span = Select()(exceeds & is_nonempty, span + 1, span)
     upper, lower = (random_bits(subkey, shape, bit_width(sample_dtype)) for subkey in split_key(key, 2))
     half = Rem()(full_like(span, 2 ** (bit_width(sample_dtype) // 2)), span)
-    multiplier = Rem()(Mul()(half, half), span)  # 2 to the number of bits, modulo span
-    offset = Rem()(Add()(Mul()(Rem()(upper, span), multiplier), Rem()(lower, span)), span)
-    return astype_weak(Add()(low, Convert(sample_dtype)(offset)), dtype, False)
+    multiplier = Rem()(half * half, span)  # 2 to the number of bits, modulo span
+    offset = Rem()(Rem()(upper, span) * multiplier + Rem()(lower, span), span)
+    return astype_weak(low + Convert(sample_dtype)(offset), dtype, False)
 
 
 def _as_integer(x: ArrayLike) -> Array:
@@ -270,4 +270,4 @@ def sample_rademacher(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     """Sample the numbers 1 and -1."""
     is_positive = sample_bernoulli(key, full((), 0.5, default_dtype("float*")), shape=shape)
     bit = Convert(dtype)(is_positive)
-    return Sub()(Mul()(full_like(bit, 2), bit), full_like(bit, 1))
+    return 2 * bit - 1

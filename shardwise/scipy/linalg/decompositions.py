@@ -9,7 +9,6 @@ from shardwise.api.control import fori_loop
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, compiled_list_function, type_of
-from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.linalg.batched import (
@@ -414,7 +413,7 @@ def _lu(a: ArrayLike, *, permute_l: bool) -> list[Any]:
     row_of_one = Broadcast(square, (*range(ndim - 2), ndim - 1))(permutation)
     permutation_matrix = Convert(a.type.dtype)(Compare("EQ")(Iota(square, ndim - 2, INDEX)(), row_of_one))
     lower = submatrix(packed, (0, rows), (0, size))
-    lower = Add()(lower_triangle(lower, -1), identity(lower.type.shape, a.type.dtype))
+    lower = lower_triangle(lower, -1) + identity(lower.type.shape, a.type.dtype)
     upper = upper_triangle(submatrix(packed, (0, size), (0, columns)))
     return [permutation_matrix @ lower, upper] if permute_l else [permutation_matrix, lower, upper]
 

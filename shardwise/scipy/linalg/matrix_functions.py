@@ -12,7 +12,7 @@ from shardwise.api.transformations.differentiate import jvp
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, compiled_list_function, type_of
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, StopGradient, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.min_max import Max
@@ -70,10 +70,10 @@ def _expm(a: ArrayLike, *, max_squarings: int) -> Any:
     is_double = a.type.dtype.itemsize // (1 + (a.type.dtype.kind == "c")) == 8
     degree, norm_bound = _PADE_DOUBLE if is_double else _PADE_SINGLE
     norm = ReduceMax((ndim - 2,))(Sum((ndim - 2,))(Abs()(StopGradient()(a))))
-    squarings = Mul()(Sub()(Log()(norm), full_like(norm, math.log(norm_bound))), full_like(norm, 1 / math.log(2)))
+    squarings = (Log()(norm) - math.log(norm_bound)) * (1 / math.log(2))
     squarings = Max()(Ceil()(squarings), zeros_like(norm))
-    scale = Exp()(Mul()(squarings, full_like(norm, -math.log(2))))
-    power = _pade_exp(Mul()(a, as_dtype(Broadcast(a.type.shape, batch)(scale), a.type.dtype)), degree)
+    scale = Exp()(squarings * -math.log(2))
+    power = _pade_exp(a * as_dtype(Broadcast(a.type.shape, batch)(scale), a.type.dtype), degree)
     one = identity(a.type.shape, a.type.dtype)
     for number in range(max_squarings):
         is_needed = Broadcast(a.type.shape, batch)(Compare("GT")(squarings, full_like(norm, number)))
@@ -95,11 +95,11 @@ def _pade_exp(a: Array, degree: int) -> Any:
     power = identity(a.type.shape, a.type.dtype)
     even, odd = zeros_like(a), zeros_like(a)
     for k in range(0, degree, 2):
-        even = Add()(even, Mul()(power, full_like(power, coefficients[k] / scale)))
-        odd = Add()(odd, Mul()(power, full_like(power, coefficients[k + 1] / scale)))
+        even = even + power * (coefficients[k] / scale)
+        odd = odd + power * (coefficients[k + 1] / scale)
         power = batched_matmul(power, square) if k + 2 < degree else power
     odd = batched_matmul(a, odd)
-    return solve(Sub()(even, odd), Add()(even, odd))
+    return solve(even - odd, even + odd)
 
 
 def expm_frechet(A: ArrayLike, E: ArrayLike, *, method: str | None = None, compute_expm: bool = True) -> Any:
