@@ -16,7 +16,8 @@ import shardwise.numpy as jnp
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, canonical_axes
-from shardwise.lax.precision import Precision
+from shardwise.lax.precision import Precision, PrecisionLike
+from shardwise.typing import ArrayLike
 
 __all__ = ["ResizeMethod", "resize", "scale_and_translate"]
 
@@ -60,11 +61,11 @@ _METHOD_NAMES = {
 
 
 def resize(
-    image: Any,
+    image: ArrayLike,
     shape: Sequence[int],
     method: str | ResizeMethod,
     antialias: bool = True,
-    precision: Any = Precision.HIGHEST,
+    precision: PrecisionLike = Precision.HIGHEST,
 ) -> Array:
     """Resize an image to a shape.
 
@@ -101,14 +102,14 @@ def resize(
 
 
 def scale_and_translate(
-    image: Any,
+    image: ArrayLike,
     shape: Sequence[int],
     spatial_dims: Sequence[int],
-    scale: Any,
-    translation: Any,
+    scale: ArrayLike,
+    translation: ArrayLike,
     method: str | ResizeMethod,
     antialias: bool = True,
-    precision: Any = Precision.HIGHEST,
+    precision: PrecisionLike = Precision.HIGHEST,
 ) -> Array:
     """Scale and shift an image: the pixel at position p moves to `p * scale + translation`.
 
@@ -161,7 +162,7 @@ def scale_and_translate(
     )
 
 
-def _checked_shape(name: str, x: Any, shape: Sequence[int]) -> tuple[int, ...]:
+def _checked_shape(name: str, x: Array, shape: Sequence[int]) -> tuple[int, ...]:
     sizes = tuple(map(operator.index, shape))
     if len(sizes) != x.ndim:
         raise ValueError(f"{name}: shape must have the rank of the image, {x.ndim}, not {len(sizes)}: {sizes}")
@@ -169,14 +170,14 @@ def _checked_shape(name: str, x: Any, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _resample(
-    x: Any,
+    x: Array,
     shape: Sequence[int],
     dims: Sequence[int],
     scales: Sequence[Any],
     translations: Sequence[Any],
     kernel: Callable[[Any], Any],
     antialias: bool,
-    precision: Any,
+    precision: PrecisionLike,
 ) -> Any:
     """Multiply every one of `dims` by the matrix of its weights."""
     for dim, scale, translation in zip(dims, scales, translations, strict=True):
@@ -186,7 +187,7 @@ def _resample(
 
 
 def _weights(
-    size: int, new_size: int, scale: Any, translation: Any, kernel: Callable[[Any], Any], antialias: bool
+    size: int, new_size: int, scale: Array, translation: Array, kernel: Callable[[Any], Any], antialias: bool
 ) -> Any:
     """Return the weights of the input pixels (rows) for each pixel of the result (columns)."""
     stretch = 1 / jnp.asarray(scale, jnp.result_type(scale, jnp.float32))
@@ -201,11 +202,11 @@ def _weights(
     return jnp.where(is_inside[None, :], weights, 0)
 
 
-def _triangle(distance: Any) -> Any:
+def _triangle(distance: Array) -> Any:
     return jnp.maximum(0, 1 - distance)
 
 
-def _keys_cubic(distance: Any) -> Any:
+def _keys_cubic(distance: Array) -> Any:
     """Keys' cubic convolution kernel with a = -1/2."""
     near = (1.5 * distance - 2.5) * distance * distance + 1
     far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
@@ -213,7 +214,7 @@ def _keys_cubic(distance: Any) -> Any:
 
 
 def _lanczos(radius: int) -> Callable[[Any], Any]:
-    def kernel(distance: Any) -> Any:
+    def kernel(distance: Array) -> Any:
         return jnp.where(distance < radius, jnp.sinc(distance) * jnp.sinc(distance / radius), 0)
 
     return kernel

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by, unreduced_axes
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.indexing import clip_indices, index_mode
@@ -20,40 +21,51 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.errors import ConcretizationTypeError
+from shardwise.lax.indexing import GatherScatterMode
+from shardwise.typing import ArrayLike, OutSharding
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
 
 
+_SEGMENT = Family(
+    {
+        "data": "the array. Its rows, the slices along dim 0, are reduced.",
+        "segment_ids": "the segment of each row, a 1-d array of integers.",
+        "num_segments": "the number of segments. By default, the largest id plus 1. Required under `jit`.",
+        "indices_are_sorted": "a promise that `segment_ids` are sorted.",
+        "unique_indices": "a promise that `segment_ids` are unique.",
+        "bucket_size": "accepted for compatibility; it must be positive and has no other effect.",
+        "mode": 'the treatment of ids that are negative or not less than `num_segments`: "drop" (the\n'
+        'default) ignores their rows, "clip" moves them to the nearest segment.',
+        "out_sharding": "the sharding of the result.",
+    },
+    raises=[
+        "ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or\n"
+        "`mode` is invalid.",
+        "ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.",
+        "TypeError: if `segment_ids` are not integral.",
+    ],
+)
+
+
+@documented(_SEGMENT)
 def segment_sum(
-    data: Any,
-    segment_ids: Any,
+    data: ArrayLike,
+    segment_ids: ArrayLike,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     bucket_size: int | None = None,
-    mode: Any = None,
-    out_sharding: Any = None,
+    mode: str | GatherScatterMode | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Sum the rows of an array by segment: row `i` of the result is the sum of the rows with id `i`.
-
-    Args:
-        data: the array. Its rows, the slices along dim 0, are reduced.
-        segment_ids: the segment of each row, a 1-d array of integers.
-        num_segments: the number of segments. By default, the largest id plus 1. Required under `jit`.
-        indices_are_sorted: a promise that `segment_ids` are sorted.
-        unique_indices: a promise that `segment_ids` are unique.
-        bucket_size: accepted for compatibility; it must be positive and has no other effect.
-        mode: the treatment of ids that are negative or not less than `num_segments`: "drop" (the default) ignores their
-            rows, "clip" moves them to the nearest segment.
-        out_sharding: the sharding of the result.
 
     Returns:
         An array with one row per segment. Rows of empty segments are 0.
 
     Raises:
         TypeError: if `segment_ids` are not integral, or `data` is boolean.
-        ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or `mode` is invalid.
-        ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.
 
     Example:
         >>> jax.ops.segment_sum(jnp.array([1, 2, 3]), jnp.array([0, 0, 2]))
@@ -63,36 +75,21 @@ def segment_sum(
     return _segment_reduce("segment_sum", SUM, data, segment_ids, num_segments, *options)
 
 
+@documented(_SEGMENT)
 def segment_prod(
-    data: Any,
-    segment_ids: Any,
+    data: ArrayLike,
+    segment_ids: ArrayLike,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     bucket_size: int | None = None,
-    mode: Any = None,
-    out_sharding: Any = None,
+    mode: str | GatherScatterMode | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Multiply the rows of an array by segment: row `i` of the result is the product of the rows with id `i`.
 
-    Args:
-        data: the array. Its rows, the slices along dim 0, are reduced.
-        segment_ids: the segment of each row, a 1-d array of integers.
-        num_segments: the number of segments. By default, the largest id plus 1. Required under `jit`.
-        indices_are_sorted: a promise that `segment_ids` are sorted.
-        unique_indices: a promise that `segment_ids` are unique.
-        bucket_size: accepted for compatibility; it must be positive and has no other effect.
-        mode: the treatment of ids that are negative or not less than `num_segments`: "drop" (the default) ignores their
-            rows, "clip" moves them to the nearest segment.
-        out_sharding: the sharding of the result.
-
     Returns:
         An array with one row per segment. Rows of empty segments are 1.
-
-    Raises:
-        TypeError: if `segment_ids` are not integral.
-        ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or `mode` is invalid.
-        ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.
 
     Example:
         >>> jax.ops.segment_prod(jnp.array([2, 3, 4]), jnp.array([0, 0, 2]))
@@ -102,36 +99,21 @@ def segment_prod(
     return _segment_reduce("segment_prod", PROD, data, segment_ids, num_segments, *options)
 
 
+@documented(_SEGMENT)
 def segment_max(
-    data: Any,
-    segment_ids: Any,
+    data: ArrayLike,
+    segment_ids: ArrayLike,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     bucket_size: int | None = None,
-    mode: Any = None,
-    out_sharding: Any = None,
+    mode: str | GatherScatterMode | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Compute the maximum of the rows of an array by segment: row `i` of the result is that of the rows with id `i`.
 
-    Args:
-        data: the array. Its rows, the slices along dim 0, are reduced.
-        segment_ids: the segment of each row, a 1-d array of integers.
-        num_segments: the number of segments. By default, the largest id plus 1. Required under `jit`.
-        indices_are_sorted: a promise that `segment_ids` are sorted.
-        unique_indices: a promise that `segment_ids` are unique.
-        bucket_size: accepted for compatibility; it must be positive and has no other effect.
-        mode: the treatment of ids that are negative or not less than `num_segments`: "drop" (the default) ignores their
-            rows, "clip" moves them to the nearest segment.
-        out_sharding: the sharding of the result.
-
     Returns:
         An array with one row per segment. Rows of empty segments are the lowest value of the dtype.
-
-    Raises:
-        TypeError: if `segment_ids` are not integral.
-        ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or `mode` is invalid.
-        ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.
 
     Example:
         >>> jax.ops.segment_max(jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 0, 2]))
@@ -141,36 +123,21 @@ def segment_max(
     return _segment_reduce("segment_max", MAX, data, segment_ids, num_segments, *options)
 
 
+@documented(_SEGMENT)
 def segment_min(
-    data: Any,
-    segment_ids: Any,
+    data: ArrayLike,
+    segment_ids: ArrayLike,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     bucket_size: int | None = None,
-    mode: Any = None,
-    out_sharding: Any = None,
+    mode: str | GatherScatterMode | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Compute the minimum of the rows of an array by segment: row `i` of the result is that of the rows with id `i`.
 
-    Args:
-        data: the array. Its rows, the slices along dim 0, are reduced.
-        segment_ids: the segment of each row, a 1-d array of integers.
-        num_segments: the number of segments. By default, the largest id plus 1. Required under `jit`.
-        indices_are_sorted: a promise that `segment_ids` are sorted.
-        unique_indices: a promise that `segment_ids` are unique.
-        bucket_size: accepted for compatibility; it must be positive and has no other effect.
-        mode: the treatment of ids that are negative or not less than `num_segments`: "drop" (the default) ignores their
-            rows, "clip" moves them to the nearest segment.
-        out_sharding: the sharding of the result.
-
     Returns:
         An array with one row per segment. Rows of empty segments are the highest value of the dtype.
-
-    Raises:
-        TypeError: if `segment_ids` are not integral.
-        ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or `mode` is invalid.
-        ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.
 
     Example:
         >>> jax.ops.segment_min(jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 0, 2]))
@@ -183,14 +150,14 @@ def segment_min(
 def _segment_reduce(
     name: str,
     reduction: Reduction,
-    data: Any,
-    segment_ids: Any,
+    data: ArrayLike,
+    segment_ids: ArrayLike,
     num_segments: int | None,
     is_sorted: bool,
     unique: bool,
     bucket_size: int | None,
-    mode: Any,
-    out_sharding: Any,
+    mode: str | GatherScatterMode | None,
+    out_sharding: OutSharding,
 ) -> Any:
     rows, ids = type_of(data, name), type_of(segment_ids, name)
     if not is_integer(ids.dtype):
@@ -229,7 +196,14 @@ def _segment_reduce(
 
 @compiled_function
 def _scatter_reduce(
-    data: Any, segment_ids: Any, *, reduction: Reduction, count: int, sorted: bool, unique: bool, clips: bool
+    data: ArrayLike,
+    segment_ids: ArrayLike,
+    *,
+    reduction: Reduction,
+    count: int,
+    sorted: bool,
+    unique: bool,
+    clips: bool,
 ) -> Any:
     x, ids = as_operand(data), as_operand(segment_ids)
     row_shape = x.type.shape[1:]

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from shardwise.api.arguments import check_function
 from shardwise.base.config import config
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.ir.dispatch import evaluate_constants
 from shardwise.compiler.trace.provenance import named_scope
 from shardwise.runtime.thread_guard import guard
@@ -16,7 +17,14 @@ from shardwise.runtime.thread_guard import guard
 ConfigContext = AbstractContextManager[None]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_CONTEXT = Family({}, returns="A context manager, which is also a decorator.")
+_SWITCH = _CONTEXT.extended(raises=["TypeError: on entry, if `new_val` is not a bool."])
+_TRANSFER_GUARD = _CONTEXT.extended(
+    {"new_val": "a level as for `transfer_guard`."}, raises=["ValueError: on entry, if `new_val` is not a level."]
+)
 
+
+@documented(_SWITCH)
 def enable_x64(new_val: bool = True) -> ConfigContext:
     """Enable or disable 64-bit dtypes.
 
@@ -24,12 +32,6 @@ def enable_x64(new_val: bool = True) -> ConfigContext:
 
     Args:
         new_val: whether arrays can have 64-bit dtypes.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        TypeError: on entry, if `new_val` is not a bool.
 
     Example:
         >>> with jax.enable_x64(True):
@@ -39,11 +41,9 @@ def enable_x64(new_val: bool = True) -> ConfigContext:
     return config.override("enable_x64", new_val)
 
 
+@documented(_CONTEXT)
 def disable_x64() -> ConfigContext:
     """Disable 64-bit dtypes: 64-bit values become 32-bit when they are converted to an array.
-
-    Returns:
-        A context manager, which is also a decorator.
 
     Example:
         >>> with jax.experimental.disable_x64():
@@ -53,14 +53,12 @@ def disable_x64() -> ConfigContext:
     return config.override("enable_x64", False)
 
 
+@documented(_CONTEXT)
 def disable_jit(disable: bool = True) -> ConfigContext:
     """Run jitted functions and control flow op by op in Python, so that a debugger can step through them.
 
     Args:
         disable: whether `jit` does nothing.
-
-    Returns:
-        A context manager, which is also a decorator.
 
     Raises:
         TypeError: on entry, if `disable` is not a bool.
@@ -73,6 +71,7 @@ def disable_jit(disable: bool = True) -> ConfigContext:
     return config.override("disable_jit", disable)
 
 
+@documented(_SWITCH)
 def debug_nans(new_val: bool = True) -> ConfigContext:
     """Check the results of all programs for NaNs.
 
@@ -80,12 +79,6 @@ def debug_nans(new_val: bool = True) -> ConfigContext:
 
     Args:
         new_val: whether results are checked.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        TypeError: on entry, if `new_val` is not a bool.
 
     Example:
         >>> with jax.debug_nans(True):
@@ -97,17 +90,12 @@ def debug_nans(new_val: bool = True) -> ConfigContext:
     return config.override("debug_nans", new_val)
 
 
+@documented(_SWITCH)
 def debug_infs(new_val: bool = True) -> ConfigContext:
     """Check the results of all programs for infinities, as `debug_nans` does for NaNs.
 
     Args:
         new_val: whether results are checked.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        TypeError: on entry, if `new_val` is not a bool.
 
     Example:
         >>> with jax.debug_infs(True):
@@ -119,17 +107,12 @@ def debug_infs(new_val: bool = True) -> ConfigContext:
     return config.override("debug_infs", new_val)
 
 
+@documented(_SWITCH)
 def log_compiles(new_val: bool = True) -> ConfigContext:
     """Log every compilation and how long it took, as a warning of the `shardwise` logger.
 
     Args:
         new_val: whether compilations are logged.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        TypeError: on entry, if `new_val` is not a bool.
 
     Example:
         >>> with jax.log_compiles(True):
@@ -139,17 +122,12 @@ def log_compiles(new_val: bool = True) -> ConfigContext:
     return config.override("log_compiles", new_val)
 
 
+@documented(_SWITCH)
 def explain_cache_misses(new_val: bool = True) -> ConfigContext:
     """Log why a jitted function is compiled again: which argument, static argument or setting differs.
 
     Args:
         new_val: whether cache misses are logged.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        TypeError: on entry, if `new_val` is not a bool.
 
     Example:
         >>> with jax.explain_cache_misses(True):
@@ -159,6 +137,7 @@ def explain_cache_misses(new_val: bool = True) -> ConfigContext:
     return config.override("explain_cache_misses", new_val)
 
 
+@documented(_CONTEXT)
 def default_matmul_precision(new_val: str | None) -> ConfigContext:
     """Set the precision of matrix products and convolutions that are called with `precision=None`.
 
@@ -166,9 +145,6 @@ def default_matmul_precision(new_val: str | None) -> ConfigContext:
         new_val: "float32" or "highest" for full float32 precision. "tensorfloat32" or "high", and "bfloat16" or
             "default", permit faster products with fewer bits on devices that have them. None leaves the choice to the
             device.
-
-    Returns:
-        A context manager, which is also a decorator.
 
     Raises:
         ValueError: on entry, if `new_val` is not a known precision.
@@ -181,6 +157,7 @@ def default_matmul_precision(new_val: str | None) -> ConfigContext:
     return config.override("default_matmul_precision", new_val)
 
 
+@documented(_CONTEXT)
 def numpy_dtype_promotion(new_val: str) -> ConfigContext:
     """Allow or forbid implicit dtype promotion between arrays.
 
@@ -189,9 +166,6 @@ def numpy_dtype_promotion(new_val: str) -> ConfigContext:
 
     Args:
         new_val: "standard" promotes arrays of different dtypes to a common dtype; "strict" raises an error.
-
-    Returns:
-        A context manager, which is also a decorator.
 
     Raises:
         ValueError: on entry, if `new_val` is neither "standard" nor "strict".
@@ -206,14 +180,12 @@ def numpy_dtype_promotion(new_val: str) -> ConfigContext:
     return config.override("numpy_dtype_promotion", new_val)
 
 
+@documented(_CONTEXT)
 def threefry_partitionable(new_val: bool = True) -> ConfigContext:
     """Accept JAX's setting for random bits that do not depend on the sharding, which is always on here.
 
     Args:
         new_val: True.
-
-    Returns:
-        A context manager, which is also a decorator.
 
     Raises:
         NotImplementedError: on entry, if `new_val` is not True.
@@ -226,14 +198,12 @@ def threefry_partitionable(new_val: bool = True) -> ConfigContext:
     return config.override("threefry_partitionable", new_val)
 
 
+@documented(_CONTEXT)
 def default_prng_impl(new_val: str) -> ConfigContext:
     """Set the PRNG implementation of new keys, and of raw keys.
 
     Args:
         new_val: "threefry2x32", "rbg" or "unsafe_rbg".
-
-    Returns:
-        A context manager, which is also a decorator.
 
     Raises:
         ValueError: on entry, if `new_val` is not the name of an implementation.
@@ -246,14 +216,12 @@ def default_prng_impl(new_val: str) -> ConfigContext:
     return config.override("default_prng_impl", new_val)
 
 
+@documented(_CONTEXT)
 def numpy_rank_promotion(new_val: str) -> ConfigContext:
     """Allow or forbid implicit broadcasting between arrays of different ranks. Scalars always broadcast.
 
     Args:
         new_val: "allow", "warn" for a warning, or "raise" for an error.
-
-    Returns:
-        A context manager, which is also a decorator.
 
     Raises:
         ValueError: on entry, if `new_val` is not one of these.
@@ -268,6 +236,7 @@ def numpy_rank_promotion(new_val: str) -> ConfigContext:
     return config.override("numpy_rank_promotion", new_val)
 
 
+@documented(_CONTEXT)
 def default_device(new_val: Any) -> ConfigContext:
     """Set the device for new arrays, and for programs without committed arguments.
 
@@ -275,9 +244,6 @@ def default_device(new_val: Any) -> ConfigContext:
 
     Args:
         new_val: a device, the name of a platform for its first device, or None for the default platform.
-
-    Returns:
-        A context manager, which is also a decorator.
 
     Raises:
         TypeError: on entry, if `new_val` is none of these.
@@ -291,6 +257,7 @@ def default_device(new_val: Any) -> ConfigContext:
     return config.override("default_device", new_val)
 
 
+@documented(_CONTEXT)
 def transfer_guard(new_val: str) -> ConfigContext:
     """Allow, log or forbid transfers between host and devices, and between devices.
 
@@ -299,9 +266,6 @@ def transfer_guard(new_val: str) -> ConfigContext:
     Args:
         new_val: "allow", or "log" or "disallow" for implicit transfers only, or "log_explicit" or "disallow_explicit"
             for explicit transfers as well.
-
-    Returns:
-        A context manager, which is also a decorator.
 
     Raises:
         ValueError: on entry, if `new_val` is not one of these.
@@ -316,6 +280,7 @@ def transfer_guard(new_val: str) -> ConfigContext:
     return config.override("transfer_guard", new_val)
 
 
+@documented(_CONTEXT)
 def thread_guard(new_val: bool = True) -> ConfigContext:
     """Forbid programs on several processes in all threads but this one.
 
@@ -324,9 +289,6 @@ def thread_guard(new_val: bool = True) -> ConfigContext:
 
     Args:
         new_val: whether only this thread may launch them. False permits all threads, inside a guard too.
-
-    Returns:
-        A context manager, which is also a decorator.
 
     Raises:
         RuntimeError: on entry, if another thread has set the guard; later, where another thread launches a program on
@@ -340,17 +302,9 @@ def thread_guard(new_val: bool = True) -> ConfigContext:
     return guard.set(new_val)
 
 
+@documented(_TRANSFER_GUARD)
 def transfer_guard_host_to_device(new_val: str) -> ConfigContext:
     """Set the `transfer_guard` for numpy arrays and numbers that are copied to a device.
-
-    Args:
-        new_val: a level as for `transfer_guard`.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        ValueError: on entry, if `new_val` is not a level.
 
     Example:
         >>> with jax.transfer_guard_host_to_device("disallow"):
@@ -360,17 +314,9 @@ def transfer_guard_host_to_device(new_val: str) -> ConfigContext:
     return config.override("transfer_guard_host_to_device", new_val)
 
 
+@documented(_TRANSFER_GUARD)
 def transfer_guard_device_to_device(new_val: str) -> ConfigContext:
     """Set the `transfer_guard` for arrays that move from some devices to others.
-
-    Args:
-        new_val: a level as for `transfer_guard`.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        ValueError: on entry, if `new_val` is not a level.
 
     Example:
         >>> with jax.transfer_guard_device_to_device("disallow"):
@@ -380,17 +326,9 @@ def transfer_guard_device_to_device(new_val: str) -> ConfigContext:
     return config.override("transfer_guard_device_to_device", new_val)
 
 
+@documented(_TRANSFER_GUARD)
 def transfer_guard_device_to_host(new_val: str) -> ConfigContext:
     """Set the `transfer_guard` for arrays that are copied to the host.
-
-    Args:
-        new_val: a level as for `transfer_guard`.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        ValueError: on entry, if `new_val` is not a level.
 
     Example:
         >>> with jax.transfer_guard_device_to_host("disallow"):
@@ -401,6 +339,7 @@ def transfer_guard_device_to_host(new_val: str) -> ConfigContext:
     return config.override("transfer_guard_device_to_host", new_val)
 
 
+@documented(_SWITCH)
 def check_tracer_leaks(new_val: bool = True) -> ConfigContext:
     """Check at the end of every trace that no tracer outlives it.
 
@@ -408,12 +347,6 @@ def check_tracer_leaks(new_val: bool = True) -> ConfigContext:
 
     Args:
         new_val: whether traces are checked.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        TypeError: on entry, if `new_val` is not a bool.
 
     Example:
         >>> leaked = []
@@ -426,11 +359,9 @@ def check_tracer_leaks(new_val: bool = True) -> ConfigContext:
     return config.override("check_tracer_leaks", new_val)
 
 
+@documented(_CONTEXT)
 def checking_leaks() -> ConfigContext:
     """Check at the end of every trace that no tracer outlives it: `check_tracer_leaks(True)`.
-
-    Returns:
-        A context manager, which is also a decorator.
 
     Example:
         >>> with jax.checking_leaks():
@@ -440,17 +371,12 @@ def checking_leaks() -> ConfigContext:
     return config.override("check_tracer_leaks", True)
 
 
+@documented(_SWITCH)
 def check_static_indices(new_val: bool = True) -> ConfigContext:
     """Raise an IndexError for static integer indices that are out of bounds, where the nearest element is read else.
 
     Args:
         new_val: whether static indices are checked.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        TypeError: on entry, if `new_val` is not a bool.
 
     Example:
         >>> with jax.check_static_indices():
@@ -462,17 +388,12 @@ def check_static_indices(new_val: bool = True) -> ConfigContext:
     return config.override("check_static_indices", new_val)
 
 
+@documented(_SWITCH)
 def no_tracing(new_val: bool = True) -> ConfigContext:
     """Raise a RuntimeError if a jitted function is traced, for example for arguments of a new shape.
 
     Args:
         new_val: whether tracing is an error.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        TypeError: on entry, if `new_val` is not a bool.
 
     Example:
         >>> with jax.no_tracing():
@@ -484,17 +405,12 @@ def no_tracing(new_val: bool = True) -> ConfigContext:
     return config.override("no_tracing", new_val)
 
 
+@documented(_SWITCH)
 def no_execution(new_val: bool = True) -> ConfigContext:
     """Raise a RuntimeError if a compiled program runs.
 
     Args:
         new_val: whether running a program is an error.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        TypeError: on entry, if `new_val` is not a bool.
 
     Example:
         >>> with jax.no_execution():
@@ -506,17 +422,12 @@ def no_execution(new_val: bool = True) -> ConfigContext:
     return config.override("no_execution", new_val)
 
 
+@documented(_SWITCH)
 def enable_custom_prng(new_val: bool = True) -> ConfigContext:
     """Return typed keys from `random.PRNGKey`, as `random.key` does.
 
     Args:
         new_val: whether `random.PRNGKey` returns a typed key.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        TypeError: on entry, if `new_val` is not a bool.
 
     Example:
         >>> with jax.enable_custom_prng():
@@ -526,14 +437,12 @@ def enable_custom_prng(new_val: bool = True) -> ConfigContext:
     return config.override("enable_custom_prng", new_val)
 
 
+@documented(_CONTEXT)
 def legacy_prng_key(new_val: str) -> ConfigContext:
     """Allow or forbid raw keys, u32[2], in functions of `random`.
 
     Args:
         new_val: "allow", "warn" for a warning, or "error".
-
-    Returns:
-        A context manager, which is also a decorator.
 
     Raises:
         ValueError: on entry, if `new_val` is not one of these.
@@ -548,17 +457,12 @@ def legacy_prng_key(new_val: str) -> ConfigContext:
     return config.override("legacy_prng_key", new_val)
 
 
+@documented(_SWITCH)
 def debug_key_reuse(new_val: bool = True) -> ConfigContext:
     """Raise a KeyReuseError if a typed PRNG key is used twice: to draw numbers, or to split it.
 
     Args:
         new_val: whether the use of keys is checked.
-
-    Returns:
-        A context manager, which is also a decorator.
-
-    Raises:
-        TypeError: on entry, if `new_val` is not a bool.
 
     Example:
         >>> with jax.debug_key_reuse(True):
@@ -571,13 +475,11 @@ def debug_key_reuse(new_val: bool = True) -> ConfigContext:
     return config.override("debug_key_reuse", new_val)
 
 
+@documented(_CONTEXT)
 def ensure_compile_time_eval() -> ConfigContext:
     """Evaluate ops on concrete operands eagerly, also inside a function that is being traced.
 
     Ops on traced operands are recorded, as they are outside.
-
-    Returns:
-        A context manager, which is also a decorator.
 
     Example:
         >>> @jax.jit

@@ -13,18 +13,19 @@ from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.lax.dot_products import DotDimensionNumbers, dot
+from shardwise.typing import ArrayLike, DTypeLike
 
 _BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def scaled_dot(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     *,
-    lhs_scale: Any = None,
-    rhs_scale: Any = None,
+    lhs_scale: ArrayLike | None = None,
+    rhs_scale: ArrayLike | None = None,
     dimension_numbers: DotDimensionNumbers | None = None,
-    preferred_element_type: Any = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Compute the dot product of block-scaled operands, in bf16.
 
@@ -75,7 +76,7 @@ def _check_scale(side: str, operand: ArrayType, scale: ArrayType, contracting: S
 
 
 @compiled_function
-def _scale(operand: Any, *scales: Any) -> Any:
+def _scale(operand: ArrayLike, *scales: ArrayLike) -> Any:
     """Convert an operand to bf16 and multiply it by its scales."""
     x = astype_weak(as_operand(operand), _BF16, False)
     for scale in scales:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardwise import tree
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, broadcast_to_shape
 from shardwise.compiler.ir.dispatch import tracked_axes
@@ -38,6 +39,7 @@ from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.reduction import MAX, MIN, Reduction
 from shardwise.compiler.trace.summed_gradients import forget_summed_gradients
 from shardwise.lax.manual_axes import (
+    AxisNames,
     axis_label,
     bound_axis_sizes,
     check_no_sums,
@@ -49,25 +51,34 @@ from shardwise.lax.manual_axes import (
 _T = TypeVar("_T")
 
 
-def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
+_COLLECTIVE = Family(
+    {
+        "x": "a pytree of arrays.",
+        "axis_name": "the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names.\n"
+        "Several axes are numbered as one, the first axis slowest.",
+        "axis_index_groups": Parameter(
+            "lists of members that together contain each member once. The\n"
+            "collective works within each group. Groups of different sizes need a single axis.",
+            "TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array\n"
+            "or a number.",
+        ),
+    },
+    returns="A pytree like `x`.",
+    raises=[
+        "UnboundAxisError: if an axis name is not bound.",
+        "ValueError: if an axis name repeats, or the groups do not contain each member once.",
+    ],
+)
+
+
+@documented(_COLLECTIVE)
+def psum(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Sum over all members of a named axis (all-reduce).
 
     The sum of a Python number is computed statically: `psum(1, "i")` is the size of the axis.
 
-    Args:
-        x: a pytree of arrays.
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
-        axis_index_groups: lists of members that together contain each member once. The collective works within each
-            group. Groups of different sizes need a single axis.
-
     Returns:
         A pytree like `x`. Booleans are summed as int32.
-
-    Raises:
-        UnboundAxisError: if an axis name is not bound.
-        ValueError: if an axis name repeats, or the groups do not contain each member once.
-        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
 
     Example:
         >>> jax.vmap(lambda x: lax.psum(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
@@ -95,23 +106,12 @@ def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     return tree.map(total, x)
 
 
-def pmean(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
+@documented(_COLLECTIVE)
+def pmean(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Compute the mean over all members of a named axis.
-
-    Args:
-        x: a pytree of arrays.
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
-        axis_index_groups: lists of members that together contain each member once. The collective works within each
-            group. Groups of different sizes need a single axis.
 
     Returns:
         A pytree like `x`, of floats or complex numbers.
-
-    Raises:
-        UnboundAxisError: if an axis name is not bound.
-        ValueError: if an axis name repeats, or the groups do not contain each member once.
-        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
 
     Example:
         >>> jax.vmap(lambda x: lax.pmean(x, "i"), axis_name="i")(jnp.array([5.0, 6.0, 7.0]))
@@ -122,23 +122,9 @@ def pmean(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     return tree.map(lambda total: total / size, psum(x, axis_name, axis_index_groups=axis_index_groups))
 
 
-def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
+@documented(_COLLECTIVE)
+def pmax(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Compute the maximum over all members of a named axis; NaN if any value is NaN.
-
-    Args:
-        x: a pytree of arrays.
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
-        axis_index_groups: lists of members that together contain each member once. The collective works within each
-            group. Groups of different sizes need a single axis.
-
-    Returns:
-        A pytree like `x`.
-
-    Raises:
-        UnboundAxisError: if an axis name is not bound.
-        ValueError: if an axis name repeats, or the groups do not contain each member once.
-        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
 
     Example:
         >>> jax.vmap(lambda x: lax.pmax(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
@@ -147,23 +133,9 @@ def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     return _reduce_extremum("pmax", MAX, x, axis_name, axis_index_groups)
 
 
-def pmin(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
+@documented(_COLLECTIVE)
+def pmin(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Compute the minimum over all members of a named axis; NaN if any value is NaN.
-
-    Args:
-        x: a pytree of arrays.
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
-        axis_index_groups: lists of members that together contain each member once. The collective works within each
-            group. Groups of different sizes need a single axis.
-
-    Returns:
-        A pytree like `x`.
-
-    Raises:
-        UnboundAxisError: if an axis name is not bound.
-        ValueError: if an axis name repeats, or the groups do not contain each member once.
-        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
 
     Example:
         >>> jax.vmap(lambda x: lax.pmin(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
@@ -172,11 +144,12 @@ def pmin(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     return _reduce_extremum("pmin", MIN, x, axis_name, axis_index_groups)
 
 
+@documented(_COLLECTIVE)
 def all_gather(
     x: _T,
-    axis_name: Any,
+    axis_name: AxisNames,
     *,
-    axis_index_groups: Any = None,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
     axis: int = 0,
     tiled: bool = False,
     to: str = "varying",
@@ -184,9 +157,6 @@ def all_gather(
     """Gather the values of all members of a named axis.
 
     Args:
-        x: a pytree of arrays.
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
         axis_index_groups: lists of members, all of the same size, that together contain each member once. The
             collective works within each group.
         axis: the dim of the result along which the values are stacked or concatenated.
@@ -198,9 +168,7 @@ def all_gather(
         A pytree like `x`, with the values of all members.
 
     Raises:
-        UnboundAxisError: if an axis name is not bound.
         ValueError: if `axis` does not exist, `to` is unknown, or the axis names or groups are invalid.
-        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
         NotImplementedError: if `to` is not "varying", with groups or with some axes that are not those of shard_map.
 
     Example:
@@ -236,15 +204,18 @@ def all_gather(
     return tree.map(gather, x)
 
 
+@documented(_COLLECTIVE)
 def psum_scatter(
-    x: _T, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Any = None, tiled: bool = False
+    x: _T,
+    axis_name: AxisNames,
+    *,
+    scatter_dimension: int = 0,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    tiled: bool = False,
 ) -> _T:
     """Sum over all members of a named axis, and scatter the sum among them (reduce-scatter).
 
     Args:
-        x: a pytree of arrays.
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
         scatter_dimension: the dim to scatter. Its size is the number of members; with `tiled`, a multiple of it.
         axis_index_groups: lists of members, all of the same size, that together contain each member once. The
             collective works within each group.
@@ -254,9 +225,7 @@ def psum_scatter(
         A pytree like `x`, with each member's part of the sum.
 
     Raises:
-        UnboundAxisError: if an axis name is not bound.
         ValueError: if the scattered dim does not exist or has the wrong size, or the axis names or groups are invalid.
-        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
 
     Example:
         >>> jax.vmap(lambda x: lax.psum_scatter(x, "i"), axis_name="i")(jnp.arange(4).reshape(2, 2))
@@ -277,15 +246,19 @@ def psum_scatter(
     return tree.map(scatter, x)
 
 
+@documented(_COLLECTIVE)
 def all_to_all(
-    x: _T, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Any = None, tiled: bool = False
+    x: _T,
+    axis_name: AxisNames,
+    split_axis: int,
+    concat_axis: int,
+    *,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    tiled: bool = False,
 ) -> _T:
     """Exchange slices between all members of a named axis: member j gets slice j of each member.
 
     Args:
-        x: a pytree of arrays.
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
         split_axis: the dim to split. Its size is the number of members; with `tiled`, a multiple of it.
         concat_axis: the dim of the result along which the received slices are stacked or concatenated.
         axis_index_groups: lists of members, all of the same size, that together contain each member once. The
@@ -297,9 +270,7 @@ def all_to_all(
         A pytree like `x`, with the received slices.
 
     Raises:
-        UnboundAxisError: if an axis name is not bound.
         ValueError: if a dim does not exist or has the wrong size, or the axis names or groups are invalid.
-        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
 
     Example:
         >>> jax.vmap(lambda x: lax.all_to_all(x, "i", 0, 0), axis_name="i")(jnp.arange(4).reshape(2, 2))
@@ -320,24 +291,19 @@ def all_to_all(
     return tree.map(exchange, x)
 
 
-def pswapaxes(x: _T, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> _T:
+@documented(_COLLECTIVE)
+def pswapaxes(
+    x: _T, axis_name: AxisNames, axis: int, *, axis_index_groups: Sequence[Sequence[int]] | None = None
+) -> _T:
     """Swap a named axis with a dim of the same size.
 
     Args:
-        x: a pytree of arrays.
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
         axis: the dim to swap with.
         axis_index_groups: lists of members, all of the same size, that together contain each member once. The
             collective works within each group.
 
-    Returns:
-        A pytree like `x`.
-
     Raises:
-        UnboundAxisError: if an axis name is not bound.
         ValueError: if the dim does not exist or has the wrong size, or the axis names or groups are invalid.
-        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
 
     Example:
         >>> jax.vmap(lambda x: lax.pswapaxes(x, "i", 0), axis_name="i")(jnp.arange(4).reshape(2, 2))
@@ -347,13 +313,11 @@ def pswapaxes(x: _T, axis_name: Any, axis: int, *, axis_index_groups: Any = None
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
-def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
+@documented(_COLLECTIVE)
+def ppermute(x: _T, axis_name: AxisNames, perm: Sequence[tuple[int, int]]) -> _T:
     """Send values between members of a named axis (collective-permute).
 
     Args:
-        x: a pytree of arrays.
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
         perm: pairs (source, destination) of members. Each member may be the source of one pair and the destination of
             one.
 
@@ -361,7 +325,6 @@ def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
         A pytree like `x`. A member that is the destination of no pair gets zeros.
 
     Raises:
-        UnboundAxisError: if an axis name is not bound.
         ValueError: if `perm` contains members that do not exist, or a source or destination twice.
         TypeError: if `perm` does not consist of pairs of integers, or a leaf is not an array or a number.
 
@@ -382,20 +345,14 @@ def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
     return tree.map(lambda leaf: _apply_collective(NamedPermute, as_operand(leaf, "ppermute"), axes, None, pairs), x)
 
 
-def pshuffle(x: _T, axis_name: Any, perm: Sequence[int]) -> _T:
+@documented(_COLLECTIVE)
+def pshuffle(x: _T, axis_name: AxisNames, perm: Sequence[int]) -> _T:
     """Permute values between the members of a named axis: member j gets the value of member `perm[j]`.
 
     Args:
-        x: a pytree of arrays.
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
         perm: a permutation of the members.
 
-    Returns:
-        A pytree like `x`.
-
     Raises:
-        UnboundAxisError: if an axis name is not bound.
         ValueError: if `perm` is not a permutation of the members.
         TypeError: if a leaf is not an array or a number.
 
@@ -411,18 +368,14 @@ def pshuffle(x: _T, axis_name: Any, perm: Sequence[int]) -> _T:
     return ppermute(x, axis_name, [(sender, receiver) for receiver, sender in enumerate(perm)])
 
 
-def axis_index(axis_name: Any) -> Array:
+@documented(_COLLECTIVE)
+def axis_index(axis_name: AxisNames) -> Array:
     """Return the index of the current member along a named axis.
-
-    Args:
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
 
     Returns:
         An int32 scalar.
 
     Raises:
-        UnboundAxisError: if an axis name is not bound.
         ValueError: if an axis name repeats.
 
     Example:
@@ -433,18 +386,14 @@ def axis_index(axis_name: Any) -> Array:
     return flat_axis_index(tuple(axes), tuple(axes.values()), tracked_axes())
 
 
-def axis_size(axis_name: Any) -> int:
+@documented(_COLLECTIVE)
+def axis_size(axis_name: AxisNames) -> int:
     """Return the number of members of a named axis.
-
-    Args:
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
 
     Returns:
         A Python integer.
 
     Raises:
-        UnboundAxisError: if an axis name is not bound.
         ValueError: if an axis name repeats.
 
     Example:
@@ -454,20 +403,14 @@ def axis_size(axis_name: Any) -> int:
     return _member_count(bound_axis_sizes("axis_size", axis_name))
 
 
-def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
+@documented(_COLLECTIVE)
+def pbroadcast(x: _T, axis_name: AxisNames, source: int) -> _T:
     """Broadcast the value of one member of a named axis to all of them.
 
     Args:
-        x: a pytree of arrays.
-        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
-            numbered as one, the first axis slowest.
         source: the member whose value is broadcast.
 
-    Returns:
-        A pytree like `x`.
-
     Raises:
-        UnboundAxisError: if an axis name is not bound.
         ValueError: if `source` does not exist.
         TypeError: if a leaf is not an array or a number.
 
@@ -490,7 +433,9 @@ def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
     return tree.map(broadcast, x)
 
 
-def _reduce_extremum(function: str, reduction: Reduction, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
+def _reduce_extremum(
+    function: str, reduction: Reduction, x: Any, axis_name: AxisNames, axis_index_groups: Sequence[Sequence[int]] | None
+) -> Any:
     axes = bound_axis_sizes(function, axis_name)
     groups = check_groups(function, axes, axis_index_groups, allow_uneven=True)
 

@@ -16,7 +16,8 @@ from shardwise.lax.convolution import (
 )
 from shardwise.lax.dot_products import dot_general
 from shardwise.lax.padding import padding_pairs
-from shardwise.lax.precision import precisions
+from shardwise.lax.precision import PrecisionLike, precisions
+from shardwise.typing import ArrayLike
 
 ConvGeneralDilatedDimensionNumbers = None | ConvDimensionNumbers | tuple[str, str, str]
 
@@ -234,15 +235,15 @@ def _window_counts(
 
 
 def conv_general_dilated_local(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     window_strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     filter_shape: Sequence[int],
     lhs_dilation: Sequence[int] | None = None,
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Any = None,
-    precision: Any = None,
+    precision: PrecisionLike = None,
 ) -> Array:
     """Compute a convolution with an unshared kernel: each output position has its own weights.
 

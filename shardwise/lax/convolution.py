@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
@@ -17,7 +18,8 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Reverse
 from shardwise.lax.padding import integers, padding_pairs
-from shardwise.lax.precision import precisions
+from shardwise.lax.precision import PrecisionLike, precisions
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
 
 
 @final
@@ -82,9 +84,41 @@ def conv_dimension_numbers(
     )
 
 
+_CONVOLUTION = Family(
+    {
+        "dimension_numbers": "a `ConvDimensionNumbers`, or three strings for input, kernel and output\n"
+        'such as ("NHWC", "HWIO", "NHWC"). None means NCHW, OIHW and NCHW.',
+        "lhs": "the input, an array with a batch dim, a feature dim and spatial dims.",
+        "rhs": "the kernel, an array of the dtype of `lhs` with an output-feature dim, an input-feature\n"
+        "dim and spatial dims.",
+        "window_strides": "the stride of the window along each spatial dim.",
+        "padding": "pairs of the numbers of zeros before and after each spatial dim, where negative\n"
+        'numbers crop; or a name. "VALID" adds none. "SAME" and "SAME_LOWER" add so many that the output\n'
+        'has ceil(size / stride) elements; if their number is odd, "SAME" adds the extra one after the\n'
+        'dim and "SAME_LOWER" before it.',
+        "lhs_dilation": "the dilation of the input along each spatial dim: the distance between its\n"
+        "elements, with zeros between.",
+        "rhs_dilation": "the dilation of the kernel along each spatial dim.",
+        "precision": Parameter(
+            "a `Precision` for both operands or a pair of them, or a name such as\n"
+            '"highest". None means the default of the configuration.',
+            "NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.",
+        ),
+        "preferred_element_type": "the dtype of the sums and of the result. None means the dtype of the\noperands.",
+    },
+    returns="The output, with its dims in the order of `dimension_numbers`.",
+    raises=[
+        "TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.",
+        "ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the\n"
+        "feature sizes do not agree.",
+    ],
+)
+
+
+@documented(_CONVOLUTION)
 def conv_general_dilated(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     window_strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     lhs_dilation: Sequence[int] | None = None,
@@ -92,42 +126,20 @@ def conv_general_dilated(
     dimension_numbers: Any = None,
     feature_group_count: int = 1,
     batch_group_count: int = 1,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Convolve an array with a kernel. The kernel is not flipped, as usual in neural networks.
 
     Args:
-        lhs: the input, an array with a batch dim, a feature dim and spatial dims.
-        rhs: the kernel, an array of the dtype of `lhs` with an output-feature dim, an input-feature dim and spatial
-            dims.
-        window_strides: the stride of the window along each spatial dim.
-        padding: pairs of the numbers of zeros before and after each spatial dim, where negative numbers crop; or a
-            name. "VALID" adds none. "SAME" and "SAME_LOWER" add so many that the output has ceil(size / stride)
-            elements; if their number is odd, "SAME" adds the extra one after the dim and "SAME_LOWER" before it.
-        lhs_dilation: the dilation of the input along each spatial dim: the distance between its elements, with zeros
-            between.
-        rhs_dilation: the dilation of the kernel along each spatial dim.
-        dimension_numbers: a `ConvDimensionNumbers`, or three strings for input, kernel and output such as ("NHWC",
-            "HWIO", "NHWC"). None means NCHW, OIHW and NCHW.
         feature_group_count: the number of groups of input features. Each group is convolved with its own output
             features of the kernel.
         batch_group_count: the number of groups of the batch. Each group is convolved with its own output features of
             the kernel.
-        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
-            default of the configuration.
-        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
         out_sharding: the sharding to pin the result to.
 
-    Returns:
-        The output, with its dims in the order of `dimension_numbers`.
-
     Raises:
-        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
-        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
-            not agree.
-        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
         ShardingError: if `out_sharding` does not fit the shape of the result.
 
     Example:
@@ -197,7 +209,7 @@ def _check_groups(
 
 
 @compiled_function
-def _convolve(lhs: Any, rhs: Any, *, op: Conv, names: tuple[tuple[str, ...], ...], groups: int) -> Any:
+def _convolve(lhs: ArrayLike, rhs: ArrayLike, *, op: Conv, names: tuple[tuple[str, ...], ...], groups: int) -> Any:
     """Apply `op`, with the groups as a separate dim of its operands and result."""
     x, kernel = (
         _split_groups(as_operand(operand, "conv_general_dilated"), letters, groups)
@@ -209,40 +221,31 @@ def _convolve(lhs: Any, rhs: Any, *, op: Conv, names: tuple[tuple[str, ...], ...
     return out if shape == out.type.shape else Reshape(shape)(out)
 
 
-def _split_groups(x: Any, names: Sequence[str], groups: int) -> Any:
+def _split_groups(x: Array, names: Sequence[str], groups: int) -> Any:
     """Split the dims that have two letters into groups."""
     pairs = zip(names, x.type.shape, strict=True)
     shape = [part for name, size in pairs for part in ((groups, size // groups) if len(name) > 1 else (size,))]
     return x if len(shape) == x.type.ndim else Reshape(tuple(shape))(x)
 
 
+@documented(_CONVOLUTION)
 def conv(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     window_strides: Sequence[int],
     padding: str,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Convolve an array in the layout NCHW with a kernel in the layout OIHW, with any number of spatial dims.
 
     Args:
         lhs: the input: batch, features, spatial dims.
         rhs: the kernel, of the dtype of `lhs`: output features, input features, spatial dims.
-        window_strides: the stride of the window along each spatial dim.
         padding: "SAME", "SAME_LOWER" or "VALID"; see `conv_general_dilated`.
-        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
-            default of the configuration.
-        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
 
     Returns:
         The output: batch, features, spatial dims.
-
-    Raises:
-        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
-        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
-            not agree.
-        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
 
     Example:
         >>> lax.conv(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), "VALID")
@@ -253,40 +256,25 @@ def conv(
     )
 
 
+@documented(_CONVOLUTION)
 def conv_with_general_padding(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     window_strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     lhs_dilation: Sequence[int] | None,
     rhs_dilation: Sequence[int] | None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Convolve an array in the layout NCHW with a kernel in the layout OIHW, with padding and dilations.
 
     Args:
         lhs: the input: batch, features, spatial dims.
         rhs: the kernel, of the dtype of `lhs`: output features, input features, spatial dims.
-        window_strides: the stride of the window along each spatial dim.
-        padding: pairs of the numbers of zeros before and after each spatial dim, where negative numbers crop; or a
-            name. "VALID" adds none. "SAME" and "SAME_LOWER" add so many that the output has ceil(size / stride)
-            elements; if their number is odd, "SAME" adds the extra one after the dim and "SAME_LOWER" before it.
-        lhs_dilation: the dilation of the input along each spatial dim: the distance between its elements, with zeros
-            between.
-        rhs_dilation: the dilation of the kernel along each spatial dim.
-        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
-            default of the configuration.
-        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
 
     Returns:
         The output: batch, features, spatial dims.
-
-    Raises:
-        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
-        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
-            not agree.
-        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
 
     Example:
         >>> lax.conv_with_general_padding(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), [(1, 0)], None, None)
@@ -308,46 +296,31 @@ _CHANNELS_LAST = {2: ("NC", "IO", "NC"), 3: ("NHC", "HIO", "NHC"), 4: ("NHWC", "
 _CHANNELS_LAST[5] = ("NHWDC", "HWDIO", "NHWDC")
 
 
+@documented(_CONVOLUTION)
 def conv_transpose(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Any = None,
     transpose_kernel: bool = False,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
     use_consistent_padding: bool = False,
 ) -> Array:
     """Compute a transposed convolution: a convolution over `lhs` dilated by `strides`.
 
     Args:
-        lhs: the input, an array with a batch dim, a feature dim and spatial dims.
-        rhs: the kernel, an array of the dtype of `lhs` with an output-feature dim, an input-feature dim and spatial
-            dims.
         strides: the upsampling factor along each spatial dim.
         padding: "SAME" (the output has size * stride elements), "VALID", or pairs of numbers of zeros around the
             dilated input.
-        rhs_dilation: the dilation of the kernel along each spatial dim.
         dimension_numbers: a `ConvDimensionNumbers`, or three strings for input, kernel and output. None means NHWC,
             HWIO and NHWC, or their like for 0 to 3 spatial dims.
         transpose_kernel: flip the kernel and swap its input and output features. The result is then the gradient of a
             convolution with the kernel by its input.
-        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
-            default of the configuration.
-        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
         use_consistent_padding: interpret pairs in `padding` as the padding of the convolution of which this is the
             transpose.
-
-    Returns:
-        The output, with its dims in the order of `dimension_numbers`.
-
-    Raises:
-        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
-        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
-            not agree.
-        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
 
     Example:
         >>> lax.conv_transpose(jnp.ones((1, 2, 1)), jnp.ones((2, 1, 1)), (2,), "SAME").shape
@@ -404,45 +377,27 @@ def transposed_padding(name: str, padding: str, extent: int, stride: int) -> tup
     return low, total - low
 
 
+@documented(_CONVOLUTION)
 def conv_general_dilated_patches(
-    lhs: Any,
+    lhs: ArrayLike,
     filter_shape: Sequence[int],
     window_strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     lhs_dilation: Sequence[int] | None = None,
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Any = None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Extract the patches that a kernel of `filter_shape` would be applied to, as features.
 
     The features of the result are ordered by input feature, then by position in the window.
 
     Args:
-        lhs: the input, an array with a batch dim, a feature dim and spatial dims.
         filter_shape: the window size along each spatial dim.
-        window_strides: the stride of the window along each spatial dim.
-        padding: pairs of the numbers of zeros before and after each spatial dim, where negative numbers crop; or a
-            name. "VALID" adds none. "SAME" and "SAME_LOWER" add so many that the output has ceil(size / stride)
-            elements; if their number is odd, "SAME" adds the extra one after the dim and "SAME_LOWER" before it.
-        lhs_dilation: the dilation of the input along each spatial dim: the distance between its elements, with zeros
-            between.
-        rhs_dilation: the dilation of the kernel along each spatial dim.
-        dimension_numbers: a `ConvDimensionNumbers`, or three strings for input, kernel and output such as ("NHWC",
-            "HWIO", "NHWC"). None means NCHW, OIHW and NCHW.
-        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
-            default of the configuration.
-        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
 
     Returns:
         The patches, with the dims of a convolution's output in the order of `dimension_numbers`.
-
-    Raises:
-        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
-        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
-            not agree.
-        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
 
     Example:
         >>> lax.conv_general_dilated_patches(jnp.arange(4.0).reshape(1, 1, 4), (2,), (1,), "VALID")

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -11,16 +11,19 @@ from shardwise.api.meshes.placement import create_on_device
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
-from shardwise.compiler.dtypes import is_inexact, is_integer
+from shardwise.compiler.dtypes import DType, is_inexact, is_integer
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax.manual_axes import make_varying
 from shardwise.lax.shape import sizes_of
 from shardwise.runtime.array import ArrayImpl
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Placement
 
 
-def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Array:
+def full(
+    shape: Sequence[int], fill_value: ArrayLike, dtype: DTypeLike | None = None, *, sharding: Placement = None
+) -> Array:
     """Create an array filled with a scalar.
 
     Args:
@@ -49,7 +52,11 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
 
 
 def full_like(
-    x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, sharding: Any = None
+    x: ArrayLike,
+    fill_value: ArrayLike,
+    dtype: DTypeLike | None = None,
+    shape: Sequence[int] | None = None,
+    sharding: Placement = None,
 ) -> Array:
     """Create an array filled with a scalar, with the shape and dtype of another array.
 
@@ -82,18 +89,18 @@ def full_like(
     return make_varying(_full("full_like", sizes, fill_value, out_dtype, weak, sharding), like.varying)
 
 
-def _full(name: str, shape: tuple[int, ...], value: Any, dtype: Any, weak: bool, sharding: Any) -> Any:
+def _full(name: str, shape: tuple[int, ...], value: ArrayLike, dtype: DType, weak: bool, sharding: Placement) -> Any:
     if isinstance(value, (*PYTHON_SCALARS, np.generic)):
         return create_on_device(full_op, (shape, value, dtype, weak), sharding, name)
     return constrain_sharding(_broadcast_scalar(value, shape=shape, dtype=dtype, weak=weak), sharding)
 
 
 @compiled_function
-def _broadcast_scalar(value: Any, *, shape: tuple[int, ...], dtype: Any, weak: bool) -> Any:
+def _broadcast_scalar(value: ArrayLike, *, shape: tuple[int, ...], dtype: DType, weak: bool) -> Any:
     return Broadcast(shape, ())(astype_weak(as_operand(value), dtype, weak))
 
 
-def empty(shape: Any, dtype: Any, *, out_sharding: Any = None) -> Array:
+def empty(shape: Sequence[SupportsIndex], dtype: DTypeLike, *, out_sharding: OutSharding = None) -> Array:
     """Create an array with arbitrary elements. Here they are zeros.
 
     Args:
@@ -116,7 +123,7 @@ def empty(shape: Any, dtype: Any, *, out_sharding: Any = None) -> Array:
     return create_on_device(full_op, (sizes, 0, requested_dtype("empty", dtype)), out_sharding, "empty")
 
 
-def iota(dtype: Any, size: int) -> Array:
+def iota(dtype: DTypeLike, size: int) -> Array:
     """Create the array 0, 1, 2, ... of `size` elements.
 
     Args:
@@ -136,7 +143,9 @@ def iota(dtype: Any, size: int) -> Array:
     return broadcasted_iota(dtype, (size,), 0)
 
 
-def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sharding: Any = None) -> Array:
+def broadcasted_iota(
+    dtype: DTypeLike, shape: Sequence[int], dimension: int, *, out_sharding: OutSharding = None
+) -> Array:
     """Create an array whose elements are their index along `dimension`.
 
     Args:
@@ -166,5 +175,5 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sh
     return create_on_device(_iota, (sizes, dim, out_dtype), out_sharding, "iota")
 
 
-def _iota(shape: tuple[int, ...], dim: int, dtype: Any) -> Any:
+def _iota(shape: tuple[int, ...], dim: int, dtype: DType) -> Any:
     return Iota(shape, dim, dtype)()

@@ -5,26 +5,27 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ops.reduce.cumulative import Cumulative
 from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM, Reduction
+from shardwise.typing import ArrayLike
+
+_CUMULATIVE = Family(
+    {
+        "operand": "an array of numbers.",
+        "axis": "the axis, counted from 0.",
+        "reverse": "accumulate from the last element to the first.",
+    },
+    returns="An array of the same shape and dtype.",
+    raises=["ValueError: if `axis` is negative or does not exist.", "TypeError: if `operand` holds booleans."],
+)
 
 
-def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+@documented(_CUMULATIVE)
+def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative sum along an axis.
-
-    Args:
-        operand: an array of numbers.
-        axis: the axis, counted from 0.
-        reverse: accumulate from the last element to the first.
-
-    Returns:
-        An array of the same shape and dtype.
-
-    Raises:
-        ValueError: if `axis` is negative or does not exist.
-        TypeError: if `operand` holds booleans.
 
     Example:
         >>> lax.cumsum(jnp.array([1, 3, 2]))
@@ -33,20 +34,9 @@ def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     return _cumulative("cumsum", operand, SUM, axis, reverse)
 
 
-def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+@documented(_CUMULATIVE)
+def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative product along an axis.
-
-    Args:
-        operand: an array of numbers.
-        axis: the axis, counted from 0.
-        reverse: accumulate from the last element to the first.
-
-    Returns:
-        An array of the same shape and dtype.
-
-    Raises:
-        ValueError: if `axis` is negative or does not exist.
-        TypeError: if `operand` holds booleans.
 
     Example:
         >>> lax.cumprod(jnp.array([1, 3, 2]))
@@ -55,20 +45,9 @@ def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     return _cumulative("cumprod", operand, PROD, axis, reverse)
 
 
-def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+@documented(_CUMULATIVE)
+def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative maximum along an axis. It is NaN from the first NaN on.
-
-    Args:
-        operand: an array of numbers.
-        axis: the axis, counted from 0.
-        reverse: accumulate from the last element to the first.
-
-    Returns:
-        An array of the same shape and dtype.
-
-    Raises:
-        ValueError: if `axis` is negative or does not exist.
-        TypeError: if `operand` holds booleans.
 
     Example:
         >>> lax.cummax(jnp.array([1, 3, 2]))
@@ -77,20 +56,9 @@ def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     return _cumulative("cummax", operand, MAX, axis, reverse)
 
 
-def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+@documented(_CUMULATIVE)
+def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative minimum along an axis. It is NaN from the first NaN on.
-
-    Args:
-        operand: an array of numbers.
-        axis: the axis, counted from 0.
-        reverse: accumulate from the last element to the first.
-
-    Returns:
-        An array of the same shape and dtype.
-
-    Raises:
-        ValueError: if `axis` is negative or does not exist.
-        TypeError: if `operand` holds booleans.
 
     Example:
         >>> lax.cummin(jnp.array([3, 1, 2]))
@@ -99,20 +67,15 @@ def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     return _cumulative("cummin", operand, MIN, axis, reverse)
 
 
-def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+@documented(_CUMULATIVE)
+def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative log-sum-exp along an axis: the logarithm of the cumulative sum of exponentials, without
     overflow.
 
     Args:
         operand: an array of floats.
-        axis: the axis, counted from 0.
-        reverse: accumulate from the last element to the first.
-
-    Returns:
-        An array of the same shape and dtype.
 
     Raises:
-        ValueError: if `axis` is negative or does not exist.
         TypeError: if `operand` does not hold floats.
 
     Example:
@@ -122,7 +85,7 @@ def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     return _cumulative("cumlogsumexp", operand, LOGSUMEXP, axis, reverse)
 
 
-def _cumulative(name: str, operand: Any, reduction: Reduction, axis: int, reverse: bool) -> Any:
+def _cumulative(name: str, operand: ArrayLike, reduction: Reduction, axis: int, reverse: bool) -> Any:
     x = as_operand(operand, name)
     dim = operator.index(axis)
     if not 0 <= dim < x.type.ndim:

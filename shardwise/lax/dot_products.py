@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 
 from shardwise.api.meshes.out_sharding import check_sums, constrain_sharding, decided_by
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, requested_dtype
@@ -19,40 +20,51 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named_dot import NamedDot
 from shardwise.compiler.ops.contract.dot import Dot, sums_in
 from shardwise.compiler.ops.elementwise.bitwise import bit_width
-from shardwise.lax.precision import precisions
+from shardwise.lax.precision import PrecisionLike, precisions
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
 
 DotDimensionNumbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 
 
+_DOT = Family(
+    {
+        "dimension_numbers": "((contracting dims of lhs, of rhs), (batch dims of lhs, of rhs)).",
+        "precision": 'a `Precision` for both operands or a pair of them, or a name such as "highest".\n'
+        "None means the default of the configuration.",
+        "preferred_element_type": "the dtype of the result. Sums are accumulated in it if it is wider.\n"
+        "None means the dtype of the product, to which both operands are promoted.",
+        "out_sharding": Parameter(
+            "the sharding to pin the result to.",
+            "ShardingError: if `out_sharding` does not fit the shape of the result.",
+        ),
+    },
+    returns="An array with the batch dims, then the other dims of `lhs`, then those of `rhs`.",
+    raises=[
+        "NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.",
+        "TypeError: if the dims do not agree, the dtypes have no common dtype, or\n"
+        "`preferred_element_type` is too narrow.",
+    ],
+)
+
+
+@documented(_DOT)
 def dot(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     *,
     dimension_numbers: DotDimensionNumbers | None = None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Compute the product of vectors and matrices, or a general dot product.
 
     Args:
         lhs, rhs: arrays. Without `dimension_numbers`, they must be vectors or matrices.
-        dimension_numbers: ((contracting dims of lhs, of rhs), (batch dims of lhs, of rhs)).
-        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
-            default of the configuration.
-        preferred_element_type: the dtype of the result. Sums are accumulated in it if it is wider. None means the dtype
-            of the product, to which both operands are promoted.
-        out_sharding: the sharding to pin the result to.
-
-    Returns:
-        An array with the batch dims, then the other dims of `lhs`, then those of `rhs`.
 
     Raises:
         ValueError: if `dimension_numbers` is None and the operands are not vectors or matrices whose inner sizes agree,
             or `precision` is unknown.
-        TypeError: if the dims do not agree, the dtypes have no common dtype, or `preferred_element_type` is too narrow.
-        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
-        ShardingError: if `out_sharding` does not fit the shape of the result.
 
     Example:
         >>> lax.dot(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
@@ -79,34 +91,23 @@ def dot(
     return constrain_sharding(product, out_sharding)
 
 
+@documented(_DOT)
 def dot_general(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     dimension_numbers: DotDimensionNumbers,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
     *,
-    out_sharding: Any = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Compute a general dot product: contract some dims, and batch over others.
 
     Args:
         lhs, rhs: arrays.
-        dimension_numbers: ((contracting dims of lhs, of rhs), (batch dims of lhs, of rhs)).
-        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
-            default of the configuration.
-        preferred_element_type: the dtype of the result. Sums are accumulated in it if it is wider. None means the dtype
-            of the product, to which both operands are promoted.
-        out_sharding: the sharding to pin the result to.
-
-    Returns:
-        An array with the batch dims, then the other dims of `lhs`, then those of `rhs`.
 
     Raises:
         ValueError: if `precision` is unknown.
-        TypeError: if the dims do not agree, the dtypes have no common dtype, or `preferred_element_type` is too narrow.
-        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
-        ShardingError: if `out_sharding` does not fit the shape of the result.
 
     Example:
         >>> x = jnp.arange(6).reshape(2, 3)
@@ -123,13 +124,12 @@ def dot_general(
     )
 
 
-def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
+@documented(_DOT)
+def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: PrecisionLike = None) -> Array:
     """Multiply batches of matrices. The matrices are the last two dims, and the other dims are batch dims.
 
     Args:
         lhs, rhs: arrays of the same rank, 2 or more, whose batch dims agree.
-        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
-            default of the configuration.
 
     Returns:
         The products.
@@ -137,7 +137,6 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
     Raises:
         ValueError: if the ranks differ or are less than 2, or `precision` is unknown.
         TypeError: if the sizes do not agree, or the dtypes have no common dtype.
-        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
 
     Example:
         >>> lax.batch_matmul(jnp.ones((3, 2, 4)), jnp.ones((3, 4, 5))).shape
@@ -151,7 +150,7 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
 
 
 @compiled_function
-def mixed_dtype_dot(lhs: Any, rhs: Any, *, op: Dot | NamedDot, dtype: DType | None) -> Any:
+def mixed_dtype_dot(lhs: ArrayLike, rhs: ArrayLike, *, op: Dot | NamedDot, dtype: DType | None) -> Any:
     """Apply `op` to operands that may differ in dtype, and return the result as `dtype`, if it is given."""
     x, y = as_operand(lhs, "dot"), as_operand(rhs, "dot")
     common = _common_dtype(x.type, y.type)

@@ -19,7 +19,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import requested_dtype
-from shardwise.compiler.dtypes import is_inexact, is_integer
+from shardwise.compiler.dtypes import DType, is_inexact, is_integer
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.elementwise import bitwise, complex_parts, min_max, powers, rounding, transcendental
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, Sub
@@ -27,7 +27,7 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.special import gamma_erf
 from shardwise.lax.precision import check_accuracy
-from shardwise.typing import ArrayLike
+from shardwise.typing import ArrayLike, DTypeLike
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -118,7 +118,7 @@ def _documented(function: _Function, name: str, summary: str, example: Sequence[
     return documented(family)(function)
 
 
-def broadcast_operands(name: str, *operands: Any) -> list[Any]:
+def broadcast_operands(name: str, *operands: ArrayLike) -> list[Any]:
     """Broadcast the operands of the function `lax.<name>` to one shape. They must have the same dtype."""
     types = [type_of(x, name) for x in operands]
     if len({type.dtype for type in types}) != 1:
@@ -618,7 +618,7 @@ clz = _unary(
 )
 
 
-def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Array:
+def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Array:
     """Multiply `x` and `y` elementwise. Booleans are combined by logical and.
 
     Args:
@@ -640,14 +640,14 @@ def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Array:
 
 
 @compiled_function
-def _multiply(x: Any, y: Any, *, dtype: Any) -> Any:
+def _multiply(x: ArrayLike, y: ArrayLike, *, dtype: DType | None) -> Any:
     if dtype is not None:
         x, y = (astype_weak(as_operand(z, "mul"), dtype, False) for z in (x, y))
     return Mul()(*broadcast_operands("mul", x, y))
 
 
 @compiled_function
-def mulhi(x: Any, y: Any, /) -> Array:
+def mulhi(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Compute the high half of the bits of the double-width product `x * y`.
 
     Args:
@@ -666,7 +666,7 @@ def mulhi(x: Any, y: Any, /) -> Array:
     return bitwise.MulHigh()(*broadcast_operands("mulhi", x, y))
 
 
-def nextafter(x1: Any, x2: Any) -> Array:
+def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Return the next representable float after `x1` in the direction of `x2`.
 
     Args:
@@ -687,11 +687,11 @@ def nextafter(x1: Any, x2: Any) -> Array:
 
 
 @compiled_function
-def _nextafter(x: Any, y: Any) -> Any:
+def _nextafter(x: ArrayLike, y: ArrayLike) -> Any:
     return rounding.Nextafter()(*broadcast_operands("nextafter", x, y))
 
 
-def reciprocal(x: Any) -> Array:
+def reciprocal(x: ArrayLike) -> Array:
     """Compute `1 / x` of each element.
 
     Args:
@@ -710,7 +710,7 @@ def reciprocal(x: Any) -> Array:
     return integer_pow(x, -1)
 
 
-def integer_pow(x: Any, y: int) -> Array:
+def integer_pow(x: ArrayLike, y: int) -> Array:
     """Compute `x ** y` for a static integer exponent.
 
     Args:
@@ -731,7 +731,7 @@ def integer_pow(x: Any, y: int) -> Array:
 
 
 @compiled_function
-def pow(x: Any, y: Any) -> Array:
+def pow(x: ArrayLike, y: ArrayLike) -> Array:
     """Compute `x ** y` elementwise.
 
     Args:
@@ -755,7 +755,7 @@ def pow(x: Any, y: Any) -> Array:
 
 
 @compiled_function
-def clamp(min: Any, x: Any, max: Any) -> Array:
+def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:
     """Limit `x` to the range from `min` to `max`. NaN in any operand gives NaN.
 
     Args:
@@ -776,7 +776,7 @@ def clamp(min: Any, x: Any, max: Any) -> Array:
     return min_max.Clamp()(*broadcast_operands("clamp", min, x, max))
 
 
-def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Array:
+def round(x: ArrayLike, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Array:
     """Round each element to the nearest integer.
 
     Args:
@@ -799,7 +799,7 @@ def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZER
 
 
 @compiled_function
-def conj(x: Any) -> Array:
+def conj(x: ArrayLike) -> Array:
     """Return the complex conjugate of each element. Real numbers become complex.
 
     Args:
@@ -819,7 +819,7 @@ def conj(x: Any) -> Array:
     return complex_parts.Conj()(x) if x.type.dtype.kind == "c" else complex_parts.Complex()(x, zeros_like(x))
 
 
-def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Array:
+def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int) -> Array:
     """Round each element to the nearest float with fewer exponent and mantissa bits. The dtype does not change.
 
     Args:
@@ -840,7 +840,7 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Ar
     return rounding.ReducePrecision(int(exponent_bits), int(mantissa_bits))(as_operand(operand, "reduce_precision"))
 
 
-def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
+def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
     """Reinterpret the bits of each element as another dtype.
 
     A narrower dtype adds a last dim, which holds the parts of each element. A wider dtype removes the last dim, whose
@@ -865,7 +865,7 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
     return x if x.type.dtype == dtype else bitwise.BitcastConvert(dtype)(x)
 
 
-def convert_element_type(operand: Any, new_dtype: Any) -> Array:
+def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
     """Convert each element to `new_dtype`.
 
     Args:
@@ -889,7 +889,7 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Array:
 
 
 @compiled_function
-def select(pred: Any, on_true: Any, on_false: Any) -> Array:
+def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
     """Choose elements of `on_true` where `pred` is true, and of `on_false` elsewhere.
 
     Args:

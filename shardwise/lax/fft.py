@@ -3,10 +3,10 @@
 import enum
 import operator
 from collections.abc import Sequence
-from typing import Any
 
 from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
 from shardwise.compiler.arrays.methods import Array
+from shardwise.typing import ArrayLike
 
 
 class FftType(enum.IntEnum):
@@ -18,7 +18,7 @@ class FftType(enum.IntEnum):
     IRFFT = 3
 
 
-def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
+def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
     """Compute the discrete Fourier transform along the last axes.
 
     Args:

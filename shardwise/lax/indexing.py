@@ -3,12 +3,13 @@
 import enum
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from shardwise.api.control import fori_loop
 from shardwise.api.transformations.vmap import vmap
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.arithmetic import negative, remainder
 from shardwise.compiler.arrays.indexing import (
     as_index,
@@ -33,6 +34,7 @@ from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
+from shardwise.typing import ArrayLike, Arrays
 
 
 class GatherScatterMode(enum.Enum):
@@ -76,8 +78,8 @@ class ScatterDimensionNumbers(NamedTuple):
 
 
 def dynamic_slice(
-    operand: Any,
-    start_indices: Any,
+    operand: ArrayLike,
+    start_indices: Arrays,
     slice_sizes: Sequence[int],
     *,
     allow_negative_indices: bool | Sequence[bool] = True,
@@ -109,13 +111,36 @@ def dynamic_slice(
 
 
 @compiled_function
-def _dynamic_slice(x: Any, *starts: Any, sizes: tuple[int, ...], wraps: tuple[bool, ...]) -> Any:
+def _dynamic_slice(x: ArrayLike, *starts: ArrayLike, sizes: tuple[int, ...], wraps: tuple[bool, ...]) -> Any:
     x = as_operand(x)
     return DynamicSlice(sizes)(x, *_wrap_negative(x, starts, wraps))
 
 
+_DYNAMIC_SLICE = Family(
+    {
+        "operand": "an array.",
+        "start_indices": "one integer per dim: a sequence of scalars, or an array of rank 1.",
+        "allow_negative_indices": "whether negative indices count from the end.",
+        "update": "the new values, an array of the dtype and rank of `operand`.",
+        "start_index": "the start of the slice, an integer scalar.",
+        "axis": "the dim to slice.",
+        "index": "the index, an integer scalar. It is clamped into bounds.",
+    },
+    returns="An updated copy of `operand`.",
+    raises=[
+        "ValueError: if `axis` does not exist, or a static index is negative without\n`allow_negative_indices`.",
+        "TypeError: if the index is not an integer, or the size exceeds the dim.",
+    ],
+)
+
+
+@documented(_DYNAMIC_SLICE)
 def dynamic_update_slice(
-    operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool | Sequence[bool] = True
+    operand: ArrayLike,
+    update: ArrayLike,
+    start_indices: Arrays,
+    *,
+    allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
     """Replace a slice of an array, at start indices that may be traced.
 
@@ -123,12 +148,7 @@ def dynamic_update_slice(
 
     Args:
         operand: the array to update. It is not modified.
-        update: the new values, an array of the dtype and rank of `operand`.
-        start_indices: one integer per dim: a sequence of scalars, or an array of rank 1.
         allow_negative_indices: whether negative starts count from the end; one boolean, or one per dim.
-
-    Returns:
-        An updated copy of `operand`.
 
     Raises:
         ValueError: if there is not one start per dim, or a static start is negative without `allow_negative_indices`.
@@ -144,29 +164,22 @@ def dynamic_update_slice(
 
 
 @compiled_function
-def _dynamic_update_slice(x: Any, update: Any, *starts: Any, wraps: tuple[bool, ...]) -> Any:
+def _dynamic_update_slice(x: ArrayLike, update: ArrayLike, *starts: ArrayLike, wraps: tuple[bool, ...]) -> Any:
     x = as_operand(x)
     return DynamicUpdateSlice()(x, as_operand(update, "dynamic_update_slice"), *_wrap_negative(x, starts, wraps))
 
 
+@documented(_DYNAMIC_SLICE)
 def dynamic_slice_in_dim(
-    operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
+    operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
 ) -> Array:
     """Slice an array along one dim, at a start index that may be traced; see `dynamic_slice`.
 
     Args:
-        operand: an array.
-        start_index: the start of the slice, an integer scalar.
         slice_size: the static size of the slice.
-        axis: the dim to slice.
-        allow_negative_indices: whether negative indices count from the end.
 
     Returns:
         An array that has `slice_size` elements along `axis`.
-
-    Raises:
-        TypeError: if the index is not an integer, or the size exceeds the dim.
-        ValueError: if `axis` does not exist, or a static index is negative without `allow_negative_indices`.
 
     Example:
         >>> lax.dynamic_slice_in_dim(jnp.arange(5), 2, 2)
@@ -179,24 +192,18 @@ def dynamic_slice_in_dim(
     return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
 
 
+@documented(_DYNAMIC_SLICE)
 def dynamic_index_in_dim(
-    operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
+    operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
 ) -> Array:
     """Return the slice at one index along a dim. The index may be traced.
 
     Args:
-        operand: an array.
-        index: the index, an integer scalar. It is clamped into bounds.
         axis: the dim to index.
         keepdims: keep the indexed dim, with size 1.
-        allow_negative_indices: whether negative indices count from the end.
 
     Returns:
         The slice.
-
-    Raises:
-        TypeError: if the index is not an integer, or the size exceeds the dim.
-        ValueError: if `axis` does not exist, or a static index is negative without `allow_negative_indices`.
 
     Example:
         >>> lax.dynamic_index_in_dim(jnp.array([5, 6, 7]), 1, keepdims=False)
@@ -207,24 +214,17 @@ def dynamic_index_in_dim(
     return window if keepdims else Reshape(window.type.without((dim,)).shape)(window)
 
 
+@documented(_DYNAMIC_SLICE)
 def dynamic_update_slice_in_dim(
-    operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True
+    operand: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int, *, allow_negative_indices: bool = True
 ) -> Array:
     """Replace a slice along one dim, at a start index that may be traced; see `dynamic_update_slice`.
 
     Args:
         operand: the array to update. It is not modified.
-        update: the new values, an array of the dtype and rank of `operand`.
-        start_index: the start of the slice, an integer scalar.
-        axis: the dim to slice.
-        allow_negative_indices: whether negative indices count from the end.
-
-    Returns:
-        An updated copy of `operand`.
 
     Raises:
         TypeError: if the index is not an integer, or the update has another dtype or does not fit into `operand`.
-        ValueError: if `axis` does not exist, or a static index is negative without `allow_negative_indices`.
 
     Example:
         >>> lax.dynamic_update_slice_in_dim(jnp.arange(5), jnp.array([8, 9]), 2, axis=0)
@@ -236,24 +236,19 @@ def dynamic_update_slice_in_dim(
     return dynamic_update_slice(operand, update, starts, allow_negative_indices=allow_negative_indices)
 
 
+@documented(_DYNAMIC_SLICE)
 def dynamic_update_index_in_dim(
-    operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True
+    operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int, *, allow_negative_indices: bool = True
 ) -> Array:
     """Replace the slice at one index along a dim. The index may be traced.
 
     Args:
         operand: the array to update. It is not modified.
         update: the new slice: an array that has size 1 along `axis`, or lacks that dim.
-        index: the index, an integer scalar. It is clamped into bounds.
         axis: the dim to index.
-        allow_negative_indices: whether negative indices count from the end.
-
-    Returns:
-        An updated copy of `operand`.
 
     Raises:
         TypeError: if the index is not an integer, or the update has another dtype or does not fit into `operand`.
-        ValueError: if `axis` does not exist, or a static index is negative without `allow_negative_indices`.
 
     Example:
         >>> lax.dynamic_update_index_in_dim(jnp.arange(5), 9, 1, axis=0)
@@ -269,7 +264,7 @@ def dynamic_update_index_in_dim(
 
 
 def _check_starts(
-    name: str, start_indices: Any, allow_negative: bool | Sequence[bool], ndim: int
+    name: str, start_indices: Arrays, allow_negative: bool | Sequence[bool], ndim: int
 ) -> tuple[list[Any], tuple[bool, ...]]:
     """Return the start index of each dim, and whether negative ones count from its end."""
     starts = list(start_indices)
@@ -286,11 +281,11 @@ def _check_starts(
     return starts, wraps
 
 
-def _start_along(dim: int, start: Any, ndim: int) -> list[Any]:
+def _start_along(dim: int, start: ArrayLike, ndim: int) -> list[Any]:
     return [start if d == dim else 0 for d in range(ndim)]
 
 
-def _wrap_negative(x: Any, starts: Sequence[Any], wraps: Sequence[bool]) -> list[Any]:
+def _wrap_negative(x: Array, starts: Sequence[Any], wraps: Sequence[bool]) -> list[Any]:
     return [
         wrap_negative_index(start, size) if wraps_start else start
         for start, size, wraps_start in zip(promote_indices(starts), x.type.shape, wraps, strict=True)
@@ -298,15 +293,15 @@ def _wrap_negative(x: Any, starts: Sequence[Any], wraps: Sequence[bool]) -> list
 
 
 def gather(
-    operand: Any,
-    start_indices: Any,
+    operand: ArrayLike,
+    start_indices: ArrayLike,
     dimension_numbers: GatherDimensionNumbers,
     slice_sizes: Sequence[int],
     *,
     unique_indices: bool = False,
     indices_are_sorted: bool = False,
-    mode: Any = None,
-    fill_value: Any = None,
+    mode: str | GatherScatterMode | None = None,
+    fill_value: ArrayLike | None = None,
 ) -> Array:
     """Gather windows of an array at index vectors.
 
@@ -363,262 +358,133 @@ def _window_dims(
 
 
 @compiled_function
-def _gather(x: Any, indices: Any, *, op: Gather, fill: Scalar | None) -> Any:
+def _gather(x: ArrayLike, indices: ArrayLike, *, op: Gather, fill: Scalar | None) -> Any:
     return gather_with_fill(op, op.sizes, as_operand(x, "gather"), as_index(indices), fill)
 
 
-def scatter(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: ScatterDimensionNumbers,
+_SCATTER = Family(
+    {
+        "operand": "the array to update. It is not modified.",
+        "scatter_indices": "integers. The last dim holds index vectors.",
+        "updates": "the updates, an array of the dtype of `operand`.",
+        "dimension_numbers": "a `ScatterDimensionNumbers`.",
+        "indices_are_sorted": "a promise that the index vectors are in ascending order, which the device may exploit.",
+        "unique_indices": "a promise that no index vector repeats, which the device may exploit.",
+        "mode": 'the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores their\n'
+        'updates, "clip" moves them into bounds, "promise_in_bounds" promises that there are none. Negative indices\n'
+        "are out of bounds.",
+    },
+    returns="An updated copy of `operand`.",
+    raises=[
+        "TypeError: if the indices are not integers, the dtypes differ, or the shapes do not agree with the dimension\n"
+        "numbers.",
+        "ValueError: if `mode` is unknown.",
+    ],
+)
+
+
+class ScatterFunction(Protocol):
+    """The type of `scatter` and of the functions that combine updates with the elements of windows."""
+
+    def __call__(
+        self,
+        operand: ArrayLike,
+        scatter_indices: ArrayLike,
+        updates: ArrayLike,
+        dimension_numbers: ScatterDimensionNumbers,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: str | GatherScatterMode | None = None,
+    ) -> Array: ...
+
+
+def _scatter_function(
+    name: str,
+    summary: str,
+    output: str,
     *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Array:
-    """Replace windows of an array at index vectors.
+    combine: Reduction | None,
+    prepare: Callable[[ArrayLike], ArrayLike] = lambda updates: updates,
+) -> ScatterFunction:
+    """Make a scatter that combines elements with updates by a reduction, or replaces them if `combine` is None.
 
-    If windows overlap, it is unspecified which update is written.
-
-    Args:
-        operand: the array to update. It is not modified.
-        scatter_indices: integers. The last dim holds index vectors.
-        updates: the updates, an array of the dtype of `operand`.
-        dimension_numbers: a `ScatterDimensionNumbers`.
-        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
-        unique_indices: a promise that no index vector repeats, which the device may exploit.
-        mode: the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores their updates,
-            "clip" moves them into bounds, "promise_in_bounds" promises that there are none. Negative indices are out of
-            bounds.
-
-    Returns:
-        An updated copy of `operand`.
-
-    Raises:
-        TypeError: if the indices are not integers, the dtypes differ, or the shapes do not agree with the dimension
-            numbers.
-        ValueError: if `mode` is unknown.
-
-    Example:
-        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-        >>> lax.scatter(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
-        Array([9, 6, 2], dtype=int32)
+    `output` is the result of the example in the docstring. `prepare` is applied to the updates.
     """
-    op = _scatter_op(None, dimension_numbers, indices_are_sorted, unique_indices)
-    return _scatter(operand, scatter_indices, updates, op=op, clips=_clips(mode))
+
+    def function(
+        operand: ArrayLike,
+        scatter_indices: ArrayLike,
+        updates: ArrayLike,
+        dimension_numbers: ScatterDimensionNumbers,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: str | GatherScatterMode | None = None,
+    ) -> Array:
+        op = _scatter_op(combine, dimension_numbers, indices_are_sorted, unique_indices)
+        return _scatter(operand, scatter_indices, prepare(updates), op=op, clips=_clips(mode))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"""{summary}
+
+Example:
+    >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+    >>> lax.{name}(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
+    {output}
+"""
+    return documented(_SCATTER)(function)
 
 
-def scatter_add(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: ScatterDimensionNumbers,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Array:
-    """Add updates to windows of an array at index vectors.
-
-    Args:
-        operand: the array to update. It is not modified.
-        scatter_indices: integers. The last dim holds index vectors.
-        updates: the updates, an array of the dtype of `operand`.
-        dimension_numbers: a `ScatterDimensionNumbers`.
-        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
-        unique_indices: a promise that no index vector repeats, which the device may exploit.
-        mode: the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores their updates,
-            "clip" moves them into bounds, "promise_in_bounds" promises that there are none. Negative indices are out of
-            bounds.
-
-    Returns:
-        An updated copy of `operand`.
-
-    Raises:
-        TypeError: if the indices are not integers, the dtypes differ, or the shapes do not agree with the dimension
-            numbers.
-        ValueError: if `mode` is unknown.
-
-    Example:
-        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-        >>> lax.scatter_add(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
-        Array([14,  6,  9], dtype=int32)
-    """
-    op = _scatter_op(SUM, dimension_numbers, indices_are_sorted, unique_indices)
-    return _scatter(operand, scatter_indices, updates, op=op, clips=_clips(mode))
-
-
-def scatter_sub(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: ScatterDimensionNumbers,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Array:
-    """Subtract updates from windows of an array at index vectors.
-
-    Args:
-        operand: the array to update. It is not modified.
-        scatter_indices: integers. The last dim holds index vectors.
-        updates: the updates, an array of the dtype of `operand`.
-        dimension_numbers: a `ScatterDimensionNumbers`.
-        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
-        unique_indices: a promise that no index vector repeats, which the device may exploit.
-        mode: the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores their updates,
-            "clip" moves them into bounds, "promise_in_bounds" promises that there are none. Negative indices are out of
-            bounds.
-
-    Returns:
-        An updated copy of `operand`.
-
-    Raises:
-        TypeError: if the indices are not integers, the dtypes differ, or the shapes do not agree with the dimension
-            numbers.
-        ValueError: if `mode` is unknown.
-
-    Example:
-        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-        >>> lax.scatter_sub(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
-        Array([-4,  6,  5], dtype=int32)
-    """
-    op = _scatter_op(SUM, dimension_numbers, indices_are_sorted, unique_indices)
-    return _scatter(operand, scatter_indices, negative(updates), op=op, clips=_clips(mode))
-
-
-def scatter_mul(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: ScatterDimensionNumbers,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Array:
-    """Multiply windows of an array by updates at index vectors.
-
-    Args:
-        operand: the array to update. It is not modified.
-        scatter_indices: integers. The last dim holds index vectors.
-        updates: the updates, an array of the dtype of `operand`.
-        dimension_numbers: a `ScatterDimensionNumbers`.
-        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
-        unique_indices: a promise that no index vector repeats, which the device may exploit.
-        mode: the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores their updates,
-            "clip" moves them into bounds, "promise_in_bounds" promises that there are none. Negative indices are out of
-            bounds.
-
-    Returns:
-        An updated copy of `operand`.
-
-    Raises:
-        TypeError: if the indices are not integers, the dtypes differ, or the shapes do not agree with the dimension
-            numbers.
-        ValueError: if `mode` is unknown.
-
-    Example:
-        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-        >>> lax.scatter_mul(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
-        Array([45,  6, 14], dtype=int32)
-    """
-    op = _scatter_op(PROD, dimension_numbers, indices_are_sorted, unique_indices)
-    return _scatter(operand, scatter_indices, updates, op=op, clips=_clips(mode))
-
-
-def scatter_min(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: ScatterDimensionNumbers,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Array:
-    """Take the minimum of windows of an array and updates at index vectors.
-
-    Args:
-        operand: the array to update. It is not modified.
-        scatter_indices: integers. The last dim holds index vectors.
-        updates: the updates, an array of the dtype of `operand`.
-        dimension_numbers: a `ScatterDimensionNumbers`.
-        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
-        unique_indices: a promise that no index vector repeats, which the device may exploit.
-        mode: the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores their updates,
-            "clip" moves them into bounds, "promise_in_bounds" promises that there are none. Negative indices are out of
-            bounds.
-
-    Returns:
-        An updated copy of `operand`.
-
-    Raises:
-        TypeError: if the indices are not integers, the dtypes differ, or the shapes do not agree with the dimension
-            numbers.
-        ValueError: if `mode` is unknown.
-
-    Example:
-        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-        >>> lax.scatter_min(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
-        Array([5, 6, 2], dtype=int32)
-    """
-    op = _scatter_op(MIN, dimension_numbers, indices_are_sorted, unique_indices)
-    return _scatter(operand, scatter_indices, updates, op=op, clips=_clips(mode))
-
-
-def scatter_max(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: ScatterDimensionNumbers,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Array:
-    """Take the maximum of windows of an array and updates at index vectors.
-
-    Args:
-        operand: the array to update. It is not modified.
-        scatter_indices: integers. The last dim holds index vectors.
-        updates: the updates, an array of the dtype of `operand`.
-        dimension_numbers: a `ScatterDimensionNumbers`.
-        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
-        unique_indices: a promise that no index vector repeats, which the device may exploit.
-        mode: the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores their updates,
-            "clip" moves them into bounds, "promise_in_bounds" promises that there are none. Negative indices are out of
-            bounds.
-
-    Returns:
-        An updated copy of `operand`.
-
-    Raises:
-        TypeError: if the indices are not integers, the dtypes differ, or the shapes do not agree with the dimension
-            numbers.
-        ValueError: if `mode` is unknown.
-
-    Example:
-        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-        >>> lax.scatter_max(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
-        Array([9, 6, 7], dtype=int32)
-    """
-    op = _scatter_op(MAX, dimension_numbers, indices_are_sorted, unique_indices)
-    return _scatter(operand, scatter_indices, updates, op=op, clips=_clips(mode))
+scatter = _scatter_function(
+    "scatter",
+    "Replace windows of an array at index vectors.\n\nIf windows overlap, it is unspecified which update is written.",
+    "Array([9, 6, 2], dtype=int32)",
+    combine=None,
+)
+scatter_add = _scatter_function(
+    "scatter_add",
+    "Add updates to windows of an array at index vectors.",
+    "Array([14,  6,  9], dtype=int32)",
+    combine=SUM,
+)
+scatter_sub = _scatter_function(
+    "scatter_sub",
+    "Subtract updates from windows of an array at index vectors.",
+    "Array([-4,  6,  5], dtype=int32)",
+    combine=SUM,
+    prepare=negative,
+)
+scatter_mul = _scatter_function(
+    "scatter_mul",
+    "Multiply windows of an array by updates at index vectors.",
+    "Array([45,  6, 14], dtype=int32)",
+    combine=PROD,
+)
+scatter_min = _scatter_function(
+    "scatter_min",
+    "Take the minimum of windows of an array and updates at index vectors.",
+    "Array([5, 6, 2], dtype=int32)",
+    combine=MIN,
+)
+scatter_max = _scatter_function(
+    "scatter_max",
+    "Take the maximum of windows of an array and updates at index vectors.",
+    "Array([9, 6, 7], dtype=int32)",
+    combine=MAX,
+)
 
 
 def scatter_apply(
-    operand: Any,
-    scatter_indices: Any,
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
     func: Callable[[Any], Any],
     dimension_numbers: ScatterDimensionNumbers,
     *,
     update_shape: Sequence[int] = (),
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
-    mode: Any = None,
+    mode: str | GatherScatterMode | None = None,
 ) -> Array:
     """Apply a function to the elements of windows of an array at index vectors.
 
@@ -655,7 +521,7 @@ def scatter_apply(
     # The number of windows that contain each element: the number of times to apply `func` to it.
     counts = _scatter(full(type.shape, 0, np.int32), scatter_indices, ones, op=op, clips=_clips(mode))
 
-    def apply(array: Any, mask: Any) -> Any:
+    def apply(array: Array, mask: Array) -> Any:
         values = vmap(func)(array.reshape(-1)).reshape(type.shape)
         if values.type.dtype != type.dtype:
             raise TypeError(
@@ -682,19 +548,19 @@ def _scatter_op(
     return Scatter(*dims, combine=combine, sorted=is_sorted, unique=is_unique)
 
 
-def _clips(mode: Any) -> bool:
+def _clips(mode: str | GatherScatterMode | None) -> bool:
     return index_mode("scatter", mode, "drop") == "clip"
 
 
 @compiled_function
-def _scatter(x: Any, indices: Any, updates: Any, *, op: Scatter, clips: bool) -> Any:
+def _scatter(x: ArrayLike, indices: ArrayLike, updates: ArrayLike, *, op: Scatter, clips: bool) -> Any:
     x, updates, indices = as_operand(x, "scatter"), as_operand(updates, "scatter"), as_index(indices)
     if clips:
         indices = clip_indices(op, x.type.shape, op.sizes_of(x.type, updates.type), indices)
     return op(x, indices, updates)
 
 
-def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
+def index_take(src: ArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
     """Take the elements at given indices along several axes.
 
     Args:

@@ -23,8 +23,8 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_float
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
-from shardwise.compiler.ops.elementwise.base import full_like
+from shardwise.compiler.ops.elementwise.arithmetic import Add
+from shardwise.compiler.ops.elementwise.formula import Expr
 from shardwise.compiler.ops.linalg.batched import INDEX, batched_matmul, lower_triangle, matrix_transpose
 from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
 from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg, Schur, Tridiagonal
@@ -36,6 +36,7 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
 from shardwise.lax.qdwh_polar import qdwh
+from shardwise.typing import ArrayLike
 
 __all__ = [
     "EigImplementation",
@@ -87,7 +88,7 @@ class SvdAlgorithm(enum.Enum):
     DIVIDE_AND_CONQUER = "divide_and_conquer"
 
 
-def cholesky(x: Any, *, symmetrize_input: bool = True) -> Array:
+def cholesky(x: ArrayLike, *, symmetrize_input: bool = True) -> Array:
     """Compute the Cholesky factor L of `x = L L*`, a lower triangular matrix.
 
     Args:
@@ -109,12 +110,12 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Array:
 
 
 @compiled_function
-def _cholesky(x: Any, *, symmetrize_input: bool) -> Any:
+def _cholesky(x: ArrayLike, *, symmetrize_input: bool) -> Any:
     x = as_inexact(x, "cholesky")
     return Cholesky()(symmetrize(x) if symmetrize_input else x)
 
 
-def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
+def cholesky_update(r_matrix: ArrayLike, w_vector: ArrayLike) -> Array:
     """Compute the upper Cholesky factor of `R* R + w w*` from `R` and `w` in O(n²) operations.
 
     Args:
@@ -143,11 +144,11 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
 
 
 @compiled_function
-def _cholesky_update(r: Any, w: Any) -> Any:
+def _cholesky_update(r: ArrayLike, w: ArrayLike) -> Any:
     """Apply a Givens rotation for each row, which zeroes the element of w below the diagonal."""
     r, w = as_operand(r), as_operand(w)
 
-    def rotate(i: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+    def rotate(i: Array, state: tuple[Any, Any]) -> tuple[Any, Any]:
         r, w = state
         row = dynamic_index_in_dim(r, i, 0, keepdims=False)
         pivot, below = (dynamic_index_in_dim(x, i, 0, keepdims=False) for x in (row, w))
@@ -160,7 +161,7 @@ def _cholesky_update(r: Any, w: Any) -> Any:
 
 
 def eig(
-    x: Any,
+    x: ArrayLike,
     *,
     compute_left_eigenvectors: bool = True,
     compute_right_eigenvectors: bool = True,
@@ -202,12 +203,12 @@ def eig(
 
 
 @compiled_list_function
-def _eig(x: Any, *, left: bool, right: bool, differentiable: bool) -> list[Any]:
+def _eig(x: ArrayLike, *, left: bool, right: bool, differentiable: bool) -> list[Any]:
     return list(Eig(left, right, differentiable)(as_operand(x, "eig")))
 
 
 def eigh(
-    x: Any,
+    x: ArrayLike,
     *,
     lower: bool = True,
     symmetrize_input: bool = True,
@@ -246,7 +247,7 @@ def eigh(
 
 
 @compiled_list_function
-def _eigh(x: Any, *, lower: bool, symmetrize_input: bool, subset: tuple[int, int] | None) -> list[Any]:
+def _eigh(x: ArrayLike, *, lower: bool, symmetrize_input: bool, subset: tuple[int, int] | None) -> list[Any]:
     x = as_matrices("eigh", x, square=True)
     results = Eigh(lower)(symmetrize(x) if symmetrize_input else x)
     return [y if subset is None else slice_along(y, y.type.ndim - 1, *subset) for y in results]
@@ -262,7 +263,7 @@ def _checked_subset(name: str, subset: tuple[int, int] | None, size: int) -> tup
     return start, stop
 
 
-def hessenberg(a: Any) -> tuple[Array, Array]:
+def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
     """Reduce matrices to upper Hessenberg form by Householder reflections.
 
     Args:
@@ -285,11 +286,11 @@ def hessenberg(a: Any) -> tuple[Array, Array]:
 
 
 @compiled_list_function
-def _hessenberg(a: Any) -> list[Any]:
+def _hessenberg(a: ArrayLike) -> list[Any]:
     return list(Hessenberg()(as_operand(a, "hessenberg")))
 
 
-def householder_product(a: Any, taus: Any) -> Array:
+def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
     """Compute the product of elementary Householder reflectors `I - tau v v*`: the first columns of Q.
 
     Args:
@@ -313,11 +314,11 @@ def householder_product(a: Any, taus: Any) -> Array:
 
 
 @compiled_function
-def _householder_product(a: Any, taus: Any) -> Any:
+def _householder_product(a: ArrayLike, taus: ArrayLike) -> Any:
     return HouseholderProduct()(as_operand(a, "householder_product"), as_operand(taus, "householder_product"))
 
 
-def lu(x: Any) -> tuple[Array, Array, Array]:
+def lu(x: ArrayLike) -> tuple[Array, Array, Array]:
     """Compute the LU decomposition with partial pivoting: `x[permutation] = L U`.
 
     Args:
@@ -340,13 +341,13 @@ def lu(x: Any) -> tuple[Array, Array, Array]:
 
 
 @compiled_list_function
-def _lu(x: Any) -> list[Any]:
+def _lu(x: ArrayLike) -> list[Any]:
     x = as_operand(x, "lu")
     packed, pivots = Lu()(x)
     return [packed, pivots, PivotsToPermutation(x.type.shape[-2])(pivots)]
 
 
-def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
+def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
     """Convert the pivots of an LU decomposition to a permutation of the rows.
 
     Args:
@@ -367,11 +368,11 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
 
 
 @compiled_function
-def _lu_pivots_to_permutation(pivots: Any, *, size: int) -> Any:
+def _lu_pivots_to_permutation(pivots: ArrayLike, *, size: int) -> Any:
     return PivotsToPermutation(size)(astype_weak(as_operand(pivots, "lu_pivots_to_permutation"), INDEX, False))
 
 
-def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Array:
+def ormqr(a: ArrayLike, taus: ArrayLike, c: ArrayLike, *, left: bool = True, transpose: bool = False) -> Array:
     """Multiply a matrix by the Q of a QR decomposition that is given by Householder reflectors.
 
     Args:
@@ -396,12 +397,12 @@ def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = Fal
 
 
 @compiled_function
-def _ormqr(a: Any, taus: Any, c: Any, *, left: bool, adjoint: bool) -> Any:
+def _ormqr(a: ArrayLike, taus: ArrayLike, c: ArrayLike, *, left: bool, adjoint: bool) -> Any:
     return Ormqr(left, adjoint)(*(as_operand(x, "ormqr") for x in (a, taus, c)))
 
 
 def qr(
-    x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None
+    x: ArrayLike, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None
 ) -> tuple[Array, ...]:
     """Compute the QR decomposition `x = Q R`, where Q has orthonormal columns and R is upper triangular.
 
@@ -429,12 +430,12 @@ def qr(
 
 
 @compiled_list_function
-def _qr(x: Any, *, full: bool, pivoting: bool) -> list[Any]:
+def _qr(x: ArrayLike, *, full: bool, pivoting: bool) -> list[Any]:
     return list(Qr(full, pivoting)(as_operand(x, "qr")))
 
 
 def schur(
-    x: Any,
+    x: ArrayLike,
     *,
     compute_schur_vectors: bool = True,
     sort_eig_vals: bool = False,
@@ -469,13 +470,13 @@ def schur(
 
 
 @compiled_list_function
-def _schur(x: Any, *, vectors: bool) -> list[Any]:
+def _schur(x: ArrayLike, *, vectors: bool) -> list[Any]:
     return list(Schur(vectors)(as_operand(x, "schur")))
 
 
 @overload
 def svd(
-    x: Any,
+    x: ArrayLike,
     *,
     full_matrices: bool = True,
     compute_uv: Literal[True] = True,
@@ -486,7 +487,7 @@ def svd(
 
 @overload
 def svd(
-    x: Any,
+    x: ArrayLike,
     *,
     full_matrices: bool = True,
     compute_uv: bool = True,
@@ -496,7 +497,7 @@ def svd(
 
 
 def svd(
-    x: Any,
+    x: ArrayLike,
     *,
     full_matrices: bool = True,
     compute_uv: bool = True,
@@ -537,7 +538,7 @@ def svd(
 
 
 @compiled_list_function
-def _svd(x: Any, *, full: bool, vectors: bool, subset: tuple[int, int] | None, routine: str) -> list[Any]:
+def _svd(x: ArrayLike, *, full: bool, vectors: bool, subset: tuple[int, int] | None, routine: str) -> list[Any]:
     results = Svd(full, vectors, routine)(as_operand(x, "svd"))
     if subset is None:
         return list(results)
@@ -547,7 +548,7 @@ def _svd(x: Any, *, full: bool, vectors: bool, subset: tuple[int, int] | None, r
 
 
 def symmetric_product(
-    a_matrix: Any, c_matrix: Any, *, alpha: float = 1.0, beta: float = 0.0, symmetrize_output: bool = False
+    a_matrix: ArrayLike, c_matrix: ArrayLike, *, alpha: float = 1.0, beta: float = 0.0, symmetrize_output: bool = False
 ) -> Array:
     """Compute `alpha A Aᵀ + beta C` for a symmetric C.
 
@@ -582,18 +583,18 @@ def symmetric_product(
 
 
 @compiled_function
-def _symmetric_product(a: Any, c: Any, *, alpha: float, beta: float, symmetrize: bool) -> Any:
+def _symmetric_product(a: ArrayLike, c: ArrayLike, *, alpha: float, beta: float, symmetrize: bool) -> Any:
     a, c = as_operand(a), as_operand(c)
     square = batched_matmul(a, matrix_transpose(a))
-    total = Add()(Mul()(square, full_like(square, alpha)), Mul()(c, full_like(c, beta)))
+    total = (alpha * Expr(square) + beta * Expr(c)).array
     if symmetrize:
         total = Add()(lower_triangle(total), matrix_transpose(lower_triangle(total, -1)))
     return total
 
 
 def triangular_solve(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     *,
     left_side: bool = False,
     lower: bool = False,
@@ -631,7 +632,7 @@ def triangular_solve(
 
 
 @compiled_function
-def _triangular_solve(a: Any, b: Any, *, op: TriangularSolve) -> Any:
+def _triangular_solve(a: ArrayLike, b: ArrayLike, *, op: TriangularSolve) -> Any:
     dtype, weak = promote_dtypes("triangular_solve", [type_of(x, "triangular_solve") for x in (a, b)])
     a, b = (astype_weak(as_operand(x), dtype, weak) for x in (a, b))
     shape = b.type.shape
@@ -641,7 +642,7 @@ def _triangular_solve(a: Any, b: Any, *, op: TriangularSolve) -> Any:
     return Reshape(shape)(op(a, Reshape(column)(b)))
 
 
-def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Array, Array, Array, Array]:
+def tridiagonal(a: ArrayLike, *, lower: bool = True) -> tuple[Array, Array, Array, Array]:
     """Reduce Hermitian matrices to tridiagonal form by Householder reflections.
 
     Args:
@@ -664,11 +665,13 @@ def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Array, Array, Array, Arr
 
 
 @compiled_list_function
-def _tridiagonal(a: Any, *, lower: bool) -> list[Any]:
+def _tridiagonal(a: ArrayLike, *, lower: bool) -> list[Any]:
     return list(Tridiagonal(lower)(as_operand(a, "tridiagonal")))
 
 
-def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False) -> Array:
+def tridiagonal_solve(
+    dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike, *, perturb_singular: bool = False
+) -> Array:
     """Solve tridiagonal systems `a x = b`. The result is NaN if `a` is singular.
 
     Args:
@@ -699,7 +702,7 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: boo
 
 
 @compiled_function
-def _tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Any:
+def _tridiagonal_solve(dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike) -> Any:
     return TridiagonalSolve()(*(as_operand(x, "tridiagonal_solve") for x in (dl, d, du, b)))
 
 

@@ -1,7 +1,7 @@
 """Named axes as types see them: whether a value varies, is unreduced or is reduced along an axis of shard_map."""
 
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from shardwise import tree
 from shardwise.base.lazy import lazy_module
@@ -14,10 +14,13 @@ from shardwise.errors import UnboundAxisError
 
 difflib = lazy_module("difflib")
 
+# The name of an axis that `vmap`, `pmap` or `shard_map` binds, or several names.
+AxisNames: TypeAlias = Hashable | Sequence[Hashable]
+
 _T = TypeVar("_T")
 
 
-def pcast(x: _T, axis_name: Any, *, to: str) -> _T:
+def pcast(x: _T, axis_name: AxisNames, *, to: str) -> _T:
     """Cast a value to another type along axes of shard_map, without communication.
 
     A replicated value becomes varying or reduced, a reduced one varying, and a varying one unreduced: each device then
@@ -77,7 +80,7 @@ def _state(x: Any, axis: str) -> str:
     return next((state for state, axes in states.items() if axis in axes), "replicated")
 
 
-def pvary(x: _T, axis_name: Any) -> _T:
+def pvary(x: _T, axis_name: AxisNames) -> _T:
     """Cast a replicated value to a varying one: the older name of `pcast(x, axis_name, to="varying")`.
 
     Args:
@@ -139,7 +142,7 @@ def make_varying(x: Any, names: Iterable[Any]) -> Any:
     return PVary(missing)(x) if missing else x
 
 
-def bound_axis_sizes(function: str, axis_name: Any) -> dict[Any, int]:
+def bound_axis_sizes(function: str, axis_name: AxisNames) -> dict[Any, int]:
     """Return the sizes of the named axes, in the given order."""
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     bound = bound_axes()

@@ -14,17 +14,18 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.movement import permute
 from shardwise.lax.collectives import psum, split_by_tracking
 from shardwise.lax.dot_products import mixed_dtype_dot
-from shardwise.lax.manual_axes import bound_axis_sizes
-from shardwise.lax.precision import precisions
+from shardwise.lax.manual_axes import AxisNames, bound_axis_sizes
+from shardwise.lax.precision import PrecisionLike, precisions
+from shardwise.typing import ArrayLike
 
 
 def pdot(
-    x: Any,
-    y: Any,
-    axis_name: Any,
-    pos_contract: Any = ((), ()),
-    pos_batch: Any = ((), ()),
-    precision: Any = None,
+    x: ArrayLike,
+    y: ArrayLike,
+    axis_name: AxisNames,
+    pos_contract: tuple[Sequence[int], Sequence[int]] = ((), ()),
+    pos_batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
+    precision: PrecisionLike = None,
 ) -> Array:
     """Multiply two arrays, and sum over contracting dims and over all members of named axes.
 
@@ -61,7 +62,7 @@ def pdot(
     return psum(product, names[True]) if True in names else product
 
 
-def xeinsum(spec: str, *operands: Any) -> Array:
+def xeinsum(spec: str, *operands: ArrayLike) -> Array:
     """Evaluate an einsum over dims and named axes.
 
     Args:
@@ -138,7 +139,7 @@ def _parse(spec: str) -> tuple[list[_Term], _Term]:
     return operands, result
 
 
-def _reduce(x: Any, term: _Term, others: Sequence[_Term]) -> tuple[Any, _Term]:
+def _reduce(x: Array, term: _Term, others: Sequence[_Term]) -> tuple[Any, _Term]:
     """Sum over the letters and names that none of the other terms has."""
     letters = [letter for letter in term.letters if all(letter not in other.letters for other in others)]
     names = tuple(name for name in term.names if all(name not in other.names for other in others))
@@ -147,7 +148,7 @@ def _reduce(x: Any, term: _Term, others: Sequence[_Term]) -> tuple[Any, _Term]:
     return psum(x, names) if names else x, _Term(kept, tuple(name for name in term.names if name not in names))
 
 
-def _multiply(x: Any, x_term: _Term, y: Any, y_term: _Term, later: Sequence[_Term]) -> tuple[Any, _Term]:
+def _multiply(x: Array, x_term: _Term, y: Array, y_term: _Term, later: Sequence[_Term]) -> tuple[Any, _Term]:
     """Multiply two operands, and sum over the letters and names that no later term has."""
     x, x_term = _reduce(x, x_term, [y_term, *later])
     y, y_term = _reduce(y, y_term, [x_term, *later])
@@ -155,8 +156,8 @@ def _multiply(x: Any, x_term: _Term, y: Any, y_term: _Term, later: Sequence[_Ter
     batch = [letter for letter in shared if any(letter in term.letters for term in later)]
     contract = [letter for letter in shared if letter not in batch]
     names = [name for name in x_term.names if name in y_term.names and all(name not in term.names for term in later)]
-    pairs = [(x_term.dims(letters), y_term.dims(letters)) for letters in (contract, batch)]
-    product = pdot(x, y, names, *pairs)
+    contracting_dims, batch_dims = ((x_term.dims(letters), y_term.dims(letters)) for letters in (contract, batch))
+    product = pdot(x, y, names, contracting_dims, batch_dims)
     free = [letter for term in (x_term, y_term) for letter in term.letters if letter not in shared]
     kept = tuple(dict.fromkeys(name for name in (*x_term.names, *y_term.names) if name not in names))
     return product, _Term("".join([*batch, *free]), kept)

@@ -17,13 +17,14 @@ from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve
 from shardwise.lax.creation import full, full_like, iota
 from shardwise.lax.elementwise import cbrt, min, select, sqrt
 from shardwise.lax.slicing import concatenate
+from shardwise.typing import ArrayLike
 
 _MAX_ITERATIONS = 10  # enough for any condition number that the dtype can represent
 _QR_THRESHOLD = 100.0  # with a weight c above it, the Cholesky step would lose precision
 
 
 def qdwh(
-    x: Any,
+    x: ArrayLike,
     *,
     is_hermitian: bool = False,
     max_iterations: int | None = None,
@@ -71,7 +72,7 @@ def qdwh(
 
 
 @compiled_list_function
-def _qdwh(x: Any, *shape: Any, max_iterations: int, eps: float) -> list[Any]:
+def _qdwh(x: ArrayLike, *shape: tuple[int, ...], max_iterations: int, eps: float) -> list[Any]:
     x = as_operand(x, "qdwh")
     if shape:
         rows, columns = (iota(np.int32, size) < count for size, count in zip(x.shape, shape, strict=True))
@@ -103,11 +104,11 @@ def _qdwh(x: Any, *shape: Any, max_iterations: int, eps: float) -> list[Any]:
     return [u.astype(x.dtype), ((h + adjoint(h)) / 2).astype(x.dtype), iterations, is_converged]
 
 
-def _frobenius_norm(x: Any) -> Any:
+def _frobenius_norm(x: Array) -> Any:
     return sqrt((abs(x) ** 2).sum())
 
 
-def _weights(low: Any) -> tuple[Any, Any, Any]:
+def _weights(low: Array) -> tuple[Any, Any, Any]:
     """Return the Halley weights that bring singular values in [`low`, 1] closest to 1 in one step."""
     square = low**2
     d = cbrt(4 * (1 - square) / square**2)
@@ -117,7 +118,7 @@ def _weights(low: Any) -> tuple[Any, Any, Any]:
     return a, b, a + b - 1
 
 
-def _qr_step(u: Any, a: Any, b: Any, c: Any) -> Any:
+def _qr_step(u: Array, a: Array, b: Array, c: Array) -> Any:
     """Compute one Halley step by a QR decomposition."""
     rows, columns = u.shape
     q, _ = Qr(full=False)(concatenate([(sqrt(c) * u).astype(u.dtype), identity((columns, columns), u.dtype)], 0))
@@ -125,7 +126,7 @@ def _qr_step(u: Any, a: Any, b: Any, c: Any) -> Any:
     return (b / c * u + (a - b / c) / sqrt(c) * product).astype(u.dtype)
 
 
-def _cholesky_step(u: Any, a: Any, b: Any, c: Any) -> Any:
+def _cholesky_step(u: Array, a: Array, b: Array, c: Array) -> Any:
     """Compute one Halley step by a Cholesky decomposition, which is faster."""
     gram = (c * (adjoint(u) @ u) + identity((u.shape[1], u.shape[1]), u.dtype)).astype(u.dtype)
     factor = Cholesky()(gram)

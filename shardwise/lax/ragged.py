@@ -13,7 +13,7 @@ from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
-from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.dtypes import DType, is_integer
 from shardwise.compiler.ops.contract.dot import Dot, Pair
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.bitwise import And
@@ -25,7 +25,8 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import permute
 from shardwise.compiler.reduction import SUM
 from shardwise.lax.dot_products import DotDimensionNumbers, mixed_dtype_dot
-from shardwise.lax.precision import precisions
+from shardwise.lax.precision import PrecisionLike, precisions
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
 
 
 @final
@@ -46,13 +47,13 @@ _RAGGED_ROWS = RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
 
 
 def ragged_dot(
-    lhs: Any,
-    rhs: Any,
-    group_sizes: Any,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    group_offset: Any = None,
-    out_sharding: Any = None,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    group_sizes: ArrayLike,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    group_offset: ArrayLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Multiply groups of rows of a matrix by one matrix per group.
 
@@ -89,14 +90,14 @@ def ragged_dot(
 
 
 def ragged_dot_general(
-    lhs: Any,
-    rhs: Any,
-    group_sizes: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    group_sizes: ArrayLike,
     ragged_dot_dimension_numbers: RaggedDotDimensionNumbers,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    group_offset: Any = None,
-    out_sharding: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    group_offset: ArrayLike | None = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Compute a dot product with a ragged dim: one dim of `lhs` is divided into groups.
 
@@ -175,16 +176,16 @@ def ragged_dot_general(
 
 @compiled_function
 def _ragged_dot(
-    lhs: Any,
-    rhs: Any,
-    group_sizes: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    group_sizes: ArrayLike,
     *,
     contract: Pair,
     batch: Pair,
     ragged: int,
     groups: tuple[int, ...],
     precision: tuple[str, str],
-    dtype: Any,
+    dtype: DType | None,
 ) -> Any:
     x, y, sizes = as_operand(lhs), as_operand(rhs), as_operand(group_sizes)
     (left, right), (left_batch, right_batch) = contract, batch
@@ -209,7 +210,7 @@ def _shift_dims(dims: Sequence[int]) -> tuple[int, ...]:
     return tuple(dim + 1 for dim in dims)
 
 
-def _mask_groups(x: Any, sizes: Any, dim: int, before: tuple[int, ...]) -> Any:
+def _mask_groups(x: Array, sizes: Array, dim: int, before: tuple[int, ...]) -> Any:
     """Return `x` once per group, along a new first dim, with zeros outside of the group's part of `dim`.
 
     The dims of `sizes` before the last are the dims `before` of `x`, if there are any.

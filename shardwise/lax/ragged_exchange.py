@@ -1,6 +1,6 @@
 """ragged_all_to_all: an all-to-all of slices whose sizes the program computes."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,19 +10,20 @@ from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.collective.ragged_exchange import NamedRaggedAllToAll
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.lax.collectives import check_groups
-from shardwise.lax.manual_axes import bound_axis_sizes, check_no_sums, make_varying
+from shardwise.lax.manual_axes import AxisNames, bound_axis_sizes, check_no_sums, make_varying
+from shardwise.typing import ArrayLike
 
 
 def ragged_all_to_all(
-    operand: Any,
-    output: Any,
-    input_offsets: Any,
-    send_sizes: Any,
-    output_offsets: Any,
-    recv_sizes: Any,
+    operand: ArrayLike,
+    output: ArrayLike,
+    input_offsets: ArrayLike,
+    send_sizes: ArrayLike,
+    output_offsets: ArrayLike,
+    recv_sizes: ArrayLike,
     *,
-    axis_name: Any,
-    axis_index_groups: Any = None,
+    axis_name: AxisNames,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
 ) -> Array:
     """Exchange slices of rows between all members of a named axis; their sizes may differ.
 

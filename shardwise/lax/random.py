@@ -3,7 +3,6 @@
 import enum
 import operator
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.ops.random.rng_bit_generator import ALGORITHMS, RngBitGenerator, RngUniform
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
 
 
 class RandomAlgorithm(enum.IntEnum):
@@ -26,12 +26,12 @@ class RandomAlgorithm(enum.IntEnum):
 
 
 def rng_bit_generator(
-    key: Any,
+    key: ArrayLike,
     shape: Sequence[int],
-    dtype: Any = np.uint32,
+    dtype: DTypeLike = np.uint32,
     algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT,
     *,
-    out_sharding: Any = None,
+    out_sharding: OutSharding = None,
 ) -> tuple[Array, Array]:
     """Generate random bits from a state, with XLA's generator.
 
@@ -63,7 +63,7 @@ def rng_bit_generator(
     return state, constrain_sharding(bits, out_sharding)
 
 
-def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Array:
+def rng_uniform(a: ArrayLike, b: ArrayLike, shape: Sequence[int]) -> Array:
     """Generate uniform random numbers in [`a`, `b`) from a state that the device keeps.
 
     Each call returns other numbers.

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.api.meshes.out_sharding import check_sums, constrain_sharding
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.arrays.promotion import requested_dtype
@@ -12,21 +13,26 @@ from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin
 from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceXor
 from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
+
+_REDUCTION = Family(
+    {
+        "operand": "an array.",
+        "axes": "the dims to reduce, counted from 0.",
+    },
+    returns="An array without the reduced dims.",
+    raises=["TypeError: if a dim does not exist or repeats."],
+)
 
 
-def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Array:
+@documented(_REDUCTION)
+def reduce_sum(operand: ArrayLike, axes: Sequence[int], *, out_sharding: OutSharding = None) -> Array:
     """Compute the sum along dims.
 
     Args:
-        operand: an array.
-        axes: the dims to reduce, counted from 0.
         out_sharding: the sharding to pin the result to.
 
-    Returns:
-        An array without the reduced dims.
-
     Raises:
-        TypeError: if a dim does not exist or repeats.
         ShardingError: if `out_sharding` does not fit the shape of the result.
 
     Example:
@@ -38,18 +44,9 @@ def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -
     return constrain_sharding(total, out_sharding)
 
 
-def reduce_max(operand: Any, axes: Sequence[int]) -> Array:
+@documented(_REDUCTION)
+def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the maximum along dims; NaN if any element is NaN.
-
-    Args:
-        operand: an array.
-        axes: the dims to reduce, counted from 0.
-
-    Returns:
-        An array without the reduced dims.
-
-    Raises:
-        TypeError: if a dim does not exist or repeats.
 
     Example:
         >>> lax.reduce_max(jnp.array([[1, 5], [3, 4]]), (1,))
@@ -58,18 +55,9 @@ def reduce_max(operand: Any, axes: Sequence[int]) -> Array:
     return _reduce(ReduceMax, operand, axes)
 
 
-def reduce_min(operand: Any, axes: Sequence[int]) -> Array:
+@documented(_REDUCTION)
+def reduce_min(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the minimum along dims; NaN if any element is NaN.
-
-    Args:
-        operand: an array.
-        axes: the dims to reduce, counted from 0.
-
-    Returns:
-        An array without the reduced dims.
-
-    Raises:
-        TypeError: if a dim does not exist or repeats.
 
     Example:
         >>> lax.reduce_min(jnp.array([[1, 5], [3, 4]]), (1,))
@@ -78,18 +66,9 @@ def reduce_min(operand: Any, axes: Sequence[int]) -> Array:
     return _reduce(ReduceMin, operand, axes)
 
 
-def reduce_prod(operand: Any, axes: Sequence[int]) -> Array:
+@documented(_REDUCTION)
+def reduce_prod(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the product along dims.
-
-    Args:
-        operand: an array.
-        axes: the dims to reduce, counted from 0.
-
-    Returns:
-        An array without the reduced dims.
-
-    Raises:
-        TypeError: if a dim does not exist or repeats.
 
     Example:
         >>> lax.reduce_prod(jnp.array([[1, 5], [3, 4]]), (1,))
@@ -98,15 +77,12 @@ def reduce_prod(operand: Any, axes: Sequence[int]) -> Array:
     return _reduce(ReduceProd, operand, axes)
 
 
-def reduce_and(operand: Any, axes: Sequence[int]) -> Array:
+@documented(_REDUCTION)
+def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the bitwise and along dims; for booleans, whether all are true.
 
     Args:
         operand: an array of integers or booleans.
-        axes: the dims to reduce, counted from 0.
-
-    Returns:
-        An array without the reduced dims.
 
     Raises:
         TypeError: if a dim does not exist or repeats, or `operand` holds floats or complex numbers.
@@ -118,15 +94,12 @@ def reduce_and(operand: Any, axes: Sequence[int]) -> Array:
     return _reduce(ReduceAnd, operand, axes)
 
 
-def reduce_or(operand: Any, axes: Sequence[int]) -> Array:
+@documented(_REDUCTION)
+def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the bitwise or along dims; for booleans, whether any is true.
 
     Args:
         operand: an array of integers or booleans.
-        axes: the dims to reduce, counted from 0.
-
-    Returns:
-        An array without the reduced dims.
 
     Raises:
         TypeError: if a dim does not exist or repeats, or `operand` holds floats or complex numbers.
@@ -138,15 +111,12 @@ def reduce_or(operand: Any, axes: Sequence[int]) -> Array:
     return _reduce(ReduceOr, operand, axes)
 
 
-def reduce_xor(operand: Any, axes: Sequence[int]) -> Array:
+@documented(_REDUCTION)
+def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the bitwise exclusive or along dims; for booleans, whether an odd number is true.
 
     Args:
         operand: an array of integers or booleans.
-        axes: the dims to reduce, counted from 0.
-
-    Returns:
-        An array without the reduced dims.
 
     Raises:
         TypeError: if a dim does not exist or repeats, or `operand` holds floats or complex numbers.
@@ -158,20 +128,23 @@ def reduce_xor(operand: Any, axes: Sequence[int]) -> Array:
     return _reduce(ReduceXor, operand, axes)
 
 
-def argmax(operand: Any, axis: int, index_dtype: Any) -> Array:
+_INDEX_REDUCTION = Family(
+    {
+        "operand": "an array of integers, floats or booleans.",
+        "axis": "the dim, counted from 0.",
+        "index_dtype": "the dtype of the indices.",
+    },
+    returns="An array of indices, without the dim.",
+    raises=[
+        "TypeError: if the dim does not exist or is empty, `operand` holds complex numbers, or\n"
+        "`index_dtype` is not an integer dtype."
+    ],
+)
+
+
+@documented(_INDEX_REDUCTION)
+def argmax(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
     """Return the index of the first maximum along a dim. NaN counts as larger than any number.
-
-    Args:
-        operand: an array of integers, floats or booleans.
-        axis: the dim, counted from 0.
-        index_dtype: the dtype of the indices.
-
-    Returns:
-        An array of indices, without the dim.
-
-    Raises:
-        TypeError: if the dim does not exist or is empty, `operand` holds complex numbers, or `index_dtype` is not an
-            integer dtype.
 
     Example:
         >>> lax.argmax(jnp.array([3, 9, 2]), 0, jnp.int32)
@@ -180,20 +153,9 @@ def argmax(operand: Any, axis: int, index_dtype: Any) -> Array:
     return Argmax((operator.index(axis),), requested_dtype("argmax", index_dtype))(as_operand(operand, "argmax"))
 
 
-def argmin(operand: Any, axis: int, index_dtype: Any) -> Array:
+@documented(_INDEX_REDUCTION)
+def argmin(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
     """Return the index of the first minimum along a dim. NaN counts as smaller than any number.
-
-    Args:
-        operand: an array of integers, floats or booleans.
-        axis: the dim, counted from 0.
-        index_dtype: the dtype of the indices.
-
-    Returns:
-        An array of indices, without the dim.
-
-    Raises:
-        TypeError: if the dim does not exist or is empty, `operand` holds complex numbers, or `index_dtype` is not an
-            integer dtype.
 
     Example:
         >>> lax.argmin(jnp.array([3, 9, 2]), 0, jnp.int32)
@@ -202,5 +164,5 @@ def argmin(operand: Any, axis: int, index_dtype: Any) -> Array:
     return Argmin((operator.index(axis),), requested_dtype("argmin", index_dtype))(as_operand(operand, "argmin"))
 
 
-def _reduce(op: type[Reduce], operand: Any, axes: Sequence[int]) -> Any:
+def _reduce(op: type[Reduce], operand: ArrayLike, axes: Sequence[int]) -> Any:
     return op(tuple(map(operator.index, axes)))(as_operand(operand, op.name))

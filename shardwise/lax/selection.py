@@ -11,9 +11,10 @@ from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import BITS
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.runtime.client import default_backend
+from shardwise.typing import ArrayLike
 
 
-def select_n(which: Any, *cases: Any) -> Array:
+def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
     """Choose each element from one of several arrays by its index in `which`.
 
     Args:
@@ -48,7 +49,7 @@ def select_n(which: Any, *cases: Any) -> Array:
 
 
 @compiled_function
-def _select_n(which: Any, *cases: Any) -> Any:
+def _select_n(which: ArrayLike, *cases: ArrayLike) -> Any:
     arrays = [as_operand(x) for x in cases]
     index = broadcast_to_shape(as_operand(which), arrays[0].type.shape)
     if len(arrays) == 1:
@@ -58,7 +59,7 @@ def _select_n(which: Any, *cases: Any) -> Any:
     return _select_by_bisection(index, arrays, 0)
 
 
-def _select_by_bisection(which: Any, cases: list[Any], first: int) -> Any:
+def _select_by_bisection(which: Array, cases: list[Any], first: int) -> Any:
     """Select among cases whose indices start at `first`: bisect them, with one comparison per level."""
     if len(cases) == 1:
         return cases[0]

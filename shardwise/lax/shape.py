@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 
@@ -17,18 +17,19 @@ from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, requested_dtype
-from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.dtypes import DType, is_key
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.errors import ShardingTypeError
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding
 
 MAX_CONCATENATED_COPIES = 8  # `tile` broadcasts more copies than these
 
 
-def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
+def sizes_of(name: str, shape: Sequence[SupportsIndex]) -> tuple[int, ...]:
     """Convert a shape to a tuple of static, non-negative integers."""
     sizes = tuple(operator.index(size) for size in shape)
     if any(size < 0 for size in sizes):
@@ -36,7 +37,7 @@ def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -> Array:
+def broadcast(operand: ArrayLike, sizes: Sequence[int], *, out_sharding: OutSharding = None) -> Array:
     """Broadcast an array along new leading dims.
 
     Args:
@@ -64,7 +65,7 @@ def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -
 
 
 def broadcast_in_dim(
-    operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: Any = None
+    operand: ArrayLike, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: OutSharding = None
 ) -> Array:
     """Broadcast an array to a shape, with an explicit mapping of its dims.
 
@@ -103,15 +104,15 @@ def broadcast_in_dim(
 
 
 @compiled_function
-def _broadcast_in_dim(x: Any, *, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
-    x = as_operand(x)
-    kept = [(size, dim) for size, dim in zip(x.type.shape, dims, strict=True) if size == shape[dim]]
-    if len(kept) < x.type.ndim:
-        x = Reshape(tuple(size for size, _ in kept))(x)
-    return x if x.type.shape == shape else Broadcast(shape, tuple(dim for _, dim in kept))(x)
+def _broadcast_in_dim(x: ArrayLike, *, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
+    array = as_operand(x)
+    kept = [(size, dim) for size, dim in zip(array.type.shape, dims, strict=True) if size == shape[dim]]
+    if len(kept) < array.type.ndim:
+        array = Reshape(tuple(size for size, _ in kept))(array)
+    return array if array.type.shape == shape else Broadcast(shape, tuple(dim for _, dim in kept))(array)
 
 
-def broadcast_like(arr: Any, like_arr: Any) -> Array:
+def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
     """Broadcast an array to the shape of another, by the rule of NumPy.
 
     Args:
@@ -166,7 +167,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
         raise ValueError(str(error)) from None
 
 
-def broadcast_to_rank(x: Any, rank: int) -> Array:
+def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
     """Add leading dims of size 1 until an array has `rank` dims.
 
     Args:
@@ -190,7 +191,11 @@ def broadcast_to_rank(x: Any, rank: int) -> Array:
 
 
 def reshape(
-    operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, *, out_sharding: Any = None
+    operand: ArrayLike,
+    new_sizes: Sequence[int],
+    dimensions: Sequence[int] | None = None,
+    *,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Reshape an array, in row-major order.
 
@@ -224,12 +229,12 @@ def reshape(
 
 
 @compiled_function
-def _reshape(x: Any, *, sizes: tuple[int, ...], order: tuple[int, ...]) -> Any:
-    x = permute(as_operand(x), order)
-    return x if x.type.shape == sizes else Reshape(sizes)(x)
+def _reshape(x: ArrayLike, *, sizes: tuple[int, ...], order: tuple[int, ...]) -> Any:
+    array = permute(as_operand(x), order)
+    return array if array.type.shape == sizes else Reshape(sizes)(array)
 
 
-def transpose(operand: Any, permutation: Sequence[int]) -> Array:
+def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
     """Permute the dims of an array.
 
     Args:
@@ -258,7 +263,7 @@ def _permutation(name: str, permutation: Any, type: ArrayType) -> tuple[int, ...
     return order
 
 
-def expand_dims(array: Any, dimensions: Sequence[int]) -> Array:
+def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     """Insert dims of size 1.
 
     Args:
@@ -283,7 +288,7 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Array:
     return Reshape(tuple(1 if dim in dims else next(rest) for dim in range(rank)))(x) if dims else x
 
 
-def squeeze(array: Any, dimensions: Sequence[int]) -> Array:
+def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     """Remove dims of size 1.
 
     Args:
@@ -307,7 +312,7 @@ def squeeze(array: Any, dimensions: Sequence[int]) -> Array:
     return Reshape(x.type.without(dims).shape)(x) if dims else x
 
 
-def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Array:
+def collapse(operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None) -> Array:
     """Collapse a range of dims into one.
 
     Args:
@@ -334,7 +339,7 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
     return reshape(operand, (*x.shape[:low], math.prod(x.shape[low:high]), *x.shape[high:]))
 
 
-def tile(operand: Any, reps: Sequence[int]) -> Array:
+def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
     """Repeat an array along each dim.
 
     Args:
@@ -360,23 +365,23 @@ def tile(operand: Any, reps: Sequence[int]) -> Array:
 
 
 @compiled_function
-def _tile(x: Any, *, counts: tuple[int, ...]) -> Any:
+def _tile(x: ArrayLike, *, counts: tuple[int, ...]) -> Any:
     """Concatenate a few copies; broadcast many along a new dim before each dim, and merge the two.
 
     Devices exchange the shards of concatenated copies. If there are many copies, each device needs all of the operand.
     """
-    x = as_operand(x)
+    array = as_operand(x)
     for dim, count in enumerate(counts):
         if 1 < count <= MAX_CONCATENATED_COPIES:
-            x = Concatenate(dim)(*[x] * count)
+            array = Concatenate(dim)(*[array] * count)
     counts = tuple(1 if 1 < count <= MAX_CONCATENATED_COPIES else count for count in counts)
-    parts = [part for count, size in zip(counts, x.type.shape, strict=True) for part in (count, size)]
-    repeated = Broadcast(tuple(parts), tuple(range(1, len(parts), 2)))(x)
-    merged_shape = tuple(count * size for count, size in zip(counts, x.type.shape, strict=True))
-    return Reshape(merged_shape)(repeated) if any(count != 1 for count in counts) else x
+    parts = [part for count, size in zip(counts, array.type.shape, strict=True) for part in (count, size)]
+    repeated = Broadcast(tuple(parts), tuple(range(1, len(parts), 2)))(array)
+    merged_shape = tuple(count * size for count, size in zip(counts, array.type.shape, strict=True))
+    return Reshape(merged_shape)(repeated) if any(count != 1 for count in counts) else array
 
 
-def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Array]:
+def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array]:
     """Split an array along an axis into parts of the given sizes.
 
     Args:
@@ -431,12 +436,12 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Array:
 
 
 @compiled_function
-def _stack(*arrays: Any, dim: int) -> Any:
+def _stack(*arrays: ArrayLike, dim: int) -> Any:
     expanded = [expand_dims(x, (dim,)) for x in arrays]
     return Concatenate(dim)(*expanded) if len(expanded) > 1 else expanded[0]
 
 
-def unstack(x: Any, axis: int = 0) -> tuple[Array, ...]:
+def unstack(x: ArrayLike, axis: int = 0) -> tuple[Array, ...]:
     """Split an array into its slices along an axis.
 
     Args:
@@ -458,7 +463,7 @@ def unstack(x: Any, axis: int = 0) -> tuple[Array, ...]:
     return tuple(index_in_dim(x, index, dim, keepdims=False) for index in range(x.type.shape[dim]))
 
 
-def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Array:
+def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Array:
     """Return the slice at one static index along a dim.
 
     Args:
@@ -507,7 +512,7 @@ def shape_as_value(shape: Sequence[int]) -> Any:
     return np.asarray(sizes_of("shape_as_value", shape), np.int32)
 
 
-def dtype(x: Any) -> Any:
+def dtype(x: ArrayLike | DTypeLike) -> Any:
     """Return the dtype that `x` has as an array.
 
     Args:
@@ -523,6 +528,6 @@ def dtype(x: Any) -> Any:
         >>> lax.dtype(1.0)
         dtype('float32')
     """
-    if isinstance(x, (type, np.dtype, str)) or is_key(x):
+    if isinstance(x, (type, np.dtype, str)) or is_key(cast(DType, x)):
         return requested_dtype("dtype", x) if isinstance(x, np.dtype) else canonical_dtype(x)
     return type_of(x, "dtype").dtype

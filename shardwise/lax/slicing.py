@@ -9,10 +9,11 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice, slice_along
+from shardwise.typing import ArrayLike, Arrays
 
 
 def slice(
-    operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None
+    operand: ArrayLike, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None
 ) -> Array:
     """Slice an array at static indices.
 
@@ -39,7 +40,7 @@ def slice(
 
 
 def slice_in_dim(
-    operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
+    operand: ArrayLike, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
 ) -> Array:
     """Slice an array along one dim at static indices.
 
@@ -72,7 +73,7 @@ def slice_in_dim(
     return slice_along(x, dim, operator.index(start), operator.index(limit), operator.index(stride))
 
 
-def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Array:
+def pad(operand: ArrayLike, padding_value: ArrayLike, padding_config: Sequence[tuple[int, int, int]]) -> Array:
     """Pad an array with a scalar, around it and between its elements.
 
     Args:
@@ -102,12 +103,12 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
 
 
 @compiled_function
-def _pad(x: Any, value: Any, *, op: Pad) -> Any:
+def _pad(x: ArrayLike, value: ArrayLike, *, op: Pad) -> Any:
     x, value = as_operand(x, "pad"), as_operand(value, "pad")
     return op(x, astype_weak(value, x.type.dtype, x.type.weak and value.type.weak))
 
 
-def concatenate(operands: Any, dimension: int) -> Array:
+def concatenate(operands: Arrays, dimension: int) -> Array:
     """Concatenate arrays along a dim.
 
     Args:
@@ -132,7 +133,7 @@ def concatenate(operands: Any, dimension: int) -> Array:
     return op(*arrays)
 
 
-def rev(operand: Any, dimensions: Sequence[int]) -> Array:
+def rev(operand: ArrayLike, dimensions: Sequence[int]) -> Array:
     """Reverse the order of the elements along dims.
 
     Args:

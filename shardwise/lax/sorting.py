@@ -1,8 +1,10 @@
 """Sorting and top-k along an axis. They stage the ops `Sort` and `TopK`."""
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
@@ -10,9 +12,12 @@ from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ops.elementwise.arithmetic import Neg
 from shardwise.compiler.ops.indexing.sort import Sort, TopK
 from shardwise.compiler.ops.shape.movement import move_dim
+from shardwise.typing import ArrayLike
 
 
-def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
+def sort(
+    operand: ArrayLike | Sequence[ArrayLike], dimension: int = -1, is_stable: bool = True, num_keys: int = 1
+) -> Any:
     """Sort one or more arrays along a dim in ascending order, with NaN last.
 
     Args:
@@ -32,17 +37,19 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
         >>> lax.sort(jnp.array([3, 1, 2]))
         Array([1, 2, 3], dtype=int32)
     """
-    several = isinstance(operand, (list, tuple))
-    arrays = [as_operand(x, "sort") for x in (operand if several else (operand,))]
+    operands = operand if isinstance(operand, (list, tuple)) else None
+    arrays = [as_operand(x, "sort") for x in ([operand] if operands is None else operands)]
     if not arrays:
         raise TypeError("sort: needs at least one array")
     if not 1 <= num_keys <= len(arrays):
         raise ValueError(f"sort: num_keys must be 1 to {len(arrays)}, the number of arrays, not {num_keys}")
     sorted_arrays = Sort(canonical_axis("sort", dimension, arrays[0].type.ndim), operator.index(num_keys))(*arrays)
-    return tuple(sorted_arrays) if several else sorted_arrays[0]
+    return sorted_arrays[0] if operands is None else tuple(sorted_arrays)
 
 
-def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Array, Array]:
+def sort_key_val(
+    keys: ArrayLike, values: ArrayLike, dimension: int = -1, is_stable: bool = True
+) -> tuple[Array, Array]:
     """Sort keys along a dim, and values in the order of the keys.
 
     Args:
@@ -65,7 +72,7 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = 
     return sort((keys, values), dimension, is_stable)
 
 
-def top_k(operand: Any, k: int, *, axis: int = -1) -> list[Array]:
+def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
     """Return the `k` largest elements along an axis and their indices.
 
     NaN counts as larger than any number. Of equal elements the first ones are returned.
@@ -95,8 +102,23 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> list[Array]:
     return [move_dim(result, last, dim) for result in TopK(count)(move_dim(x, dim, last))]
 
 
+_APPROXIMATE_TOP = Family(
+    {
+        "k": "the number of elements.",
+        "reduction_dimension": "the dim to search along.",
+        "recall_target, reduction_input_size_override": "ignored. The result is exact.",
+        "aggregate_to_topk": "must be True.",
+    },
+    raises=[
+        "ValueError: if `k` exceeds the size of the dim, or the dim does not exist.",
+        "NotImplementedError: if `aggregate_to_topk` is false.",
+    ],
+)
+
+
+@documented(_APPROXIMATE_TOP)
 def approx_max_k(
-    operand: Any,
+    operand: ArrayLike,
     k: int,
     reduction_dimension: int = -1,
     recall_target: float = 0.95,
@@ -109,17 +131,9 @@ def approx_max_k(
 
     Args:
         operand: an array of integers, floats or booleans.
-        k: the number of elements.
-        reduction_dimension: the dim to search along.
-        recall_target, reduction_input_size_override: ignored. The result is exact.
-        aggregate_to_topk: must be True.
 
     Returns:
         A list of two arrays: the values in descending order, and their indices as int32.
-
-    Raises:
-        ValueError: if `k` exceeds the size of the dim, or the dim does not exist.
-        NotImplementedError: if `aggregate_to_topk` is false.
 
     Example:
         >>> lax.approx_max_k(jnp.array([3.0, 1.0, 2.0]), 2)[0]
@@ -130,8 +144,9 @@ def approx_max_k(
     return top_k(operand, k, axis=reduction_dimension)
 
 
+@documented(_APPROXIMATE_TOP)
 def approx_min_k(
-    operand: Any,
+    operand: ArrayLike,
     k: int,
     reduction_dimension: int = -1,
     recall_target: float = 0.95,
@@ -142,18 +157,12 @@ def approx_min_k(
 
     Args:
         operand: an array of floats.
-        k: the number of elements.
-        reduction_dimension: the dim to search along.
-        recall_target, reduction_input_size_override: ignored. The result is exact.
-        aggregate_to_topk: must be True.
 
     Returns:
         A list of two arrays: the values in ascending order, and their indices as int32.
 
     Raises:
         TypeError: if `operand` does not hold floats.
-        ValueError: if `k` exceeds the size of the dim, or the dim does not exist.
-        NotImplementedError: if `aggregate_to_topk` is false.
 
     Example:
         >>> lax.approx_min_k(jnp.array([3.0, 1.0, 2.0]), 2)[0]

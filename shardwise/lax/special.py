@@ -5,17 +5,28 @@ They do not promote dtypes: all operands must have the same dtype. Scalars and d
 
 from typing import Any
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function
 from shardwise.compiler.ops.special import approximations, gamma_erf, incomplete
 from shardwise.lax.elementwise import broadcast_operands
+from shardwise.typing import ArrayLike
+
+_SPECIAL = Family(
+    {
+        "x": "an array of floats, or a scalar.",
+        "a": "the exponent, positive floats.",
+    },
+    returns="An array of the broadcast shape and of the operands' dtype.",
+    raises=[
+        "TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a\nfloat dtype."
+    ],
+)
 
 
-def bessel_i0e(x: Any) -> Array:
+@documented(_SPECIAL)
+def bessel_i0e(x: ArrayLike) -> Array:
     """Compute the exponentially scaled modified Bessel function of order 0: `exp(-|x|) * I0(x)`.
-
-    Args:
-        x: an array of floats, or a scalar.
 
     Returns:
         An array of the same shape and dtype.
@@ -30,11 +41,9 @@ def bessel_i0e(x: Any) -> Array:
     return approximations.BesselI0e()(as_operand(x, "bessel_i0e"))
 
 
-def bessel_i1e(x: Any) -> Array:
+@documented(_SPECIAL)
+def bessel_i1e(x: ArrayLike) -> Array:
     """Compute the exponentially scaled modified Bessel function of order 1: `exp(-|x|) * I1(x)`.
-
-    Args:
-        x: an array of floats, or a scalar.
 
     Returns:
         An array of the same shape and dtype.
@@ -50,7 +59,8 @@ def bessel_i1e(x: Any) -> Array:
 
 
 @compiled_function
-def betainc(a: Any, b: Any, x: Any) -> Array:
+@documented(_SPECIAL)
+def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """Compute the regularized incomplete beta function.
 
     It is differentiable with respect to `x` only.
@@ -59,11 +69,7 @@ def betainc(a: Any, b: Any, x: Any) -> Array:
         a, b: the exponents, positive floats.
         x: the upper limit of the integral, in [0, 1].
 
-    Returns:
-        An array of the broadcast shape and of the operands' dtype.
-
     Raises:
-        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a float dtype.
         NotImplementedError: if it is differentiated with respect to `a` or `b`.
 
     Example:
@@ -74,18 +80,12 @@ def betainc(a: Any, b: Any, x: Any) -> Array:
 
 
 @compiled_function
-def igamma(a: Any, x: Any) -> Array:
+@documented(_SPECIAL)
+def igamma(a: ArrayLike, x: ArrayLike) -> Array:
     """Compute the lower regularized incomplete gamma function.
 
     Args:
-        a: the exponent, positive floats.
         x: the upper limit of the integral, non-negative.
-
-    Returns:
-        An array of the broadcast shape and of the operands' dtype.
-
-    Raises:
-        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a float dtype.
 
     Example:
         >>> f"{lax.igamma(1.0, 1.0):.4f}"
@@ -95,18 +95,12 @@ def igamma(a: Any, x: Any) -> Array:
 
 
 @compiled_function
-def igammac(a: Any, x: Any) -> Array:
+@documented(_SPECIAL)
+def igammac(a: ArrayLike, x: ArrayLike) -> Array:
     """Compute the upper regularized incomplete gamma function `1 - igamma(a, x)`.
 
     Args:
-        a: the exponent, positive floats.
         x: the lower limit of the integral, non-negative.
-
-    Returns:
-        An array of the broadcast shape and of the operands' dtype.
-
-    Raises:
-        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a float dtype.
 
     Example:
         >>> f"{lax.igammac(1.0, 1.0):.4f}"
@@ -116,18 +110,14 @@ def igammac(a: Any, x: Any) -> Array:
 
 
 @compiled_function
-def igamma_grad_a(a: Any, x: Any) -> Array:
+@documented(_SPECIAL)
+def igamma_grad_a(a: ArrayLike, x: ArrayLike) -> Array:
     """Compute the derivative of `igamma(a, x)` with respect to `a`. It is not differentiable itself.
 
     Args:
-        a: the exponent, positive floats.
         x: the upper limit of the integral, non-negative.
 
-    Returns:
-        An array of the broadcast shape and of the operands' dtype.
-
     Raises:
-        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a float dtype.
         NotImplementedError: if it is differentiated.
 
     Example:
@@ -138,10 +128,11 @@ def igamma_grad_a(a: Any, x: Any) -> Array:
 
 
 @compiled_function
-def _random_gamma_grad(a: Any, x: Any) -> Any:
+def _random_gamma_grad(a: ArrayLike, x: ArrayLike) -> Any:
     return incomplete.RandomGammaGrad()(*broadcast_operands("random_gamma_grad", a, x))
 
 
+@documented(_SPECIAL)
 def random_gamma_grad(*args: Any) -> Array:
     """Compute the derivative of a sample of a gamma distribution with respect to its shape parameter.
 
@@ -149,9 +140,6 @@ def random_gamma_grad(*args: Any) -> Array:
 
     Args:
         *args: two arrays of floats: the shape parameter `a`, and the sample `x`.
-
-    Returns:
-        An array of the broadcast shape and of the operands' dtype.
 
     Raises:
         TypeError: if there are not two operands, they do not hold floats, or their types do not agree.
@@ -167,7 +155,8 @@ def random_gamma_grad(*args: Any) -> Array:
 
 
 @compiled_function
-def polygamma(m: Any, x: Any) -> Array:
+@documented(_SPECIAL)
+def polygamma(m: ArrayLike, x: ArrayLike) -> Array:
     """Compute the polygamma function: the derivative of order `m` of `digamma`.
 
     It is differentiable with respect to `x` only.
@@ -176,11 +165,7 @@ def polygamma(m: Any, x: Any) -> Array:
         m: the order, an integral float. Order 0 is `digamma`.
         x: an array of floats.
 
-    Returns:
-        An array of the broadcast shape and of the operands' dtype.
-
     Raises:
-        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a float dtype.
         NotImplementedError: if it is differentiated with respect to `m`.
 
     Example:
@@ -191,7 +176,8 @@ def polygamma(m: Any, x: Any) -> Array:
 
 
 @compiled_function
-def zeta(x: Any, q: Any) -> Array:
+@documented(_SPECIAL)
+def zeta(x: ArrayLike, q: ArrayLike) -> Array:
     """Compute the Hurwitz zeta function: the sum of (q + n)^-x over n = 0, 1, 2, ...
 
     It is NaN for `x` below 1.
@@ -199,12 +185,6 @@ def zeta(x: Any, q: Any) -> Array:
     Args:
         x: the exponent, an array of floats.
         q: the offset, an array of floats.
-
-    Returns:
-        An array of the broadcast shape and of the operands' dtype.
-
-    Raises:
-        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a float dtype.
 
     Example:
         >>> f"{lax.zeta(2.0, 1.0):.4f}"

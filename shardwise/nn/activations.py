@@ -12,12 +12,13 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.transformations.custom import custom_jvp
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.arithmetic import promote_numeric
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, compiled_function, promote_and_broadcast, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
-from shardwise.compiler.dtypes import is_inexact, is_integer
+from shardwise.compiler.dtypes import DType, is_inexact, is_integer
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Clamp, Relu
 from shardwise.compiler.ops.elementwise.select import Compare
@@ -25,20 +26,25 @@ from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import slice_along
+from shardwise.typing import ArrayLike, DTypeLike, NestedArrays
+
+_ACTIVATION = Family(
+    {
+        "x": "the input, an array or a number.",
+        "alpha": "the magnitude of the limit for very negative `x`.",
+    },
+    returns="An array with the shape of `x`.",
+    raises=["TypeError: if `x` is not an array or a number."],
+)
 
 
 @compiled_function
-def identity(x: Any) -> Array:
+@documented(_ACTIVATION)
+def identity(x: ArrayLike) -> Array:
     """Return `x` unchanged, as an array.
-
-    Args:
-        x: the input, an array or a number.
 
     Returns:
         `x` as an array.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.identity(jnp.array([1.0, -2.0]))
@@ -48,13 +54,11 @@ def identity(x: Any) -> Array:
 
 
 @compiled_function
-def relu(x: Any) -> Array:
+@documented(_ACTIVATION)
+def relu(x: ArrayLike) -> Array:
     """Compute the rectified linear unit: `max(x, 0)`.
 
     The derivative at 0 is 0.
-
-    Args:
-        x: the input, an array or a number.
 
     Returns:
         An array with the shape and dtype of `x`; booleans become integers.
@@ -70,13 +74,11 @@ def relu(x: Any) -> Array:
 
 
 @compiled_function
-def relu6(x: Any) -> Array:
+@documented(_ACTIVATION)
+def relu6(x: ArrayLike) -> Array:
     """Compute the rectified linear unit bounded by 6: `min(max(x, 0), 6)`.
 
     The derivative at 0 and at 6 is 0.
-
-    Args:
-        x: the input, an array or a number.
 
     Returns:
         An array with the shape of `x` and a floating-point dtype.
@@ -93,7 +95,7 @@ def relu6(x: Any) -> Array:
 
 
 @compiled_function
-def sigmoid(x: Any) -> Array:
+def sigmoid(x: ArrayLike) -> Array:
     """Compute the logistic function `1 / (1 + exp(-x))`.
 
     Args:
@@ -113,14 +115,12 @@ def sigmoid(x: Any) -> Array:
 
 
 @compiled_function
-def silu(x: Any) -> Array:
+@documented(_ACTIVATION)
+def silu(x: ArrayLike) -> Array:
     """Compute the sigmoid linear unit `x · sigmoid(x)`, also known as swish.
 
     Args:
         x: the input, an array or a number of a floating-point or complex dtype.
-
-    Returns:
-        An array with the shape of `x`.
 
     Raises:
         TypeError: if `x` is not an array or a number, or does not have a floating-point or complex dtype.
@@ -137,19 +137,11 @@ swish = silu
 
 
 @custom_jvp
-def softplus(x: Any) -> Array:
+@documented(_ACTIVATION)
+def softplus(x: ArrayLike) -> Array:
     """Compute `log(1 + exp(x))`, a smooth approximation of `relu`.
 
     The computation does not overflow for large `x`.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.softplus(jnp.array([-100.0, 0.0, 100.0]))
@@ -159,7 +151,7 @@ def softplus(x: Any) -> Array:
 
 
 @compiled_function
-def _softplus(x: Any) -> Any:
+def _softplus(x: ArrayLike) -> Any:
     x = as_inexact(x, "softplus")
     return Relu()(x) + jnp.log1p(jnp.exp(-jnp.abs(x)))
 
@@ -168,17 +160,9 @@ softplus.defjvps(lambda tangent, result, x: tangent * Logistic()(x))
 
 
 @compiled_function
-def log_sigmoid(x: Any) -> Array:
+@documented(_ACTIVATION)
+def log_sigmoid(x: ArrayLike) -> Array:
     """Compute `log(sigmoid(x))` without underflow for very negative `x`.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.log_sigmoid(jnp.array([-100.0, 0.0]))
@@ -188,12 +172,12 @@ def log_sigmoid(x: Any) -> Array:
 
 
 @compiled_function
-def _squareplus(x: Any, b: Any) -> Any:
+def _squareplus(x: ArrayLike, b: ArrayLike) -> Any:
     x, b = as_operand(x, "squareplus"), as_operand(b, "squareplus")
     return (x + jnp.sqrt(jnp.square(x) + b)) / 2
 
 
-def squareplus(x: Any, b: Any = 4) -> Array:
+def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
     """Compute `(x + sqrt(x² + b)) / 2`, a smooth approximation of `relu` without exponentials.
 
     Args:
@@ -214,19 +198,11 @@ def squareplus(x: Any, b: Any = 4) -> Array:
 
 
 @compiled_function
-def sparse_plus(x: Any) -> Array:
+@documented(_ACTIVATION)
+def sparse_plus(x: ArrayLike) -> Array:
     """Compute the sparse plus function, a smooth approximation of `relu` with finite support.
 
     The result is 0 for `x <= -1`, `(x + 1)² / 4` for `-1 < x < 1`, and `x` for `x >= 1`.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.sparse_plus(jnp.array([-2.0, 0.0, 2.0]))
@@ -237,19 +213,14 @@ def sparse_plus(x: Any) -> Array:
 
 
 @compiled_function
-def sparse_sigmoid(x: Any) -> Array:
+@documented(_ACTIVATION)
+def sparse_sigmoid(x: ArrayLike) -> Array:
     """Compute the sparse sigmoid function `clip((x + 1) / 2, 0, 1)`.
 
     It is the derivative of `sparse_plus`.
 
-    Args:
-        x: the input, an array or a number.
-
     Returns:
         An array with the shape of `x` and values from 0 to 1.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.sparse_sigmoid(jnp.array([-2.0, 0.0, 2.0]))
@@ -259,17 +230,12 @@ def sparse_sigmoid(x: Any) -> Array:
 
 
 @compiled_function
-def soft_sign(x: Any) -> Array:
+@documented(_ACTIVATION)
+def soft_sign(x: ArrayLike) -> Array:
     """Compute the soft-sign function `x / (|x| + 1)`.
-
-    Args:
-        x: the input, an array or a number.
 
     Returns:
         An array with the shape of `x` and values between -1 and 1.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.soft_sign(jnp.array([-1.0, 3.0]))
@@ -280,17 +246,9 @@ def soft_sign(x: Any) -> Array:
 
 
 @compiled_function
-def mish(x: Any) -> Array:
+@documented(_ACTIVATION)
+def mish(x: ArrayLike) -> Array:
     """Compute the mish function `x · tanh(softplus(x))`.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.mish(jnp.array([-1.0, 0.0, 1.0]))
@@ -301,21 +259,18 @@ def mish(x: Any) -> Array:
 
 
 @compiled_function
-def _elu(x: Any, alpha: Any) -> Any:
+def _elu(x: ArrayLike, alpha: ArrayLike) -> Any:
     x = as_operand(x, "elu")
     # `where` also differentiates the branch that is not selected: without the inner `where`, an overflow of `expm1`
     # there would make the derivative NaN.
     return jnp.where(x > 0, x, alpha * jnp.expm1(jnp.where(x > 0, 0.0, x)))
 
 
-def elu(x: Any, alpha: Any = 1.0) -> Array:
+@documented(_ACTIVATION)
+def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """Compute the exponential linear unit.
 
     The result is `x` for `x > 0` and `alpha · (exp(x) - 1)` elsewhere.
-
-    Args:
-        x: the input, an array or a number.
-        alpha: the magnitude of the limit for very negative `x`.
 
     Returns:
         An array with the shape that `x` and `alpha` broadcast to.
@@ -331,19 +286,11 @@ def elu(x: Any, alpha: Any = 1.0) -> Array:
 
 
 @compiled_function
-def selu(x: Any) -> Array:
+@documented(_ACTIVATION)
+def selu(x: ArrayLike) -> Array:
     """Compute the scaled exponential linear unit.
 
     It is `elu` with the constants of self-normalizing networks, which keep activations at mean 0 and variance 1.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.selu(jnp.array([-1.0, 1.0]))
@@ -353,19 +300,16 @@ def selu(x: Any) -> Array:
 
 
 @compiled_function
-def _celu(x: Any, alpha: Any) -> Any:
+def _celu(x: ArrayLike, alpha: ArrayLike) -> Any:
     return jnp.maximum(x, 0.0) + alpha * jnp.expm1(jnp.minimum(x, 0.0) / alpha)
 
 
-def celu(x: Any, alpha: Any = 1.0) -> Array:
+@documented(_ACTIVATION)
+def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """Compute the continuously differentiable exponential linear unit.
 
     The result is `x` for `x > 0` and `alpha · (exp(x / alpha) - 1)` elsewhere. Its derivative is continuous for every
     `alpha`.
-
-    Args:
-        x: the input, an array or a number.
-        alpha: the magnitude of the limit for very negative `x`.
 
     Returns:
         An array with the shape that `x` and `alpha` broadcast to.
@@ -381,12 +325,12 @@ def celu(x: Any, alpha: Any = 1.0) -> Array:
 
 
 @compiled_function
-def _leaky_relu(x: Any, slope: Any) -> Any:
+def _leaky_relu(x: ArrayLike, slope: ArrayLike) -> Any:
     x = as_operand(x, "leaky_relu")
     return jnp.where(x >= 0, x, slope * x)
 
 
-def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Array:
+def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Array:
     """Compute the leaky rectified linear unit.
 
     The result is `x` for `x >= 0` and `negative_slope · x` elsewhere.
@@ -409,17 +353,9 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Array:
 
 
 @compiled_function
-def hard_tanh(x: Any) -> Array:
+@documented(_ACTIVATION)
+def hard_tanh(x: ArrayLike) -> Array:
     """Compute the hard tanh function: clip `x` to the interval from -1 to 1.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.hard_tanh(jnp.array([-3.0, 0.5, 3.0]))
@@ -430,17 +366,12 @@ def hard_tanh(x: Any) -> Array:
 
 
 @compiled_function
-def hard_sigmoid(x: Any) -> Array:
+@documented(_ACTIVATION)
+def hard_sigmoid(x: ArrayLike) -> Array:
     """Compute the hard sigmoid function `relu6(x + 3) / 6`.
-
-    Args:
-        x: the input, an array or a number.
 
     Returns:
         An array with the shape of `x` and values from 0 to 1.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.hard_sigmoid(jnp.array([-3.0, 0.0, 3.0]))
@@ -450,17 +381,9 @@ def hard_sigmoid(x: Any) -> Array:
 
 
 @compiled_function
-def hard_silu(x: Any) -> Array:
+@documented(_ACTIVATION)
+def hard_silu(x: ArrayLike) -> Array:
     """Compute the hard SiLU function `x · hard_sigmoid(x)`, also known as hard swish.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.hard_silu(jnp.array([-3.0, 1.0, 3.0]))
@@ -473,20 +396,14 @@ def hard_silu(x: Any) -> Array:
 hard_swish = hard_silu
 
 
-def gelu(x: Any, approximate: bool = True) -> Array:
+@documented(_ACTIVATION)
+def gelu(x: ArrayLike, approximate: bool = True) -> Array:
     """Compute the Gaussian error linear unit `x · Φ(x)`.
 
     Φ is the cumulative distribution function of the standard normal distribution.
 
     Args:
-        x: the input, an array or a number.
         approximate: if True, use the approximation of Φ by tanh; if False, use `erfc`.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.gelu(jnp.array([-1.0, 1.0]), approximate=False)
@@ -496,14 +413,14 @@ def gelu(x: Any, approximate: bool = True) -> Array:
 
 
 @compiled_function
-def _gelu(x: Any, *, approximate: bool) -> Any:
+def _gelu(x: ArrayLike, *, approximate: bool) -> Any:
     x = as_inexact(x, "gelu")
     if approximate:
         return x * (0.5 * (1.0 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
     return 0.5 * x * lax.erfc(-x * math.sqrt(0.5))
 
 
-def glu(x: Any, axis: int = -1) -> Array:
+def glu(x: ArrayLike, axis: int = -1) -> Array:
     """Compute the gated linear unit: the first half of `x` times the sigmoid of the second half.
 
     Args:
@@ -529,24 +446,19 @@ def glu(x: Any, axis: int = -1) -> Array:
 
 
 @compiled_function
-def _glu(x: Any, *, dim: int) -> Any:
+def _glu(x: ArrayLike, *, dim: int) -> Any:
     x = as_operand(x)
     size = x.type.shape[dim]
     return slice_along(x, dim, 0, size // 2) * sigmoid(slice_along(x, dim, size // 2, size))
 
 
 @custom_jvp
-def log1mexp(x: Any) -> Array:
+@documented(_ACTIVATION)
+def log1mexp(x: ArrayLike) -> Array:
     """Compute `log(1 - exp(-x))` without cancellation for small or large `x`.
 
     Args:
         x: the input, an array or a number; all elements should be positive.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.log1mexp(jnp.array([1e-8, 1.0]))
@@ -556,7 +468,7 @@ def log1mexp(x: Any) -> Array:
 
 
 @compiled_function
-def _log1mexp(x: Any) -> Any:
+def _log1mexp(x: ArrayLike) -> Any:
     x = as_inexact(x, "log1mexp")
     return jnp.where(x < math.log(2.0), jnp.log(-jnp.expm1(-x)), jnp.log1p(-jnp.exp(-x)))
 
@@ -564,17 +476,9 @@ def _log1mexp(x: Any) -> Any:
 log1mexp.defjvps(lambda tangent, result, x: tangent / jnp.expm1(x))
 
 
-def tanh(x: Any, /) -> Array:
+@documented(_ACTIVATION)
+def tanh(x: ArrayLike, /) -> Array:
     """Compute the hyperbolic tangent.
-
-    Args:
-        x: the input, an array or a number.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.nn.tanh(jnp.array([0.0, 1.0]))
@@ -583,7 +487,7 @@ def tanh(x: Any, /) -> Array:
     return jnp.tanh(x)
 
 
-def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: Any = -1) -> Array:
+def one_hot(x: NestedArrays, num_classes: int, *, dtype: DTypeLike | None = None, axis: int | str = -1) -> Array:
     """One-hot encode class indices.
 
     An index outside the range from 0 to `num_classes - 1` is encoded as zeros.
@@ -623,10 +527,10 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: Any = -1) -> A
 
 
 @compiled_function
-def _one_hot(x: Any, *, num_classes: int, dim: int, dtype: Any) -> Any:
-    x = as_operand(x)
-    if x.type.dtype == np.bool_:
-        x = Convert(np.dtype(np.int32))(x)
-    shape = (*x.type.shape[:dim], num_classes, *x.type.shape[dim:])
-    indices = Broadcast(shape, tuple(d + (d >= dim) for d in range(x.type.ndim)))(x)
-    return Convert(dtype)(Compare("EQ")(indices, Iota(shape, dim, x.type.dtype)()))
+def _one_hot(x: ArrayLike, *, num_classes: int, dim: int, dtype: DType) -> Any:
+    classes = as_operand(x)
+    if classes.type.dtype == np.bool_:
+        classes = Convert(np.dtype(np.int32))(classes)
+    shape = (*classes.type.shape[:dim], num_classes, *classes.type.shape[dim:])
+    indices = Broadcast(shape, tuple(d + (d >= dim) for d in range(classes.type.ndim)))(classes)
+    return Convert(dtype)(Compare("EQ")(indices, Iota(shape, dim, classes.type.dtype)()))

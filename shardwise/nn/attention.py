@@ -29,6 +29,7 @@ from shardwise.nn import blockwise_attention as blockwise
 from shardwise.nn.blockwise_attention import AttentionOptions, attention_scores, blockwise_attention
 from shardwise.nn.normalization import softmax
 from shardwise.runtime.client import default_backend
+from shardwise.typing import ArrayLike
 
 # Number of scores per head from which on they are computed blockwise: 4 MiB of f32. Below it, the loop costs more.
 MIN_BLOCKWISE_SCORES = 2**20
@@ -38,16 +39,16 @@ _F32 = np.dtype(np.float32)
 
 @overload
 def dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any = None,
-    mask: Any = None,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
     *,
     scale: float | None = None,
     is_causal: bool = False,
-    query_seq_lengths: Any = None,
-    key_value_seq_lengths: Any = None,
+    query_seq_lengths: ArrayLike | None = None,
+    key_value_seq_lengths: ArrayLike | None = None,
     local_window_size: int | tuple[int, int] | None = None,
     implementation: str | None = None,
     return_residual: Literal[False] = False,
@@ -56,16 +57,16 @@ def dot_product_attention(
 
 @overload
 def dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any = None,
-    mask: Any = None,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
     *,
     scale: float | None = None,
     is_causal: bool = False,
-    query_seq_lengths: Any = None,
-    key_value_seq_lengths: Any = None,
+    query_seq_lengths: ArrayLike | None = None,
+    key_value_seq_lengths: ArrayLike | None = None,
     local_window_size: int | tuple[int, int] | None = None,
     implementation: str | None = None,
     return_residual: bool = False,
@@ -73,16 +74,16 @@ def dot_product_attention(
 
 
 def dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any = None,
-    mask: Any = None,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
     *,
     scale: float | None = None,
     is_causal: bool = False,
-    query_seq_lengths: Any = None,
-    key_value_seq_lengths: Any = None,
+    query_seq_lengths: ArrayLike | None = None,
+    key_value_seq_lengths: ArrayLike | None = None,
     local_window_size: int | tuple[int, int] | None = None,
     implementation: str | None = None,
     return_residual: bool = False,
@@ -132,19 +133,19 @@ def dot_product_attention(
         "query_seq_lengths": query_seq_lengths,
         "key_value_seq_lengths": key_value_seq_lengths,
     }
-    optional = {argument: array for argument, array in optional.items() if array is not None}
-    optional_types = {argument: type_of(array, name) for argument, array in optional.items()}
+    passed = {argument: array for argument, array in optional.items() if array is not None}
+    optional_types = {argument: type_of(array, name) for argument, array in passed.items()}
     query_type, key_type, value_type = (type_of(x, name) for x in (query, key, value))
     _check_types(query_type, key_type, value_type, optional_types)
     head_dim = query_type.shape[-1]
     factor = 1.0 / math.sqrt(head_dim) if scale is None else float(scale)
-    options = AttentionOptions(factor, bool(is_causal), window, tuple(optional))
+    options = AttentionOptions(factor, bool(is_causal), window, tuple(passed))
     obstacle = _cudnn_obstacle(options, query_type)
     if implementation == "cudnn" and obstacle:
         raise NotImplementedError(f"{name}: cuDNN's kernel cannot be used: {obstacle}. Leave out `implementation`.")
     if implementation == "cudnn" or (implementation is None and prefers_fused(options, query_type)):
         options = replace(options, fused=True)
-    results = compiled_attention(query, key, value, *optional.values(), options=options, residual=return_residual)
+    results = compiled_attention(query, key, value, *passed.values(), options=options, residual=return_residual)
     return tuple(results) if return_residual else results[0]
 
 
@@ -199,7 +200,12 @@ def _cudnn_obstacle(options: AttentionOptions, query: ArrayType) -> str:
 
 @compiled_list_function
 def compiled_attention(
-    query: Any, key: Any, value: Any, *arrays: Any, options: AttentionOptions, residual: bool = False
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *arrays: ArrayLike,
+    options: AttentionOptions,
+    residual: bool = False,
 ) -> list[Any]:
     """Return the result, and with `residual` the log-sum-exp of the scores. `arrays` are the optional arrays."""
     q, k, v = (_with_batch(as_operand(x)) for x in (query, key, value))
@@ -228,7 +234,7 @@ def compiled_attention(
     return results
 
 
-def _mask_to_bias(mask: Any, q: Any, k: Any) -> Any:
+def _mask_to_bias(mask: Array, q: Array, k: Array) -> Any:
     """Return a bias that masks scores: 0 or a large negative number. Batch and head dims of size 1 stay 1."""
     mask = Reshape((1,) * (4 - mask.type.ndim) + mask.type.shape)(mask)
     mask = jnp.broadcast_to(mask, (*mask.type.shape[:2], q.type.shape[1], k.type.shape[1]))
@@ -238,12 +244,12 @@ def _mask_to_bias(mask: Any, q: Any, k: Any) -> Any:
 
 
 @partial(custom_vjp, nondiff_argnums=(0,))
-def _fused_attention(options: AttentionOptions, q: Any, k: Any, v: Any, bias: tuple[Any, ...]) -> Any:
+def _fused_attention(options: AttentionOptions, q: Array, k: Array, v: Array, bias: tuple[Any, ...]) -> Any:
     """Return the result [B, T, N, H] and the log-sum-exp of the scores [B, N, T], by one kernel."""
     return FusedAttention(options.scale, options.is_causal, _window_length(options))(q, k, v, *bias)
 
 
-def _fused_forward(options: AttentionOptions, q: Any, k: Any, v: Any, bias: tuple[Any, ...]) -> Any:
+def _fused_forward(options: AttentionOptions, q: Array, k: Array, v: Array, bias: tuple[Any, ...]) -> Any:
     out, log_sums = _fused_attention(options, q, k, v, bias)
     return (out, log_sums), (q, k, v, bias, out, log_sums)
 
@@ -263,18 +269,20 @@ def _window_length(options: AttentionOptions) -> int:
     return 0 if options.window is None else options.window[0] + 1
 
 
-def _with_batch(x: Any) -> Any:
+def _with_batch(x: Array) -> Any:
     return x if x.type.ndim == 4 else Reshape((1, *x.type.shape))(x)
 
 
-def _group_heads(x: Any, query: ArrayType) -> Any:
+def _group_heads(x: Array, query: ArrayType) -> Any:
     """Reshape a bias or mask that broadcasts to [B, N, T, S] so that it broadcasts to [B, K, T, G, S]."""
     sizes = (1,) * (4 - x.type.ndim) + x.type.shape
     heads = (1, 1) if sizes[1] == 1 else query.shape[2:4]
     return permute(x.reshape(sizes[0], *heads, *sizes[2:]), (0, 1, 3, 2, 4))
 
 
-def _full_attention(options: AttentionOptions, q: Any, k: Any, v: Any, arrays: Any) -> tuple[Any, Any, Any]:
+def _full_attention(
+    options: AttentionOptions, q: Array, k: Array, v: Array, arrays: tuple[Array, ...]
+) -> tuple[Any, Any, Any]:
     """Return the result [B, T, K, G, H]; and per row of scores the maximum, and the sum of `exp(score - maximum)`."""
     scores, _ = attention_scores(options, q, k, options.by_name(arrays), 0)
     weights = softmax(scores, axis=4).astype(k.dtype)  # the only residual of this size

@@ -7,14 +7,20 @@ import numpy as np
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
+from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.lax.dot_products import mixed_dtype_dot
+from shardwise.typing import ArrayLike, DTypeLike
 
 
 def scaled_matmul(
-    lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, preferred_element_type: Any = np.float32
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    lhs_scales: ArrayLike,
+    rhs_scales: ArrayLike,
+    preferred_element_type: DTypeLike = np.float32,
 ) -> Array:
     """Multiply two batches of block-scaled matrices.
 
@@ -62,12 +68,14 @@ def scaled_matmul(
 
 
 @compiled_function
-def _scaled_matmul(lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, *, dtype: Any) -> Any:
+def _scaled_matmul(
+    lhs: ArrayLike, rhs: ArrayLike, lhs_scales: ArrayLike, rhs_scales: ArrayLike, *, dtype: DType
+) -> Any:
     a, b = (_apply_scales(x, scales) for x, scales in ((lhs, lhs_scales), (rhs, rhs_scales)))
     return mixed_dtype_dot(a, b, op=Dot(((2,), (2,)), ((0,), (0,))), dtype=dtype)
 
 
-def _apply_scales(operand: Any, scales: Any) -> Any:
+def _apply_scales(operand: ArrayLike, scales: ArrayLike) -> Any:
     x, scale = (astype_weak(as_operand(z), np.float32, False) for z in (operand, scales))
     *lead, count = scale.type.shape
     block_size = x.type.shape[2] // count

@@ -5,6 +5,7 @@ The score matrix is never materialized: the backward pass recomputes the scores 
 [B, K, T, G, S].
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
@@ -16,6 +17,7 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.control import scan
 from shardwise.api.transformations.custom import custom_vjp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import astype_weak
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.types import ArrayType
@@ -46,12 +48,12 @@ class AttentionOptions:
     optional_names: tuple[str, ...] = ()
     fused: bool = False  # whether cuDNN's kernel is used
 
-    def by_name(self, arrays: Any) -> dict[str, Any]:
+    def by_name(self, arrays: Sequence[Any]) -> dict[str, Any]:
         return dict(zip(self.optional_names, arrays, strict=True))
 
 
 def attention_scores(
-    options: AttentionOptions, q: Any, k: Any, optional: dict[str, Any], first_key: Any
+    options: AttentionOptions, q: Array, k: Array, optional: dict[str, Any], first_key: Array | int
 ) -> tuple[Any, Any]:
     """Return the masked scores of all queries with the keys `k`, and the mask (None if there is none).
 
@@ -70,7 +72,7 @@ def attention_scores(
     return astype_weak(scores, _F32, False), mask
 
 
-def _score_mask(options: AttentionOptions, scores: ArrayType, optional: dict[str, Any], first_key: Any) -> Any:
+def _score_mask(options: AttentionOptions, scores: ArrayType, optional: dict[str, Any], first_key: Array | int) -> Any:
     """Return the conjunction of all masks, which broadcasts to [B, K, T, G, S]; None if there are none."""
     user_mask = optional.get("mask")
     rows = Iota((1, 1, scores.shape[2], 1, 1), 2, np.dtype(np.int32))()
@@ -93,11 +95,13 @@ def _score_mask(options: AttentionOptions, scores: ArrayType, optional: dict[str
     return combined
 
 
-def attend_blocks(options: AttentionOptions, q: Any, k: Any, v: Any, optional: dict[str, Any]) -> tuple[Any, Any, Any]:
+def attend_blocks(
+    options: AttentionOptions, q: Array, k: Array, v: Array, optional: dict[str, Any]
+) -> tuple[Any, Any, Any]:
     """Return the result in f32 [B, K, T, G, H]; and per row the maximum, and the sum of `exp(score - maximum)`."""
     size, block_count, keys, values = _blocks_of(k, v)
 
-    def step(carry: Any, number: Any) -> Any:
+    def step(carry: tuple[Array, Array, Array], number: Array) -> Any:
         out, row_max, row_sum = carry
         start = number * size
         scores, _ = _block_scores(options, q, keys, optional, start, k.type.shape[1], size)
@@ -117,14 +121,14 @@ def attend_blocks(options: AttentionOptions, q: Any, k: Any, v: Any, optional: d
 
 def attend_blocks_gradients(
     options: AttentionOptions,
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Array,
+    k: Array,
+    v: Array,
     optional: dict[str, Any],
-    ct_out: Any,
-    mean: Any,
-    row_max: Any,
-    row_sum: Any,
+    ct_out: Array,
+    mean: Array,
+    row_max: Array,
+    row_sum: Array,
 ) -> tuple[Any, Any, Any, Any]:
     """Recompute the scores block by block, and return the cotangents of q, k, v and the bias, the first three in f32.
 
@@ -134,7 +138,7 @@ def attend_blocks_gradients(
     size, block_count, keys, values = _blocks_of(k, v)
     key_count = k.type.shape[1]
 
-    def step(ct_q: Any, number: Any) -> Any:
+    def step(ct_q: Array, number: Array) -> Any:
         start = number * size
         scores, mask = _block_scores(options, q, keys, optional, start, key_count, size)
         weights = jnp.exp(scores - row_max[..., None]) / row_sum[..., None]
@@ -161,13 +165,15 @@ def attend_blocks_gradients(
 
 
 @partial(custom_vjp, nondiff_argnums=(0,))
-def blockwise_attention(options: AttentionOptions, q: Any, k: Any, v: Any, arrays: Any) -> tuple[Any, Any, Any]:
+def blockwise_attention(
+    options: AttentionOptions, q: Array, k: Array, v: Array, arrays: tuple[Array, ...]
+) -> tuple[Any, Any, Any]:
     """Return the result [B, T, K, G, H]; and per row of scores the maximum, and the sum of `exp(score - maximum)`."""
     out, row_max, row_sum = attend_blocks(options, q, k, v, options.by_name(arrays))
     return permute(out.astype(v.dtype), (0, 2, 1, 3, 4)), row_max, row_sum
 
 
-def _blockwise_forward(options: AttentionOptions, q: Any, k: Any, v: Any, arrays: Any) -> Any:
+def _blockwise_forward(options: AttentionOptions, q: Array, k: Array, v: Array, arrays: tuple[Array, ...]) -> Any:
     out, row_max, row_sum = blockwise_attention(options, q, k, v, arrays)
     return (out, row_max, row_sum), (q, k, v, arrays, out, row_max, row_sum)
 
@@ -191,12 +197,12 @@ def _blockwise_backward(options: AttentionOptions, residuals: Any, cotangents: A
 blockwise_attention.defvjp(_blockwise_forward, _blockwise_backward)
 
 
-def weights_mean(out: Any, ct_out: Any) -> Any:
+def weights_mean(out: Array, ct_out: Array) -> Any:
     """Return the weighted mean of the weights' cotangents along each row, [B, K, T, G], of arrays [B, T, K, G, H]."""
     return permute((ct_out.astype(_F32) * out.astype(_F32)).sum(4), (0, 2, 1, 3))
 
 
-def _zeros_of_queries(q: Any) -> Any:
+def _zeros_of_queries(q: Array) -> Any:
     """Return f32 zeros [B, K, T, G, H] with the sharding that the type of `q` has along Explicit axes."""
     return jnp.zeros_like(permute(q, (0, 2, 1, 3, 4)), dtype=_F32)
 
@@ -206,25 +212,25 @@ def _accumulation_dtype(dtype: DType) -> DType | None:
     return None if dtype.itemsize >= _F32.itemsize else _F32
 
 
-def _blocks_of(k: Any, v: Any) -> tuple[int, int, Any, Any]:
+def _blocks_of(k: Array, v: Array) -> tuple[int, int, Any, Any]:
     """Return the size of a block, the number of blocks, and the keys and values padded to a multiple of the size."""
     size = min(BLOCK_SIZE, k.type.shape[1])
     return size, -(-k.type.shape[1] // size), _pad_to_blocks(k, 1, size), _pad_to_blocks(v, 1, size)
 
 
-def _pad_to_blocks(x: Any, dim: int, size: int) -> Any:
+def _pad_to_blocks(x: Array, dim: int, size: int) -> Any:
     """Pad `dim` with zeros at the end to a multiple of the block size."""
     padding = -x.type.shape[dim] % size
     config = [(0, padding if d == dim else 0, 0) for d in range(x.type.ndim)]
     return lax.pad(x, x.type.dtype.type(0), config) if padding else x
 
 
-def _block(x: Any, start: Any, dim: int, size: int) -> Any:
+def _block(x: Array, start: Array, dim: int, size: int) -> Any:
     return lax.dynamic_slice_in_dim(x, start, size, dim)
 
 
 def _block_scores(
-    options: AttentionOptions, q: Any, keys: Any, optional: dict[str, Any], start: Any, key_count: int, size: int
+    options: AttentionOptions, q: Array, keys: Array, optional: dict[str, Any], start: Array, key_count: int, size: int
 ) -> tuple[Any, Any]:
     """Return the scores of one block of keys, -inf in the padding after the last key; and their mask."""
     block_optional = {
@@ -240,13 +246,13 @@ def _block_scores(
     return jnp.where(is_valid, scores, -np.inf), mask
 
 
-def _sum_to_shape(x: Any, type: ArrayType) -> Any:
+def _sum_to_shape(x: Array, type: ArrayType) -> Any:
     """Sum `x` along the dims that have size 1 in `type`."""
     dims = tuple(dim for dim in range(x.type.ndim) if type.shape[dim] == 1 and x.type.shape[dim] > 1)
     return x.sum(dims, keepdims=True) if dims else x
 
 
-def _concatenate_blocks(blocks: Any, order: tuple[int, ...], dim: int, size: int) -> Any:
+def _concatenate_blocks(blocks: Array, order: tuple[int, ...], dim: int, size: int) -> Any:
     """Concatenate blocks, stacked along dim 0, along `dim`, and drop the padding.
 
     `order` is a permutation of the dims that puts dim 0 right before the blocks' own dim.

@@ -7,17 +7,19 @@ functions return one. The same key generates the same numbers as in JAX.
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, SupportsIndex, cast, runtime_checkable
 
 import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import random
 from shardwise.api.meshes.out_sharding import constrain_sharding
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
-from shardwise.compiler.dtypes import is_float, is_inexact
+from shardwise.compiler.dtypes import DType, is_float, is_inexact
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 Axes = int | Sequence[int]
 
@@ -49,38 +51,49 @@ __all__ = [
 class Initializer(Protocol):
     """A function that returns initial weights of a shape, random or not."""
 
-    def __call__(self, key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any: ...
+    def __call__(
+        self, key: ArrayLike | None, shape: Shape, dtype: DTypeLike | None = None, out_sharding: OutSharding = None
+    ) -> Any: ...
 
 
-def _initializer(fill: Callable[[Any, tuple[int, ...], Any, Any], Any], dtype: Any) -> Initializer:
+def _initializer(
+    fill: Callable[[Any, tuple[int, ...], DType, OutSharding], Any], dtype: DTypeLike | None
+) -> Initializer:
     """Return an initializer that normalizes shape and dtype and calls `fill(key, shape, dtype, out_sharding)`."""
     default = dtype
 
-    def init(key: Any, shape: Any, dtype: Any = default, out_sharding: Any = None) -> Any:
-        return fill(key, tuple(map(operator.index, shape)), _dtype(dtype), out_sharding)
+    def init(
+        key: ArrayLike | None, shape: Shape, dtype: DTypeLike | None = default, out_sharding: OutSharding = None
+    ) -> Any:
+        return fill(key, tuple(map(operator.index, cast(Sequence[SupportsIndex], shape))), _dtype(dtype), out_sharding)
 
     return init
 
 
-def _dtype(dtype: Any) -> Any:
+def _dtype(dtype: DTypeLike | None) -> Any:
     return default_dtype("float*") if dtype is None else requested_dtype("initializer", dtype)
 
 
-def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Array:
-    """Initialize weights with zeros.
+_INITIALIZER = Family(
+    {
+        "key": "ignored; initializers have a key as first parameter.",
+        "shape": "the shape of the result.",
+        "dtype": "the dtype of the result; by default the default float dtype.",
+        "out_sharding": "the sharding of the result.",
+    },
+    raises=[
+        "TypeError: if `shape` does not consist of integers, or if `dtype` is not a dtype.",
+        "ValueError: if a size in `shape` is negative.",
+    ],
+)
 
-    Args:
-        key: ignored; initializers have a key as first parameter.
-        shape: the shape of the result.
-        dtype: the dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
+
+@documented(_INITIALIZER)
+def zeros(key: object, shape: Shape, dtype: DTypeLike | None = None, out_sharding: OutSharding = None) -> Array:
+    """Initialize weights with zeros.
 
     Returns:
         An array of zeros.
-
-    Raises:
-        TypeError: if `shape` does not consist of integers, or if `dtype` is not a dtype.
-        ValueError: if a size in `shape` is negative.
 
     Example:
         >>> jax.nn.initializers.zeros(None, (2,))
@@ -89,21 +102,12 @@ def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> 
     return jnp.zeros(shape, _dtype(dtype), device=out_sharding)
 
 
-def ones(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Array:
+@documented(_INITIALIZER)
+def ones(key: object, shape: Shape, dtype: DTypeLike | None = None, out_sharding: OutSharding = None) -> Array:
     """Initialize weights with ones.
-
-    Args:
-        key: ignored; initializers have a key as first parameter.
-        shape: the shape of the result.
-        dtype: the dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
 
     Returns:
         An array of ones.
-
-    Raises:
-        TypeError: if `shape` does not consist of integers, or if `dtype` is not a dtype.
-        ValueError: if a size in `shape` is negative.
 
     Example:
         >>> jax.nn.initializers.ones(None, (2,))
@@ -112,7 +116,7 @@ def ones(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> A
     return jnp.ones(shape, _dtype(dtype), device=out_sharding)
 
 
-def constant(value: Any, dtype: Any = None) -> Initializer:
+def constant(value: ArrayLike, dtype: DTypeLike | None = None) -> Initializer:
     """Return an initializer that fills weights with a constant.
 
     Args:
@@ -131,21 +135,32 @@ def constant(value: Any, dtype: Any = None) -> Initializer:
         Array([-7., -7.], dtype=float32)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         return jnp.full(shape, value, dtype, device=out_sharding)
 
     return _initializer(fill, dtype)
 
 
-def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
+_INITIALIZER_FACTORY = Family(
+    {
+        "dtype": "the default dtype of the initializer; if None, the default float dtype.",
+        "in_axis": Parameter(
+            "the axis or axes of the inputs.",
+            "ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis`\nis -2.",
+        ),
+        "out_axis": "the axis or axes of the outputs.",
+        "batch_axis": "the axis or axes that count neither as inputs nor as outputs.",
+    },
+    returns="The initializer.",
+)
+
+
+@documented(_INITIALIZER_FACTORY)
+def uniform(scale: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
     """Return an initializer that samples from the uniform distribution from 0 to `scale`.
 
     Args:
         scale: the upper bound.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
 
     Raises:
         TypeError: when the initializer is called, if its key is not a PRNG key.
@@ -156,21 +171,18 @@ def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
         (2,)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         return random.uniform(key, shape, dtype, out_sharding=out_sharding) * jnp.array(scale, dtype)
 
     return _initializer(fill, dtype)
 
 
-def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
+@documented(_INITIALIZER_FACTORY)
+def normal(stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
     """Return an initializer that samples from the normal distribution with mean 0.
 
     Args:
         stddev: the standard deviation.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
 
     Raises:
         TypeError: when the initializer is called, if its key is not a PRNG key.
@@ -181,23 +193,22 @@ def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
         (2,)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         return random.normal(key, shape, dtype, out_sharding=out_sharding) * jnp.array(stddev, dtype)
 
     return _initializer(fill, dtype)
 
 
-def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, upper: Any = 2.0) -> Initializer:
+@documented(_INITIALIZER_FACTORY)
+def truncated_normal(
+    stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None, lower: ArrayLike = -2.0, upper: ArrayLike = 2.0
+) -> Initializer:
     """Return an initializer that samples from the truncated normal distribution with mean 0.
 
     Args:
         stddev: the standard deviation of the distribution before truncation.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
         lower: the lower bound, in multiples of `stddev`.
         upper: the upper bound, in multiples of `stddev`.
-
-    Returns:
-        The initializer.
 
     Raises:
         TypeError: when the initializer is called, if its key is not a PRNG key.
@@ -208,21 +219,22 @@ def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, u
         (2,)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         sample = random.truncated_normal(key, lower, upper, shape, dtype, out_sharding=out_sharding)
         return sample * jnp.array(stddev, dtype)
 
     return _initializer(fill, dtype)
 
 
+@documented(_INITIALIZER_FACTORY)
 def variance_scaling(
-    scale: Any,
+    scale: ArrayLike,
     mode: str,
     distribution: str,
     in_axis: Axes = -2,
     out_axis: Axes = -1,
     batch_axis: Axes = (),
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> Initializer:
     """Return an initializer whose variance depends on the shape of the weights.
 
@@ -235,13 +247,6 @@ def variance_scaling(
         mode: what n is: the number of inputs ("fan_in"), of outputs ("fan_out"), or their arithmetic or geometric mean
             ("fan_avg", "fan_geo_avg").
         distribution: "truncated_normal" (at two standard deviations), "normal" or "uniform".
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
 
     Raises:
         ValueError: when the initializer is called, if `mode` or `distribution` is unknown, or if the shape has fewer
@@ -253,7 +258,7 @@ def variance_scaling(
         (4, 3)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         fan_in, fan_out = _fans(shape, in_axis, out_axis, batch_axis)
         fans = {
             "fan_in": fan_in,
@@ -294,33 +299,39 @@ def _fans(shape: tuple[int, ...], in_axis: Axes, out_axis: Axes, batch_axis: Axe
 _TRUNCATED_STDDEV, _COMPLEX_TRUNCATED_STDDEV = 0.87962566103423978, 0.95311164380491208
 
 
-def _truncated_normal(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
+def _truncated_normal(
+    key: Array, shape: tuple[int, ...], dtype: DType, variance: Array, out_sharding: OutSharding
+) -> Any:
     stddev = jnp.sqrt(variance) / jnp.array(_TRUNCATED_STDDEV, dtype)
     return random.truncated_normal(key, -2, 2, shape, dtype, out_sharding=out_sharding) * stddev
 
 
-def _normal(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
+def _normal(key: Array, shape: tuple[int, ...], dtype: DType, variance: Array, out_sharding: OutSharding) -> Any:
     return random.normal(key, shape, dtype, out_sharding=out_sharding) * jnp.sqrt(variance)
 
 
-def _uniform(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
+def _uniform(key: Array, shape: tuple[int, ...], dtype: DType, variance: Array, out_sharding: OutSharding) -> Any:
     return random.uniform(key, shape, dtype, -1, out_sharding=out_sharding) * jnp.sqrt(3 * variance)
 
 
-def _complex_truncated_normal(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
-    def radius(u: Any) -> Any:
+def _complex_truncated_normal(
+    key: Array, shape: tuple[int, ...], dtype: DType, variance: Array, out_sharding: OutSharding
+) -> Any:
+    def radius(u: Array) -> Any:
         return jnp.sqrt(-jnp.log(1 - (1 - jnp.exp(jnp.array(-4, dtype))) * u.astype(dtype)))
 
     stddev = jnp.sqrt(variance) / jnp.array(_COMPLEX_TRUNCATED_STDDEV, dtype)
     return constrain_sharding(_isotropic(key, shape, dtype, radius), out_sharding) * stddev
 
 
-def _complex_uniform(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
+def _complex_uniform(
+    key: Array, shape: tuple[int, ...], dtype: DType, variance: Array, out_sharding: OutSharding
+) -> Any:
     sample = _isotropic(key, shape, dtype, lambda u: jnp.sqrt(2 * u).astype(dtype))
     return constrain_sharding(sample, out_sharding) * jnp.sqrt(variance)
 
 
-def _isotropic(key: Any, shape: tuple[int, ...], dtype: Any, radius: Callable[[Any], Any]) -> Any:
+def _isotropic(key: Array, shape: tuple[int, ...], dtype: DType, radius: Callable[[Any], Any]) -> Any:
     """Sample complex numbers with a uniform angle, and a radius that is a function of a uniform number."""
     real_dtype = np.dtype(np.float32 if dtype == np.complex64 else np.float64)
     radius_key, angle_key = random.split(key)
@@ -337,22 +348,15 @@ _SAMPLERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
-def glorot_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
+@documented(_INITIALIZER_FACTORY)
+def glorot_uniform(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """Return a Glorot uniform initializer, also known as Xavier uniform.
 
     The variance is `1 / fan_avg`, the mean number of inputs and outputs: see `variance_scaling`.
 
-    Args:
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
-
     Raises:
-        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
         IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
@@ -362,23 +366,16 @@ def glorot_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (
     return variance_scaling(1.0, "fan_avg", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
-def glorot_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
+@documented(_INITIALIZER_FACTORY)
+def glorot_normal(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """Return a Glorot normal initializer, also known as Xavier normal.
 
     The distribution is a truncated normal with variance `1 / fan_avg`, the mean number of inputs and outputs: see
     `variance_scaling`.
 
-    Args:
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
-
     Raises:
-        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
         IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
@@ -388,22 +385,15 @@ def glorot_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = ()
     return variance_scaling(1.0, "fan_avg", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
 
-def lecun_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
+@documented(_INITIALIZER_FACTORY)
+def lecun_uniform(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """Return a LeCun uniform initializer.
 
     The variance is `1 / fan_in`, the number of inputs: see `variance_scaling`.
 
-    Args:
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
-
     Raises:
-        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
         IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
@@ -413,22 +403,15 @@ def lecun_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = ()
     return variance_scaling(1.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
-def lecun_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
+@documented(_INITIALIZER_FACTORY)
+def lecun_normal(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """Return a LeCun normal initializer.
 
     The distribution is a truncated normal with variance `1 / fan_in`, the number of inputs: see `variance_scaling`.
 
-    Args:
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
-
     Raises:
-        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
         IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
@@ -438,22 +421,15 @@ def lecun_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (),
     return variance_scaling(1.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
 
-def he_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
+@documented(_INITIALIZER_FACTORY)
+def he_uniform(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """Return a He uniform initializer, also known as Kaiming uniform.
 
     The variance is `2 / fan_in`, where fan_in is the number of inputs: see `variance_scaling`.
 
-    Args:
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
-
     Raises:
-        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
         IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
@@ -463,23 +439,16 @@ def he_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), d
     return variance_scaling(2.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
-def he_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
+@documented(_INITIALIZER_FACTORY)
+def he_normal(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """Return a He normal initializer, also known as Kaiming normal.
 
     The distribution is a truncated normal with variance `2 / fan_in`, where fan_in is the number of inputs: see
     `variance_scaling`.
 
-    Args:
-        in_axis: the axis or axes of the inputs.
-        out_axis: the axis or axes of the outputs.
-        batch_axis: the axis or axes that count neither as inputs nor as outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
-
     Raises:
-        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
         IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
@@ -493,7 +462,8 @@ xavier_uniform, xavier_normal = glorot_uniform, glorot_normal
 kaiming_uniform, kaiming_normal = he_uniform, he_normal
 
 
-def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+@documented(_INITIALIZER_FACTORY)
+def orthogonal(scale: ArrayLike = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None) -> Initializer:
     """Return an initializer that samples uniformly distributed orthogonal matrices.
 
     The columns are orthonormal if there are at most as many columns as rows; otherwise the rows are. Weights of rank
@@ -502,10 +472,6 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
     Args:
         scale: the factor of the matrix.
         column_axis: the axis of the columns.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
 
     Raises:
         ValueError: when the initializer is called, if the shape has fewer than two dims, or if its dtype is neither a
@@ -517,7 +483,7 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
         (4, 3)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         if len(shape) < 2:
             raise ValueError(f"orthogonal: the shape must have at least two dims, not {shape}")
         if not all(shape):
@@ -530,7 +496,8 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
     return _initializer(fill, dtype)
 
 
-def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+@documented(_INITIALIZER_FACTORY)
+def delta_orthogonal(scale: ArrayLike = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None) -> Initializer:
     """Return an initializer for convolution kernels that are orthogonal at their center and 0 elsewhere.
 
     The last two dims of a kernel are its inputs and outputs; the one, two or three dims before them are spatial.
@@ -538,10 +505,6 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
     Args:
         scale: the factor of the orthogonal matrix.
         column_axis: the axis of the columns in the matrix of inputs and outputs.
-        dtype: the default dtype of the initializer; if None, the default float dtype.
-
-    Returns:
-        The initializer.
 
     Raises:
         ValueError: when the initializer is called, if the rank of the shape is not 3, 4 or 5, or if there are fewer
@@ -552,7 +515,7 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
         (3, 2, 4)
     """
 
-    def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
+    def fill(key: Array, shape: tuple[int, ...], dtype: DType, out_sharding: OutSharding) -> Any:
         if len(shape) not in (3, 4, 5):
             raise ValueError(f"delta_orthogonal: the shape must have 3, 4 or 5 dims, not {shape}")
         if shape[-1] < shape[-2]:

@@ -10,27 +10,38 @@ from shardwise.compiler.arrays import softmax as softmax_ops
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, static_axes, type_of
 from shardwise.numpy.named_axes import split_axis_names
+from shardwise.typing import ArrayLike, Axes, NamedAxes
 
 
 @overload
 def logsumexp(
-    a: Any,
-    axis: Any = None,
-    b: Any = None,
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    b: ArrayLike | None = None,
     keepdims: bool = False,
     return_sign: Literal[False] = False,
-    where: Any = None,
+    where: ArrayLike | None = None,
 ) -> Array: ...
 
 
 @overload
 def logsumexp(
-    a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: ArrayLike | None = None,
 ) -> Any: ...
 
 
 def logsumexp(
-    a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: ArrayLike | None = None,
 ) -> Any:
     """Compute `log(sum(b · exp(a)))` without overflow.
 
@@ -61,7 +72,13 @@ def logsumexp(
 
 
 def _logsumexp_named(
-    a: Any, dims: Any, names: Any, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+    a: ArrayLike,
+    dims: Any,
+    names: Any,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: ArrayLike | None = None,
 ) -> Any:
     """Compute `logsumexp` along dims and named axes: locally along the dims, then across the named axes."""
     local, sign = softmax_ops.logsumexp(a, dims, b, keepdims, True, where)
@@ -74,7 +91,7 @@ def _logsumexp_named(
     return out if b is None else jnp.where(total < 0, jnp.nan, out)
 
 
-def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = False) -> Array:
+def logmeanexp(x: ArrayLike, axis: NamedAxes = None, where: ArrayLike | None = None, keepdims: bool = False) -> Array:
     """Compute `log(mean(exp(x)))` without overflow.
 
     Args:
@@ -100,7 +117,7 @@ def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = Fal
     return total - jnp.log(jnp.sum(ones, axis=axis, where=where, keepdims=keepdims))
 
 
-def softmax(x: Any, axis: Any = -1, where: Any = None) -> Array:
+def softmax(x: ArrayLike, axis: NamedAxes = -1, where: ArrayLike | None = None) -> Array:
     """Compute the softmax `exp(x) / sum(exp(x))` along an axis, without overflow.
 
     Args:
@@ -129,12 +146,12 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Array:
 
 
 @partial(custom_jvp, nondiff_argnums=(1,))
-def _softmax(x: Any, axis: Any) -> Any:
+def _softmax(x: Array, axis: Axes) -> Any:
     return softmax_ops.softmax(x, axis)
 
 
 @_softmax.defjvp
-def _softmax_jvp(axis: Any, primals: Any, tangents: Any) -> Any:
+def _softmax_jvp(axis: Axes, primals: Any, tangents: Any) -> Any:
     """Compute the tangent from the result alone, which is the only residual."""
     ((x,), (dx,)) = primals, tangents
     y = _softmax(x, axis)
@@ -142,18 +159,18 @@ def _softmax_jvp(axis: Any, primals: Any, tangents: Any) -> Any:
 
 
 @partial(custom_jvp, nondiff_argnums=(2,))
-def _softmax_where(x: Any, where: Any, axis: Any) -> Any:
+def _softmax_where(x: Array, where: ArrayLike, axis: Axes) -> Any:
     return softmax_ops.softmax(x, axis, where)
 
 
 @_softmax_where.defjvp
-def _softmax_where_jvp(axis: Any, primals: Any, tangents: Any) -> Any:
+def _softmax_where_jvp(axis: Axes, primals: Any, tangents: Any) -> Any:
     (x, where), (dx, _) = primals, tangents
     y = _softmax_where(x, where, axis)  # 0 where `where` is False
     return y, y * (dx - (y * dx).sum(axis, keepdims=True))
 
 
-def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Array:
+def log_softmax(x: ArrayLike, axis: NamedAxes = -1, where: ArrayLike | None = None) -> Array:
     """Compute the logarithm of `softmax`, without underflow.
 
     Args:
@@ -181,12 +198,12 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Array:
 
 
 def standardize(
-    x: Any,
-    axis: Any = -1,
-    mean: Any = None,
-    variance: Any = None,
-    epsilon: Any = 1e-5,
-    where: Any = None,
+    x: ArrayLike,
+    axis: NamedAxes = -1,
+    mean: ArrayLike | None = None,
+    variance: ArrayLike | None = None,
+    epsilon: ArrayLike = 1e-5,
+    where: ArrayLike | None = None,
     *,
     algorithm: str = "fast",
 ) -> Array:
@@ -223,7 +240,9 @@ def standardize(
 
 
 @compiled_function
-def _standardize(x: Any, epsilon: Any, *arrays: Any, names: tuple[str, ...], axis: Any, algorithm: str) -> Any:
+def _standardize(
+    x: ArrayLike, epsilon: ArrayLike, *arrays: ArrayLike, names: tuple[str, ...], axis: NamedAxes, algorithm: str
+) -> Any:
     optional = dict(zip(names, arrays, strict=True))
     where, mean, variance = optional.get("where"), optional.get("mean"), optional.get("variance")
     if mean is None:

@@ -19,10 +19,12 @@ from shardwise.api.transformations.custom import custom_vjp
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
+from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.lax.barriers import optimization_barrier
 from shardwise.lax.dot_products import DotDimensionNumbers, dot_general
 from shardwise.nn.block_scaled import scaled_matmul
+from shardwise.typing import ArrayLike, DTypeLike
 
 _F32 = np.dtype(np.float32)
 _RESULT_DTYPES = (_F32, np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16))
@@ -72,10 +74,10 @@ def get_scaled_dot_general_config(mode: Literal["nvfp4", "mxfp8"], global_scale:
 
 
 def scaled_dot_general(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     dimension_numbers: DotDimensionNumbers,
-    preferred_element_type: Any = np.float32,
+    preferred_element_type: DTypeLike = np.float32,
     configs: list[BlockScaleConfig] | None = None,
     implementation: Literal["cudnn"] | None = None,
 ) -> Array:
@@ -158,7 +160,7 @@ class _OperandDims:
     def sizes(self, dims: Sequence[int]) -> tuple[int, ...]:
         return tuple(self.type.shape[dim] for dim in dims)
 
-    def to_matrices(self, x: Any) -> Any:
+    def to_matrices(self, x: Array) -> Any:
         """Transpose and reshape the operand to [batch, free, contracting]."""
         groups = (self.batch, self.free, self.contracting)
         ordered = x.transpose([dim for group in groups for dim in group])
@@ -176,7 +178,7 @@ class _Quantization:
     dtype: Any
 
     @classmethod
-    def from_configs(cls, configs: Sequence[BlockScaleConfig], dtype: Any) -> "_Quantization":
+    def from_configs(cls, configs: Sequence[BlockScaleConfig], dtype: DTypeLike) -> "_Quantization":
         if len(configs) not in (2, 3) or len({(config.mode, config.block_size) for config in configs}) != 1:
             raise ValueError(
                 "scaled_dot_general: configs must be two or three configs of one mode, for lhs, rhs and the cotangent, "
@@ -186,18 +188,18 @@ class _Quantization:
 
 
 @partial(custom_vjp, nondiff_argnums=(0,))
-def _quantized_product(quantization: _Quantization, lhs: Any, rhs: Any, global_scales: list[Any]) -> Any:
+def _quantized_product(quantization: _Quantization, lhs: Array, rhs: Array, global_scales: list[Any]) -> Any:
     """Multiply [B, M, K] and [B, N, K], contracting K, after quantization."""
     if quantization.mode == "mxfp8":
         return _mxfp8_product(lhs, rhs, block_size=quantization.block_size, dtype=quantization.dtype)
     return _nvfp4_product(lhs, rhs, *global_scales, block_size=quantization.block_size, dtype=quantization.dtype)
 
 
-def _forward(quantization: _Quantization, lhs: Any, rhs: Any, global_scales: list[Any]) -> Any:
+def _forward(quantization: _Quantization, lhs: Array, rhs: Array, global_scales: list[Any]) -> Any:
     return _quantized_product(quantization, lhs, rhs, global_scales), (lhs, rhs, global_scales)
 
 
-def _backward(quantization: _Quantization, residuals: Any, cotangent: Any) -> Any:
+def _backward(quantization: _Quantization, residuals: Any, cotangent: Array) -> Any:
     lhs, rhs, global_scales = residuals
     transposed = cotangent.transpose(0, 2, 1)
     if quantization.mode == "mxfp8":
@@ -226,20 +228,20 @@ _quantized_product.defvjp(_forward, _backward)
 
 
 @compiled_function
-def _mxfp8_product(lhs: Any, rhs: Any, *, block_size: int, dtype: Any) -> Any:
+def _mxfp8_product(lhs: Array, rhs: Array, *, block_size: int, dtype: DType) -> Any:
     (a, a_scales), (b, b_scales) = (_quantize_mxfp8(x, block_size) for x in (lhs, rhs))
     return scaled_matmul(a, b, a_scales, b_scales, dtype)
 
 
 @compiled_function
-def _nvfp4_product(lhs: Any, rhs: Any, lhs_scale: Any, rhs_scale: Any, *, block_size: int, dtype: Any) -> Any:
+def _nvfp4_product(lhs: Array, rhs: Array, lhs_scale: Array, rhs_scale: Array, *, block_size: int, dtype: DType) -> Any:
     (a, a_scales), (b, b_scales) = (
         _quantize_nvfp4(x, scale, block_size) for x, scale in ((lhs, lhs_scale), (rhs, rhs_scale))
     )
     return (scaled_matmul(a, b, a_scales, b_scales) * (lhs_scale * rhs_scale)).astype(dtype)
 
 
-def _blocks(x: Any, block_size: int) -> Any:
+def _blocks(x: Array, block_size: int) -> Any:
     """Reshape the last dim to [number of blocks, block size], in f32."""
     *lead, size = x.shape
     if size % block_size:
@@ -250,7 +252,7 @@ def _blocks(x: Any, block_size: int) -> Any:
     return x.astype(np.float32).reshape(*lead, size // block_size, block_size)
 
 
-def _quantize_mxfp8(x: Any, block_size: int) -> tuple[Any, Any]:
+def _quantize_mxfp8(x: Array, block_size: int) -> tuple[Any, Any]:
     """Return the quantized elements and the scale of each block.
 
     A scale is the smallest power of two for which the largest element of the block does not overflow.
@@ -265,7 +267,7 @@ def _quantize_mxfp8(x: Any, block_size: int) -> tuple[Any, Any]:
     return optimization_barrier(quantized.reshape(x.shape)), scale
 
 
-def _quantize_nvfp4(x: Any, global_scale: Any, block_size: int) -> tuple[Any, Any]:
+def _quantize_nvfp4(x: Array, global_scale: Array, block_size: int) -> tuple[Any, Any]:
     """Return the quantized elements and the 8-bit scale of each block, both relative to the global scale."""
     blocks = _blocks(x, block_size) / global_scale.astype(np.float32)
     scale = jnp.clip(jnp.abs(blocks).max(-1) / _E2M1_MAX, 0, _E4M3_MAX).astype(jnp.float8_e4m3fn)

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -11,7 +11,6 @@ from shardwise.compiler.arrays.operands import as_inexact, as_operand, broadcast
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.arrays.reductions import argmax
 from shardwise.compiler.dtypes import is_integer
-from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.transcendental import Log
 from shardwise.compiler.ops.indexing.sort import Sort, TopK
@@ -24,19 +23,20 @@ from shardwise.numpy.indexing import take
 from shardwise.numpy.ordering import cumsum, searchsorted
 from shardwise.random.continuous import sample_gumbel
 from shardwise.random.keys import single_key
-from shardwise.random.sampling import Shape, broadcast_sample_shape, canonical_shape, check_one_of, run_sampler
+from shardwise.random.sampling import StaticShape, broadcast_sample_shape, canonical_shape, check_one_of, run_sampler
 from shardwise.random.uniform import sample_randint
+from shardwise.typing import ArrayLike, OutSharding, Shape
 
 
 def categorical(
-    key: Any,
-    logits: Any,
+    key: ArrayLike,
+    logits: ArrayLike,
     axis: int = -1,
-    shape: Any = None,
+    shape: Shape | None = None,
     replace: bool = True,
     mode: str | None = None,
     *,
-    out_sharding: Any = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Sample categories from unnormalized log-probabilities.
 
@@ -79,21 +79,23 @@ def categorical(
     )
 
 
-def _categorical(key: Any, logits: Any, *, dim: int, shape: Shape, replace: bool, mode: str | None) -> Any:
+def _categorical(key: Array, logits: Array, *, dim: int, shape: StaticShape, replace: bool, mode: str | None) -> Any:
     logits = as_inexact(logits, "categorical")
     type = logits.type
     lead, batch = shape[: len(shape) - type.ndim + 1], shape[len(shape) - type.ndim + 1 :]
     if replace:
         score_shape = (*lead, *batch[:dim], type.shape[dim], *batch[dim:])
         gumbel = sample_gumbel(key, shape=score_shape, dtype=type.dtype, mode=mode)
-        return argmax(Add()(gumbel, broadcast_to_shape(logits, score_shape)), axis=len(lead) + dim)
-    scores = Add()(logits, sample_gumbel(key, shape=type.shape, dtype=type.dtype, mode=mode))
+        return argmax(gumbel + broadcast_to_shape(logits, score_shape), axis=len(lead) + dim)
+    scores = logits + sample_gumbel(key, shape=type.shape, dtype=type.dtype, mode=mode)
     last = type.ndim - 1
     _, indices = TopK(math.prod(lead))(move_dim(scores, dim, last))
     return Reshape(shape)(move_dim(indices, last, 0))
 
 
-def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, out_sharding: Any = None) -> Array:
+def permutation(
+    key: ArrayLike, x: ArrayLike, axis: int = 0, independent: bool = False, *, out_sharding: OutSharding = None
+) -> Array:
     """Permute the elements of an array, or of a range, at random.
 
     Args:
@@ -118,25 +120,25 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, o
     if not x_type.ndim:
         if not is_integer(x_type.dtype):
             raise TypeError(f"permutation: x must be an integer, or an array of at least one dim, not {x_type}")
-        count = operator.index(x)
+        count = operator.index(cast(SupportsIndex, x))
         return run_sampler(_random_order, single_key("permutation", key), count=count, out_sharding=out_sharding)
     dim = canonical_axis("permutation", axis, x_type.ndim)
     key = single_key("permutation", key)
     return run_sampler(_permute, key, x, dim=dim, independent=bool(independent), out_sharding=out_sharding)
 
 
-def _random_order(key: Any, *, count: int) -> Any:
+def _random_order(key: Array, *, count: int) -> Any:
     return _shuffle(key, Iota((count,), 0, default_dtype("int*"))(), 0)
 
 
-def _permute(key: Any, x: Any, *, dim: int, independent: bool) -> Any:
+def _permute(key: Array, x: Array, *, dim: int, independent: bool) -> Any:
     x = as_operand(x)
     if independent or x.type.ndim == 1:
         return _shuffle(key, x, dim)
     return take(x, _random_order(key, count=x.type.shape[dim]), axis=dim)
 
 
-def _shuffle(key: Any, x: Any, dim: int) -> Any:
+def _shuffle(key: Array, x: Array, dim: int) -> Any:
     """Sort elements by random 32-bit keys, in as many rounds as make the bias of equal sort keys negligible."""
     rounds = math.ceil(3 * math.log(max(1, x.type.size)) / math.log(2**32 - 1))
     for _ in range(rounds):
@@ -146,11 +148,11 @@ def _shuffle(key: Any, x: Any, dim: int) -> Any:
 
 
 def choice(
-    key: Any,
-    a: Any,
-    shape: Any = (),
+    key: ArrayLike,
+    a: ArrayLike,
+    shape: Shape = (),
     replace: bool = True,
-    p: Any = None,
+    p: ArrayLike | None = None,
     axis: int = 0,
     mode: str | None = None,
 ) -> Array:
@@ -184,7 +186,7 @@ def choice(
         raise TypeError(f"choice: shape must be a tuple, not {shape!r}")
     shape, a_type = canonical_shape("choice", shape), type_of(a, "choice")
     dim = canonical_axis("choice", axis, a_type.ndim) if a_type.ndim else 0
-    element_count = a_type.shape[dim] if a_type.ndim else operator.index(a)
+    element_count = a_type.shape[dim] if a_type.ndim else operator.index(cast(SupportsIndex, a))
     sample_count = math.prod(shape)
     if sample_count and element_count <= 0:
         raise ValueError(f"choice: a must have at least one element, not {a!r}")
@@ -210,11 +212,11 @@ def choice(
 
 
 def _choice(
-    key: Any,
-    *parameters: Any,
+    key: Array,
+    *parameters: Array,
     range_size: int | None,
     weighted: bool,
-    shape: Shape,
+    shape: StaticShape,
     replace: bool,
     dim: int,
     mode: str | None,
@@ -222,7 +224,7 @@ def _choice(
     """Sample from the first parameter, or from a range if `range_size` is not None; `p` is the last parameter."""
     a = as_operand(parameters[0]) if range_size is None else None
     if a is None:
-        other_dims: tuple[Shape, Shape] = (), ()
+        other_dims: tuple[StaticShape, StaticShape] = (), ()
     else:
         other_dims = a.type.shape[:dim], a.type.shape[dim + 1 :]
     element_count = range_size if a is None else a.type.shape[dim]
@@ -240,12 +242,12 @@ def _choice(
     return Reshape(out_shape)(indices if a is None else take(a, indices, axis=dim))
 
 
-def _weighted_indices(key: Any, p: Any, shape: Shape, replace: bool, mode: str | None) -> Any:
+def _weighted_indices(key: Array, p: Array, shape: StaticShape, replace: bool, mode: str | None) -> Any:
     """Sample indices with probabilities `p`."""
     as_index = Convert(default_dtype("int*"))
     if replace:
         cumulative = cumsum(p)
         u = cumulative[-1] * (1 - distributions.uniform(key, shape, p.type.dtype))
         return as_index(searchsorted(cumulative, u))
-    scores = Add()(sample_gumbel(key, shape=p.type.shape, dtype=p.type.dtype, mode=mode), Log()(p))
+    scores = sample_gumbel(key, shape=p.type.shape, dtype=p.type.dtype, mode=mode) + Log()(p)
     return as_index(TopK(math.prod(shape))(scores)[1])

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, BitcastConvert, Clz, Not, Or, ShiftLeft, ShiftRightLogical
 from shardwise.compiler.ops.elementwise.complex_parts import Abs, Sign
@@ -22,7 +23,7 @@ from shardwise.compiler.ops.random.distributions import mantissa_bits, scale_uni
 from shardwise.compiler.ops.random.prng import random_bits
 from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
-    Shape,
+    StaticShape,
     broadcast_parameter,
     canonical_shape,
     check_no_narrowing,
@@ -32,36 +33,50 @@ from shardwise.random.sampling import (
     run_sampler,
     sample_shape,
 )
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 
-def _run_standard(name: str, sampler: Callable[..., Any], key: Any, shape: Any, dtype: Any, out_sharding: Any) -> Any:
+def _run_standard(
+    name: str,
+    sampler: Callable[..., Any],
+    key: ArrayLike,
+    shape: Shape,
+    dtype: DTypeLike | None,
+    out_sharding: OutSharding,
+) -> Any:
     """Check the arguments of a distribution without parameters, and run its sampler."""
     dtype, shape = float_dtype(name, dtype), canonical_shape(name, shape)
     return run_sampler(sampler, single_key(name, key), shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _uniform_from(key: Any, low: float, shape: Shape, dtype: DType) -> Any:
+def _uniform_from(key: Array, low: float, shape: StaticShape, dtype: DType) -> Any:
     """Sample uniform floats from `low` (included) to 1 (excluded)."""
     unit = distributions.uniform(key, shape, dtype)
     return scale_uniform(unit, full_like(unit, low), full_like(unit, 1))
 
 
-def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+_SAMPLE = Family(
+    {
+        "key": "the PRNG key, as `key` or `PRNGKey` returns it.",
+        "shape": "the shape of the result.",
+        "dtype": "the floating-point dtype of the result; by default the default float dtype.",
+        "out_sharding": "the sharding of the result.",
+        "scale": "the scale parameter, positive.",
+    },
+    returns="An array of floats.",
+    raises=[
+        "TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.",
+        "ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not\n"
+        "a floating-point dtype.",
+    ],
+)
+
+
+@documented(_SAMPLE)
+def exponential(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the exponential distribution with rate 1.
-
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
 
     Example:
         >>> jax.random.exponential(jax.random.key(0), (2,)).round(3)
@@ -70,27 +85,16 @@ def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: A
     return _run_standard("exponential", sample_exponential, key, shape, dtype, out_sharding)
 
 
-def sample_exponential(key: Any, *, shape: Shape, dtype: DType) -> Any:
+def sample_exponential(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     """Sample from the exponential distribution with rate 1."""
-    return Neg()(Log1p()(Neg()(distributions.uniform(key, shape, dtype))))
+    return -Log1p()(-distributions.uniform(key, shape, dtype))
 
 
-def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def laplace(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the standard Laplace distribution, with density `exp(-|x|) / 2`.
-
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
 
     Example:
         >>> jax.random.laplace(jax.random.key(0), (2,)).round(3)
@@ -99,27 +103,16 @@ def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any =
     return _run_standard("laplace", _laplace, key, shape, dtype, out_sharding)
 
 
-def _laplace(key: Any, *, shape: Shape, dtype: DType) -> Any:
+def _laplace(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     u = _uniform_from(key, -1 + float(finfo(dtype).epsneg), shape, dtype)
-    return Mul()(Sign()(u), Log1p()(Neg()(Abs()(u))))
+    return Sign()(u) * Log1p()(-Abs()(u))
 
 
-def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def logistic(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the standard logistic distribution, whose cumulative distribution function is the logistic function.
-
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
 
     Example:
         >>> jax.random.logistic(jax.random.key(0), (2,)).round(3)
@@ -128,27 +121,16 @@ def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any 
     return _run_standard("logistic", _logistic, key, shape, dtype, out_sharding)
 
 
-def _logistic(key: Any, *, shape: Shape, dtype: DType) -> Any:
+def _logistic(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     u = _uniform_from(key, float(finfo(dtype).tiny), shape, dtype)
-    return Sub()(Log()(u), Log1p()(Neg()(u)))
+    return Log()(u) - Log1p()(-u)
 
 
-def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def cauchy(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the standard Cauchy distribution.
-
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
 
     Example:
         >>> jax.random.cauchy(jax.random.key(0), (2,)).round(3)
@@ -157,27 +139,27 @@ def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
     return _run_standard("cauchy", _cauchy, key, shape, dtype, out_sharding)
 
 
-def _cauchy(key: Any, *, shape: Shape, dtype: DType) -> Any:
+def _cauchy(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     u = _uniform_from(key, float(finfo(dtype).eps), shape, dtype)
-    return Tan()(Mul()(full_like(u, math.pi), Sub()(u, full_like(u, 0.5))))
+    return Tan()(math.pi * (u - 0.5))
 
 
-def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def gumbel(
+    key: ArrayLike,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    mode: str | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the standard Gumbel distribution.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
         mode: "low" (the default), or "high" or "highest", which sample twice the bits. With "low" in f32, the
             probabilities of small samples have an error of about 1e-7.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
         ValueError: if `key` is an array of keys, if a size in `shape` is negative, if `dtype` is not a floating-point
             dtype, or if `mode` is unknown.
 
@@ -191,20 +173,20 @@ def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None
     return run_sampler(sample_gumbel, key, shape=shape, dtype=dtype, mode=mode or "low", out_sharding=out_sharding)
 
 
-def sample_gumbel(key: Any, *, shape: Shape, dtype: DType, mode: str | None = None) -> Any:
+def sample_gumbel(key: Array, *, shape: StaticShape, dtype: DType, mode: str | None = None) -> Any:
     """Sample from the standard Gumbel distribution."""
     if mode in (None, "low"):
-        return Neg()(Log()(Neg()(Log()(_uniform_from(key, float(finfo(dtype).tiny), shape, dtype)))))
+        return -Log()(-Log()(_uniform_from(key, float(finfo(dtype).tiny), shape, dtype)))
     if mode == "highest" and dtype == np.float32:
         return _gumbel_from_64_bits(key, shape)
     pair = distributions.uniform(key, (2, *shape), dtype)
     high, low = pair[0], pair[1]
     combined = high + 2.0 ** -mantissa_bits(dtype) * low + float(finfo(dtype).tiny)
-    x = Select()(Compare("GE")(high, full_like(high, 0.5)), high, combined)
-    return Neg()(Log()(Neg()(Log1p()(Neg()(x)))))
+    x = Select()(high >= 0.5, high, combined)
+    return -Log()(-Log1p()(-x))
 
 
-def _gumbel_from_64_bits(key: Any, shape: Shape) -> Any:
+def _gumbel_from_64_bits(key: Array, shape: StaticShape) -> Any:
     """Sample from the Gumbel distribution, from uniform fixed-point numbers of 64 bits each."""
     pair = random_bits(key, (2, *shape), 32)
     high, low = pair[0], pair[1]
@@ -215,11 +197,11 @@ def _gumbel_from_64_bits(key: Any, shape: Shape) -> Any:
     x = _fixed_point_to_float(
         *(Select()(is_small, word, other) for word, other in zip((high, low), complement, strict=True))
     )
-    log_if_small, log_if_large = Log1p()(Neg()(x)), Log()(x)
-    return Neg()(Log()(Neg()(Select()(is_small, log_if_small, log_if_large))))
+    log_if_small, log_if_large = Log1p()(-x), Log()(x)
+    return -Log()(-Select()(is_small, log_if_small, log_if_large))
 
 
-def _fixed_point_to_float(high: Any, low: Any) -> Any:
+def _fixed_point_to_float(high: Array, low: Array) -> Any:
     """Convert a fixed-point number, 64 bits after the binary point, to f32, rounding down."""
     high_zeros, low_zeros = Clz()(high), Clz()(low)
     high_is_zero = Compare("EQ")(high_zeros, full_like(high_zeros, 32))
@@ -236,20 +218,22 @@ def _fixed_point_to_float(high: Any, low: Any) -> Any:
     return BitcastConvert(np.dtype(np.float32))(Or()(exponent, mantissa))
 
 
-def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def pareto(
+    key: ArrayLike,
+    b: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the Pareto distribution with minimum 1 and shape parameter `b`.
 
     A sample exceeds `x >= 1` with probability `x ** -b`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         b: the shape parameter, positive.
         shape: the shape of the result; by default the shape of `b`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `b` and `shape` do not broadcast, or if a parameter has
@@ -266,26 +250,25 @@ def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_shardi
     return run_sampler(_pareto, single_key("pareto", key), b, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _pareto(key: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
-    return Exp()(
-        Div()(sample_exponential(key, shape=shape, dtype=dtype), broadcast_parameter(as_operand(b), shape, dtype))
-    )
+def _pareto(key: Array, b: Array, *, shape: StaticShape, dtype: DType) -> Any:
+    return Exp()(sample_exponential(key, shape=shape, dtype=dtype) / broadcast_parameter(as_operand(b), shape, dtype))
 
 
-def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def rayleigh(
+    key: ArrayLike,
+    scale: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the Rayleigh distribution.
 
     It is the distribution of the length of a vector of two independent normal numbers with standard deviation `scale`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        scale: the scale parameter, positive.
         shape: the shape of the result; by default the shape of `scale`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `scale` and `shape` do not broadcast, or if a parameter
@@ -304,20 +287,20 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_
     )
 
 
-def _rayleigh(key: Any, scale: Any, *, shape: Shape, dtype: DType) -> Any:
+def _rayleigh(key: Array, scale: Array, *, shape: StaticShape, dtype: DType) -> Any:
     logs = Log()(distributions.uniform(key, shape, dtype))
-    return Mul()(broadcast_parameter(as_operand(scale), shape, dtype), Sqrt()(Mul()(logs, full_like(logs, -2))))
+    return broadcast_parameter(as_operand(scale), shape, dtype) * Sqrt()(-2 * logs)
 
 
-def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype: Any = None) -> Array:
+@documented(_SAMPLE)
+def weibull_min(
+    key: ArrayLike, scale: ArrayLike, concentration: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None
+) -> Array:
     """Sample from the Weibull distribution.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        scale: the scale parameter, positive.
         concentration: the shape parameter, positive.
         shape: the shape of the samples before broadcasting with the parameters.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
 
     Returns:
         An array of floats, with the shape that `shape`, `scale` and `concentration` broadcast to.
@@ -325,8 +308,6 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype
     Raises:
         TypeError: if `key` is not a PRNG key, if `shape` does not consist of integers, or if the shapes of the
             parameters and `shape` do not broadcast.
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
 
     Example:
         >>> jax.random.weibull_min(jax.random.key(0), 1.0, 2.0, (2,)).round(3)
@@ -336,26 +317,28 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype
     return run_sampler(_weibull, single_key("weibull_min", key), scale, concentration, shape=shape, dtype=dtype)
 
 
-def _weibull(key: Any, scale: Any, concentration: Any, *, shape: Shape, dtype: DType) -> Any:
+def _weibull(key: Array, scale: Array, concentration: Array, *, shape: StaticShape, dtype: DType) -> Any:
     return sample_exponential(key, shape=shape, dtype=dtype) ** (1.0 / as_operand(concentration)) * as_operand(scale)
 
 
+@documented(_SAMPLE)
 def triangular(
-    key: Any, left: Any, mode: Any, right: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
+    key: ArrayLike,
+    left: ArrayLike,
+    mode: ArrayLike,
+    right: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Sample from the triangular distribution.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         left: the lower bound.
         mode: the most probable number, between `left` and `right`.
         right: the upper bound.
         shape: the shape of the result; by default the shape that `left`, `mode` and `right` broadcast to.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `left`, `mode`, `right` and `shape` do not broadcast, or
@@ -373,7 +356,7 @@ def triangular(
     return run_sampler(_triangular, key, left, mode, right, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _triangular(key: Any, left: Any, mode: Any, right: Any, *, shape: Shape, dtype: DType) -> Any:
+def _triangular(key: Array, left: Array, mode: ArrayLike, right: Array, *, shape: StaticShape, dtype: DType) -> Any:
     left, mode, right = (broadcast_parameter(as_operand(x), shape, dtype) for x in (left, mode, right))
     u = distributions.uniform(key, shape, dtype)
     rising = left + Sqrt()(u * (right - left) * (mode - left))

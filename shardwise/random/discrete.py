@@ -9,7 +9,6 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ops.elementwise.arithmetic import Div
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.rounding import Floor
@@ -23,9 +22,9 @@ from shardwise.compiler.ops.random.prng import random_keys
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import move_dim
 from shardwise.lax.cumulative import cumsum
-from shardwise.random.keys import single_key
+from shardwise.random.keys import key_impl, single_key
 from shardwise.random.sampling import (
-    Shape,
+    StaticShape,
     broadcast_parameter,
     canonical_shape,
     check_parameter_shape,
@@ -34,26 +33,34 @@ from shardwise.random.sampling import (
     run_sampler,
     sample_shape,
 )
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 
-def _count_waiting_times(distribution: str, key: Any, *parameters: Any) -> Any:
+def _count_waiting_times(distribution: str, key: Array, *parameters: Array) -> Any:
     """Sample counts with a small mean, by adding up waiting times between events."""
     strides = row_major_strides(parameters[0].type.shape)
     words = KeyData()(key)
-    op = WaitingTimeSampler(distribution, strides, key.type.dtype.impl)
+    op = WaitingTimeSampler(distribution, strides, key_impl(key))
     return op(words, constant_counters(words, 0), *parameters)
 
 
-def _count_by_rejection(distribution: str, key: Any, *parameters: Any) -> Any:
+def _count_by_rejection(distribution: str, key: Array, *parameters: Array) -> Any:
     """Sample counts with a large mean, by rejection sampling."""
     shape = parameters[0].type.shape
     iteration, is_pending = full((), 0, np.int32), full(shape, True, np.bool_)
     words = KeyData()(key)
-    op = RejectionSampler(distribution, row_major_strides(shape), key.type.dtype.impl)
+    op = RejectionSampler(distribution, row_major_strides(shape), key_impl(key))
     return op(words, constant_counters(words, 0), iteration, is_pending, *parameters)[0]
 
 
-def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def poisson(
+    key: ArrayLike,
+    lam: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the Poisson distribution.
 
     Args:
@@ -79,7 +86,7 @@ def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sha
     return run_sampler(_poisson, single_key("poisson", key), lam, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _poisson(key: Any, lam: Any, *, shape: Shape, dtype: DType) -> Any:
+def _poisson(key: Array, lam: Array, *, shape: StaticShape, dtype: DType) -> Any:
     lam = broadcast_parameter(as_operand(lam), shape, np.dtype(np.float32))
     is_small = (lam < 10) | (lam != lam)
     if_small = _count_waiting_times("poisson", key, Select()(is_small, lam, full_like(lam, 0)))
@@ -89,7 +96,9 @@ def _poisson(key: Any, lam: Any, *, shape: Shape, dtype: DType) -> Any:
     return Select()(Compare("EQ")(lam, full_like(lam, 0)), full_like(counts, 0), counts)
 
 
-def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> Array:
+def binomial(
+    key: ArrayLike, n: ArrayLike, p: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None
+) -> Array:
     """Sample from the binomial distribution: the number of successes in `n` trials.
 
     Args:
@@ -115,7 +124,7 @@ def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> 
     return run_sampler(sample_binomial, single_key("binomial", key), n, p, shape=shape, dtype=dtype)
 
 
-def sample_binomial(key: Any, n: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
+def sample_binomial(key: Array, n: Array, p: Array, *, shape: StaticShape, dtype: DType) -> Any:
     """Sample from the binomial distribution."""
     p = as_inexact(p, "binomial")
     compute_dtype = p.type.dtype
@@ -140,7 +149,14 @@ def sample_binomial(key: Any, n: Any, p: Any, *, shape: Shape, dtype: DType) -> 
     return Select()(keep, counts, Convert(dtype)(n) - counts)
 
 
-def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def geometric(
+    key: ArrayLike,
+    p: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the geometric distribution: the number of trials up to and including the first success.
 
     Args:
@@ -166,15 +182,23 @@ def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sha
     return run_sampler(_geometric, single_key("geometric", key), p, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _geometric(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
+def _geometric(key: Array, p: Array, *, shape: StaticShape, dtype: DType) -> Any:
     p = as_inexact(p, "geometric")
     p = broadcast_parameter(p, shape, p.type.dtype)
     u = distributions.uniform(key, shape, p.type.dtype)
     logs = Log()(Select()(u == 0, full_like(u, 1), u))
-    return Convert(dtype)(Floor()(Div()(logs, Log1p()(-p))) + 1)
+    return Convert(dtype)(Floor()(logs / Log1p()(-p)) + 1)
 
 
-def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = None, unroll: int | bool = 1) -> Array:
+def multinomial(
+    key: ArrayLike,
+    n: ArrayLike,
+    p: ArrayLike,
+    *,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    unroll: int | bool = 1,
+) -> Array:
     """Sample from the multinomial distribution: the number of trials with each outcome.
 
     Args:
@@ -215,7 +239,7 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = Non
 
 
 def _multinomial(
-    key: Any, n: Any, p: Any, *, shape: Shape, compute_dtype: DType, dtype: DType, unroll: int | bool
+    key: Array, n: Array, p: Array, *, shape: StaticShape, compute_dtype: DType, dtype: DType, unroll: int | bool
 ) -> Any:
     """Sample one outcome after the other: its count is binomial, given the number of trials that remain."""
     trials = broadcast_parameter(as_operand(n), shape[:-1], compute_dtype)
@@ -224,7 +248,7 @@ def _multinomial(
     remaining = cumsum(probabilities, 0, reverse=True)
     conditional = probabilities / Select()(remaining == 0, full_like(remaining, 1), remaining)
 
-    def step(trials: Any, outcome: Any) -> Any:
+    def step(trials: Array, outcome: Array) -> Any:
         probability, key = outcome
         count = sample_binomial(key, trials, probability.clip(0, 1), shape=shape[:-1], dtype=compute_dtype)
         return trials - count, count

@@ -3,11 +3,10 @@
 import operator
 from typing import Any
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub
-from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.powers import Sqrt
@@ -20,9 +19,9 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.reductions import ReduceMax
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.random.continuous import sample_exponential
-from shardwise.random.keys import single_key
+from shardwise.random.keys import key_impl, single_key
 from shardwise.random.sampling import (
-    Shape,
+    StaticShape,
     broadcast_parameter,
     broadcast_sample_shape,
     canonical_shape,
@@ -33,25 +32,36 @@ from shardwise.random.sampling import (
     sample_shape,
 )
 from shardwise.random.uniform import sample_rademacher
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
+
+_SAMPLE = Family(
+    {
+        "key": "the PRNG key, as `key` or `PRNGKey` returns it.",
+        "a": "the shape parameter, positive.",
+        "shape": "the shape of the result; by default the shape of `a`.",
+        "dtype": "the floating-point dtype of the result; by default the default float dtype.",
+        "out_sharding": "the sharding of the result.",
+        "df": "the degrees of freedom, positive.",
+    },
+    returns="An array of floats.",
+    raises=[
+        "ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the\n"
+        "parameters broadcast to a larger shape than `shape`.",
+        "TypeError: if `key` is not a PRNG key, or if the shapes of `a` and `shape` do not broadcast.",
+    ],
+)
 
 
-def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def gamma(
+    key: ArrayLike,
+    a: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the gamma distribution with shape parameter `a` and scale 1.
-
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        a: the shape parameter, positive.
-        shape: the shape of the result; by default the shape of `a`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if the shapes of `a` and `shape` do not broadcast.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.gamma(jax.random.key(0), 3.0, (2,)).round(3)
@@ -61,23 +71,16 @@ def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_shardin
     return run_sampler(sample_gamma, single_key("gamma", key), a, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def loggamma(
+    key: ArrayLike,
+    a: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample the logarithm of a gamma variate, which does not underflow for small `a`.
-
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        a: the shape parameter, positive.
-        shape: the shape of the result; by default the shape of `a`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if the shapes of `a` and `shape` do not broadcast.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.loggamma(jax.random.key(0), 3.0, (2,)).round(3)
@@ -89,36 +92,37 @@ def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_shar
     )
 
 
-def sample_gamma(key: Any, a: Any, *, shape: Shape, dtype: DType, log: bool = False) -> Any:
+def sample_gamma(key: Array, a: Array, *, shape: StaticShape, dtype: DType, log: bool = False) -> Any:
     """Sample from the gamma distribution, or its logarithm.
 
     Each element has a key of its own, so a device samples its shard without communication.
     """
     keys = KeyData()(random_keys(key, shape))
-    return RandomGamma(log, key.type.dtype.impl)(keys, broadcast_parameter(as_operand(a), shape, dtype))
+    return RandomGamma(log, key_impl(key))(keys, broadcast_parameter(as_operand(a), shape, dtype))
 
 
-def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def beta(
+    key: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the beta distribution.
 
     A sample is `x / (x + y)`, with `x` from `gamma(a)` and `y` from `gamma(b)`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         a: the first shape parameter, positive.
         b: the second shape parameter, positive.
         shape: the shape of the result; by default the shape that `a` and `b` broadcast to.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `a`, `b` and `shape` do not broadcast, or if a parameter
             has a wider dtype than `dtype`.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.beta(jax.random.key(0), 2.0, 3.0, (2,)).round(3)
@@ -129,25 +133,30 @@ def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_
     return run_sampler(_beta, single_key("beta", key), a, b, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _beta(key: Any, a: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
+def _beta(key: Array, a: Array, b: Array, *, shape: StaticShape, dtype: DType) -> Any:
     logs = [
         sample_gamma(subkey, x, shape=shape, dtype=dtype, log=True)
         for subkey, x in zip(split_key(key, 2), (a, b), strict=True)
     ]
     largest = Max()(*logs)
-    first, second = (Exp()(Sub()(log, largest)) for log in logs)
+    first, second = (Exp()(log - largest) for log in logs)
     return first / (first + second)
 
 
-def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def dirichlet(
+    key: ArrayLike,
+    alpha: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the Dirichlet distribution: vectors of positive numbers that sum to 1.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         alpha: the concentration parameters; the last dim is that of the categories, dims before it are a batch.
         shape: the shape of the result without its last dim; by default the batch dims of `alpha`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
 
     Returns:
         An array of floats, whose last dim is that of `alpha`.
@@ -170,31 +179,30 @@ def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None, *, out
     )
 
 
-def _dirichlet(key: Any, alpha: Any, *, shape: Shape, dtype: DType) -> Any:
+def _dirichlet(key: Array, alpha: Array, *, shape: StaticShape, dtype: DType) -> Any:
     logs = sample_gamma(key, alpha, shape=shape, dtype=dtype, log=True)
     last, batch = len(shape) - 1, tuple(range(len(shape) - 1))
-    weights = Exp()(Sub()(logs, Broadcast(shape, batch)(ReduceMax((last,))(logs))))
-    return Div()(weights, Broadcast(shape, batch)(Sum((last,))(weights)))
+    weights = Exp()(logs - Broadcast(shape, batch)(ReduceMax((last,))(logs)))
+    return weights / Broadcast(shape, batch)(Sum((last,))(weights))
 
 
-def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def chisquare(
+    key: ArrayLike,
+    df: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the chi-squared distribution.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        df: the degrees of freedom, positive.
         shape: the shape of the result; by default the shape of `df`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `df` and `shape` do not broadcast, or if a parameter has
             a wider dtype than `dtype`.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.chisquare(jax.random.key(0), 3.0, (2,)).round(3)
@@ -207,31 +215,32 @@ def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sh
     )
 
 
-def _chisquare(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
-    half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), full_like(df, 2))
+def _chisquare(key: Array, df: Array, *, shape: StaticShape, dtype: DType) -> Any:
+    half = broadcast_parameter(as_operand(df), shape, dtype) / 2
     samples = Exp()(sample_gamma(key, half, shape=shape, dtype=dtype, log=True))
-    return Mul()(samples, full_like(samples, 2))
+    return 2 * samples
 
 
-def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def f(
+    key: ArrayLike,
+    dfnum: ArrayLike,
+    dfden: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the F distribution: the quotient of two chi-squared variates, each over its degrees of freedom.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         dfnum: the degrees of freedom of the numerator, positive.
         dfden: the degrees of freedom of the denominator, positive.
         shape: the shape of the result; by default the shape that `dfnum` and `dfden` broadcast to.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `dfnum`, `dfden` and `shape` do not broadcast, or if a
             parameter has a wider dtype than `dtype`.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.f(jax.random.key(0), 4.0, 6.0, (2,)).round(3)
@@ -242,34 +251,32 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *,
     return run_sampler(_f, single_key("f", key), dfnum, dfden, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _f(key: Any, dfnum: Any, dfden: Any, *, shape: Shape, dtype: DType) -> Any:
+def _f(key: Array, dfnum: Array, dfden: Array, *, shape: StaticShape, dtype: DType) -> Any:
     dfnum, dfden = (broadcast_parameter(as_operand(df), shape, dtype) for df in (dfnum, dfden))
     den_key, num_key = split_key(key, 2)
     numerator, denominator = (
-        Div()(_chisquare(subkey, df, shape=shape, dtype=dtype), df)
-        for subkey, df in ((num_key, dfnum), (den_key, dfden))
+        _chisquare(subkey, df, shape=shape, dtype=dtype) / df for subkey, df in ((num_key, dfnum), (den_key, dfden))
     )
-    return Div()(numerator, denominator)
+    return numerator / denominator
 
 
-def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def t(
+    key: ArrayLike,
+    df: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from Student's t distribution.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        df: the degrees of freedom, positive.
         shape: the shape of the result; by default the shape of `df`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `df` and `shape` do not broadcast, or if a parameter has
             a wider dtype than `dtype`.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.t(jax.random.key(0), 3.0, (2,)).round(3)
@@ -280,25 +287,22 @@ def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: 
     return run_sampler(_t, single_key("t", key), df, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _t(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
+def _t(key: Array, df: Array, *, shape: StaticShape, dtype: DType) -> Any:
     normal_key, gamma_key = split_key(key, 2)
-    half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), full_like(df, 2))
-    scale = Sqrt()(Div()(half, sample_gamma(gamma_key, half, shape=shape, dtype=dtype)))
-    return Mul()(distributions.normal(normal_key, shape, dtype), scale)
+    half = broadcast_parameter(as_operand(df), shape, dtype) / 2
+    scale = Sqrt()(half / sample_gamma(gamma_key, half, shape=shape, dtype=dtype))
+    return distributions.normal(normal_key, shape, dtype) * scale
 
 
-def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def generalized_normal(
+    key: ArrayLike, p: float, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the generalized normal distribution, whose density is proportional to `exp(-|x| ** p)`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         p: the shape parameter, a positive number or an array of them, which broadcasts to `shape`.
         shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
@@ -315,23 +319,29 @@ def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *
     return run_sampler(_generalized_normal, key, p, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _generalized_normal(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
+def _generalized_normal(key: Array, p: Array, *, shape: StaticShape, dtype: DType) -> Any:
     magnitude_key, sign_key = split_key(key, 2)
     inverse = 1 / as_operand(p)
     magnitude = sample_gamma(magnitude_key, inverse, shape=shape, dtype=dtype) ** inverse
     return sample_rademacher(sign_key, shape=shape, dtype=dtype) * magnitude
 
 
-def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def ball(
+    key: ArrayLike,
+    d: int,
+    p: float = 2,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample uniformly from the unit ball of the Lp norm.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         d: the number of dimensions of the space.
         p: the order of the norm.
         shape: the shape of the result without its last dim.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
 
     Returns:
         An array of floats, whose last dim, of size `d`, holds the coordinates of a point.
@@ -349,7 +359,7 @@ def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None, *, 
     return run_sampler(_ball, single_key("ball", key), p, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _ball(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
+def _ball(key: Array, p: Array, *, shape: StaticShape, dtype: DType) -> Any:
     direction_key, radius_key = split_key(key, 2)
     p, batch = as_operand(p), shape[:-1]
     vector = _generalized_normal(direction_key, p, shape=shape, dtype=dtype)

@@ -15,15 +15,17 @@ from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.dtypes import KEY_DTYPES, KeyDType, is_integer, is_key, key_words
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.random import prng
 from shardwise.compiler.ops.random.counter_based import WORD
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
 from shardwise.random.sampling import canonical_shape
+from shardwise.typing import ArrayLike
 
 
-def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Array:
+def key(seed: ArrayLike, *, impl: str | None = None, dtype: KeyDType | None = None) -> Array:
     """Return a PRNG key with a key dtype, from a seed.
 
     Args:
@@ -49,7 +51,7 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Array:
     return _seed_key(_checked_seed("key", seed), impl=key_dtype(dtype if impl is None else impl).impl)
 
 
-def PRNGKey(seed: Any, *, impl: Any = None) -> Array:
+def PRNGKey(seed: ArrayLike, *, impl: str | None = None) -> Array:
     """Return a raw PRNG key, an array of 32-bit words, from a seed.
 
     Args:
@@ -72,7 +74,7 @@ def PRNGKey(seed: Any, *, impl: Any = None) -> Array:
     return typed if config.enable_custom_prng else KeyData()(typed)
 
 
-def _checked_seed(name: str, seed: Any) -> Any:
+def _checked_seed(name: str, seed: ArrayLike) -> Any:
     seed = np.int64(seed) if isinstance(seed, int) and not isinstance(seed, bool) else seed
     seed_type = type_of(seed, name)
     if is_key(seed_type.dtype) or not is_integer(seed_type.dtype):
@@ -83,14 +85,14 @@ def _checked_seed(name: str, seed: Any) -> Any:
 
 
 @compiled_function
-def _seed_key(seed: Any, *, impl: str) -> Any:
+def _seed_key(seed: ArrayLike, *, impl: str) -> Any:
     seed = as_operand(seed)
     if config.random_seed_offset:
         seed = Add()(seed, full_like(seed, config.random_seed_offset))
     return prng.seed_key(seed, impl)
 
 
-def split(key: Any, num: int | Sequence[int] = 2) -> Array:
+def split(key: ArrayLike, num: int | Sequence[int] = 2) -> Array:
     """Split a key into new, independent keys.
 
     Args:
@@ -115,11 +117,11 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Array:
 
 
 @compiled_function
-def _split(key: Any, *, shape: tuple[int, ...]) -> Any:
+def _split(key: ArrayLike, *, shape: tuple[int, ...]) -> Any:
     return prng.random_keys(as_operand(key), shape)
 
 
-def fold_in(key: Any, data: Any) -> Array:
+def fold_in(key: ArrayLike, data: ArrayLike) -> Array:
     """Derive a new key from a key and an integer.
 
     Args:
@@ -147,11 +149,11 @@ def fold_in(key: Any, data: Any) -> Array:
 
 
 @compiled_function
-def _fold_in(key: Any, data: Any) -> Any:
+def _fold_in(key: ArrayLike, data: ArrayLike) -> Any:
     return prng.fold_in(as_operand(key), as_operand(data))
 
 
-def clone(key: Any) -> Array:
+def clone(key: ArrayLike) -> Array:
     """Return an equal key, to state that it is reused on purpose; see `debug_key_reuse`.
 
     Args:
@@ -173,7 +175,7 @@ def clone(key: Any) -> Array:
     return operand
 
 
-def key_data(keys: Any) -> Array:
+def key_data(keys: ArrayLike) -> Array:
     """Return the words of keys as an array of 32-bit integers.
 
     Args:
@@ -192,7 +194,7 @@ def key_data(keys: Any) -> Array:
     return KeyData()(keys) if is_key(type_of(keys, "key_data").dtype) else _checked_raw_keys("key_data", keys)
 
 
-def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -> Array:
+def wrap_key_data(key_bits_array: ArrayLike, *, impl: str | None = None, dtype: KeyDType | None = None) -> Array:
     """Return the keys that have the given words: the inverse of `key_data`.
 
     Args:
@@ -217,7 +219,7 @@ def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -
     return WrapKeyData(key_dtype(dtype if impl is None else impl).impl)(as_operand(key_bits_array, "wrap_key_data"))
 
 
-def key_impl(keys: Any) -> str:
+def key_impl(keys: ArrayLike) -> str:
     """Return the name of the PRNG implementation of keys.
 
     Args:
@@ -240,7 +242,7 @@ def key_impl(keys: Any) -> str:
     return str(config.default_prng_impl)
 
 
-def key_dtype(impl_spec: Any = None) -> Any:
+def key_dtype(impl_spec: str | KeyDType | None = None) -> Any:
     """Return the key dtype of a PRNG implementation.
 
     Args:
@@ -269,7 +271,7 @@ def key_dtype(impl_spec: Any = None) -> Any:
     return KEY_DTYPES[impl]
 
 
-def single_key(name: str, key: Any, uses: bool = True) -> Any:
+def single_key(name: str, key: ArrayLike, uses: bool = True) -> Any:
     """Return a single key with a key dtype.
 
     `uses` tells whether the function uses the key, so that no other may (`debug_key_reuse`).
@@ -288,7 +290,7 @@ def single_key(name: str, key: Any, uses: bool = True) -> Any:
     return typed
 
 
-def _check_raw_keys_are_allowed(name: str, key_type: Any) -> None:
+def _check_raw_keys_are_allowed(name: str, key_type: ArrayType) -> None:
     """Warn or raise if a raw key is used, as `legacy_prng_key` says."""
     if config.legacy_prng_key == "allow":
         return
@@ -301,7 +303,7 @@ def _check_raw_keys_are_allowed(name: str, key_type: Any) -> None:
     warnings.warn(text, stacklevel=4)
 
 
-def _checked_raw_keys(name: str, key: Any) -> Any:
+def _checked_raw_keys(name: str, key: ArrayLike) -> Any:
     key_type, dtype = type_of(key, name), key_dtype()
     if key_type.dtype != WORD or key_type.shape[-1:] != (key_words(dtype),):
         raise TypeError(
@@ -310,6 +312,6 @@ def _checked_raw_keys(name: str, key: Any) -> Any:
     return as_operand(key)
 
 
-def _in_form_of(key: Any, typed: Any) -> Any:
+def _in_form_of(key: ArrayLike, typed: Array) -> Any:
     """Return keys with a key dtype in the form of `key`: with a key dtype, or raw."""
     return typed if is_key(type_of(key).dtype) else KeyData()(typed)

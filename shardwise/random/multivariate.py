@@ -14,24 +14,25 @@ from shardwise.numpy.linalg.products import diagonal, matrix_transpose
 from shardwise.random.keys import single_key
 from shardwise.random.normal import sample_normal
 from shardwise.random.sampling import (
-    Shape,
+    StaticShape,
     broadcast_sample_shape,
     canonical_shape,
     check_one_of,
     inexact_dtype,
     run_sampler,
 )
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 
 def multivariate_normal(
-    key: Any,
-    mean: Any,
-    cov: Any,
-    shape: Any = None,
-    dtype: Any = None,
+    key: ArrayLike,
+    mean: ArrayLike,
+    cov: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
     method: str = "cholesky",
     *,
-    out_sharding: Any = None,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Sample from the multivariate normal distribution.
 
@@ -86,7 +87,7 @@ def multivariate_normal(
 
 
 def _multivariate_normal(
-    key: Any, mean: Any, cov: Any, *, shape: Shape, compute_dtype: DType, dtype: DType, method: str
+    key: Array, mean: Array, cov: Array, *, shape: StaticShape, compute_dtype: DType, dtype: DType, method: str
 ) -> Any:
     mean, cov = (astype_weak(as_operand(x), compute_dtype, False) for x in (mean, cov))
     if method == "cholesky":
@@ -102,7 +103,13 @@ def _multivariate_normal(
 
 
 def orthogonal(
-    key: Any, n: int, shape: Any = (), dtype: Any = None, m: int | None = None, *, out_sharding: Any = None
+    key: ArrayLike,
+    n: int,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    m: int | None = None,
+    *,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Sample uniformly from the orthogonal matrices (the Haar distribution).
 
@@ -137,7 +144,7 @@ def orthogonal(
     )
 
 
-def _orthogonal(key: Any, *, shape: Shape, rows: int, columns: int, dtype: DType) -> Any:
+def _orthogonal(key: Array, *, shape: StaticShape, rows: int, columns: int, dtype: DType) -> Any:
     q, r = qr(sample_normal(key, shape=(*shape, max(rows, columns), min(rows, columns)), dtype=dtype))
     q = q * sign(diagonal(r))[..., None, :]  # without this the distribution is not uniform
     return matrix_transpose(q) if rows < columns else q

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, StopGradient
+from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Complex
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
@@ -22,7 +23,7 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.special.gamma_erf import Erf, ErfInv
 from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
-    Shape,
+    StaticShape,
     broadcast_parameter,
     canonical_shape,
     check_no_narrowing,
@@ -32,26 +33,42 @@ from shardwise.random.sampling import (
     sample_shape,
 )
 from shardwise.random.uniform import sample_rademacher, sample_uniform
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 _ONE = np.float32(1)
 
 
-def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+_SAMPLE = Family(
+    {
+        "key": "the PRNG key, as `key` or `PRNGKey` returns it.",
+        "shape": "the shape of the result.",
+        "dtype": "the floating-point dtype of the result; by default the default float dtype.",
+        "out_sharding": "the sharding of the result.",
+    },
+    returns="An array of floats.",
+    raises=[
+        "TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.",
+        "ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the\n"
+        "parameters broadcast to a larger shape than `shape`.",
+    ],
+)
+
+
+@documented(_SAMPLE)
+def normal(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the standard normal distribution.
 
     The mean is 0 and the variance 1. The real and the imaginary part of complex numbers have variance 1/2 each.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
         dtype: the floating-point or complex dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
 
     Returns:
         An array of numbers.
 
     Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
         ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is neither a
             floating-point nor a complex dtype.
 
@@ -63,36 +80,35 @@ def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
     return run_sampler(sample_normal, single_key("normal", key), shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def sample_normal(key: Any, *, shape: Shape, dtype: DType) -> Any:
+def sample_normal(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     """Sample from the standard normal distribution, real or complex."""
     if dtype.kind != "c":
         return distributions.normal(key, shape, dtype)
     real_dtype = np.zeros((), dtype).real.dtype
     real, imaginary = (distributions.normal(subkey, shape, real_dtype) for subkey in split_key(key, 2))
     samples = Complex()(real, imaginary)
-    return Div()(samples, full_like(samples, math.sqrt(2)))
+    return samples / math.sqrt(2)
 
 
+@documented(_SAMPLE)
 def truncated_normal(
-    key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
+    key: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Sample from the standard normal distribution, truncated to the interval between `lower` and `upper`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         lower: the lower bound, which is excluded.
         upper: the upper bound, which is excluded.
         shape: the shape of the result; by default the shape that `lower` and `upper` broadcast to.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, or if the shapes of `lower`, `upper` and `shape` do not broadcast.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.truncated_normal(jax.random.key(0), -1.0, 1.0, (2,)).round(3)
@@ -104,29 +120,31 @@ def truncated_normal(
     return run_sampler(_truncated_normal, key, lower, upper, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _truncated_normal(key: Any, lower: Any, upper: Any, *, shape: Shape, dtype: DType) -> Any:
+def _truncated_normal(key: Array, lower: Array, upper: Array, *, shape: StaticShape, dtype: DType) -> Any:
     lower, upper = (broadcast_parameter(as_operand(bound), shape, dtype) for bound in (lower, upper))
-    sqrt_two = full_like(lower, math.sqrt(2))
-    bounds = [Erf()(Div()(bound, sqrt_two)) for bound in (lower, upper)]
-    samples = Mul()(sqrt_two, ErfInv()(sample_uniform(key, *bounds, shape=shape, dtype=dtype)))
+    bounds = [Erf()(bound / math.sqrt(2)) for bound in (lower, upper)]
+    samples = math.sqrt(2) * ErfInv()(sample_uniform(key, *bounds, shape=shape, dtype=dtype))
     # Rounding may move a sample to a bound or beyond.
     smallest = Nextafter()(StopGradient()(lower), full_like(lower, np.inf))
     largest = Nextafter()(StopGradient()(upper), full_like(upper, -np.inf))
     return Min()(largest, Max()(smallest, samples))
 
 
-def lognormal(key: Any, sigma: Any = _ONE, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def lognormal(
+    key: ArrayLike,
+    sigma: ArrayLike = _ONE,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the log-normal distribution: `exp(sigma · z)` for a standard normal `z`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         sigma: the standard deviation of the logarithm.
         shape: the shape of the result; by default the shape of `sigma`.
         dtype: the floating-point or complex dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `sigma` and `shape` do not broadcast, or if a parameter
@@ -144,26 +162,17 @@ def lognormal(key: Any, sigma: Any = _ONE, shape: Any = None, dtype: Any = None,
     return run_sampler(_lognormal, key, sigma, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _lognormal(key: Any, sigma: Any, *, shape: Shape, dtype: DType) -> Any:
-    return Exp()(
-        Mul()(sample_normal(key, shape=shape, dtype=dtype), broadcast_parameter(as_operand(sigma), shape, dtype))
-    )
+def _lognormal(key: Array, sigma: Array, *, shape: StaticShape, dtype: DType) -> Any:
+    return Exp()(sample_normal(key, shape=shape, dtype=dtype) * broadcast_parameter(as_operand(sigma), shape, dtype))
 
 
-def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def maxwell(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the standard Maxwell distribution, that of the length of a vector of three normal numbers.
 
-    Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
-
     Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
         ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
             floating-point dtype.
 
@@ -175,12 +184,14 @@ def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any =
     return run_sampler(sample_maxwell, single_key("maxwell", key), shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def sample_maxwell(key: Any, *, shape: Shape, dtype: DType) -> Any:
+def sample_maxwell(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     """Sample from the Maxwell distribution."""
     return Sqrt()(Sum((len(shape),))(Square()(distributions.normal(key, (*shape, 3), dtype))))
 
 
-def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype: Any = None) -> Array:
+def double_sided_maxwell(
+    key: ArrayLike, loc: ArrayLike, scale: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None
+) -> Array:
     """Sample from the double-sided Maxwell distribution: `loc + scale · sign · m`, with `m` from `maxwell`.
 
     Args:
@@ -211,31 +222,31 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype:
     )
 
 
-def _double_sided_maxwell(key: Any, loc: Any, scale: Any, *, shape: Shape, dtype: DType) -> Any:
+def _double_sided_maxwell(key: Array, loc: Array, scale: Array, *, shape: StaticShape, dtype: DType) -> Any:
     length_key, sign_key = split_key(key, 2)
     length = sample_maxwell(length_key, shape=shape, dtype=dtype)
     sign = sample_rademacher(sign_key, shape=shape, dtype=dtype)
-    return Mul()(sign, length) * as_operand(scale) + as_operand(loc)
+    return sign * length * as_operand(scale) + as_operand(loc)
 
 
-def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+@documented(_SAMPLE)
+def wald(
+    key: ArrayLike,
+    mean: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the Wald (inverse Gaussian) distribution with shape parameter 1.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         mean: the mean, positive.
         shape: the shape of the result; by default the shape of `mean`.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if the shapes of `mean` and `shape` do not broadcast, or if a parameter
             has a wider dtype than `dtype`.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.wald(jax.random.key(0), 1.0, (2,)).round(3)
@@ -246,7 +257,7 @@ def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_shard
     return run_sampler(_wald, single_key("wald", key), mean, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _wald(key: Any, mean: Any, *, shape: Shape, dtype: DType) -> Any:
+def _wald(key: Array, mean: Array, *, shape: StaticShape, dtype: DType) -> Any:
     mean = broadcast_parameter(as_operand(mean), shape, dtype)
     normal_key, uniform_key = split_key(key, 2)
     y = Square()(distributions.normal(normal_key, shape, dtype))

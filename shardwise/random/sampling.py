@@ -2,12 +2,13 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 import ml_dtypes
 import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -18,12 +19,13 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
-Shape = tuple[int, ...]
+StaticShape = tuple[int, ...]
 
 
 def run_sampler(
-    sampler: Callable[..., Any], key: Any, *parameters: Any, out_sharding: Any = None, **static: Any
+    sampler: Callable[..., Any], key: ArrayLike, *parameters: ArrayLike, out_sharding: OutSharding = None, **static: Any
 ) -> Any:
     """Return `sampler(key, *parameters, **static)` with sharding `out_sharding`; `key` is a typed key.
 
@@ -33,12 +35,14 @@ def run_sampler(
 
 
 @compiled_function
-def _run_sampler(key: Any, *parameters: Any, sampler: Callable[..., Any], out_sharding: Any, **static: Any) -> Any:
+def _run_sampler(
+    key: ArrayLike, *parameters: ArrayLike, sampler: Callable[..., Any], out_sharding: OutSharding, **static: Any
+) -> Any:
     samples = sampler(as_operand(key), *parameters, **static)
     return constrain_sharding(samples, out_sharding)
 
 
-def float_dtype(name: str, dtype: Any) -> DType:
+def float_dtype(name: str, dtype: DTypeLike | None) -> DType:
     """Return a floating-point dtype argument; by default the default float dtype."""
     out_dtype = default_dtype("float*") if dtype is None else requested_dtype(name, dtype)
     if not is_float(out_dtype):
@@ -46,7 +50,7 @@ def float_dtype(name: str, dtype: Any) -> DType:
     return out_dtype
 
 
-def inexact_dtype(name: str, dtype: Any) -> DType:
+def inexact_dtype(name: str, dtype: DTypeLike | None) -> DType:
     """Return a floating-point or complex dtype argument; by default the default float dtype."""
     out_dtype = default_dtype("float*") if dtype is None else requested_dtype(name, dtype)
     if not is_inexact(out_dtype):
@@ -54,7 +58,7 @@ def inexact_dtype(name: str, dtype: Any) -> DType:
     return out_dtype
 
 
-def integer_dtype(name: str, dtype: Any) -> DType:
+def integer_dtype(name: str, dtype: DTypeLike | None) -> DType:
     """Return an integer dtype argument; by default the default integer dtype."""
     out_dtype = default_dtype("int*") if dtype is None else requested_dtype(name, dtype)
     if not is_integer(out_dtype):
@@ -62,10 +66,11 @@ def integer_dtype(name: str, dtype: Any) -> DType:
     return out_dtype
 
 
-def canonical_shape(name: str, shape: Any) -> Shape:
+def canonical_shape(name: str, shape: Shape) -> StaticShape:
     """Return a shape as a tuple of Python integers. An integer is the size of one dim."""
+    sequence = (shape,) if isinstance(shape, (int, np.integer)) else cast(Sequence[SupportsIndex], shape)
     try:
-        sizes = tuple(operator.index(size) for size in ((shape,) if isinstance(shape, (int, np.integer)) else shape))
+        sizes = tuple(map(operator.index, sequence))
     except TypeError:
         raise TypeError(f"{name}: shape must be a tuple of integers, not {shape!r}") from None
     if any(size < 0 for size in sizes):
@@ -73,12 +78,12 @@ def canonical_shape(name: str, shape: Any) -> Shape:
     return sizes
 
 
-def sample_shape(name: str, shape: Any, *parameters: Any) -> Shape:
+def sample_shape(name: str, shape: Shape | None, *parameters: ArrayLike) -> StaticShape:
     """Return the shape of the samples: `shape`, to which parameters must broadcast, or by default their own shape."""
     return broadcast_sample_shape(name, shape, *(type_of(parameter, name).shape for parameter in parameters))
 
 
-def broadcast_sample_shape(name: str, shape: Any, *shapes: Shape) -> Shape:
+def broadcast_sample_shape(name: str, shape: Shape | None, *shapes: StaticShape) -> StaticShape:
     """Return the shape of the samples for parameters of these shapes."""
     if shape is None:
         return broadcast_shapes(name, *shapes) if shapes else ()
@@ -90,12 +95,12 @@ def broadcast_sample_shape(name: str, shape: Any, *shapes: Shape) -> Shape:
     return sizes
 
 
-def broadcast_parameter(x: Any, shape: Shape, dtype: DType) -> Any:
+def broadcast_parameter(x: Array, shape: StaticShape, dtype: DType) -> Any:
     """Convert a parameter of a distribution to the dtype of the samples, and broadcast it to their shape."""
     return broadcast_to_shape(astype_weak(x, dtype, False), shape)
 
 
-def check_parameter_shape(name: str, parameter: str, x: Any, shape: Shape) -> None:
+def check_parameter_shape(name: str, parameter: str, x: ArrayLike, shape: StaticShape) -> None:
     """Raise if a parameter of a distribution does not broadcast to the shape of the samples."""
     own_shape = type_of(x, name).shape
     try:
@@ -106,7 +111,7 @@ def check_parameter_shape(name: str, parameter: str, x: Any, shape: Shape) -> No
         raise ValueError(f"{name}: {parameter} of shape {own_shape} does not broadcast to the shape {shape}")
 
 
-def check_no_narrowing(name: str, dtype: DType, *parameters: Any) -> None:
+def check_no_narrowing(name: str, dtype: DType, *parameters: ArrayLike) -> None:
     """Raise if a conversion to the dtype of the samples would lose precision or the imaginary part of a parameter."""
     for parameter in parameters:
         type = type_of(parameter, name)
@@ -131,6 +136,6 @@ def finfo(dtype: DType) -> Any:
     return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
 
 
-def check_one_of(name: str, argument: str, value: Any, choices: Sequence[Any]) -> None:
+def check_one_of(name: str, argument: str, value: object, choices: Sequence[object]) -> None:
     if value not in choices:
         raise ValueError(f"{name}: {argument} must be one of {', '.join(map(repr, choices))}, not {value!r}")

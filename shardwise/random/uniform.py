@@ -8,7 +8,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_to_shape, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_integer
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Rem
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import bit_width
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -21,7 +21,7 @@ from shardwise.compiler.ops.random.prng import random_bits, split_key
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
-    Shape,
+    StaticShape,
     broadcast_parameter,
     broadcast_sample_shape,
     canonical_shape,
@@ -30,9 +30,12 @@ from shardwise.random.sampling import (
     integer_dtype,
     run_sampler,
 )
+from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 
-def bits(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def bits(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample uniformly distributed random bits, as unsigned integers.
 
     Args:
@@ -63,7 +66,13 @@ def bits(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = No
 
 
 def uniform(
-    key: Any, shape: Any = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0, *, out_sharding: Any = None
+    key: ArrayLike,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    minval: ArrayLike = 0.0,
+    maxval: ArrayLike = 1.0,
+    *,
+    out_sharding: OutSharding = None,
 ) -> Array:
     """Sample from the uniform distribution over the interval from `minval` (included) to `maxval` (excluded).
 
@@ -94,13 +103,21 @@ def uniform(
     return run_sampler(sample_uniform, key, minval, maxval, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def sample_uniform(key: Any, low: Any, high: Any, *, shape: Shape, dtype: DType) -> Any:
+def sample_uniform(key: Array, low: Array, high: Array, *, shape: StaticShape, dtype: DType) -> Any:
     """Sample uniform floats from `low` (included) to `high` (excluded)."""
     low, high = (broadcast_parameter(as_operand(bound), shape, dtype) for bound in (low, high))
     return scale_uniform(distributions.uniform(key, shape, dtype), low, high)
 
 
-def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def randint(
+    key: ArrayLike,
+    shape: Shape,
+    minval: ArrayLike,
+    maxval: ArrayLike,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample uniform integers from `minval` (included) to `maxval` (excluded).
 
     A sample is a random integer of twice the bits of the dtype, modulo `maxval - minval`. The distribution is therefore
@@ -133,9 +150,9 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *
     return run_sampler(sample_randint, key, minval, maxval, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def sample_randint(key: Any, low: Any, high: Any, *, shape: Shape, dtype: DType) -> Any:
-    """Sample uniform integers from `low` (included) to `high` (excluded)."""
-    bounds = [_as_integer(bound) for bound in (low, high)]
+def sample_randint(key: Array, minval: ArrayLike, maxval: ArrayLike, *, shape: StaticShape, dtype: DType) -> Any:
+    """Sample uniform integers from `minval` (included) to `maxval` (excluded)."""
+    bounds = [_as_integer(bound) for bound in (minval, maxval)]
     low, high = bounds
     sample_dtype = dtype
     if bit_width(dtype) < 32:  # narrow dtypes are sampled in 32 bits, which keeps the bias of the modulo small
@@ -149,32 +166,39 @@ def sample_randint(key: Any, low: Any, high: Any, *, shape: Shape, dtype: DType)
     low, high = (broadcast_to_shape(_saturating_cast(bound, sample_dtype), shape) for bound in (low, high))
     exceeds, is_nonempty = broadcast_to_shape(exceeds, shape), Compare("GT")(high, low)
     unsigned = WIDTHS[bit_width(sample_dtype)]
-    span = Convert(unsigned)(Sub()(high, low))
+    span = Convert(unsigned)(high - low)
     span = Select()(is_nonempty, span, full_like(span, 1))
-    span = Select()(exceeds & is_nonempty, Add()(span, full_like(span, 1)), span)
+    span = Select()(exceeds & is_nonempty, span + 1, span)
     upper, lower = (random_bits(subkey, shape, bit_width(sample_dtype)) for subkey in split_key(key, 2))
     half = Rem()(full_like(span, 2 ** (bit_width(sample_dtype) // 2)), span)
-    multiplier = Rem()(Mul()(half, half), span)  # 2 to the number of bits, modulo span
-    offset = Rem()(Add()(Mul()(Rem()(upper, span), multiplier), Rem()(lower, span)), span)
-    return astype_weak(Add()(low, Convert(sample_dtype)(offset)), dtype, False)
+    multiplier = Rem()(half * half, span)  # 2 to the number of bits, modulo span
+    offset = Rem()(Rem()(upper, span) * multiplier + Rem()(lower, span), span)
+    return astype_weak(low + Convert(sample_dtype)(offset), dtype, False)
 
 
-def _as_integer(x: Any) -> Any:
+def _as_integer(x: ArrayLike) -> Array:
     x = as_operand(x)
     return x if is_integer(x.type.dtype) else astype_weak(x, default_dtype("int*"), False)
 
 
-def _clip(x: Any, low: int, high: int) -> Any:
+def _clip(x: Array, low: int, high: int) -> Any:
     return Clamp()(full_like(x, low), x, full_like(x, high))
 
 
-def _saturating_cast(x: Any, dtype: DType) -> Any:
+def _saturating_cast(x: Array, dtype: DType) -> Any:
     """Convert integers to another dtype; those out of its range become its smallest or largest integer."""
     (low, high), (minimum, maximum) = integer_range(x.type.dtype), integer_range(dtype)
     return astype_weak(_clip(x, max(low, minimum), min(high, maximum)), dtype, False)
 
 
-def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, out_sharding: Any = None) -> Array:
+def bernoulli(
+    key: ArrayLike,
+    p: ArrayLike = 0.5,
+    shape: Shape | None = None,
+    mode: str = "low",
+    *,
+    out_sharding: OutSharding = None,
+) -> Array:
     """Sample from the Bernoulli distribution: True with probability `p`.
 
     Args:
@@ -205,7 +229,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, o
     return run_sampler(sample_bernoulli, key, p, shape=shape, mode=mode, out_sharding=out_sharding)
 
 
-def sample_bernoulli(key: Any, p: Any, *, shape: Shape, mode: str = "low") -> Any:
+def sample_bernoulli(key: Array, p: Array, *, shape: StaticShape, mode: str = "low") -> Any:
     """Sample booleans that are True with probability `p`."""
     p = as_operand(p)
     p = broadcast_parameter(p, shape, p.type.dtype)
@@ -215,7 +239,9 @@ def sample_bernoulli(key: Any, p: Any, *, shape: Shape, mode: str = "low") -> An
     return pair[1] * 2.0 ** -mantissa_bits(p.type.dtype) < p - pair[0]
 
 
-def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
+def rademacher(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
+) -> Array:
     """Sample from the Rademacher distribution: 1 or -1 with equal probability.
 
     Args:
@@ -240,8 +266,8 @@ def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: An
     return run_sampler(sample_rademacher, key, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def sample_rademacher(key: Any, *, shape: Shape, dtype: DType) -> Any:
+def sample_rademacher(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     """Sample the numbers 1 and -1."""
     is_positive = sample_bernoulli(key, full((), 0.5, default_dtype("float*")), shape=shape)
     bit = Convert(dtype)(is_positive)
-    return Sub()(Mul()(full_like(bit, 2), bit), full_like(bit, 1))
+    return 2 * bit - 1

@@ -10,33 +10,42 @@ from collections.abc import Sequence
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, astype_weak, canonical_axes, compiled_function, type_of
-from shardwise.compiler.dtypes import numpy_carrier
+from shardwise.compiler.dtypes import DType, numpy_carrier
 from shardwise.lax.elementwise import complex as complex_from_parts
+from shardwise.typing import ArrayLike
 
 __all__ = ["dct", "dctn", "idct", "idctn"]
 
 
-def dct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+_TRANSFORM = Family(
+    {
+        "x": "the array. Of complex numbers, real and imaginary parts are transformed.",
+        "type": "the type of the transform, which must be 2.",
+        "n": "the size to truncate or zero-pad `axis` to; that of `x` if None.",
+        "axis": "the axis to transform.",
+        "norm": 'None or "backward" for no normalization, "ortho" for an orthogonal transform.',
+        "s": "the sizes to truncate or zero-pad the axes to; those of `x` if None.",
+        "axes": "the axes to transform; all if None, or the last ones if `s` is given.",
+    },
+    raises=[
+        "NotImplementedError: if `type` is not 2.",
+        "ValueError: if `norm` is unknown, `axis` is out of bounds or has no elements, or `n` is less\nthan 1.",
+    ],
+)
+
+
+@documented(_TRANSFORM)
+def dct(x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the discrete cosine transform of type 2 along an axis.
 
     Element k of the result is `2 * sum(x[i] * cos(pi * k * (2 * i + 1) / (2 * n)) for i in range(n))`.
 
-    Args:
-        x: the array. Of complex numbers, real and imaginary parts are transformed.
-        type: the type of the transform, which must be 2.
-        n: the size to truncate or zero-pad `axis` to; that of `x` if None.
-        axis: the axis to transform.
-        norm: None or "backward" for no normalization, "ortho" for an orthogonal transform.
-
     Returns:
         The transform, of the shape of `x` apart from `n`.
-
-    Raises:
-        NotImplementedError: if `type` is not 2.
-        ValueError: if `norm` is unknown, `axis` is out of bounds or has no elements, or `n` is less than 1.
 
     Example:
         >>> jax.scipy.fft.dct(jnp.array([1.0, 1.0, 1.0, 1.0]))
@@ -45,22 +54,16 @@ def dct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str |
     return _transform("dct", x, type, None if n is None else (n,), (axis,), norm)
 
 
-def idct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+@documented(_TRANSFORM)
+def idct(x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `dct` along an axis.
 
     Args:
-        x: the array. Of complex numbers, real and imaginary parts are transformed.
         type: the type of the transform that is inverted, which must be 2.
-        n: the size to truncate or zero-pad `axis` to; that of `x` if None.
-        axis: the axis to transform.
         norm: the normalization of `dct`: None or "backward", or "ortho".
 
     Returns:
         The inverse transform, of the shape of `x` apart from `n`.
-
-    Raises:
-        NotImplementedError: if `type` is not 2.
-        ValueError: if `norm` is unknown, `axis` is out of bounds or has no elements, or `n` is less than 1.
 
     Example:
         >>> jax.scipy.fft.idct(jnp.array([8.0, 0.0, 0.0, 0.0]))
@@ -69,23 +72,23 @@ def idct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str 
     return _transform("idct", x, type, None if n is None else (n,), (axis,), norm)
 
 
+@documented(_TRANSFORM)
 def dctn(
-    x: Any, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
+    x: ArrayLike,
+    type: int = 2,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = None,
 ) -> Array:
     """Compute the discrete cosine transform of type 2 along several axes.
 
     Args:
         x: the array.
-        type: the type of the transform, which must be 2.
-        s: the sizes to truncate or zero-pad the axes to; those of `x` if None.
-        axes: the axes to transform; all if None, or the last ones if `s` is given.
-        norm: None or "backward" for no normalization, "ortho" for an orthogonal transform.
 
     Returns:
         The transform, of the shape of `x` apart from `s`.
 
     Raises:
-        NotImplementedError: if `type` is not 2.
         ValueError: if `norm` is unknown, `s` and `axes` differ in length, or an axis is repeated, out of bounds or
             without elements.
 
@@ -97,23 +100,25 @@ def dctn(
     return _transform("dctn", x, type, s, axes, norm)
 
 
+@documented(_TRANSFORM)
 def idctn(
-    x: Any, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
+    x: ArrayLike,
+    type: int = 2,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = None,
 ) -> Array:
     """Compute the inverse of `dctn` along several axes.
 
     Args:
         x: the array.
         type: the type of the transform that is inverted, which must be 2.
-        s: the sizes to truncate or zero-pad the axes to; those of `x` if None.
-        axes: the axes to transform; all if None, or the last ones if `s` is given.
         norm: the normalization of `dctn`: None or "backward", or "ortho".
 
     Returns:
         The inverse transform, of the shape of `x` apart from `s`.
 
     Raises:
-        NotImplementedError: if `type` is not 2.
         ValueError: if `norm` is unknown, `s` and `axes` differ in length, or an axis is repeated, out of bounds or
             without elements.
 
@@ -126,7 +131,7 @@ def idctn(
 
 
 def _transform(
-    name: str, x: Any, kind: int, sizes: Sequence[int] | None, axes: Sequence[int] | None, norm: str | None
+    name: str, x: ArrayLike, kind: int, sizes: Sequence[int] | None, axes: Sequence[int] | None, norm: str | None
 ) -> Array:
     if kind != 2:
         raise NotImplementedError(f"{name}: only the transform of type 2 is supported, not type {kind}")
@@ -147,7 +152,7 @@ def _transform(
 
 
 @compiled_function
-def _along_axes(x: Any, *, dims: tuple[int, ...], lengths: tuple[int, ...], inverse: bool, ortho: bool) -> Any:
+def _along_axes(x: ArrayLike, *, dims: tuple[int, ...], lengths: tuple[int, ...], inverse: bool, ortho: bool) -> Any:
     x = as_inexact(x, "dct")
     x = astype_weak(x, numpy_carrier(x.type.dtype), False)
     for dim, length in zip(dims, lengths, strict=True):
@@ -161,20 +166,20 @@ def _along_axes(x: Any, *, dims: tuple[int, ...], lengths: tuple[int, ...], inve
     return x
 
 
-def _with_length(x: Any, length: int) -> Any:
+def _with_length(x: Array, length: int) -> Any:
     """Truncate or zero-pad the last axis."""
     size = x.shape[-1]
     return x[..., :length] if size >= length else jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, length - size)])
 
 
-def _cosine_transform(x: Any, ortho: bool) -> Any:
+def _cosine_transform(x: Array, ortho: bool) -> Any:
     n = x.shape[-1]
     spectrum = jnp.fft.fft(jnp.concatenate([x[..., ::2], jnp.flip(x[..., 1::2], -1)], axis=-1))
     result = 2 * (spectrum * _phases(n, -1, x.dtype)).real
     return result * _orthogonal_scale(n, x.dtype) if ortho else result
 
 
-def _inverse_cosine_transform(x: Any, ortho: bool) -> Any:
+def _inverse_cosine_transform(x: Array, ortho: bool) -> Any:
     n = x.shape[-1]
     x = x / _orthogonal_scale(n, x.dtype) if ortho else x
     opposite = jnp.concatenate([jnp.zeros_like(x[..., :1]), jnp.flip(x[..., 1:], -1)], axis=-1)
@@ -185,12 +190,12 @@ def _inverse_cosine_transform(x: Any, ortho: bool) -> Any:
     return pairs.reshape((*x.shape[:-1], 2 * even.shape[-1]))[..., :n]
 
 
-def _phases(n: int, sign: int, dtype: Any) -> Any:
+def _phases(n: int, sign: int, dtype: DType) -> Any:
     angles = jnp.arange(n, dtype=dtype) * (sign * math.pi / (2 * n))
     return complex_from_parts(jnp.cos(angles), jnp.sin(angles))
 
 
-def _orthogonal_scale(n: int, dtype: Any) -> Any:
+def _orthogonal_scale(n: int, dtype: DType) -> Any:
     """Return the factors that make the transform orthogonal."""
     return jnp.where(jnp.arange(n) == 0, 0.5, math.sqrt(0.5)).astype(dtype) / math.sqrt(n)
 

@@ -9,6 +9,7 @@ from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
 from shardwise.tree_util import register_pytree_node
+from shardwise.typing import ArrayLike
 
 __all__ = ["RegularGridInterpolator"]
 
@@ -40,7 +41,7 @@ class RegularGridInterpolator:
     def __init__(
         self,
         points: Sequence[Any],
-        values: Any,
+        values: ArrayLike,
         method: str = "linear",
         bounds_error: bool = False,
         fill_value: float | None = float("nan"),
@@ -60,7 +61,7 @@ class RegularGridInterpolator:
                 f"RegularGridInterpolator: points of shapes {sizes} do not fit to values of shape {self.values.shape}"
             )
 
-    def __call__(self, xi: Any, method: str | None = None) -> Array:
+    def __call__(self, xi: ArrayLike, method: str | None = None) -> Array:
         """Interpolate at positions.
 
         Args:
@@ -87,7 +88,7 @@ class RegularGridInterpolator:
         cells = [_cell(vector, positions[..., axis]) for axis, vector in enumerate(self.grid)]
         further = (1,) * (self.values.ndim - rank)
 
-        def expand(x: Any) -> Any:
+        def expand(x: Array) -> Any:
             return x.reshape(x.shape + further)
 
         if method == "nearest":
@@ -110,7 +111,7 @@ class RegularGridInterpolator:
         return jnp.where(expand(is_outside), self.fill_value, result)
 
 
-def _cell(vector: Any, position: Any) -> tuple[Any, Any]:
+def _cell(vector: Array, position: Array) -> tuple[Any, Any]:
     """Return the index of the grid point below a position, and the position in the cell, from 0 to 1."""
     if vector.size == 1:
         return jnp.zeros(position.shape, jnp.int32), jnp.zeros_like(position)

@@ -9,12 +9,13 @@ from shardwise import lax
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand
+from shardwise.typing import ArrayLike
 
 __all__ = ["map_coordinates"]
 
 
 def map_coordinates(
-    input: Any, coordinates: Sequence[Any], order: int, mode: str = "constant", cval: float = 0.0
+    input: ArrayLike, coordinates: Sequence[Any], order: int, mode: str = "constant", cval: float = 0.0
 ) -> Array:
     """Interpolate an array at coordinates, each an array of positions along one dim.
 
@@ -69,12 +70,12 @@ def map_coordinates(
     return result.astype(x.dtype)
 
 
-def _nearest(position: Any) -> list[tuple[Any, Any]]:
+def _nearest(position: Array) -> list[tuple[Any, Any]]:
     """Return the nearest index; half-way, the one away from zero."""
     return [(lax.round(position).astype(jnp.int32), None)]
 
 
-def _linear(position: Any) -> list[tuple[Any, Any]]:
+def _linear(position: Array) -> list[tuple[Any, Any]]:
     """Return the indices below and above a position, with their weights."""
     lower = jnp.floor(position)
     weight = position - lower
@@ -82,13 +83,13 @@ def _linear(position: Any) -> list[tuple[Any, Any]]:
     return [(index, 1 - weight), (index + 1, weight)]
 
 
-def _mirror(index: Any, size: int) -> Any:
+def _mirror(index: Array, size: int) -> Any:
     """Reflect an index about the centers of the first and last element."""
     period = max(2 * (size - 1), 1)
     return jnp.abs((index + size - 1) % period - (size - 1))
 
 
-def _reflect(index: Any, size: int) -> Any:
+def _reflect(index: Array, size: int) -> Any:
     """Reflect an index about the outer edges of the first and last element."""
     folded = index % (2 * size)
     return jnp.minimum(folded, 2 * size - 1 - folded)

@@ -16,13 +16,14 @@ from shardwise.compiler.arrays.operands import as_inexact, compiled_function, ty
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.special import gamma_erf
 from shardwise.errors import ConcretizationTypeError
+from shardwise.typing import ArrayLike
 
 _RESCALE_ABOVE = 1e15  # the backward recurrence is scaled down where it exceeds this
 _STIRLING_SHIFT = 8  # Stirling's series is evaluated at z + 8, where it is accurate to working precision
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 
 
-def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Array:
+def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
     """Compute the Bessel functions of the first kind of the orders 0 to v.
 
     It uses Miller's backward recurrence, which starts at the order `n_iter`, but at least 20 above `v`. The starting
@@ -51,14 +52,14 @@ def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Array:
 
 
 @compiled_function
-def _bessel_jn(z: Any, *, order: int, start: int) -> Any:
+def _bessel_jn(z: ArrayLike, *, order: int, start: int) -> Any:
     """Miller's algorithm: recur backward from arbitrary values, then normalize by J₀ + 2 J₂ + 2 J₄ + … = 1."""
     z = as_inexact(z, "bessel_jn")
     is_zero = z == 0
     x = jnp.where(is_zero, 1, z)
     orders = jnp.arange(order + 1).reshape(-1, *(1,) * z.ndim)
 
-    def step(iteration: Any, state: Any) -> Any:
+    def step(iteration: Array, state: Any) -> Any:
         above, current, total, values = state
         number = start - iteration  # the order of `current`; that of `above` is one higher
         below = 2 * number.astype(current.real.dtype) / x * current - above
@@ -75,7 +76,7 @@ def _bessel_jn(z: Any, *, order: int, start: int) -> Any:
 
 
 @compiled_function
-def loggamma(x: Any) -> Array:
+def loggamma(x: ArrayLike) -> Array:
     """Compute the principal branch of the logarithm of the gamma function.
 
     For complex numbers it is the analytic continuation from the positive numbers, with a branch cut along the negative
@@ -108,7 +109,7 @@ def loggamma(x: Any) -> Array:
     return jnp.where(is_lower, value.conj(), value)
 
 
-def _stirling_loggamma(z: Any) -> Any:
+def _stirling_loggamma(z: Array) -> Any:
     """Compute loggamma for Re z >= 1/2 by Stirling's series at z + _STIRLING_SHIFT and Γ(z + 1) = z Γ(z)."""
     log_product = jnp.zeros_like(z)
     for number in range(_STIRLING_SHIFT):
@@ -121,7 +122,9 @@ def _stirling_loggamma(z: Any) -> Any:
     return leading + series / shifted - log_product
 
 
-def sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, diff_n: int | None = None, n_max: int | None = None) -> Array:
+def sph_harm_y(
+    n: ArrayLike, m: ArrayLike, theta: ArrayLike, phi: ArrayLike, diff_n: int | None = None, n_max: int | None = None
+) -> Array:
     """Compute the spherical harmonics Yₙᵐ.
 
     Args:
@@ -162,7 +165,7 @@ def sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, diff_n: int | None = None, 
 
 
 @compiled_function
-def _sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, *, n_max: int) -> Any:
+def _sph_harm_y(n: ArrayLike, m: ArrayLike, theta: ArrayLike, phi: ArrayLike, *, n_max: int) -> Any:
     """Recur over normalized associated Legendre functions: first from Pₖᵏ to the next k, then in the degree."""
     n, m, theta, phi = jnp.broadcast_arrays(n, m, theta, phi)
     theta, phi = (as_inexact(angle, "sph_harm_y") for angle in (theta, phi))
@@ -170,13 +173,13 @@ def _sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, *, n_max: int) -> Any:
     cosine, sine = jnp.cos(theta), jnp.sin(theta)
     dtype = cosine.dtype
 
-    def along_diagonal(number: Any, value: Any) -> Any:
+    def along_diagonal(number: Array, value: Array) -> Any:
         k = (number + 1).astype(dtype)
         return jnp.where(number < order, -value * sine * jnp.sqrt((2 * k + 1) / (2 * k)), value)
 
     diagonal = fori_loop(0, n_max, along_diagonal, jnp.full_like(cosine, math.sqrt(0.25 / math.pi)))
 
-    def by_degree(number: Any, pair: Any) -> Any:
+    def by_degree(number: Array, pair: Any) -> Any:
         previous, current = pair
         is_active = (number >= order) & (number < degree)
         k, active_order = (number + 1).astype(dtype), jnp.where(is_active, order, 0).astype(dtype)

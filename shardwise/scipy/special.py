@@ -5,13 +5,14 @@ All functions without an `axis` are elementwise, so sharded operands keep their 
 
 import math
 import operator
-from typing import Any, Literal, overload
+from typing import Any, Literal, SupportsIndex, overload
 
 import numpy as np
 import scipy
 
 import shardwise.numpy as jnp
 from shardwise import nn
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
@@ -22,6 +23,7 @@ from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.ops.special import approximations, gamma_erf, hypergeometric, incomplete
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.recurrences import bessel_jn, loggamma, sph_harm_y
+from shardwise.typing import ArrayLike, Axes
 
 __all__ = [
     "bernoulli",
@@ -80,17 +82,20 @@ __all__ = [
 ]
 
 
-def gammaln(x: Any) -> Array:
-    """Compute the logarithm of the absolute value of the gamma function.
+_REAL_ARGUMENT = Family(
+    {
+        "x": "real numbers.",
+    },
+    raises=["TypeError: if `x` is not an array or a number, or is complex."],
+)
 
-    Args:
-        x: real numbers.
+
+@documented(_REAL_ARGUMENT)
+def gammaln(x: ArrayLike) -> Array:
+    """Compute the logarithm of the absolute value of the gamma function.
 
     Returns:
         log(|Γ(x)|); inf at the poles 0, -1, -2, and so on.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.gammaln(5.0):.4f}"
@@ -100,17 +105,12 @@ def gammaln(x: Any) -> Array:
 
 
 @compiled_function
-def gammasgn(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def gammasgn(x: ArrayLike) -> Array:
     """Compute the sign of the gamma function.
-
-    Args:
-        x: real numbers.
 
     Returns:
         1 or -1; NaN at the negative integers, and the sign of the zero at 0.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jax.scipy.special.gammasgn(jnp.array([1.5, -0.5, -1.5]))
@@ -124,17 +124,12 @@ def gammasgn(x: Any) -> Array:
 
 
 @compiled_function
-def gamma(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def gamma(x: ArrayLike) -> Array:
     """Compute the gamma function.
-
-    Args:
-        x: real numbers.
 
     Returns:
         Γ(x), which is (x - 1)! for positive integers; NaN at the negative integers.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.gamma(5.0):.2f}"
@@ -144,8 +139,17 @@ def gamma(x: Any) -> Array:
     return gammasgn(x) * jnp.exp(gamma_erf.Lgamma()(x))
 
 
+_REAL_ARGUMENTS = Family(
+    {
+        "x": "real numbers.",
+    },
+    raises=["TypeError: if an argument is not an array or a number or is complex, or if the shapes do not\nbroadcast."],
+)
+
+
 @compiled_function
-def betaln(a: Any, b: Any) -> Array:
+@documented(_REAL_ARGUMENTS)
+def betaln(a: ArrayLike, b: ArrayLike) -> Array:
     """Compute the logarithm of the absolute value of the beta function.
 
     Args:
@@ -153,9 +157,6 @@ def betaln(a: Any, b: Any) -> Array:
 
     Returns:
         log(|B(a, b)|).
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.betaln(2.0, 3.0):.4f}"
@@ -169,7 +170,8 @@ def betaln(a: Any, b: Any) -> Array:
 
 
 @compiled_function
-def beta(a: Any, b: Any) -> Array:
+@documented(_REAL_ARGUMENTS)
+def beta(a: ArrayLike, b: ArrayLike) -> Array:
     """Compute the beta function.
 
     Args:
@@ -177,9 +179,6 @@ def beta(a: Any, b: Any) -> Array:
 
     Returns:
         Γ(a) Γ(b) / Γ(a + b).
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.beta(2.0, 3.0):.4f}"
@@ -190,7 +189,8 @@ def beta(a: Any, b: Any) -> Array:
 
 
 @compiled_function
-def betainc(a: Any, b: Any, x: Any) -> Array:
+@documented(_REAL_ARGUMENTS)
+def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """Compute the regularized incomplete beta function.
 
     It is the integral of tᵃ⁻¹ (1 - t)ᵇ⁻¹ from 0 to `x` divided by the beta function. It is differentiable with respect
@@ -203,9 +203,6 @@ def betainc(a: Any, b: Any, x: Any) -> Array:
     Returns:
         The integral, between 0 and 1; NaN where an argument is out of range.
 
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
-
     Example:
         >>> f"{jax.scipy.special.betainc(2.0, 1.0, 0.5):.4f}"
         '0.2500'
@@ -213,17 +210,12 @@ def betainc(a: Any, b: Any, x: Any) -> Array:
     return incomplete.Betainc()(*promote_inexact("betainc", a, b, x))
 
 
-def digamma(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def digamma(x: ArrayLike) -> Array:
     """Compute the digamma function, the derivative of `gammaln`.
-
-    Args:
-        x: real numbers.
 
     Returns:
         ψ(x); NaN at the poles 0, -1, -2, and so on.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.digamma(1.0):.4f}"
@@ -233,20 +225,17 @@ def digamma(x: Any) -> Array:
 
 
 @compiled_function
-def polygamma(n: Any, x: Any) -> Array:
+@documented(_REAL_ARGUMENTS)
+def polygamma(n: ArrayLike, x: ArrayLike) -> Array:
     """Compute the polygamma function, the n-th derivative of `digamma`.
 
     It is differentiable with respect to `x` only.
 
     Args:
         n: the order of the derivative, non-negative integers.
-        x: real numbers.
 
     Returns:
         The n-th derivative of ψ at `x`; NaN where `n` is not an integer.
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.polygamma(1, 2.0):.4f}"
@@ -255,7 +244,7 @@ def polygamma(n: Any, x: Any) -> Array:
     return gamma_erf.Polygamma()(*promote_inexact("polygamma", n, x))
 
 
-def zeta(x: Any, q: Any = None) -> Array:
+def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Array:
     """Compute the Hurwitz zeta function.
 
     It is the sum of (q + k)⁻ˣ over all integers k from 0. With q = 1 it is the Riemann zeta function.
@@ -281,12 +270,13 @@ def zeta(x: Any, q: Any = None) -> Array:
 
 
 @compiled_function
-def _zeta(x: Any, q: Any) -> Any:
+def _zeta(x: ArrayLike, q: ArrayLike) -> Any:
     return gamma_erf.Zeta()(*promote_inexact("zeta", x, q))
 
 
 @compiled_function
-def gammainc(a: Any, x: Any) -> Array:
+@documented(_REAL_ARGUMENTS)
+def gammainc(a: ArrayLike, x: ArrayLike) -> Array:
     """Compute the regularized lower incomplete gamma function.
 
     It is the integral of tᵃ⁻¹ exp(-t) from 0 to `x` divided by Γ(a).
@@ -298,9 +288,6 @@ def gammainc(a: Any, x: Any) -> Array:
     Returns:
         The integral, between 0 and 1; NaN where an argument is out of range.
 
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
-
     Example:
         >>> f"{jax.scipy.special.gammainc(1.0, 1.0):.4f}"
         '0.6321'
@@ -309,7 +296,8 @@ def gammainc(a: Any, x: Any) -> Array:
 
 
 @compiled_function
-def gammaincc(a: Any, x: Any) -> Array:
+@documented(_REAL_ARGUMENTS)
+def gammaincc(a: ArrayLike, x: ArrayLike) -> Array:
     """Compute the regularized upper incomplete gamma function.
 
     It is the integral of tᵃ⁻¹ exp(-t) from `x` to infinity divided by Γ(a).
@@ -321,9 +309,6 @@ def gammaincc(a: Any, x: Any) -> Array:
     Returns:
         The integral, between 0 and 1; NaN where an argument is out of range.
 
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
-
     Example:
         >>> f"{jax.scipy.special.gammaincc(1.0, 1.0):.4f}"
         '0.3679'
@@ -331,7 +316,7 @@ def gammaincc(a: Any, x: Any) -> Array:
     return incomplete.Igammac()(*promote_inexact("gammaincc", a, x))
 
 
-def factorial(n: Any, exact: bool = False) -> Array:
+def factorial(n: ArrayLike, exact: bool = False) -> Array:
     """Compute the factorial as a float.
 
     Args:
@@ -355,12 +340,13 @@ def factorial(n: Any, exact: bool = False) -> Array:
 
 
 @compiled_function
-def _factorial(n: Any) -> Any:
+def _factorial(n: ArrayLike) -> Any:
     x = as_inexact(n, "factorial")
     return jnp.where(x < 0, full_like(x, 0), jnp.exp(gamma_erf.Lgamma()(x + 1)))
 
 
-def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
+@documented(_REAL_ARGUMENTS)
+def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Array:
     """Compute the binomial coefficient as a float: the number of ways to choose k of N elements.
 
     Args:
@@ -371,9 +357,6 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
     Returns:
         The number of combinations; 0 where `k` or `N` is negative or, without `repetition`, where `k` exceeds `N`.
 
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
-
     Example:
         >>> f"{jax.scipy.special.comb(5, 2):.2f}"
         '10.00'
@@ -382,7 +365,7 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
 
 
 @compiled_function
-def _comb(N: Any, k: Any, *, repetition: bool) -> Any:
+def _comb(N: ArrayLike, k: ArrayLike, *, repetition: bool) -> Any:
     n, k = promote_inexact("comb", N, k)
     if repetition:
         n = n + k - 1
@@ -392,7 +375,8 @@ def _comb(N: Any, k: Any, *, repetition: bool) -> Any:
 
 
 @compiled_function
-def poch(z: Any, m: Any) -> Array:
+@documented(_REAL_ARGUMENTS)
+def poch(z: ArrayLike, m: ArrayLike) -> Array:
     """Compute the Pochhammer symbol (rising factorial).
 
     Args:
@@ -400,9 +384,6 @@ def poch(z: Any, m: Any) -> Array:
 
     Returns:
         Γ(z + m) / Γ(z), which is z (z + 1) … (z + m - 1) for positive integers m.
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.poch(2.0, 3.0):.2f}"
@@ -413,7 +394,7 @@ def poch(z: Any, m: Any) -> Array:
     return jnp.where(y == 0, full_like(x, 1), ratio)
 
 
-def multigammaln(a: Any, d: Any) -> Array:
+def multigammaln(a: ArrayLike, d: SupportsIndex) -> Array:
     """Compute the logarithm of the multivariate gamma function.
 
     Args:
@@ -434,7 +415,7 @@ def multigammaln(a: Any, d: Any) -> Array:
 
 
 @compiled_function
-def _multigammaln(a: Any, *, dimension: int) -> Any:
+def _multigammaln(a: ArrayLike, *, dimension: int) -> Any:
     x = as_inexact(a, "multigammaln")
     total = full_like(x, dimension * (dimension - 1) / 4 * math.log(math.pi))
     for number in range(dimension):
@@ -465,17 +446,12 @@ def bernoulli(n: int) -> Array:
     return jnp.asarray(scipy.special.bernoulli(max(last, 1))[: last + 1], default_dtype("float*"))
 
 
-def erf(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def erf(x: ArrayLike) -> Array:
     """Compute the error function.
-
-    Args:
-        x: real numbers.
 
     Returns:
         2/√π times the integral of exp(-t²) from 0 to `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.erf(0.5):.4f}"
@@ -484,17 +460,12 @@ def erf(x: Any) -> Array:
     return gamma_erf.Erf()(as_inexact(x, "erf"))
 
 
-def erfc(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def erfc(x: ArrayLike) -> Array:
     """Compute the complementary error function, accurate where `erf` is close to 1.
-
-    Args:
-        x: real numbers.
 
     Returns:
         1 - erf(x).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.erfc(0.5):.4f}"
@@ -503,7 +474,8 @@ def erfc(x: Any) -> Array:
     return gamma_erf.Erfc()(as_inexact(x, "erfc"))
 
 
-def erfinv(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def erfinv(x: ArrayLike) -> Array:
     """Compute the inverse of the error function.
 
     Args:
@@ -512,9 +484,6 @@ def erfinv(x: Any) -> Array:
     Returns:
         The number whose error function is `x`; NaN where |x| > 1.
 
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
-
     Example:
         >>> f"{jax.scipy.special.erfinv(0.5):.4f}"
         '0.4769'
@@ -522,17 +491,12 @@ def erfinv(x: Any) -> Array:
     return gamma_erf.ErfInv()(as_inexact(x, "erfinv"))
 
 
-def erfcx(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def erfcx(x: ArrayLike) -> Array:
     """Compute the scaled complementary error function, which does not underflow for large `x`.
-
-    Args:
-        x: real numbers.
 
     Returns:
         exp(x²) erfc(x).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.erfcx(100.0):.6f}"
@@ -541,17 +505,12 @@ def erfcx(x: Any) -> Array:
     return approximations.Erfcx()(as_inexact(x, "erfcx"))
 
 
-def dawsn(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def dawsn(x: ArrayLike) -> Array:
     """Compute Dawson's integral.
-
-    Args:
-        x: real numbers.
 
     Returns:
         exp(-x²) times the integral of exp(t²) from 0 to `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.dawsn(1.0):.4f}"
@@ -561,7 +520,7 @@ def dawsn(x: Any) -> Array:
 
 
 @compiled_function
-def wofz(z: Any) -> Array:
+def wofz(z: ArrayLike) -> Array:
     """Compute the Faddeeva function, the scaled complementary error function of complex numbers.
 
     Args:
@@ -605,17 +564,12 @@ def _weideman(count: int) -> tuple[float, list[float]]:
 
 
 @compiled_function
-def ndtr(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def ndtr(x: ArrayLike) -> Array:
     """Compute the cumulative distribution function of the standard normal distribution.
-
-    Args:
-        x: real numbers.
 
     Returns:
         The probability of a value at or below `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.ndtr(1.0):.4f}"
@@ -625,7 +579,7 @@ def ndtr(x: Any) -> Array:
     return gamma_erf.Erfc()(x * -math.sqrt(0.5)) * 0.5
 
 
-def ndtri(p: Any) -> Array:
+def ndtri(p: ArrayLike) -> Array:
     """Compute the quantile function of the standard normal distribution, the inverse of `ndtr`.
 
     Args:
@@ -644,20 +598,17 @@ def ndtri(p: Any) -> Array:
     return approximations.Ndtri()(as_inexact(p, "ndtri"))
 
 
-def log_ndtr(x: Any, series_order: int = 3) -> Array:
+@documented(_REAL_ARGUMENT)
+def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:
     """Compute the log cumulative distribution function of the standard normal distribution.
 
     It is accurate in the lower tail, where `ndtr` underflows.
 
     Args:
-        x: real numbers.
         series_order: ignored; accepted for compatibility with JAX.
 
     Returns:
         log(ndtr(x)).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.log_ndtr(-20.0):.3f}"
@@ -667,7 +618,7 @@ def log_ndtr(x: Any, series_order: int = 3) -> Array:
 
 
 @compiled_function
-def _log_ndtr(x: Any) -> Any:
+def _log_ndtr(x: ArrayLike) -> Any:
     x = as_inexact(x, "log_ndtr")
     # Each branch gets an argument of its own range, so that the gradient of the other one is finite.
     center, tail = jnp.where(x > -1, x, full_like(x, -1)), jnp.where(x > -1, full_like(x, -1), x)
@@ -678,7 +629,7 @@ def _log_ndtr(x: Any) -> Any:
 
 
 @compiled_function
-def logit(x: Any) -> Array:
+def logit(x: ArrayLike) -> Array:
     """Compute the logit function, the inverse of `expit`.
 
     Args:
@@ -698,7 +649,7 @@ def logit(x: Any) -> Array:
     return jnp.log(x) - jnp.log1p(-x)
 
 
-def expit(x: Any) -> Array:
+def expit(x: ArrayLike) -> Array:
     """Compute the logistic sigmoid function.
 
     Args:
@@ -718,7 +669,8 @@ def expit(x: Any) -> Array:
 
 
 @compiled_function
-def xlogy(x: Any, y: Any) -> Array:
+@documented(_REAL_ARGUMENTS)
+def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
     """Compute x log(y), with 0 where `x` is 0.
 
     Args:
@@ -728,9 +680,6 @@ def xlogy(x: Any, y: Any) -> Array:
     Returns:
         x log(y), with 0 where `x` is 0 and `y` is not NaN.
 
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
-
     Example:
         >>> jax.scipy.special.xlogy(0.0, 0.0)
         Array(0., dtype=float32, weak_type=True)
@@ -739,7 +688,8 @@ def xlogy(x: Any, y: Any) -> Array:
 
 
 @compiled_function
-def xlog1py(x: Any, y: Any) -> Array:
+@documented(_REAL_ARGUMENTS)
+def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
     """Compute x log(1 + y), with 0 where `x` is 0.
 
     Args:
@@ -749,9 +699,6 @@ def xlog1py(x: Any, y: Any) -> Array:
     Returns:
         x log(1 + y), with 0 where `x` is 0 and `y` is not NaN.
 
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
-
     Example:
         >>> jax.scipy.special.xlog1py(0.0, -1.0)
         Array(0., dtype=float32, weak_type=True)
@@ -759,17 +706,12 @@ def xlog1py(x: Any, y: Any) -> Array:
     return gamma_erf.Xlog1py()(*promote_inexact("xlog1py", x, y))
 
 
-def entr(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def entr(x: ArrayLike) -> Array:
     """Compute the elementwise entropy -x log(x).
-
-    Args:
-        x: real numbers.
 
     Returns:
         -x log(x); 0 at 0 and -inf for negative numbers.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> jax.scipy.special.entr(jnp.array([0.0, 1.0]))
@@ -779,7 +721,7 @@ def entr(x: Any) -> Array:
 
 
 @compiled_function
-def rel_entr(p: Any, q: Any) -> Array:
+def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
     """Compute the elementwise relative entropy p log(p / q).
 
     Args:
@@ -804,7 +746,7 @@ def rel_entr(p: Any, q: Any) -> Array:
 
 
 @compiled_function
-def kl_div(p: Any, q: Any) -> Array:
+def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
     """Compute the elementwise Kullback-Leibler divergence p log(p / q) - p + q.
 
     Args:
@@ -825,7 +767,7 @@ def kl_div(p: Any, q: Any) -> Array:
 
 
 @compiled_function
-def boxcox(x: Any, lmbda: Any) -> Array:
+def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """Compute the Box-Cox transformation.
 
     Args:
@@ -847,7 +789,7 @@ def boxcox(x: Any, lmbda: Any) -> Array:
 
 
 @compiled_function
-def boxcox1p(x: Any, lmbda: Any) -> Array:
+def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """Compute the Box-Cox transformation of 1 + x.
 
     Args:
@@ -868,24 +810,19 @@ def boxcox1p(x: Any, lmbda: Any) -> Array:
     return _boxcox_of_log(jnp.log1p(x), power)
 
 
-def _boxcox_of_log(log: Any, power: Any) -> Any:
+def _boxcox_of_log(log: Array, power: Array) -> Any:
     is_zero = power == 0
     safe_power = jnp.where(is_zero, full_like(power, 1), power)
     return jnp.where(is_zero, log, jnp.expm1(safe_power * log) / safe_power)
 
 
 @compiled_function
-def i0(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def i0(x: ArrayLike) -> Array:
     """Compute the modified Bessel function of the first kind of order 0.
-
-    Args:
-        x: real numbers.
 
     Returns:
         I₀(x).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.i0(1.0):.4f}"
@@ -895,17 +832,12 @@ def i0(x: Any) -> Array:
     return jnp.exp(jnp.abs(x)) * approximations.BesselI0e()(x)
 
 
-def i0e(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def i0e(x: ArrayLike) -> Array:
     """Compute the exponentially scaled modified Bessel function of the first kind of order 0.
-
-    Args:
-        x: real numbers.
 
     Returns:
         exp(-|x|) I₀(x).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.i0e(1.0):.4f}"
@@ -915,17 +847,12 @@ def i0e(x: Any) -> Array:
 
 
 @compiled_function
-def i1(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def i1(x: ArrayLike) -> Array:
     """Compute the modified Bessel function of the first kind of order 1.
-
-    Args:
-        x: real numbers.
 
     Returns:
         I₁(x).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.i1(1.0):.4f}"
@@ -935,17 +862,12 @@ def i1(x: Any) -> Array:
     return jnp.exp(jnp.abs(x)) * approximations.BesselI1e()(x)
 
 
-def i1e(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def i1e(x: ArrayLike) -> Array:
     """Compute the exponentially scaled modified Bessel function of the first kind of order 1.
-
-    Args:
-        x: real numbers.
 
     Returns:
         exp(-|x|) I₁(x).
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.i1e(1.0):.4f}"
@@ -954,17 +876,12 @@ def i1e(x: Any) -> Array:
     return approximations.BesselI1e()(as_inexact(x, "i1e"))
 
 
-def expi(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def expi(x: ArrayLike) -> Array:
     """Compute the exponential integral Ei.
-
-    Args:
-        x: real numbers.
 
     Returns:
         The principal value of the integral of exp(t) / t from -inf to `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.expi(1.0):.4f}"
@@ -973,17 +890,12 @@ def expi(x: Any) -> Array:
     return approximations.Expi()(as_inexact(x, "expi"))
 
 
-def exp1(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def exp1(x: ArrayLike) -> Array:
     """Compute the exponential integral E₁.
-
-    Args:
-        x: real numbers.
 
     Returns:
         The integral of exp(-t) / t from `x` to inf; NaN where `x` is negative.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.exp1(1.0):.4f}"
@@ -993,7 +905,8 @@ def exp1(x: Any) -> Array:
 
 
 @compiled_function
-def expn(n: Any, x: Any) -> Array:
+@documented(_REAL_ARGUMENTS)
+def expn(n: ArrayLike, x: ArrayLike) -> Array:
     """Compute the generalized exponential integral Eₙ.
 
     It is differentiable with respect to `x` only.
@@ -1005,9 +918,6 @@ def expn(n: Any, x: Any) -> Array:
     Returns:
         The integral of exp(-xt) / tⁿ over t from 1 to inf; NaN where `n` is not a non-negative integer.
 
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
-
     Example:
         >>> f"{jax.scipy.special.expn(2, 1.0):.4f}"
         '0.1485'
@@ -1016,20 +926,17 @@ def expn(n: Any, x: Any) -> Array:
 
 
 @compiled_function
-def hyp1f1(a: Any, b: Any, x: Any) -> Array:
+@documented(_REAL_ARGUMENTS)
+def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """Compute Kummer's confluent hypergeometric function ₁F₁.
 
     It is the sum of (a)ₖ xᵏ / ((b)ₖ k!) over all k from 0, where (a)ₖ is the rising factorial `poch(a, k)`.
 
     Args:
         a, b: the parameters.
-        x: real numbers.
 
     Returns:
         ₁F₁(a; b; x); inf at the poles b = 0, -1, -2, and so on, unless the sum terminates before the pole.
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.hyp1f1(1.0, 2.0, 1.0):.4f}"
@@ -1039,7 +946,8 @@ def hyp1f1(a: Any, b: Any, x: Any) -> Array:
 
 
 @compiled_function
-def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Array:
+@documented(_REAL_ARGUMENTS)
+def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
     """Compute Gauss's hypergeometric function ₂F₁.
 
     It is the sum of (a)ₖ (b)ₖ xᵏ / ((c)ₖ k!) over all k from 0, where (a)ₖ is the rising factorial `poch(a, k)`,
@@ -1047,13 +955,9 @@ def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Array:
 
     Args:
         a, b, c: the parameters.
-        x: real numbers.
 
     Returns:
         ₂F₁(a, b; c; x); inf where x > 1 and at the poles c = 0, -1, -2, and so on, unless the sum terminates.
-
-    Raises:
-        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.hyp2f1(1.0, 1.0, 2.0, 0.5):.4f}"
@@ -1062,17 +966,12 @@ def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Array:
     return hypergeometric.Hyp2f1()(*promote_inexact("hyp2f1", a, b, c, x))
 
 
-def sici(x: Any) -> tuple[Array, Array]:
+@documented(_REAL_ARGUMENT)
+def sici(x: ArrayLike) -> tuple[Array, Array]:
     """Compute the sine and cosine integrals.
-
-    Args:
-        x: real numbers.
 
     Returns:
         The tuple `(Si(x), Ci(x))`; Ci is NaN where `x` is negative.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> [f"{y:.4f}" for y in jax.scipy.special.sici(1.0)]
@@ -1083,22 +982,17 @@ def sici(x: Any) -> tuple[Array, Array]:
 
 
 @compiled_list_function
-def _sici(x: Any) -> list[Any]:
+def _sici(x: ArrayLike) -> list[Any]:
     x = as_inexact(x, "sici")
     return [approximations.SineIntegral()(x), approximations.CosineIntegral()(x)]
 
 
-def fresnel(x: Any) -> tuple[Array, Array]:
+@documented(_REAL_ARGUMENT)
+def fresnel(x: ArrayLike) -> tuple[Array, Array]:
     """Compute the Fresnel integrals.
-
-    Args:
-        x: real numbers.
 
     Returns:
         The tuple `(S(x), C(x))`: the integrals of sin(πt²/2) and cos(πt²/2) from 0 to `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> [f"{y:.4f}" for y in jax.scipy.special.fresnel(1.0)]
@@ -1109,12 +1003,13 @@ def fresnel(x: Any) -> tuple[Array, Array]:
 
 
 @compiled_list_function
-def _fresnel(x: Any) -> list[Any]:
+def _fresnel(x: ArrayLike) -> list[Any]:
     x = as_inexact(x, "fresnel")
     return [approximations.Fresnel(False)(x), approximations.Fresnel(True)(x)]
 
 
-def spence(x: Any) -> Array:
+@documented(_REAL_ARGUMENT)
+def spence(x: ArrayLike) -> Array:
     """Compute Spence's function, the dilogarithm of 1 - x.
 
     Args:
@@ -1122,9 +1017,6 @@ def spence(x: Any) -> Array:
 
     Returns:
         The integral of log(t) / (1 - t) from 1 to `x`; NaN where `x` is negative.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.spence(2.0):.4f}"
@@ -1134,7 +1026,7 @@ def spence(x: Any) -> Array:
 
 
 @compiled_function
-def owens_t(h: Any, a: Any) -> Array:
+def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
     """Compute Owen's T function.
 
     Args:
@@ -1171,23 +1063,33 @@ def owens_t(h: Any, a: Any) -> Array:
 
 @overload
 def logsumexp(
-    a: Any,
-    axis: Any = None,
-    b: Any = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    b: ArrayLike | None = None,
     keepdims: bool = False,
     return_sign: Literal[False] = False,
-    where: Any = None,
+    where: ArrayLike | None = None,
 ) -> Array: ...
 
 
 @overload
 def logsumexp(
-    a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+    a: ArrayLike,
+    axis: Axes = None,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: ArrayLike | None = None,
 ) -> Any: ...
 
 
 def logsumexp(
-    a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+    a: ArrayLike,
+    axis: Axes = None,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: ArrayLike | None = None,
 ) -> Any:
     """Compute log(sum(b · exp(a))) without overflow.
 
@@ -1214,7 +1116,7 @@ def logsumexp(
     return nn.logsumexp(a, axis, b, keepdims, return_sign, where)
 
 
-def softmax(x: Any, /, *, axis: Any = None) -> Array:
+def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     """Compute the softmax function exp(x) / sum(exp(x)) without overflow.
 
     Args:
@@ -1235,7 +1137,7 @@ def softmax(x: Any, /, *, axis: Any = None) -> Array:
     return nn.softmax(x, _all_axes(x, axis))
 
 
-def log_softmax(x: Any, /, *, axis: Any = None) -> Array:
+def log_softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     """Compute the logarithm of the softmax function.
 
     Args:
@@ -1256,7 +1158,7 @@ def log_softmax(x: Any, /, *, axis: Any = None) -> Array:
     return nn.log_softmax(x, _all_axes(x, axis))
 
 
-def _all_axes(x: Any, axis: Any) -> Any:
+def _all_axes(x: ArrayLike, axis: Axes) -> Any:
     return tuple(range(type_of(x, "softmax").ndim)) if axis is None else axis
 
 

@@ -7,7 +7,8 @@ a mesh only the values move. With integers or arrays the update is a scatter, wh
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, final
 
 import numpy as np
 
@@ -52,6 +53,8 @@ from shardwise.errors import ConcretizationTypeError
 if TYPE_CHECKING:
     from shardwise.compiler.arrays.methods import Array
 
+_Parameters = ParamSpec("_Parameters")
+
 _REDUCTIONS: dict[str, Reduction | None] = {"set": None, "add": SUM, "mul": PROD, "min": MIN, "max": MAX}
 _ELEMENTWISE_OPS: dict[Reduction, Callable[[], Any]] = {SUM: Add, PROD: Mul, MIN: Min, MAX: Max}
 
@@ -67,6 +70,47 @@ class IndexUpdateHelper:
         if has_dynamic_slices(index):
             index = replace_dynamic_slices(index, self.array.type)
         return IndexUpdateRef(self.array, index)
+
+
+def _combining(
+    like: Callable[_Parameters, "Array"],
+    name: str,
+    reduction: str,
+    doc: str,
+    prepare: Callable[[Any], Any] = lambda values: values,
+) -> Callable[_Parameters, "Array"]:
+    """Make a method with the signature of `like` that combines elements with `prepare(values)` by a reduction."""
+
+    def method(self: "IndexUpdateRef", values: Any, **options: Any) -> "Array":
+        return self._update(reduction, prepare(values), **options)
+
+    return _update_method(method, like, name, doc)
+
+
+def _with_ones(
+    like: Callable[_Parameters, "Array"], name: str, function: Callable[[Any, Any], Any], doc: str
+) -> Callable[_Parameters, "Array"]:
+    """Make a method with the signature of `like` that applies `function` to all elements.
+
+    Its second operand is the product of the values for an element, and 1 for elements that are not indexed.
+    """
+
+    def method(self: "IndexUpdateRef", values: Any, *, out_sharding: Any = None, **options: Any) -> "Array":
+        operand = self._ones()._update("mul", values, out_sharding=out_sharding, **options)
+        with installed.decided_by(out_sharding):
+            result = function(self.array, operand)
+        return installed.constrain_sharding(result, out_sharding)
+
+    return _update_method(method, like, name, doc)
+
+
+def _update_method(
+    method: Callable[..., "Array"], like: Callable[_Parameters, "Array"], name: str, doc: str
+) -> Callable[_Parameters, "Array"]:
+    """Set the signature, the name and the docstring of a method."""
+    method = wraps(like)(method)
+    method.__name__, method.__qualname__, method.__doc__ = name, f"IndexUpdateRef.{name}", doc
+    return method
 
 
 @final
@@ -122,121 +166,22 @@ class IndexUpdateRef:
     ) -> "Array":
         """Set the elements to `values`. If indices repeat, it is undefined which value is used."""
         return self._update(
-            "set", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+            "set",
+            values,
+            indices_are_sorted=indices_are_sorted,
+            unique_indices=unique_indices,
+            mode=mode,
+            out_sharding=out_sharding,
+            wrap_negative_indices=wrap_negative_indices,
         )
 
-    def add(
-        self,
-        values: Any,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: Any = None,
-        out_sharding: Any = None,
-        wrap_negative_indices: bool = True,
-    ) -> "Array":
-        """Add `values` to the elements. If indices repeat, all values are added."""
-        return self._update(
-            "add", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
-        )
-
-    def subtract(
-        self,
-        values: Any,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: Any = None,
-        out_sharding: Any = None,
-        wrap_negative_indices: bool = True,
-    ) -> "Array":
-        """Subtract `values` from the elements."""
-        return self._update(
-            "add", negative(values), indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
-        )
-
-    def multiply(
-        self,
-        values: Any,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: Any = None,
-        out_sharding: Any = None,
-        wrap_negative_indices: bool = True,
-    ) -> "Array":
-        """Multiply the elements by `values`."""
-        return self._update(
-            "mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
-        )
-
-    mul = multiply
-
-    def divide(
-        self,
-        values: Any,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: Any = None,
-        out_sharding: Any = None,
-        wrap_negative_indices: bool = True,
-    ) -> "Array":
-        """Divide the elements by `values`, and all others by 1."""
-        operand = self._ones()._update(
-            "mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
-        )
-        with installed.decided_by(out_sharding):
-            result = divide(self.array, operand)
-        return installed.constrain_sharding(result, out_sharding)
-
-    def power(
-        self,
-        values: Any,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: Any = None,
-        out_sharding: Any = None,
-        wrap_negative_indices: bool = True,
-    ) -> "Array":
-        """Raise the elements to the power `values`, and all others to the power 1."""
-        operand = self._ones()._update(
-            "mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
-        )
-        with installed.decided_by(out_sharding):
-            result = power(self.array, operand)
-        return installed.constrain_sharding(result, out_sharding)
-
-    def min(
-        self,
-        values: Any,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: Any = None,
-        out_sharding: Any = None,
-        wrap_negative_indices: bool = True,
-    ) -> "Array":
-        """Replace the elements by their minimum with `values`."""
-        return self._update(
-            "min", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
-        )
-
-    def max(
-        self,
-        values: Any,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: Any = None,
-        out_sharding: Any = None,
-        wrap_negative_indices: bool = True,
-    ) -> "Array":
-        """Replace the elements by their maximum with `values`."""
-        return self._update(
-            "max", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
-        )
+    add = _combining(set, "add", "add", "Add `values` to the elements. If indices repeat, all values are added.")
+    subtract = _combining(set, "subtract", "add", "Subtract `values` from the elements.", prepare=negative)
+    multiply = mul = _combining(set, "multiply", "mul", "Multiply the elements by `values`.")
+    min = _combining(set, "min", "min", "Replace the elements by their minimum with `values`.")
+    max = _combining(set, "max", "max", "Replace the elements by their maximum with `values`.")
+    divide = _with_ones(set, "divide", divide, "Divide the elements by `values`, and all others by 1.")
+    power = _with_ones(set, "power", power, "Raise the elements to the power `values`, and all others to the power 1.")
 
     def apply(
         self,
@@ -271,14 +216,15 @@ class IndexUpdateRef:
         self,
         name: str,
         values: Any,
-        is_sorted: bool,
-        unique: bool,
-        mode: Any,
-        wrap_negative: bool,
-        out_sharding: Any,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: Any = None,
+        out_sharding: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> "Array":
         clip = index_mode(f"at.{name}", mode, "drop") == "clip"
-        indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative, reads=False)
+        indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative_indices, reads=False)
         if type(values) is int and is_integer(self.array.type.dtype):
             low, high = integer_range(self.array.type.dtype)
             values = np.asarray(values, self.array.type.dtype) if low <= values <= high else values
@@ -309,8 +255,8 @@ class IndexUpdateRef:
                 indexer=indexer,
                 combine=_REDUCTIONS[name],
                 clip=clip,
-                sorted=is_sorted,
-                unique=unique,
+                sorted=indices_are_sorted,
+                unique=unique_indices,
             )
         return installed.constrain_sharding(result, out_sharding)
 

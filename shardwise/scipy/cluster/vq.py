@@ -1,16 +1,15 @@
 """scipy.cluster.vq: assignment of observations to the codes of a code book."""
 
-from typing import Any
-
 import shardwise.numpy as jnp
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
+from shardwise.typing import ArrayLike
 
 __all__ = ["vq"]
 
 
-def vq(obs: Any, code_book: Any, check_finite: bool = True) -> tuple[Array, Array]:
+def vq(obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True) -> tuple[Array, Array]:
     """Assign every observation to the nearest code.
 
     Args:

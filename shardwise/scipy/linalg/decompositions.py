@@ -9,7 +9,6 @@ from shardwise.api.control import fori_loop
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, compiled_list_function, type_of
-from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.linalg.batched import (
@@ -33,9 +32,10 @@ from shardwise.numpy import linalg
 from shardwise.numpy.linalg.decompositions import as_inexact_operand
 from shardwise.numpy.shapes import matrix_transpose
 from shardwise.numpy.vectorized import vectorize
+from shardwise.typing import ArrayLike
 
 
-def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Array:
+def cholesky(a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Compute the Cholesky decomposition of Hermitian positive definite matrices.
 
     The result is NaN where a matrix is not positive definite. Only the triangle selected by `lower` is read.
@@ -60,7 +60,9 @@ def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finit
     return linalg.cholesky(a, upper=not lower, symmetrize_input=False)
 
 
-def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, bool]:
+def cho_factor(
+    a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[Array, bool]:
     """Compute the Cholesky decomposition in the form that `cho_solve` expects.
 
     Args:
@@ -84,7 +86,7 @@ def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_fin
 
 
 def qr(
-    a: Any,
+    a: ArrayLike,
     overwrite_a: bool = False,
     lwork: Any = None,
     mode: str = "full",
@@ -118,8 +120,8 @@ def qr(
 
 
 def qr_multiply(
-    a: Any,
-    c: Any,
+    a: ArrayLike,
+    c: ArrayLike,
     mode: str = "right",
     pivoting: bool = False,
     conjugate: bool = False,
@@ -165,7 +167,7 @@ def qr_multiply(
 
 @overload
 def svd(
-    a: Any,
+    a: ArrayLike,
     full_matrices: bool = True,
     compute_uv: Literal[True] = True,
     overwrite_a: bool = False,
@@ -176,7 +178,7 @@ def svd(
 
 @overload
 def svd(
-    a: Any,
+    a: ArrayLike,
     full_matrices: bool = True,
     compute_uv: bool = True,
     overwrite_a: bool = False,
@@ -186,7 +188,7 @@ def svd(
 
 
 def svd(
-    a: Any,
+    a: ArrayLike,
     full_matrices: bool = True,
     compute_uv: bool = True,
     overwrite_a: bool = False,
@@ -216,7 +218,7 @@ def svd(
 
 @overload
 def eigh(
-    a: Any,
+    a: ArrayLike,
     b: None = None,
     lower: bool = True,
     eigvals_only: Literal[False] = False,
@@ -231,7 +233,7 @@ def eigh(
 
 @overload
 def eigh(
-    a: Any,
+    a: ArrayLike,
     b: None = None,
     lower: bool = True,
     eigvals_only: bool = False,
@@ -245,7 +247,7 @@ def eigh(
 
 
 def eigh(
-    a: Any,
+    a: ArrayLike,
     b: None = None,
     lower: bool = True,
     eigvals_only: bool = False,
@@ -288,14 +290,14 @@ def eigh(
 
 
 def eigh_tridiagonal(
-    d: Any,
-    e: Any,
+    d: ArrayLike,
+    e: ArrayLike,
     *,
     eigvals_only: bool = False,
     select: str = "a",
     select_range: tuple[float, float] | None = None,
     tol: float | None = None,
-    key: Any = None,
+    key: ArrayLike | None = None,
 ) -> Any:
     """Compute the eigenvalues and eigenvectors of a Hermitian tridiagonal matrix.
 
@@ -336,7 +338,7 @@ def eigh_tridiagonal(
 
 
 @compiled_function
-def _tridiagonal(d: Any, e: Any) -> Any:
+def _tridiagonal(d: Array, e: Array) -> Any:
     """Return the lower triangle of the tridiagonal matrix; the upper one is not read."""
     size = d.type.size
     shape = (size, size)
@@ -348,7 +350,7 @@ def _tridiagonal(d: Any, e: Any) -> Any:
     return Select()(row_column_mask(shape, "EQ", -1), Broadcast(shape, (1,))(subdiagonal), matrix)
 
 
-def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, Array]:
+def lu_factor(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, Array]:
     """Compute the LU decomposition with partial pivoting in the form that `lu_solve` expects.
 
     Args:
@@ -371,7 +373,9 @@ def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> t
     return packed, pivots
 
 
-def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, ...]:
+def lu(
+    a: ArrayLike, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[Array, ...]:
     """Compute the LU decomposition `a = P L U` with partial pivoting.
 
     P is a permutation matrix, L is lower triangular with a unit diagonal, and U is upper triangular.
@@ -397,7 +401,7 @@ def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite:
 
 
 @compiled_list_function
-def _lu(a: Any, *, permute_l: bool) -> list[Any]:
+def _lu(a: ArrayLike, *, permute_l: bool) -> list[Any]:
     a = as_matrices("lu", a)
     *batch, rows, columns = a.type.shape
     size = min(rows, columns)
@@ -409,12 +413,12 @@ def _lu(a: Any, *, permute_l: bool) -> list[Any]:
     row_of_one = Broadcast(square, (*range(ndim - 2), ndim - 1))(permutation)
     permutation_matrix = Convert(a.type.dtype)(Compare("EQ")(Iota(square, ndim - 2, INDEX)(), row_of_one))
     lower = submatrix(packed, (0, rows), (0, size))
-    lower = Add()(lower_triangle(lower, -1), identity(lower.type.shape, a.type.dtype))
+    lower = lower_triangle(lower, -1) + identity(lower.type.shape, a.type.dtype)
     upper = upper_triangle(submatrix(packed, (0, size), (0, columns)))
     return [permutation_matrix @ lower, upper] if permute_l else [permutation_matrix, lower, upper]
 
 
-def schur(a: Any, output: str = "real") -> tuple[Array, Array]:
+def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
     """Compute the Schur decomposition `a = Z T Z*`, with Z unitary and T upper triangular.
 
     T of a real decomposition is quasi upper triangular: it has a 2 × 2 block on its diagonal for each pair of complex
@@ -438,12 +442,12 @@ def schur(a: Any, output: str = "real") -> tuple[Array, Array]:
     """
     if output not in ("real", "complex"):
         raise ValueError(f"schur: output must be 'real' or 'complex', not {output!r}")
-    a = as_inexact_operand(a, "schur")
-    triangular, vectors = lax_linalg.schur(as_complex(a) if output == "complex" else a)
+    matrix = as_inexact_operand(a, "schur")
+    triangular, vectors = lax_linalg.schur(as_complex(matrix) if output == "complex" else matrix)
     return triangular, vectors
 
 
-def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Array, Array]:
+def rsf2csf(T: ArrayLike, Z: ArrayLike, check_finite: bool = True) -> tuple[Array, Array]:
     """Convert a real Schur decomposition into a complex one.
 
     Args:
@@ -476,14 +480,14 @@ def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Array, Array]:
 
 
 @compiled_list_function
-def _rotate_blocks(t: Any, z: Any) -> list[Any]:
+def _rotate_blocks(t: Array, z: Array) -> list[Any]:
     """Make each 2 × 2 diagonal block triangular by a Givens rotation of its two rows and columns, last block first."""
     size = t.type.shape[0]
     if size < 2:
         return [t, z]
     epsilon = float(np.finfo(t.dtype).eps)
 
-    def step(number: Any, pair: Any) -> Any:
+    def step(number: Array, pair: Any) -> Any:
         t, z = pair
         last = size - 1 - number
         (a, b), (c, d) = dynamic_slice(t, (last - 1, last - 1), (2, 2))
@@ -508,12 +512,12 @@ def _rotate_blocks(t: Any, z: Any) -> list[Any]:
 
 
 @compiled_function
-def as_complex(a: Any) -> Any:
+def as_complex(a: Array) -> Any:
     """Convert floats to complex numbers; leave complex numbers unchanged."""
     return a if a.type.dtype.kind == "c" else Convert(np.result_type(a.type.dtype, np.complex64))(a)
 
 
-def hessenberg(a: Any, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+def hessenberg(a: ArrayLike, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """Reduce square matrices to Hessenberg form: `a = Q H Q*` with H zero below the first subdiagonal and Q unitary.
 
     The reduction is not differentiable.
@@ -540,7 +544,7 @@ def hessenberg(a: Any, *, calc_q: bool = False, overwrite_a: bool = False, check
 
 
 @compiled_list_function
-def _hessenberg(a: Any, *, calc_q: bool) -> list[Any]:
+def _hessenberg(a: ArrayLike, *, calc_q: bool) -> list[Any]:
     a = as_matrices("hessenberg", a, square=True)
     packed, taus = Hessenberg()(a)
     reduced = upper_triangle(packed, -1)
@@ -557,7 +561,12 @@ def _hessenberg(a: Any, *, calc_q: bool) -> list[Any]:
 
 
 def polar(
-    a: Any, side: str = "right", *, method: str = "qdwh", eps: float | None = None, max_iterations: int | None = None
+    a: ArrayLike,
+    side: str = "right",
+    *,
+    method: str = "qdwh",
+    eps: float | None = None,
+    max_iterations: int | None = None,
 ) -> tuple[Array, Array]:
     """Compute the polar decomposition `a = U P`, with U unitary and P Hermitian positive semidefinite.
 

@@ -12,7 +12,7 @@ from shardwise.api.transformations.differentiate import jvp
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, compiled_list_function, type_of
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, StopGradient, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.min_max import Max
@@ -30,12 +30,13 @@ from shardwise.compiler.ops.shape.constants import zeros_like
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
 from shardwise.numpy.linalg.decompositions import as_inexact_operand
 from shardwise.scipy.linalg.decompositions import schur
+from shardwise.typing import ArrayLike
 
 # (degree, norm): the Padé approximant of this degree is accurate to working precision up to this 1-norm.
 _PADE_SINGLE, _PADE_DOUBLE = (7, 3.925724783138660), (13, 5.371920351148152)
 
 
-def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> Array:
+def expm(A: ArrayLike, *, upper_triangular: bool = False, max_squarings: int = 16) -> Array:
     """Compute the matrix exponential by scaling and squaring.
 
     Args:
@@ -59,7 +60,7 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
 
 
 @compiled_function
-def _expm(a: Any, *, max_squarings: int) -> Any:
+def _expm(a: ArrayLike, *, max_squarings: int) -> Any:
     """Compute exp(A) = exp(A / 2ˢ) ** (2ˢ), with s such that the Padé approximant of exp(A / 2ˢ) is accurate."""
     a = as_matrices("expm", a, square=True)
     if not a.type.size:
@@ -69,10 +70,10 @@ def _expm(a: Any, *, max_squarings: int) -> Any:
     is_double = a.type.dtype.itemsize // (1 + (a.type.dtype.kind == "c")) == 8
     degree, norm_bound = _PADE_DOUBLE if is_double else _PADE_SINGLE
     norm = ReduceMax((ndim - 2,))(Sum((ndim - 2,))(Abs()(StopGradient()(a))))
-    squarings = Mul()(Sub()(Log()(norm), full_like(norm, math.log(norm_bound))), full_like(norm, 1 / math.log(2)))
+    squarings = (Log()(norm) - math.log(norm_bound)) * (1 / math.log(2))
     squarings = Max()(Ceil()(squarings), zeros_like(norm))
-    scale = Exp()(Mul()(squarings, full_like(norm, -math.log(2))))
-    power = _pade_exp(Mul()(a, as_dtype(Broadcast(a.type.shape, batch)(scale), a.type.dtype)), degree)
+    scale = Exp()(squarings * -math.log(2))
+    power = _pade_exp(a * as_dtype(Broadcast(a.type.shape, batch)(scale), a.type.dtype), degree)
     one = identity(a.type.shape, a.type.dtype)
     for number in range(max_squarings):
         is_needed = Broadcast(a.type.shape, batch)(Compare("GT")(squarings, full_like(norm, number)))
@@ -81,7 +82,7 @@ def _expm(a: Any, *, max_squarings: int) -> Any:
     return Select()(too_large, full_like(power, np.nan), power)
 
 
-def _pade_exp(a: Any, degree: int) -> Any:
+def _pade_exp(a: Array, degree: int) -> Any:
     """Return the diagonal Padé approximant p(A) / p(-A) of exp(A)."""
     coefficients = [
         math.factorial(2 * degree - k)
@@ -94,14 +95,14 @@ def _pade_exp(a: Any, degree: int) -> Any:
     power = identity(a.type.shape, a.type.dtype)
     even, odd = zeros_like(a), zeros_like(a)
     for k in range(0, degree, 2):
-        even = Add()(even, Mul()(power, full_like(power, coefficients[k] / scale)))
-        odd = Add()(odd, Mul()(power, full_like(power, coefficients[k + 1] / scale)))
+        even = even + power * (coefficients[k] / scale)
+        odd = odd + power * (coefficients[k + 1] / scale)
         power = batched_matmul(power, square) if k + 2 < degree else power
     odd = batched_matmul(a, odd)
-    return solve(Sub()(even, odd), Add()(even, odd))
+    return solve(even - odd, even + odd)
 
 
-def expm_frechet(A: Any, E: Any, *, method: str | None = None, compute_expm: bool = True) -> Any:
+def expm_frechet(A: ArrayLike, E: ArrayLike, *, method: str | None = None, compute_expm: bool = True) -> Any:
     """Compute the matrix exponential and its Fréchet derivative at `A` in the direction `E`.
 
     Args:
@@ -129,7 +130,7 @@ def expm_frechet(A: Any, E: Any, *, method: str | None = None, compute_expm: boo
     return (exponential, derivative) if compute_expm else derivative
 
 
-def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
+def funm(A: ArrayLike, func: Callable[[Any], Any], disp: bool = True) -> Any:
     """Evaluate a matrix function given as a scalar function, by the Schur decomposition and Parlett's recurrence.
 
     The result is inaccurate where eigenvalues of `A` are nearly equal. It is not differentiable.
@@ -166,7 +167,7 @@ def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
 
 
 @compiled_list_function
-def _parlett(t: Any, values: Any) -> list[Any]:
+def _parlett(t: Array, values: Array) -> list[Any]:
     """Return F = f(T) of the upper triangular T, and the smallest distance between two eigenvalues.
 
     `values` are f of the diagonal of T. F is computed one superdiagonal after the other, from F T = T F.
@@ -176,7 +177,7 @@ def _parlett(t: Any, values: Any) -> list[Any]:
     gaps = jnp.diagonal(t)[None, :] - jnp.diagonal(t)[:, None]
     divisor = jnp.where(gaps == 0, 1, gaps)
 
-    def step(number: Any, f: Any) -> Any:
+    def step(number: Array, f: Array) -> Any:
         is_next = index[None, :] - index[:, None] == number + 1
         return jnp.where(is_next, (t @ f - f @ t) / divisor, f)
 
@@ -185,7 +186,7 @@ def _parlett(t: Any, values: Any) -> list[Any]:
     return [f, jnp.min(jnp.where(above, jnp.abs(gaps), np.inf), initial=np.inf)]
 
 
-def sqrtm(A: Any, blocksize: int = 1) -> Array:
+def sqrtm(A: ArrayLike, blocksize: int = 1) -> Array:
     """Compute the principal square root of a matrix by the Schur decomposition.
 
     The result is not differentiable.
@@ -217,7 +218,7 @@ def sqrtm(A: Any, blocksize: int = 1) -> Array:
 
 
 @compiled_function
-def _sqrtm_triangular(t: Any) -> Any:
+def _sqrtm_triangular(t: Array) -> Any:
     """Return the upper triangular R with `R R = T`, column by column.
 
     The part x of column j above the diagonal solves (R + rⱼⱼ I) x = tⱼ, with R of the columns before it.
@@ -228,7 +229,7 @@ def _sqrtm_triangular(t: Any) -> Any:
     diagonal = Select()(on_diagonal, Sqrt()(diagonal_part(t)), zeros_like(t))
     above = Select()(row_column_mask(t.type.shape, "LT"), t, zeros_like(t))
 
-    def step(number: Any, root: Any) -> Any:
+    def step(number: Array, root: Array) -> Any:
         pivot = dynamic_index_in_dim(dynamic_index_in_dim(diagonal, number, 1), number, 0)
         column = solve_upper(root + one * pivot, dynamic_index_in_dim(above, number, 1))
         return dynamic_update_index_in_dim(root, column + dynamic_index_in_dim(diagonal, number, 1), number, 1)

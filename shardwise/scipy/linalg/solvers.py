@@ -4,6 +4,7 @@ import operator
 from typing import Any
 
 from shardwise.api.control import fori_loop
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -29,22 +30,34 @@ from shardwise.numpy import linalg
 from shardwise.numpy.linalg.decompositions import as_inexact_operand
 from shardwise.numpy.vectorized import vectorize
 from shardwise.scipy.linalg.decompositions import cholesky, schur
+from shardwise.typing import ArrayLike
 
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 
 
-def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
-    """Compute the determinants of square matrices.
+_SOLVER = Family(
+    {
+        "a": "the square matrices.",
+        "overwrite_a, check_finite": "ignored; accepted for compatibility with scipy.",
+        "b": "the right-hand sides: matrices whose columns are solved for, or a vector.",
+    },
+    returns="The solution x.",
+    raises=[
+        "TypeError: if an argument is not an array, if its dtype is not supported, or if the batch dims\n"
+        "do not broadcast.",
+        "ValueError: if `a` does not hold square matrices.",
+    ],
+)
 
-    Args:
-        a: the square matrices.
-        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
+
+@documented(_SOLVER)
+def det(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
+    """Compute the determinants of square matrices.
 
     Returns:
         The determinants, in the shape of the batch dims.
 
     Raises:
-        ValueError: if `a` does not hold square matrices.
         TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
 
     Example:
@@ -54,18 +67,14 @@ def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     return linalg.det(a)
 
 
-def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
+@documented(_SOLVER)
+def inv(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Compute the inverses of square matrices.
-
-    Args:
-        a: the square matrices.
-        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
 
     Returns:
         The inverses, in the shape of `a`. Those of singular matrices hold NaN or infinite elements.
 
     Raises:
-        ValueError: if `a` does not hold square matrices.
         TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
 
     Example:
@@ -76,9 +85,10 @@ def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     return linalg.inv(a)
 
 
+@documented(_SOLVER)
 def solve(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     lower: bool = False,
     overwrite_a: bool = False,
     overwrite_b: bool = False,
@@ -89,19 +99,13 @@ def solve(
     """Solve the linear system `a x = b`.
 
     Args:
-        a: the square matrices.
-        b: the right-hand sides: matrices whose columns are solved for, or a vector.
         lower: with `assume_a="pos"`, whether to read the lower triangle of `a` instead of the upper one.
         overwrite_a, overwrite_b, debug, check_finite: ignored; accepted for compatibility with scipy.
         assume_a: "pos" solves by the Cholesky decomposition, for Hermitian positive definite matrices; "gen", "sym" and
             "her" solve by the LU decomposition.
 
-    Returns:
-        The solution x.
-
     Raises:
         ValueError: if `assume_a` is unknown, if `a` is not square, or if `b` does not have as many rows as `a`.
-        TypeError: if an argument is not an array, if its dtype is not supported, or if the batch dims do not broadcast.
 
     Example:
         >>> jax.scipy.linalg.solve(jnp.array([[2.0, 1.0], [0.0, 4.0]]), jnp.array([4.0, 8.0]))
@@ -112,20 +116,18 @@ def solve(
     return linalg.solve(a, b) if assume_a != "pos" else cho_solve((cholesky(a, lower), bool(lower)), b)
 
 
-def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Array:
+@documented(_SOLVER)
+def cho_solve(
+    c_and_lower: tuple[Any, bool], b: ArrayLike, overwrite_b: bool = False, check_finite: bool = True
+) -> Array:
     """Solve the linear system `a x = b`, given the Cholesky decomposition of a.
 
     Args:
         c_and_lower: the result of `cho_factor(a)`: the factor, and whether it is the lower one.
-        b: the right-hand sides: matrices whose columns are solved for, or a vector.
         overwrite_b, check_finite: ignored; accepted for compatibility with scipy.
-
-    Returns:
-        The solution x.
 
     Raises:
         ValueError: if the factor does not hold square matrices, or if `b` does not have as many rows.
-        TypeError: if an argument is not an array, if its dtype is not supported, or if the batch dims do not broadcast.
 
     Example:
         >>> factor = jax.scipy.linalg.cho_factor(jnp.array([[4.0, 2.0], [2.0, 10.0]]))
@@ -137,46 +139,42 @@ def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, 
 
 
 @compiled_function
-def _cho_solve(factor: Any, b: Any, *, lower: bool) -> Any:
+def _cho_solve(factor: ArrayLike, b: ArrayLike, *, lower: bool) -> Any:
     factor, b, shape = _prepare_operands("cho_solve", factor, b, LAPACK_DTYPES)
     return Reshape(shape)(solve_cholesky(factor if lower else adjoint(factor), b))
 
 
-def _prepare_operands(name: str, a: Any, b: Any, dtypes: DtypeSet) -> tuple[Any, Any, tuple[int, ...]]:
+def _prepare_operands(name: str, a: ArrayLike, b: ArrayLike, dtypes: DtypeSet) -> tuple[Array, Array, tuple[int, ...]]:
     """Promote `a` and `b` to one of `dtypes`, broadcast their batch dims, and make a vector `b` a column.
 
     Returns the two operands and the shape of the solution.
     """
     dtype, _ = promote_dtypes(name, [type_of(x, name) for x in (a, b)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
-    a = as_matrices(name, astype_weak(as_operand(a), dtype, False), square=True, dtypes=dtypes)
-    b = astype_weak(as_operand(b), dtype, False)
-    is_vector = b.type.ndim == 1
-    b = Reshape((*b.type.shape, 1))(b) if is_vector else b
-    if b.type.ndim < 2 or b.type.shape[-2] != a.type.shape[-1]:
-        raise ValueError(f"{name}: b must have as many rows as a: a is {a.type}, b is {b.type}")
-    batch = broadcast_shapes(name, a.type.shape[:-2], b.type.shape[:-2])
-    a, b = (broadcast_to_shape(x, (*batch, *x.type.shape[-2:])) for x in (a, b))
-    return a, b, b.type.shape[:-1] if is_vector else b.type.shape
+    left = as_matrices(name, astype_weak(as_operand(a), dtype, False), square=True, dtypes=dtypes)
+    right = astype_weak(as_operand(b), dtype, False)
+    is_vector = right.type.ndim == 1
+    right = Reshape((*right.type.shape, 1))(right) if is_vector else right
+    if right.type.ndim < 2 or right.type.shape[-2] != left.type.shape[-1]:
+        raise ValueError(f"{name}: b must have as many rows as a: a is {left.type}, b is {right.type}")
+    batch = broadcast_shapes(name, left.type.shape[:-2], right.type.shape[:-2])
+    left, right = (broadcast_to_shape(x, (*batch, *x.type.shape[-2:])) for x in (left, right))
+    return left, right, right.type.shape[:-1] if is_vector else right.type.shape
 
 
+@documented(_SOLVER)
 def lu_solve(
-    lu_and_piv: tuple[Any, Any], b: Any, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
+    lu_and_piv: tuple[Any, Any], b: ArrayLike, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
 ) -> Array:
     """Solve the linear system `a x = b`, given the LU decomposition of a.
 
     Args:
         lu_and_piv: the result of `lu_factor(a)`: the packed factors and the pivots.
-        b: the right-hand sides: matrices whose columns are solved for, or a vector.
         trans: 0 solves with a, 1 with its transpose, 2 with its adjoint.
         overwrite_b, check_finite: ignored; accepted for compatibility with scipy.
 
-    Returns:
-        The solution x.
-
     Raises:
         ValueError: if `trans` is unknown, if the factors are not square matrices, or if `b` does not have as many rows.
-        TypeError: if an argument is not an array, if its dtype is not supported, or if the batch dims do not broadcast.
 
     Example:
         >>> factors = jax.scipy.linalg.lu_factor(jnp.array([[2.0, 1.0], [0.0, 4.0]]))
@@ -190,7 +188,7 @@ def lu_solve(
 
 
 @compiled_function
-def _lu_solve(packed: Any, pivots: Any, b: Any, *, trans: int) -> Any:
+def _lu_solve(packed: ArrayLike, pivots: ArrayLike, b: ArrayLike, *, trans: int) -> Any:
     packed, b, shape = _prepare_operands("lu_solve", packed, b, LAPACK_DTYPES)
     permutation = PivotsToPermutation(packed.type.shape[-1])(as_operand(pivots))
     permutation = broadcast_to_shape(permutation, packed.type.shape[:-1])
@@ -203,16 +201,17 @@ def _lu_solve(packed: Any, pivots: Any, b: Any, *, trans: int) -> Any:
     return Reshape(shape)(permute_rows(permuted, _inverse_permutation(permutation)))
 
 
-def _inverse_permutation(permutation: Any) -> Any:
+def _inverse_permutation(permutation: Array) -> Any:
     """Return the inverse of each permutation along the last axis."""
     last = permutation.type.ndim - 1
     positions = Iota(permutation.type.shape, last, INDEX)()
     return Sort(last)(permutation, positions)[1]
 
 
+@documented(_SOLVER)
 def solve_triangular(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     trans: int | str = 0,
     lower: bool = False,
     unit_diagonal: bool = False,
@@ -224,14 +223,10 @@ def solve_triangular(
 
     Args:
         a: the triangular matrices. The other triangle is not read.
-        b: the right-hand sides: matrices whose columns are solved for, or a vector.
         trans: 0 or "N" solves with a, 1 or "T" with its transpose, 2 or "C" with its adjoint.
         lower: whether a is lower triangular instead of upper triangular.
         unit_diagonal: whether the diagonal of a is 1 and not read.
         overwrite_b, debug, check_finite: ignored; accepted for compatibility with scipy.
-
-    Returns:
-        The solution x.
 
     Raises:
         ValueError: if `trans` is unknown, if `a` does not hold square matrices, or if `b` does not have as many rows.
@@ -248,12 +243,12 @@ def solve_triangular(
 
 
 @compiled_function
-def _solve_triangular(a: Any, b: Any, *, op: TriangularSolve) -> Any:
+def _solve_triangular(a: ArrayLike, b: ArrayLike, *, op: TriangularSolve) -> Any:
     a, b, shape = _prepare_operands("solve_triangular", a, b, INEXACT)
     return Reshape(shape)(op(a, b))
 
 
-def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float = 1e-8) -> Array:
+def solve_sylvester(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, method: str = "schur", tol: float = 1e-8) -> Array:
     """Solve the Sylvester equation `A X + X B = C` by the Bartels-Stewart algorithm.
 
     The solution is not differentiable.
@@ -303,12 +298,12 @@ def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float
 
 
 @compiled_function
-def _solve_triangular_sylvester(r: Any, s: Any, f: Any) -> Any:
+def _solve_triangular_sylvester(r: Array, s: Array, f: Array) -> Any:
     """Solve `R Y + Y S = F` with upper triangular R and S for Y, column by column."""
     solve_upper = TriangularSolve(left_side=True, is_lower=False)
     one = identity(r.type.shape, r.type.dtype)
 
-    def step(number: Any, y: Any) -> Any:
+    def step(number: Array, y: Array) -> Any:
         column = dynamic_index_in_dim(s, number, 1)
         pivot = dynamic_index_in_dim(column, number, 0)
         # The columns of Y that are not computed yet are 0, so `y @ column` sums the earlier columns only.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy  # `scipy.linalg` is loaded on first access; importing it here would cost every program 0.3 s
 
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, broadcast_shapes, static_integer, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
@@ -16,21 +17,22 @@ from shardwise.numpy.creation import array, zeros
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.linalg.decompositions import as_inexact_operand
 from shardwise.numpy.shapes import broadcast_to
+from shardwise.typing import ArrayLike, DTypeLike
 
 
-def _as_vector(name: str, x: Any) -> Any:
+def _as_vector(name: str, x: ArrayLike) -> Array:
     """Convert `x` to an array of rank 1 or more."""
     x = as_operand(x, name)
     return x.reshape(-1) if x.ndim < 1 else x
 
 
-def _broadcast_batch_dims(name: str, *vectors: Any) -> list[Any]:
+def _broadcast_batch_dims(name: str, *vectors: Array) -> list[Any]:
     """Broadcast all dims but the last of arrays of vectors."""
     batch = broadcast_shapes(name, *(vector.shape[:-1] for vector in vectors))
     return [broadcast_to(vector, (*batch, vector.shape[-1])) for vector in vectors]
 
 
-def toeplitz(c: Any, r: Any = None) -> Array:
+def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """Build Toeplitz matrices, which are constant along each diagonal.
 
     Args:
@@ -56,7 +58,7 @@ def toeplitz(c: Any, r: Any = None) -> Array:
     return diagonals[..., columns - 1 + np.arange(rows)[:, None] - np.arange(columns)]
 
 
-def hankel(c: Any, r: Any = None) -> Array:
+def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """Build Hankel matrices, which are constant along each antidiagonal.
 
     Args:
@@ -84,11 +86,24 @@ def hankel(c: Any, r: Any = None) -> Array:
     return antidiagonals[..., np.arange(column.shape[-1])[:, None] + np.arange(row.shape[-1])]
 
 
-def circulant(c: Any) -> Array:
-    """Build circulant matrices: each column is the one before it, rotated down by one.
+_MATRIX = Family(
+    {
+        "c": "the first column.",
+        "a": "the coefficients, highest power first.",
+        "n": "the size of the matrix.",
+        "kind": Parameter(
+            '"symmetric" (the default), "lower" or "upper" triangular.',
+            "ValueError: if `kind` is unknown, or if `n` is negative.",
+        ),
+    },
+    returns="The square matrix of size `n`, with the default float dtype.",
+    raises=["TypeError: if `n` is not an integer."],
+)
 
-    Args:
-        c: the first column.
+
+@documented(_MATRIX)
+def circulant(c: ArrayLike) -> Array:
+    """Build circulant matrices: each column is the one before it, rotated down by one.
 
     Returns:
         The square matrices.
@@ -107,11 +122,9 @@ def circulant(c: Any) -> Array:
     return column[..., (index[:, None] - index) % max(1, index.size)]
 
 
-def companion(a: Any) -> Array:
+@documented(_MATRIX)
+def companion(a: ArrayLike) -> Array:
     """Build companion matrices of polynomials: the eigenvalues of a matrix are the roots of its polynomial.
-
-    Args:
-        a: the coefficients, highest power first.
 
     Returns:
         The square matrices, with one row less than there are coefficients.
@@ -125,20 +138,18 @@ def companion(a: Any) -> Array:
         Array([[-2., -3.],
                [ 1.,  0.]], dtype=float32)
     """
-    a = as_inexact_operand(_as_vector("companion", a), "companion")
-    size = a.shape[-1] - 1
+    coefficients = as_inexact_operand(_as_vector("companion", a), "companion")
+    size = coefficients.shape[-1] - 1
     if size < 1:
-        raise ValueError(f"companion: needs at least two coefficients, not {type_of(a)}")
-    first_row = -a[..., 1:] / a[..., :1]
-    shift = np.broadcast_to(np.eye(size - 1, size), (*a.shape[:-1], size - 1, size)).astype(first_row.dtype)
+        raise ValueError(f"companion: needs at least two coefficients, not {type_of(coefficients)}")
+    first_row = -coefficients[..., 1:] / coefficients[..., :1]
+    shift = np.broadcast_to(np.eye(size - 1, size), (*coefficients.shape[:-1], size - 1, size)).astype(first_row.dtype)
     return concatenate([first_row[..., None, :], array(shift)], axis=-2)
 
 
-def fiedler_companion(a: Any) -> Array:
+@documented(_MATRIX)
+def fiedler_companion(a: ArrayLike) -> Array:
     """Build Fiedler companion matrices: pentadiagonal matrices whose eigenvalues are the roots of a polynomial.
-
-    Args:
-        a: the coefficients, highest power first.
 
     Returns:
         The square matrices, with one row less than there are coefficients; an empty array for one coefficient.
@@ -151,10 +162,10 @@ def fiedler_companion(a: Any) -> Array:
         Array([[-2., -3.],
                [ 1.,  0.]], dtype=float32)
     """
-    a = as_inexact_operand(_as_vector("fiedler_companion", a), "fiedler_companion")
-    size = a.shape[-1] - 1
+    coefficients = as_inexact_operand(_as_vector("fiedler_companion", a), "fiedler_companion")
+    size = coefficients.shape[-1] - 1
     if size < 1:
-        return zeros((*a.shape[:-1], 0), a.dtype)
+        return zeros((*coefficients.shape[:-1], 0), coefficients.dtype)
     coefficient_index, ones = np.zeros((size, size), np.int32), np.zeros((size, size))
     coefficient_index[0, 0], ones[1:2, 0] = 1, 1
     for row in range(0, size - 1, 2):  # even rows hold two coefficients, odd rows only ones
@@ -163,11 +174,14 @@ def fiedler_companion(a: Any) -> Array:
     for row in range(2, size, 2):
         coefficient_index[row, row - 1] = row + 1
         ones[row + 1 : row + 2, row - 1] = 1
-    monic = concatenate([zeros(a[..., :1].shape, a.dtype), -a[..., 1:] / a[..., :1]], axis=-1)
-    return monic[..., coefficient_index] + array(ones.astype(a.dtype))
+    monic = concatenate(
+        [zeros(coefficients[..., :1].shape, coefficients.dtype), -coefficients[..., 1:] / coefficients[..., :1]],
+        axis=-1,
+    )
+    return monic[..., coefficient_index] + array(ones.astype(coefficients.dtype))
 
 
-def leslie(f: Any, s: Any) -> Array:
+def leslie(f: ArrayLike, s: ArrayLike) -> Array:
     """Build Leslie matrices of population dynamics: `f` in the first row and `s` on the subdiagonal.
 
     Args:
@@ -197,7 +211,7 @@ def leslie(f: Any, s: Any) -> Array:
     return concatenate([first_row[..., None, :], lower_rows], axis=-2)
 
 
-def fiedler(a: Any) -> Array:
+def fiedler(a: ArrayLike) -> Array:
     """Build Fiedler matrices of pairwise distances: element (i, j) is `abs(a[i] - a[j])`.
 
     Args:
@@ -218,7 +232,7 @@ def fiedler(a: Any) -> Array:
     return abs(a[..., :, None] - a[..., None, :])
 
 
-def convolution_matrix(a: Any, n: int, mode: str = "full") -> Array:
+def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
     """Build the matrices that convolve a vector with `a` by a matrix product.
 
     Args:
@@ -252,7 +266,7 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Array:
     return padded[..., np.where((rows >= 0) & (rows < size), rows + size, 2 * size)]
 
 
-def block_diag(*arrs: Any) -> Array:
+def block_diag(*arrs: ArrayLike) -> Array:
     """Build a block diagonal matrix.
 
     Args:
@@ -285,17 +299,9 @@ def block_diag(*arrs: Any) -> Array:
     return concatenate(rows, axis=0)
 
 
+@documented(_MATRIX)
 def hilbert(n: int) -> Array:
     """Return the Hilbert matrix, whose element (i, j) is 1 / (i + j + 1).
-
-    Args:
-        n: the size of the matrix.
-
-    Returns:
-        The square matrix of size `n`, with the default float dtype.
-
-    Raises:
-        TypeError: if `n` is not an integer.
 
     Example:
         >>> jax.scipy.linalg.hilbert(2)
@@ -305,17 +311,14 @@ def hilbert(n: int) -> Array:
     return _as_default_float(scipy.linalg.hilbert(n))
 
 
+@documented(_MATRIX)
 def invhilbert(n: int) -> Array:
     """Return the inverse of the Hilbert matrix.
-
-    Args:
-        n: the size of the matrix.
 
     Returns:
         The square matrix of size `n`, with the default float dtype. Its elements are integers, rounded to that dtype.
 
     Raises:
-        TypeError: if `n` is not an integer.
         ValueError: if `n` is negative.
 
     Example:
@@ -326,19 +329,9 @@ def invhilbert(n: int) -> Array:
     return _as_default_float(scipy.linalg.invhilbert(n, exact=True))
 
 
+@documented(_MATRIX)
 def pascal(n: int, kind: str | None = None) -> Array:
     """Return the Pascal matrix of binomial coefficients.
-
-    Args:
-        n: the size of the matrix.
-        kind: "symmetric" (the default), "lower" or "upper" triangular.
-
-    Returns:
-        The square matrix of size `n`, with the default float dtype.
-
-    Raises:
-        ValueError: if `kind` is unknown, or if `n` is negative.
-        TypeError: if `n` is not an integer.
 
     Example:
         >>> jax.scipy.linalg.pascal(3, "lower")
@@ -349,19 +342,9 @@ def pascal(n: int, kind: str | None = None) -> Array:
     return _as_default_float(scipy.linalg.pascal(n, _pascal_kind("pascal", kind), exact=True))
 
 
+@documented(_MATRIX)
 def invpascal(n: int, kind: str | None = None) -> Array:
     """Return the inverse of the Pascal matrix.
-
-    Args:
-        n: the size of the matrix.
-        kind: "symmetric" (the default), "lower" or "upper" triangular.
-
-    Returns:
-        The square matrix of size `n`, with the default float dtype.
-
-    Raises:
-        ValueError: if `kind` is unknown, or if `n` is negative.
-        TypeError: if `n` is not an integer.
 
     Example:
         >>> jax.scipy.linalg.invpascal(2)
@@ -377,7 +360,7 @@ def _pascal_kind(name: str, kind: str | None) -> str:
     return kind or "symmetric"
 
 
-def hadamard(n: int, dtype: Any = int) -> Array:
+def hadamard(n: int, dtype: DTypeLike = int) -> Array:
     """Return the Hadamard matrix of Sylvester's construction, with elements 1 and -1 and orthogonal rows.
 
     Args:
@@ -425,7 +408,7 @@ def helmert(n: int, full: bool = False) -> Array:
     return _as_default_float(scipy.linalg.helmert(count, full))
 
 
-def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Array:
+def dft(n: int, scale: str | None = None, *, dtype: DTypeLike | None = None) -> Array:
     """Return the matrix of the discrete Fourier transform.
 
     Args:
@@ -456,5 +439,5 @@ def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Array:
     return array((np.exp(-2j * np.pi * (np.outer(index, index) % max(1, n)) / max(1, n)) / divisor).astype(out_dtype))
 
 
-def _as_default_float(x: Any) -> Any:
+def _as_default_float(x: Array) -> Any:
     return array(np.asarray(x, np.float64).astype(default_dtype("float*")))

@@ -5,26 +5,42 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, canonical_axes
+from shardwise.lax.precision import PrecisionLike
+from shardwise.typing import ArrayLike
 
 MODES = ("full", "same", "valid")
 
 
-def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None) -> Array:
+_CONVOLUTION = Family(
+    {
+        "in1, in2": "the arrays. Integers become floats.",
+        "mode": '"full" for all sums, "same" for the central part of the shape of `in1`, "valid" for sums\n'
+        "without padding.",
+        "method": '"direct" (also "auto") for one convolution op, "fft" for products of Fourier transforms.',
+        "precision": "the precision of the products of the direct method.",
+        "boundary": Parameter(
+            '"fill"; other boundaries are not supported.',
+            "NotImplementedError: if `boundary` or `fillvalue` is not supported.",
+        ),
+        "fillvalue": "0, the value outside of the matrices.",
+    },
+    returns="The convolution.",
+    raises=[
+        'ValueError: if ranks differ, `mode` or `method` is unknown, or with "valid" no array contains\nthe other.'
+    ],
+)
+
+
+@documented(_CONVOLUTION)
+def convolve(
+    in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto", precision: PrecisionLike = None
+) -> Array:
     """Convolve two arrays of the same rank.
 
-    Args:
-        in1, in2: the arrays. Integers become floats.
-        mode: "full" for all sums, "same" for the central part of the shape of `in1`, "valid" for sums without padding.
-        method: "direct" (also "auto") for one convolution op, "fft" for products of Fourier transforms.
-        precision: the precision of the products of the direct method.
-
-    Returns:
-        The convolution.
-
     Raises:
-        ValueError: if ranks differ, `mode` or `method` is unknown, or with "valid" no array contains the other.
         TypeError: if an argument is not an array.
 
     Example:
@@ -38,20 +54,16 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", preci
     return _direct("convolve", in1, in2, mode, precision)
 
 
-def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None) -> Array:
+@documented(_CONVOLUTION)
+def correlate(
+    in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto", precision: PrecisionLike = None
+) -> Array:
     """Cross-correlate two arrays of the same rank: convolve `in1` with the reversed conjugate of `in2`.
-
-    Args:
-        in1, in2: the arrays. Integers become floats.
-        mode: "full" for all sums, "same" for the central part of the shape of `in1`, "valid" for sums without padding.
-        method: "direct" (also "auto") for one convolution op, "fft" for products of Fourier transforms.
-        precision: the precision of the products of the direct method.
 
     Returns:
         The correlation.
 
     Raises:
-        ValueError: if ranks differ, `mode` or `method` is unknown, or with "valid" no array contains the other.
         TypeError: if an argument is not an array.
 
     Example:
@@ -62,24 +74,23 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", prec
     return convolve(in1, jnp.flip(kernel).conj(), mode, method, precision)
 
 
+@documented(_CONVOLUTION)
 def convolve2d(
-    in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0, precision: Any = None
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: str = "full",
+    boundary: str = "fill",
+    fillvalue: float = 0,
+    precision: PrecisionLike = None,
 ) -> Array:
     """Convolve two matrices.
 
     Args:
         in1, in2: the matrices. Integers become floats.
-        mode: "full" for all sums, "same" for the central part of the shape of `in1`, "valid" for sums without padding.
-        boundary: "fill"; other boundaries are not supported.
-        fillvalue: 0, the value outside of the matrices.
         precision: the precision of the products.
-
-    Returns:
-        The convolution.
 
     Raises:
         ValueError: if the arguments are not matrices, `mode` is unknown, or with "valid" no matrix contains the other.
-        NotImplementedError: if `boundary` or `fillvalue` is not supported.
 
     Example:
         >>> jax.scipy.signal.convolve2d(jnp.ones((2, 2)), jnp.ones((2, 2)), mode="valid")
@@ -89,16 +100,19 @@ def convolve2d(
     return _direct("convolve2d", in1, in2, mode, precision)
 
 
+@documented(_CONVOLUTION)
 def correlate2d(
-    in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0, precision: Any = None
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: str = "full",
+    boundary: str = "fill",
+    fillvalue: float = 0,
+    precision: PrecisionLike = None,
 ) -> Array:
     """Cross-correlate two matrices.
 
     Args:
         in1, in2: the matrices. Integers become floats.
-        mode: "full" for all sums, "same" for the central part of the shape of `in1`, "valid" for sums without padding.
-        boundary: "fill"; other boundaries are not supported.
-        fillvalue: 0, the value outside of the matrices.
         precision: the precision of the products.
 
     Returns:
@@ -106,7 +120,6 @@ def correlate2d(
 
     Raises:
         ValueError: if the arguments are not matrices, `mode` is unknown, or with "valid" no matrix contains the other.
-        NotImplementedError: if `boundary` or `fillvalue` is not supported.
 
     Example:
         >>> jax.scipy.signal.correlate2d(jnp.eye(2), jnp.eye(2), mode="valid")
@@ -117,16 +130,12 @@ def correlate2d(
     return _direct("correlate2d", in1, jnp.flip(kernel).conj(), mode, precision, from_end=True)
 
 
-def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Sequence[int] | None = None) -> Array:
+@documented(_CONVOLUTION)
+def fftconvolve(in1: ArrayLike, in2: ArrayLike, mode: str = "full", axes: Sequence[int] | None = None) -> Array:
     """Convolve two arrays of the same rank by Fourier transforms, along all or some axes.
 
     Args:
-        in1, in2: the arrays. Integers become floats.
-        mode: "full" for all sums, "same" for the central part of the shape of `in1`, "valid" for sums without padding.
         axes: the axes to convolve along; all if None. Along the others, arrays are broadcast.
-
-    Returns:
-        The convolution.
 
     Raises:
         ValueError: if ranks differ, other axes do not broadcast, `mode` is unknown, an axis repeats or does not exist,
@@ -154,14 +163,14 @@ def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Sequence[int] | No
     return full.astype(jnp.result_type(x, y))
 
 
-def _check_matrices(name: str, in1: Any, in2: Any, boundary: str, fillvalue: float) -> None:
+def _check_matrices(name: str, in1: ArrayLike, in2: ArrayLike, boundary: str, fillvalue: float) -> None:
     if boundary != "fill" or fillvalue != 0:
         raise NotImplementedError(f"{name}: only boundary='fill' with fillvalue=0 is supported")
     if jnp.ndim(in1) != 2 or jnp.ndim(in2) != 2:
         raise ValueError(f"{name}: needs two matrices, not arrays of rank {jnp.ndim(in1)} and {jnp.ndim(in2)}")
 
 
-def _same_rank(name: str, in1: Any, in2: Any, mode: str) -> tuple[Any, Any]:
+def _same_rank(name: str, in1: ArrayLike, in2: ArrayLike, mode: str) -> tuple[Any, Any]:
     """Return both arrays as floats or complex numbers of one dtype, after a check of their ranks and of the mode."""
     if mode not in MODES:
         raise ValueError(f"{name}: mode must be 'full', 'same' or 'valid', not {mode!r}")
@@ -172,7 +181,7 @@ def _same_rank(name: str, in1: Any, in2: Any, mode: str) -> tuple[Any, Any]:
     return x.astype(dtype), y.astype(dtype)
 
 
-def _larger_first(name: str, x: Any, y: Any, mode: str, dims: Sequence[int]) -> tuple[Any, Any]:
+def _larger_first(name: str, x: Array, y: Array, mode: str, dims: Sequence[int]) -> tuple[Any, Any]:
     """Return the arrays so that, with the mode "valid", the first one contains the second."""
     if mode != "valid" or all(x.shape[dim] >= y.shape[dim] for dim in dims):
         return x, y
@@ -197,7 +206,9 @@ def _kept(mode: str, size: int, kernel_size: int, from_end: bool = False) -> tup
     return kernel_size - 1, size
 
 
-def _direct(name: str, in1: Any, in2: Any, mode: str, precision: Any, from_end: bool = False) -> Any:
+def _direct(
+    name: str, in1: ArrayLike, in2: ArrayLike, mode: str, precision: PrecisionLike, from_end: bool = False
+) -> Any:
     """Convolve by one convolution op whose batch and channels have one element."""
     x, y = _same_rank(name, in1, in2, mode)
     x, y = _larger_first(name, x, y, mode, range(x.ndim))

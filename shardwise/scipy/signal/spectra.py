@@ -1,23 +1,34 @@
 """Short-time Fourier transforms, power spectra, and the removal of trends."""
 
 import operator
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
+from shardwise.typing import ArrayLike
 
 _scipy_signal = lazy_module("scipy.signal")
+
+# The name of a window of scipy, a tuple of a name and parameters, or a vector of weights.
+Window: TypeAlias = str | tuple[Any, ...] | Array | np.ndarray
+# The name of the trend to remove from each segment, False for none, or a function of the segments.
+Detrend: TypeAlias = str | Literal[False] | Callable[[Array], Array]
+
 
 _SMALLEST_WINDOW_SUM = 1e-10
 
 
-def detrend(data: Any, axis: int = -1, type: str = "linear", bp: Any = 0, overwrite_data: None = None) -> Array:
+def detrend(
+    data: ArrayLike, axis: int = -1, type: str = "linear", bp: ArrayLike = 0, overwrite_data: None = None
+) -> Array:
     """Subtract the mean or the least-squares line along an axis.
 
     Args:
@@ -53,7 +64,7 @@ def detrend(data: Any, axis: int = -1, type: str = "linear", bp: Any = 0, overwr
     return jnp.moveaxis(jnp.concatenate(parts, axis=-1), -1, dim)
 
 
-def _without_trend(x: Any, linear: bool) -> Any:
+def _without_trend(x: Array, linear: bool) -> Any:
     """Subtract the mean or the line along the last axis."""
     deviation = x - x.mean(axis=-1, keepdims=True)
     size = x.shape[-1]
@@ -77,7 +88,9 @@ class _Segments(NamedTuple):
         return self.size - self.overlap
 
 
-def _segments(name: str, length: int, window: Any, nperseg: Any, noverlap: Any, nfft: Any) -> _Segments:
+def _segments(
+    name: str, length: int, window: Window, nperseg: int | None, noverlap: int | None, nfft: int | None
+) -> _Segments:
     """Return the division of a signal of `length` elements, with scipy's defaults."""
     if isinstance(window, (str, tuple)):
         size = min(256 if nperseg is None else operator.index(nperseg), length)
@@ -100,7 +113,7 @@ def _segments(name: str, length: int, window: Any, nperseg: Any, noverlap: Any, 
     return _Segments(size, overlap, transform_size, weights)
 
 
-def _transforms(x: Any, segments: _Segments, detrend_type: Any, onesided: bool) -> Any:
+def _transforms(x: Array, segments: _Segments, detrend_type: Detrend, onesided: bool) -> Any:
     """Return the Fourier transforms of the windowed segments of the last axis: (..., segment, frequency)."""
     count = (x.shape[-1] - segments.overlap) // segments.step
     starts = np.arange(count) * segments.step
@@ -113,19 +126,37 @@ def _transforms(x: Any, segments: _Segments, detrend_type: Any, onesided: bool) 
     return (jnp.fft.rfft if onesided else jnp.fft.fft)(parts, segments.transform_size)
 
 
-def _frequencies(segments: _Segments, fs: Any, onesided: bool) -> Any:
+def _frequencies(segments: _Segments, fs: float, onesided: bool) -> Any:
     frequencies = jnp.fft.rfftfreq if onesided else jnp.fft.fftfreq
     return frequencies(segments.transform_size) * fs
 
 
+_SPECTRUM = Family(
+    {
+        "axis": "the axis of time.",
+        "x": "the signal.",
+        "fs": "the sampling frequency.",
+        "window": "the name of a window of scipy, a tuple of a name and parameters, or a vector of weights.",
+        "noverlap": "the overlap of segments; half of their size if None.",
+        "nfft": "the size of the transforms; `nperseg` if None.",
+        "detrend": '"constant" or "linear" to remove the trend of segments, or False.',
+        "return_onesided": "whether only the frequencies from 0 on are returned, for real signals.",
+        "scaling": '"density" for power per frequency, "spectrum" for power.',
+        "average": '"mean" or "median" of the segments.',
+    },
+    raises=["ValueError: if sizes do not fit, or `scaling` or `average` is unknown."],
+)
+
+
+@documented(_SPECTRUM)
 def stft(
-    x: Any,
-    fs: Any = 1.0,
-    window: Any = "hann",
+    x: ArrayLike,
+    fs: float = 1.0,
+    window: Window = "hann",
     nperseg: int = 256,
     noverlap: int | None = None,
     nfft: int | None = None,
-    detrend: Any = False,
+    detrend: Detrend = False,
     return_onesided: bool = True,
     boundary: str | None = "zeros",
     padded: bool = True,
@@ -134,17 +165,9 @@ def stft(
     """Compute the short-time Fourier transform: the transforms of overlapping windowed segments.
 
     Args:
-        x: the signal.
-        fs: the sampling frequency.
-        window: the name of a window of scipy, a tuple of a name and parameters, or a vector of weights.
         nperseg: the size of segments; at most that of the signal.
-        noverlap: the overlap of segments; half of their size if None.
-        nfft: the size of the transforms; `nperseg` if None.
-        detrend: "constant" or "linear" to remove the trend of segments, or False.
-        return_onesided: whether only the frequencies from 0 on are returned, for real signals.
         boundary: how the signal is extended by half a segment at both ends: "zeros", "even", "odd", "constant" or None.
         padded: whether zeros are appended so that the last segment is complete.
-        axis: the axis of time.
 
     Returns:
         The frequencies, the times of the centers of segments, and the transforms. Their axis of frequencies replaces
@@ -180,15 +203,16 @@ def stft(
     return _frequencies(segments, fs, onesided), times, jnp.moveaxis(result, -1, dim)
 
 
+@documented(_SPECTRUM)
 def csd(
-    x: Any,
-    y: Any,
-    fs: Any = 1.0,
-    window: Any = "hann",
+    x: ArrayLike,
+    y: ArrayLike,
+    fs: float = 1.0,
+    window: Window = "hann",
     nperseg: int | None = None,
     noverlap: int | None = None,
     nfft: int | None = None,
-    detrend: Any = "constant",
+    detrend: Detrend = "constant",
     return_onesided: bool = True,
     scaling: str = "density",
     axis: int = -1,
@@ -198,22 +222,10 @@ def csd(
 
     Args:
         x, y: the signals, which are broadcast. The shorter one is padded with zeros. `y` None means `x`.
-        fs: the sampling frequency.
-        window: the name of a window of scipy, a tuple of a name and parameters, or a vector of weights.
         nperseg: the size of segments; 256 if None, and at most that of the signals.
-        noverlap: the overlap of segments; half of their size if None.
-        nfft: the size of the transforms; `nperseg` if None.
-        detrend: "constant" or "linear" to remove the trend of segments, or False.
-        return_onesided: whether only the frequencies from 0 on are returned, for real signals.
-        scaling: "density" for power per frequency, "spectrum" for power.
-        axis: the axis of time.
-        average: "mean" or "median" of the segments.
 
     Returns:
         The frequencies and the density. Its axis of frequencies replaces `axis`.
-
-    Raises:
-        ValueError: if sizes do not fit, or `scaling` or `average` is unknown.
 
     Example:
         >>> frequencies, density = jax.scipy.signal.csd(jnp.ones(32), jnp.arange(32.0), nperseg=8)
@@ -225,14 +237,15 @@ def csd(
     )
 
 
+@documented(_SPECTRUM)
 def welch(
-    x: Any,
-    fs: Any = 1.0,
-    window: Any = "hann",
+    x: ArrayLike,
+    fs: float = 1.0,
+    window: Window = "hann",
     nperseg: int | None = None,
     noverlap: int | None = None,
     nfft: int | None = None,
-    detrend: Any = "constant",
+    detrend: Detrend = "constant",
     return_onesided: bool = True,
     scaling: str = "density",
     axis: int = -1,
@@ -241,23 +254,10 @@ def welch(
     """Estimate the power spectral density of a signal by Welch's method.
 
     Args:
-        x: the signal.
-        fs: the sampling frequency.
-        window: the name of a window of scipy, a tuple of a name and parameters, or a vector of weights.
         nperseg: the size of segments; 256 if None, and at most that of the signal.
-        noverlap: the overlap of segments; half of their size if None.
-        nfft: the size of the transforms; `nperseg` if None.
-        detrend: "constant" or "linear" to remove the trend of segments, or False.
-        return_onesided: whether only the frequencies from 0 on are returned, for real signals.
-        scaling: "density" for power per frequency, "spectrum" for power.
-        axis: the axis of time.
-        average: "mean" or "median" of the segments.
 
     Returns:
         The frequencies and the density, of real numbers. Its axis of frequencies replaces `axis`.
-
-    Raises:
-        ValueError: if sizes do not fit, or `scaling` or `average` is unknown.
 
     Example:
         >>> frequencies, density = jax.scipy.signal.welch(jnp.ones(32), nperseg=8)
@@ -272,14 +272,14 @@ def welch(
 
 def _spectral_density(
     name: str,
-    x: Any,
-    y: Any,
-    fs: Any,
-    window: Any,
-    nperseg: Any,
-    noverlap: Any,
-    nfft: Any,
-    detrend_type: Any,
+    x: ArrayLike,
+    y: ArrayLike | None,
+    fs: float,
+    window: Window,
+    nperseg: int | None,
+    noverlap: int | None,
+    nfft: int | None,
+    detrend_type: Detrend,
     return_onesided: bool,
     scaling: str,
     axis: int,
@@ -307,7 +307,7 @@ def _spectral_density(
     return _frequencies(segments, fs, onesided), jnp.moveaxis(averaged, -1, axis)
 
 
-def _median(power: Any) -> Any:
+def _median(power: Array) -> Any:
     """Return the median of segments, divided by its bias for the square of normal numbers."""
     count = power.shape[-2]
     even = 2 * np.arange(1.0, (count - 1) // 2 + 1)
@@ -318,9 +318,9 @@ def _median(power: Any) -> Any:
 
 
 def istft(
-    Zxx: Any,
-    fs: Any = 1.0,
-    window: Any = "hann",
+    Zxx: ArrayLike,
+    fs: float = 1.0,
+    window: Window = "hann",
     nperseg: int | None = None,
     noverlap: int | None = None,
     nfft: int | None = None,

@@ -15,9 +15,11 @@ import shardwise.numpy as jnp
 from shardwise import tree
 from shardwise.api.control import fori_loop, while_loop
 from shardwise.api.transformations.differentiate import linear_transpose
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
+from shardwise.compiler.dtypes import DType
 from shardwise.lax.solve import custom_linear_solve
 
 __all__ = ["bicgstab", "cg", "gmres"]
@@ -25,25 +27,28 @@ __all__ = ["bicgstab", "cg", "gmres"]
 Function = Callable[..., Any]
 
 
+_SOLVER = Family(
+    {
+        "A": "a 2-D array, or a linear function from a pytree like `b` to another.",
+        "b": "the right-hand side, a pytree of arrays.",
+        "x0": "the pytree where the iteration starts; zeros if None.",
+        "tol, atol": "the iteration ends when the norm of the residual is at most `max(tol * norm(b),\natol)`.",
+        "maxiter": "the limit of iterations; 10 times the number of elements of `b` if None.",
+        "M": "the preconditioner, an approximation of the inverse of `A`: a 2-D array or a linear function.",
+    },
+    returns="The pair of the solution and None.",
+    raises=[
+        "TypeError: if `A` or `M` is neither a function nor an array, or returns other types than those\nof `b`.",
+        "ValueError: if `A` or `M` is not a square matrix, or `x0` has another structure or other shapes\nthan `b`.",
+    ],
+)
+
+
+@documented(_SOLVER)
 def cg(
     A: Any, b: Any, x0: Any = None, *, tol: float = 1e-5, atol: float = 0.0, maxiter: int | None = None, M: Any = None
 ) -> tuple[Any, None]:
     """Solve `A x = b` by the method of conjugate gradients, for a Hermitian positive definite `A`.
-
-    Args:
-        A: a 2-D array, or a linear function from a pytree like `b` to another.
-        b: the right-hand side, a pytree of arrays.
-        x0: the pytree where the iteration starts; zeros if None.
-        tol, atol: the iteration ends when the norm of the residual is at most `max(tol * norm(b), atol)`.
-        maxiter: the limit of iterations; 10 times the number of elements of `b` if None.
-        M: the preconditioner, an approximation of the inverse of `A`: a 2-D array or a linear function.
-
-    Returns:
-        The pair of the solution and None.
-
-    Raises:
-        TypeError: if `A` or `M` is neither a function nor an array, or returns other types than those of `b`.
-        ValueError: if `A` or `M` is not a square matrix, or `x0` has another structure or other shapes than `b`.
 
     Example:
         >>> x, _ = jax.scipy.sparse.linalg.cg(lambda x: 4.0 * x, jnp.array([2.0, 8.0]))
@@ -54,25 +59,11 @@ def cg(
     return _solve("cg", _conjugate_gradients, A, b, x0, tol, atol, maxiter, M, symmetric=is_real)
 
 
+@documented(_SOLVER)
 def bicgstab(
     A: Any, b: Any, x0: Any = None, *, tol: float = 1e-5, atol: float = 0.0, maxiter: int | None = None, M: Any = None
 ) -> tuple[Any, None]:
     """Solve `A x = b` by the stabilized method of biconjugate gradients, for any regular `A`.
-
-    Args:
-        A: a 2-D array, or a linear function from a pytree like `b` to another.
-        b: the right-hand side, a pytree of arrays.
-        x0: the pytree where the iteration starts; zeros if None.
-        tol, atol: the iteration ends when the norm of the residual is at most `max(tol * norm(b), atol)`.
-        maxiter: the limit of iterations; 10 times the number of elements of `b` if None.
-        M: the preconditioner, an approximation of the inverse of `A`: a 2-D array or a linear function.
-
-    Returns:
-        The pair of the solution and None.
-
-    Raises:
-        TypeError: if `A` or `M` is neither a function nor an array, or returns other types than those of `b`.
-        ValueError: if `A` or `M` is not a square matrix, or `x0` has another structure or other shapes than `b`.
 
     Example:
         >>> x, _ = jax.scipy.sparse.linalg.bicgstab(jnp.array([[2.0, 1.0], [0.0, 4.0]]), jnp.array([3.0, 4.0]))
@@ -82,6 +73,7 @@ def bicgstab(
     return _solve("bicgstab", _stabilized_biconjugate_gradients, A, b, x0, tol, atol, maxiter, M, symmetric=False)
 
 
+@documented(_SOLVER)
 def gmres(
     A: Any,
     b: Any,
@@ -99,13 +91,8 @@ def gmres(
     A cycle builds an orthonormal basis of a Krylov space and minimizes the residual in it; the next one starts there.
 
     Args:
-        A: a 2-D array, or a linear function from a pytree like `b` to another.
-        b: the right-hand side, a pytree of arrays.
-        x0: the pytree where the iteration starts; zeros if None.
-        tol, atol: the iteration ends when the norm of the residual is at most `max(tol * norm(b), atol)`.
         restart: the size of the basis, which memory and work grow with; at most the number of elements of `b`.
         maxiter: the limit of cycles; 10 times the number of elements of `b` if None.
-        M: the preconditioner, an approximation of the inverse of `A`: a 2-D array or a linear function.
         solve_method: "batched" completes the basis before it minimizes; "incremental" minimizes after every vector, and
             ends a cycle when the residual is small enough.
 
@@ -113,7 +100,6 @@ def gmres(
         The pair of the solution and a status: -1 if the solution is NaN, else 0.
 
     Raises:
-        TypeError: if `A` or `M` is neither a function nor an array, or returns other types than those of `b`.
         ValueError: if `A` or `M` is not a square matrix, `x0` has another structure or other shapes than `b`, or
             `solve_method` is unknown.
 
@@ -333,7 +319,7 @@ def _without_overlaps(overlaps: Any, vector: Any, basis: Any) -> Any:
     return vector - jnp.tensordot(overlaps, basis, 1).astype(vector.dtype)
 
 
-def _relative_rounding(dtype: Any) -> float:
+def _relative_rounding(dtype: DType) -> float:
     return 10 * float(jnp.finfo(dtype).eps)
 
 

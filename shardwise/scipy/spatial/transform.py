@@ -13,6 +13,7 @@ from shardwise import random
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
+from shardwise.typing import ArrayLike, DTypeLike
 
 __all__ = ["Rotation", "Slerp"]
 
@@ -40,7 +41,7 @@ class Rotation(NamedTuple):
         return cls(jnp.concatenate([rotation.quat for rotation in rotations]))
 
     @classmethod
-    def from_euler(cls, seq: str, angles: Any, degrees: bool = False) -> "Rotation":
+    def from_euler(cls, seq: str, angles: ArrayLike, degrees: bool = False) -> "Rotation":
         """Return rotations by angles about axes, one after the other.
 
         `seq` has one to three letters: xyz for axes that are fixed, XYZ for axes that move with the body. The last dim
@@ -64,7 +65,7 @@ class Rotation(NamedTuple):
         return cls(total)
 
     @classmethod
-    def from_matrix(cls, matrix: Any) -> "Rotation":
+    def from_matrix(cls, matrix: ArrayLike) -> "Rotation":
         """Return the rotations of orthogonal matrices of determinant 1."""
         m = as_inexact(jnp.asarray(matrix), "from_matrix")
         if m.shape[-2:] != (3, 3):
@@ -83,14 +84,14 @@ class Rotation(NamedTuple):
         return cls.from_quat(jnp.take_along_axis(stacked, largest[..., None, None], -2)[..., 0, :])
 
     @classmethod
-    def from_mrp(cls, mrp: Any) -> "Rotation":
+    def from_mrp(cls, mrp: ArrayLike) -> "Rotation":
         """Return the rotations of modified Rodrigues parameters: the axis times the tangent of a quarter angle."""
         vector = as_inexact(jnp.asarray(mrp), "from_mrp")
         square = jnp.sum(vector**2, -1, keepdims=True)
         return cls(jnp.concatenate([2 * vector, 1 - square], -1) / (1 + square))
 
     @classmethod
-    def from_quat(cls, quat: Any) -> "Rotation":
+    def from_quat(cls, quat: ArrayLike) -> "Rotation":
         """Return the rotations of quaternions, which are normalized."""
         quat = as_inexact(jnp.asarray(quat), "from_quat")
         if quat.shape[-1:] != (4,):
@@ -98,7 +99,7 @@ class Rotation(NamedTuple):
         return cls(quat / jnp.linalg.norm(quat, axis=-1, keepdims=True))
 
     @classmethod
-    def from_rotvec(cls, rotvec: Any, degrees: bool = False) -> "Rotation":
+    def from_rotvec(cls, rotvec: ArrayLike, degrees: bool = False) -> "Rotation":
         """Return the rotations of vectors: the axis times the angle."""
         vector = as_inexact(jnp.asarray(rotvec), "from_rotvec")
         if degrees:
@@ -110,13 +111,13 @@ class Rotation(NamedTuple):
         return cls(jnp.concatenate([vector * scale, jnp.where(is_small, 1 - square / 8, jnp.cos(angle / 2))], -1))
 
     @classmethod
-    def identity(cls, num: int | None = None, dtype: Any = float) -> "Rotation":
+    def identity(cls, num: int | None = None, dtype: DTypeLike = float) -> "Rotation":
         """Return the rotation by 0, or an array of `num` of them."""
         quat = jnp.array([0, 0, 0, 1], dtype)
         return cls(quat if num is None else jnp.tile(quat, (num, 1)))
 
     @classmethod
-    def random(cls, random_key: Any, num: int | None = None) -> "Rotation":
+    def random(cls, random_key: ArrayLike, num: int | None = None) -> "Rotation":
         """Return a uniformly distributed rotation, or an array of `num` of them."""
         return cls.from_quat(random.normal(random_key, (4,) if num is None else (num, 4)))
 
@@ -134,7 +135,7 @@ class Rotation(NamedTuple):
         """Return the rotation by `other`, followed by this one."""
         return Rotation.from_quat(_compose(self.quat, other.quat))
 
-    def apply(self, vectors: Any, inverse: bool = False) -> Array:
+    def apply(self, vectors: ArrayLike, inverse: bool = False) -> Array:
         """Rotate vectors, which are along the last dim."""
         matrix = self.as_matrix()
         return jnp.einsum("...ji,...j->...i" if inverse else "...ij,...j->...i", matrix, vectors)
@@ -220,7 +221,7 @@ class Rotation(NamedTuple):
         """Return the angles, from 0 to π."""
         return 2 * jnp.arctan2(jnp.linalg.norm(self.quat[..., :3], axis=-1), jnp.abs(self.quat[..., 3]))
 
-    def mean(self, weights: Any = None) -> "Rotation":
+    def mean(self, weights: ArrayLike | None = None) -> "Rotation":
         """Return the mean of an array of rotations: the one with the least weighted sum of squared distances."""
         count = len(self)
         weights = jnp.ones(count, self.quat.dtype) if weights is None else jnp.asarray(weights, self.quat.dtype)
@@ -247,7 +248,7 @@ def _axes(seq: str, name: str, counts: set[int]) -> tuple[list[int], bool]:
     return axes, is_intrinsic
 
 
-def _compose(p: Any, q: Any) -> Any:
+def _compose(p: Array, q: Array) -> Any:
     """Return the product of quaternions."""
     p_vector, p_scalar, q_vector, q_scalar = p[..., :3], p[..., 3:], q[..., :3], q[..., 3:]
     vector = p_scalar * q_vector + q_scalar * p_vector + jnp.cross(p_vector, q_vector)
@@ -276,7 +277,7 @@ class Slerp(NamedTuple):
     rotvecs: Any
 
     @classmethod
-    def init(cls, times: Any, rotations: Rotation) -> "Slerp":
+    def init(cls, times: ArrayLike, rotations: Rotation) -> "Slerp":
         """Return the interpolation of an array of rotations at increasing times."""
         if not isinstance(rotations, Rotation):
             raise TypeError(f"Slerp: rotations must be a Rotation, not {rotations!r}")
@@ -288,7 +289,7 @@ class Slerp(NamedTuple):
         first, second = Rotation(rotations.quat[:-1]), Rotation(rotations.quat[1:])
         return cls(times, jnp.diff(times), first, (first.inv() * second).as_rotvec())
 
-    def __call__(self, times: Any) -> Rotation:
+    def __call__(self, times: ArrayLike) -> Rotation:
         """Return the rotations at times, a scalar or a vector."""
         at = jnp.asarray(times, self.times.dtype)
         if at.ndim > 1:

@@ -5,32 +5,39 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
+from shardwise.typing import ArrayLike
 
 __all__ = ["logpdf", "pdf"]
 
 _TOLERANCE = 1e-6  # allowed deviation of the sum of a point's components from 1
 
 
-def logpdf(x: Any, alpha: Any) -> Array:
+_DIRICHLET = Family(
+    {
+        "x": "the points, with their components along the first axis.",
+        "alpha": "the concentrations, one for each component.",
+    },
+    raises=[
+        "ValueError: if `alpha` is not a vector, or if `x` does not have `alpha.size` or `alpha.size - 1`\ncomponents.",
+        "TypeError: if an argument is not an array or a number.",
+    ],
+)
+
+
+@documented(_DIRICHLET)
+def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     """Compute the log probability density function of the Dirichlet distribution.
 
     The last component of the points may be left out; it is then 1 minus the sum of the others.
 
-    Args:
-        x: the points, with their components along the first axis.
-        alpha: the concentrations, one for each component.
-
     Returns:
         The log density of each point; -inf unless all components are positive and sum to 1.
-
-    Raises:
-        ValueError: if `alpha` is not a vector, or if `x` does not have `alpha.size` or `alpha.size - 1` components.
-        TypeError: if an argument is not an array or a number.
 
     Example:
         >>> f"{jax.scipy.stats.dirichlet.logpdf(jnp.array([0.3, 0.7]), jnp.array([1.0, 2.0])):.4f}"
@@ -48,7 +55,7 @@ def logpdf(x: Any, alpha: Any) -> Array:
 
 
 @compiled_function
-def _logpdf(x: Any, alpha: Any) -> Any:
+def _logpdf(x: ArrayLike, alpha: ArrayLike) -> Any:
     rank = type_of(x).ndim
     alpha = jnp.reshape(alpha, (-1, *(1,) * (rank - 1)))
     if type_of(x).shape[0] != alpha.shape[0]:
@@ -60,21 +67,14 @@ def _logpdf(x: Any, alpha: Any) -> Any:
     return jnp.where(in_support, log_normalizer + jnp.sum(special.xlogy(alpha - 1, x), axis=0), -np.inf)
 
 
-def pdf(x: Any, alpha: Any) -> Array:
+@documented(_DIRICHLET)
+def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     """Compute the probability density function of the Dirichlet distribution.
 
     The last component of the points may be left out; it is then 1 minus the sum of the others.
 
-    Args:
-        x: the points, with their components along the first axis.
-        alpha: the concentrations, one for each component.
-
     Returns:
         The density of each point; 0 unless all components are positive and sum to 1.
-
-    Raises:
-        ValueError: if `alpha` is not a vector, or if `x` does not have `alpha.size` or `alpha.size - 1` components.
-        TypeError: if an argument is not an array or a number.
 
     Example:
         >>> f"{jax.scipy.stats.dirichlet.pdf(jnp.array([0.3, 0.7]), jnp.array([1.0, 2.0])):.4f}"

@@ -1,172 +1,33 @@
 """Left-skewed Gumbel distribution (of minima) with mode `loc` and scale `scale`."""
 
-from typing import Any
-
 import shardwise.numpy as jnp
-from shardwise.base.lazy import set_public_names
-from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import compiled_function
-from shardwise.numpy.elementwise import promote_inexact
-from shardwise.scipy.stats.standardize import log1mexp, standardize
-
-__all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
+from shardwise.scipy.stats.distribution import EVERY_FUNCTION, Arguments, Distribution, publish
+from shardwise.typing import ArrayLike
 
 
-@compiled_function
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
-    """Compute the cumulative distribution function of the left-skewed Gumbel distribution.
-
-    Args:
-        x: the points at which to evaluate the function.
-        loc: the mode.
-        scale: the scale.
-
-    Returns:
-        The probability of a value at or below each `x`.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> f"{jax.scipy.stats.gumbel_l.cdf(-1.0):.4f}"
-        '0.3078'
-    """
-    return -jnp.expm1(logsf(x, loc, scale))
+def _point(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Arguments:
+    return Arguments(x, loc=loc, scale=scale)
 
 
-@compiled_function
-def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
-    """Compute the log cumulative distribution function of the left-skewed Gumbel distribution.
-
-    Args:
-        x: the points at which to evaluate the function.
-        loc: the mode.
-        scale: the scale.
-
-    Returns:
-        The log probability of a value at or below each `x`.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> f"{jax.scipy.stats.gumbel_l.logcdf(-1.0):.4f}"
-        '-1.1783'
-    """
-    return log1mexp(-logsf(x, loc, scale))
+def _probability(p: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Arguments:
+    return Arguments(p, loc=loc, scale=scale)
 
 
-@compiled_function
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
-    """Compute the log probability density function of the left-skewed Gumbel distribution.
+_gumbel = Distribution(
+    "the left-skewed Gumbel distribution",
+    {"loc": "the mode.", "scale": "the scale."},
+    logpdf=lambda z: z - jnp.exp(z),
+    logsf=lambda z: -jnp.exp(z),
+    ppf=lambda p: jnp.log(-jnp.log1p(-p)),
+    accepts_complex=EVERY_FUNCTION,
+)
 
-    Args:
-        x: the points at which to evaluate the log density.
-        loc: the mode.
-        scale: the scale.
+cdf = _gumbel.function("cdf", _point, "-1.0", "0.3078")
+logcdf = _gumbel.function("logcdf", _point, "-1.0", "-1.1783")
+logpdf = _gumbel.function("logpdf", _point, "1.0", "-1.7183")
+logsf = _gumbel.function("logsf", _point, "1.0", "-2.7183")
+pdf = _gumbel.function("pdf", _point, "1.0", "0.1794")
+ppf = _gumbel.function("ppf", _probability, "0.5", "-0.3665")
+sf = _gumbel.function("sf", _point, "-1.0", "0.6922")
 
-    Returns:
-        The log density at each `x`.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> f"{jax.scipy.stats.gumbel_l.logpdf(1.0):.4f}"
-        '-1.7183'
-    """
-    z, scale = standardize("gumbel_l.logpdf", x, loc, scale)
-    return z - jnp.exp(z) - jnp.log(scale)
-
-
-@compiled_function
-def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
-    """Compute the log survival function of the left-skewed Gumbel distribution.
-
-    Args:
-        x: the points at which to evaluate the function.
-        loc: the mode.
-        scale: the scale.
-
-    Returns:
-        The log probability of a value above each `x`.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> f"{jax.scipy.stats.gumbel_l.logsf(1.0):.4f}"
-        '-2.7183'
-    """
-    z, _ = standardize("gumbel_l.logsf", x, loc, scale)
-    return -jnp.exp(z)
-
-
-@compiled_function
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
-    """Compute the probability density function of the left-skewed Gumbel distribution.
-
-    Args:
-        x: the points at which to evaluate the density.
-        loc: the mode.
-        scale: the scale.
-
-    Returns:
-        The density at each `x`.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> f"{jax.scipy.stats.gumbel_l.pdf(1.0):.4f}"
-        '0.1794'
-    """
-    return jnp.exp(logpdf(x, loc, scale))
-
-
-@compiled_function
-def ppf(p: Any, loc: Any = 0, scale: Any = 1) -> Array:
-    """Compute the quantile function (the inverse of `cdf`) of the left-skewed Gumbel distribution.
-
-    Args:
-        p: the cumulative probabilities, from 0 to 1.
-        loc: the mode.
-        scale: the scale.
-
-    Returns:
-        The value below which the probability is `p`; NaN where `p` is not between 0 and 1.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> f"{jax.scipy.stats.gumbel_l.ppf(0.5):.4f}"
-        '-0.3665'
-    """
-    p, loc, scale = promote_inexact("gumbel_l.ppf", p, loc, scale)
-    return loc + scale * jnp.log(-jnp.log1p(-p))
-
-
-@compiled_function
-def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
-    """Compute the survival function (1 - `cdf`) of the left-skewed Gumbel distribution.
-
-    Args:
-        x: the points at which to evaluate the function.
-        loc: the mode.
-        scale: the scale.
-
-    Returns:
-        The probability of a value above each `x`.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
-
-    Example:
-        >>> f"{jax.scipy.stats.gumbel_l.sf(-1.0):.4f}"
-        '0.6922'
-    """
-    return jnp.exp(logsf(x, loc, scale))
-
-
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -6,10 +6,12 @@ from typing import Any, NoReturn, final
 
 import shardwise.numpy as jnp
 from shardwise import random
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.scipy import linalg, special
 from shardwise.scipy.stats import multivariate_normal
 from shardwise.tree_util import register_pytree_node_class
+from shardwise.typing import ArrayLike
 
 _FIELDS = ("neff", "dataset", "weights", "covariance", "inv_cov")
 
@@ -46,7 +48,10 @@ class gaussian_kde:
     inv_cov: Any
 
     def __init__(
-        self, dataset: Any, bw_method: str | float | Callable[[Any], Any] | None = None, weights: Any = None
+        self,
+        dataset: ArrayLike,
+        bw_method: str | float | Callable[[Any], Any] | None = None,
+        weights: ArrayLike | None = None,
     ) -> None:
         if (dataset_type := type_of(dataset, "gaussian_kde")).dtype.kind == "c":
             raise NotImplementedError(f"gaussian_kde: complex datasets are not supported: {dataset_type}")
@@ -105,7 +110,7 @@ class gaussian_kde:
         """The number of points in the dataset."""
         return int(self.dataset.shape[1])
 
-    def evaluate(self, points: Any) -> Any:
+    def evaluate(self, points: ArrayLike) -> Any:
         """Compute the estimated probability density function.
 
         Args:
@@ -121,7 +126,7 @@ class gaussian_kde:
 
     __call__ = evaluate
 
-    def pdf(self, x: Any) -> Any:
+    def pdf(self, x: ArrayLike) -> Any:
         """Compute the estimated probability density function; the same as `evaluate`.
 
         Args:
@@ -135,7 +140,7 @@ class gaussian_kde:
         """
         return self.evaluate(x)
 
-    def logpdf(self, x: Any) -> Any:
+    def logpdf(self, x: ArrayLike) -> Any:
         """Compute the logarithm of the estimated probability density function.
 
         Args:
@@ -157,7 +162,7 @@ class gaussian_kde:
         return self._log_kernel_sum(points, self.dataset, self.covariance, self.weights)
 
     @staticmethod
-    def _log_kernel_sum(points: Any, centers: Any, covariance: Any, weights: Any) -> Any:
+    def _log_kernel_sum(points: Array, centers: Array, covariance: Array, weights: Array) -> Any:
         """Return the logarithm, at each point, of the weighted sum of the Gaussian kernels around `centers`."""
         factor = jnp.linalg.cholesky(covariance)
         white_points, white_centers = (
@@ -168,7 +173,7 @@ class gaussian_kde:
         exponents = -0.5 * jnp.sum(difference * difference, axis=0) - log_normalizer
         return special.logsumexp(exponents, axis=1, b=weights)
 
-    def integrate_gaussian(self, mean: Any, cov: Any) -> Any:
+    def integrate_gaussian(self, mean: ArrayLike, cov: ArrayLike) -> Any:
         """Integrate the product of the estimate and a normal density.
 
         Args:
@@ -189,7 +194,7 @@ class gaussian_kde:
         log_density = multivariate_normal.logpdf(self.dataset.T, mean, self.covariance + cov)
         return jnp.sum(self.weights * jnp.exp(log_density))
 
-    def integrate_box_1d(self, low: Any, high: Any) -> Any:
+    def integrate_box_1d(self, low: ArrayLike, high: ArrayLike) -> Any:
         """Integrate a one-dimensional estimate over an interval.
 
         Args:
@@ -229,7 +234,7 @@ class gaussian_kde:
         log_sums = self._log_kernel_sum(other.dataset, self.dataset, covariance, self.weights)
         return jnp.sum(other.weights * jnp.exp(log_sums))
 
-    def resample(self, key: Any, shape: tuple[int, ...] = ()) -> Any:
+    def resample(self, key: ArrayLike, shape: tuple[int, ...] = ()) -> Any:
         """Draw points from the estimated density.
 
         Args:
@@ -249,7 +254,7 @@ class gaussian_kde:
         )
         return jnp.moveaxis(noise, -1, 0) + self.dataset[:, centers]
 
-    def integrate_box(self, low_bounds: Any, high_bounds: Any, maxpts: Any = None) -> NoReturn:
+    def integrate_box(self, low_bounds: ArrayLike, high_bounds: ArrayLike, maxpts: Any = None) -> NoReturn:
         """Not supported; use `integrate_box_1d` for one-dimensional data."""
         raise NotImplementedError(
             "gaussian_kde: integrate_box is not supported; use integrate_box_1d for one-dimensional data"

@@ -8,24 +8,37 @@ import math
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.scipy import linalg
+from shardwise.typing import ArrayLike
 
 __all__ = ["logpdf", "pdf"]
 
 
-def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Array:
+_MULTIVARIATE_NORMAL = Family(
+    {
+        "x": "the points, with their components along the last axis.",
+        "mean": "the mean vectors along the last axis, or a scalar.",
+        "cov": "the covariance matrices along the last two axes, or a scalar variance.",
+    },
+    raises=[
+        "ValueError: if `cov` is neither a scalar nor a matrix of the size of the mean vector.",
+        "TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.",
+    ],
+)
+
+
+@documented(_MULTIVARIATE_NORMAL)
+def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None = None) -> Array:
     """Compute the log probability density function of the multivariate normal distribution.
 
     Leading axes are batch axes and broadcast.
 
     Args:
-        x: the points, with their components along the last axis.
-        mean: the mean vectors along the last axis, or a scalar.
-        cov: the covariance matrices along the last two axes, or a scalar variance.
         allow_singular: not supported; must be None.
 
     Returns:
@@ -33,8 +46,6 @@ def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Array:
 
     Raises:
         NotImplementedError: if `allow_singular` is not None.
-        ValueError: if `cov` is neither a scalar nor a matrix of the size of the mean vector.
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.stats.multivariate_normal.logpdf(jnp.ones(2), jnp.zeros(2), jnp.eye(2)):.4f}"
@@ -52,7 +63,7 @@ def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Array:
 
 
 @compiled_function
-def _logpdf(x: Any, mean: Any, cov: Any) -> Any:
+def _logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Any:
     dtype, _ = promote_dtypes("multivariate_normal", [type_of(x), type_of(mean), type_of(cov)])
     dtype = dtype if jnp.issubdtype(dtype, jnp.inexact) else default_dtype("float*")
     x, mean, cov = (jnp.asarray(y, dtype) for y in (x, mean, cov))
@@ -74,22 +85,14 @@ def _logpdf(x: Any, mean: Any, cov: Any) -> Any:
     return -0.5 * squared_distance - 0.5 * size * math.log(2 * math.pi) - half_log_det
 
 
-def pdf(x: Any, mean: Any, cov: Any) -> Array:
+@documented(_MULTIVARIATE_NORMAL)
+def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
     """Compute the probability density function of the multivariate normal distribution.
 
     Leading axes are batch axes and broadcast.
 
-    Args:
-        x: the points, with their components along the last axis.
-        mean: the mean vectors along the last axis, or a scalar.
-        cov: the covariance matrices along the last two axes, or a scalar variance.
-
     Returns:
         The density of each point.
-
-    Raises:
-        ValueError: if `cov` is neither a scalar nor a matrix of the size of the mean vector.
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.stats.multivariate_normal.pdf(jnp.ones(2), jnp.zeros(2), jnp.eye(2)):.4f}"

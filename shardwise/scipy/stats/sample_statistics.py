@@ -16,6 +16,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.dtypes import is_inexact
+from shardwise.typing import ArrayLike
 
 
 class ModeResult(NamedTuple):
@@ -25,7 +26,7 @@ class ModeResult(NamedTuple):
     count: Array  # type: ignore[assignment]
 
 
-def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False) -> ModeResult:
+def mode(a: ArrayLike, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False) -> ModeResult:
     """Return the most frequent element along an axis and its count.
 
     Of several equally frequent elements it is the smallest. All NaNs count as equal. The mode of an empty axis is NaN,
@@ -60,7 +61,7 @@ def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: 
 
 
 @compiled_list_function
-def _mode(x: Any, *, dim: int) -> list[Any]:
+def _mode(x: ArrayLike, *, dim: int) -> list[Any]:
     ordered = jnp.sort(x, axis=dim)
     positions, starts, _ = _runs(ordered, dim)
     lengths = positions - starts + 1
@@ -69,7 +70,7 @@ def _mode(x: Any, *, dim: int) -> list[Any]:
     return [jnp.squeeze(most_frequent, dim), jnp.max(lengths, axis=dim)]
 
 
-def _runs(ordered: Any, dim: int) -> tuple[Any, Any, Any]:
+def _runs(ordered: Array, dim: int) -> tuple[Any, Any, Any]:
     """Return each element's position along `dim`, the position where its run starts, and whether it is the start."""
     before = lax.slice_in_dim(ordered, 0, -1, axis=dim)
     after = lax.slice_in_dim(ordered, 1, None, axis=dim)
@@ -80,7 +81,7 @@ def _runs(ordered: Any, dim: int) -> tuple[Any, Any, Any]:
     return positions, lax.cummax(jnp.where(is_start, positions, 0), axis=dim), is_start
 
 
-def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate") -> Array:
+def rankdata(a: ArrayLike, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate") -> Array:
     """Return the rank of each element among the elements along an axis, starting from 1.
 
     Args:
@@ -110,7 +111,7 @@ def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_po
 
 
 @compiled_function
-def _ranks(x: Any, *, dim: int, method: str) -> Any:
+def _ranks(x: Array, *, dim: int, method: str) -> Any:
     positions = lax.broadcasted_iota(np.dtype(np.int32), x.shape, dim)
     ordered, order = lax.sort((x, positions), dimension=dim, num_keys=1)
     positions, starts, is_start = _runs(ordered, dim)
@@ -128,7 +129,9 @@ def _ranks(x: Any, *, dim: int, method: str) -> Any:
     return jnp.where(jnp.any(jnp.isnan(x), axis=dim, keepdims=True), np.nan, ranks)
 
 
-def sem(a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *, keepdims: bool = False) -> Array:
+def sem(
+    a: ArrayLike, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *, keepdims: bool = False
+) -> Array:
     """Compute the standard error of the mean along an axis.
 
     Args:
@@ -155,7 +158,7 @@ def sem(a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagat
 
 
 @compiled_function
-def _sem(a: Any, *, axis: int | None, ddof: int, omit: bool, keepdims: bool) -> Any:
+def _sem(a: ArrayLike, *, axis: int | None, ddof: int, omit: bool, keepdims: bool) -> Any:
     x = as_operand(a, "sem")
     if omit and is_inexact(x.type.dtype):
         count = jnp.sum(~jnp.isnan(x), axis=axis, keepdims=keepdims)
@@ -171,7 +174,7 @@ def _check_nan_policy(name: str, nan_policy: str) -> None:
         raise ValueError(f"{name}: nan_policy must be 'propagate', not {nan_policy!r}")
 
 
-def _normalize_axis(name: str, a: Any, axis: int | None) -> tuple[Any, int, tuple[int, ...]]:
+def _normalize_axis(name: str, a: ArrayLike, axis: int | None) -> tuple[Array, int, tuple[int, ...]]:
     """Return the array (flattened if `axis` is None), the non-negative axis, and the result shape with `keepdims`."""
     x = as_operand(a, name)
     x_type = type_of(x)
