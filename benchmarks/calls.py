@@ -41,7 +41,7 @@ def increment(side: Any, devices: int) -> Callable[[], Any]:
 
 
 def increment_tree(side: Any, devices: int) -> Callable[[], Any]:
-    tree = {f"x{number:03}": put_value(side, devices) for number in range(TREE)}
+    tree = {f"x{index:03}": put_value(side, devices) for index in range(TREE)}
     call, wait = side.library.jit(lambda tree: {key: x + 1 for key, x in tree.items()}), side.wait
     return lambda: wait(call(tree))
 

@@ -28,7 +28,7 @@ class Tree:
 
     @property
     def names(self) -> list[str]:
-        return [f"array{number}" for number in range(self.count)]
+        return [f"array{index}" for index in range(self.count)]
 
     def elements(self) -> np.ndarray[Any, Any]:
         """Return the elements of each array: random numbers, always the same."""
@@ -152,7 +152,7 @@ class TorchDcp(Library):
         arrays = {name: self._torch.empty(tree.shape) for name in tree.names}
         self._dcp.load(arrays, storage_reader=self._dcp.FileSystemReader(path))
         replicas = {
-            f"{name}, replica {number}": x.clone() for name, x in arrays.items() for number in range(1, self._replicas)
+            f"{name}, replica {index}": x.clone() for name, x in arrays.items() for index in range(1, self._replicas)
         }
         return arrays | replicas
 

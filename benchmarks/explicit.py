@@ -89,7 +89,7 @@ def tracing(side: Side, model: Model, explicit: bool) -> Callable[[], Any]:
 def calling(side: Side, explicit: bool) -> Callable[[], Any]:
     """Return a call of a compiled function of many small arrays."""
     mesh = side.mesh((8,), ("x",), explicit=explicit)
-    tree = {f"x{number:03}": side.put(VALUE, mesh, ("x",)) for number in range(TREE)}
+    tree = {f"x{index:03}": side.put(VALUE, mesh, ("x",)) for index in range(TREE)}
     call, wait = side.library.jit(lambda tree: {key: x + 1 for key, x in tree.items()}), side.wait
     return lambda: wait(call(tree))
 

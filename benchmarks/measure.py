@@ -100,9 +100,9 @@ def in_processes(ours: str, peer: str, rounds: int) -> Timing:
 def alternate(sides: Sequence[Callable[[], float]], rounds: int) -> Timing:
     """Call each side once per round, in alternating order. A side returns seconds."""
     rounds_of_side: list[list[float]] = [[] for _ in sides]
-    for number in range(rounds):
+    for index in range(rounds):
         order = list(zip(sides, rounds_of_side, strict=True))
-        for side, seconds in reversed(order) if number % 2 else order:
+        for side, seconds in reversed(order) if index % 2 else order:
             seconds.append(side())
     return Timing(*map(tuple, rounds_of_side))
 

@@ -30,7 +30,7 @@ class Sizes:
     def layouts(self) -> list[dict[str, tuple[Any, ...]]]:
         """Return the specs of the weight and bias of each layer."""
         columns, rows = {"w": (None, "model"), "b": ("model",)}, {"w": ("model", None), "b": ()}
-        return [rows if number % 2 else columns for number in range(len(self.widths) - 1)]
+        return [rows if index % 2 else columns for index in range(len(self.widths) - 1)]
 
     def arguments(self) -> tuple[list[dict[str, Any]], Any, Any]:
         """Return parameters, inputs and targets as numpy arrays."""
@@ -57,9 +57,9 @@ def training_step(
     jnp = library.numpy
 
     def loss(layers: Sequence[dict[str, Any]], x: Any, y: Any) -> Any:
-        for number, layer in enumerate(layers):
+        for index, layer in enumerate(layers):
             x = x @ layer["w"] + layer["b"]
-            if number < len(layers) - 1:
+            if index < len(layers) - 1:
                 x = jnp.maximum(x, 0.0)
         return jnp.mean(jnp.square(x - y))
 

@@ -125,8 +125,8 @@ def pipeline_reference(library: Any) -> Body:
     jnp = library.numpy
 
     def reference(weights: Any, batches: Any) -> Any:
-        for number in range(weights.shape[0]):
-            batches = jnp.tanh(batches @ weights[number])
+        for index in range(weights.shape[0]):
+            batches = jnp.tanh(batches @ weights[index])
         return batches
 
     return reference
@@ -183,8 +183,8 @@ def fsdp_layers_reference(library: Any) -> Body:
     jnp = library.numpy
 
     def reference(x: Any, weights: Any) -> Any:
-        for number in range(weights.shape[0]):
-            x = x + jnp.tanh(x @ weights[number])
+        for index in range(weights.shape[0]):
+            x = x + jnp.tanh(x @ weights[index])
         return x
 
     return reference

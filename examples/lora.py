@@ -72,8 +72,8 @@ def init_adapters(key):
 
     keys = [random.split(each, len(ADAPTED)) for each in random.split(key, gpt.LAYERS)]
     return [
-        {name: factors(key, weights[name].shape) for name, key in zip(ADAPTED, keys[number], strict=True)}
-        for number, weights in enumerate(shapes)
+        {name: factors(key, weights[name].shape) for name, key in zip(ADAPTED, keys[index], strict=True)}
+        for index, weights in enumerate(shapes)
     ]
 
 

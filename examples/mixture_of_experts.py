@@ -27,8 +27,8 @@ BALANCE, Z_LOSS = 0.01, 1e-3  # keep the experts equally busy, and the router's 
 def init_params(key):
     """Return the parameters of a GPT, with a router and experts in place of the MLP of each layer."""
     params = gpt.init_params(key)
-    for number, weights in enumerate(params["layers"]):
-        keys = random.split(random.fold_in(key, number), 4)
+    for index, weights in enumerate(params["layers"]):
+        keys = random.split(random.fold_in(key, index), 4)
         shapes = {"gate": (gpt.WIDTH, HIDDEN), "up": (gpt.WIDTH, HIDDEN), "down": (HIDDEN, gpt.WIDTH)}
         del weights["up"], weights["down"]
         weights["router"] = random.normal(keys[0], (gpt.WIDTH, EXPERTS)) * gpt.WIDTH**-0.5

@@ -178,8 +178,8 @@ def plot(curves, file, title):
     """Plot loss curves, each with its name."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot(xlabel="step", ylabel="loss", title=title)
-    for number, (name, losses) in enumerate(curves.items()):
-        axes.plot(range(1, len(losses) + 1), losses, linewidth=4 / 3**number, label=name)  # equal curves stay visible
+    for index, (name, losses) in enumerate(curves.items()):
+        axes.plot(range(1, len(losses) + 1), losses, linewidth=4 / 3**index, label=name)  # equal curves stay visible
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(file, dpi=120)

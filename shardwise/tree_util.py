@@ -484,14 +484,14 @@ def broadcast_prefix(prefix: Any, tree: Any, is_leaf: IsLeaf = None) -> list[Any
 def _flatten_rest(name: str, treedef: PyTreeDef, tree: Any, rest: tuple[Any, ...]) -> list[list[Any]]:
     """Return the subtrees of each pytree of `rest` at the leaves of `tree`, whose structure is `treedef`."""
     subtrees: list[list[Any]] = []
-    for number, other in enumerate(rest, 1):
+    for index, other in enumerate(rest, 1):
         try:
             subtrees.append(treedef.flatten_up_to(other))
         except ValueError:
             difference = first_difference(treedef, tree, other)
             if difference is None:  # raised by a user's flatten function
                 raise
-            which = "trees" if len(rest) == 1 else f"trees 0 and {number}"
+            which = "trees" if len(rest) == 1 else f"trees 0 and {index}"
             raise TreeMismatch(f"{name}: {which} differ {difference}", difference) from None
     return subtrees
 

@@ -28,21 +28,21 @@ def client():
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_put_run_and_read(client, count):
     devices = client.devices()[:count]
-    shards = [np.full((2, 3), number, np.float32) for number in range(count)]
+    shards = [np.full((2, 3), index, np.float32) for index in range(count)]
     buffers = _jaxlib.put(shards, devices, devices)
     executable = _jaxlib.compile_text(INCREMENT, devices)
     launch = _jaxlib.launcher(executable, [_jaxlib.result_handler((2, 3), np.float32, devices)])
     (result,) = launch([buffers])
     _jaxlib.block_until_ready([result])
-    for number, shard in enumerate(shards_to_numpy(result)):
-        np.testing.assert_array_equal(shard, np.full((2, 3), 2 * number))
+    for index, shard in enumerate(shards_to_numpy(result)):
+        np.testing.assert_array_equal(shard, np.full((2, 3), 2 * index))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.bool_, ml_dtypes.bfloat16, np.complex64, ml_dtypes.int4])
 @pytest.mark.parametrize("count", [1, 8])
 def test_shards_keep_their_dtype(client, dtype, count):
     devices = client.devices()[:count]
-    shards = [np.array([[number % 2, 1]]).astype(dtype) for number in range(count)]
+    shards = [np.array([[index % 2, 1]]).astype(dtype) for index in range(count)]
     read = shards_to_numpy(_jaxlib.put(shards, devices, devices))
     assert [shard.dtype for shard in read] == [np.dtype(dtype)] * count
     for got, expected in zip(read, shards, strict=True):
@@ -132,7 +132,7 @@ def test_an_array_that_was_read_cannot_be_written_to(client):
 @pytest.mark.parametrize("count", [1, 8])
 def test_the_first_shard_is_not_copied(client, count):
     devices = client.devices()[:count]
-    buffers = _jaxlib.put([np.full((2, 3), number, np.float32) for number in range(count)], devices, devices)
+    buffers = _jaxlib.put([np.full((2, 3), index, np.float32) for index in range(count)], devices, devices)
     first = _jaxlib.first_shard(_jaxlib.clone(buffers))
     assert first.unsafe_buffer_pointer() == _jaxlib.split(buffers)[0].unsafe_buffer_pointer()
     np.testing.assert_array_equal(_jaxlib.to_numpy(first), np.zeros((2, 3)))
@@ -144,7 +144,7 @@ def test_memory_kinds_of_devices(client, count):
     default = devices[0].default_memory().kind
     kinds = [memory.kind for memory in devices[0].addressable_memories()]
     assert default in kinds and "pinned_host" in kinds
-    shards = [np.full((2, 3), number, np.float32) for number in range(count)]
+    shards = [np.full((2, 3), index, np.float32) for index in range(count)]
     there = _jaxlib.put(shards, devices, devices, "pinned_host")
     again = _jaxlib.copy_to_memory(_jaxlib.copy_to_memory(there, devices, default), devices, "pinned_host")
     copied = _jaxlib.copy_to_memory(there, devices, "pinned_host", copied=True)
@@ -169,7 +169,7 @@ def test_later_writes_to_numpy_arrays_do_not_change_the_buffer(client, count):
 @pytest.mark.parametrize("dtype", [np.float32, np.bool_, ml_dtypes.bfloat16, np.complex64, ml_dtypes.int4])
 def test_shards_are_split_and_joined_from_device_to_device(client, dtype):
     devices = client.devices()
-    shards = [np.full((2, 3), number % 2).astype(dtype) for number in range(4)]
+    shards = [np.full((2, 3), index % 2).astype(dtype) for index in range(4)]
     buffers = _jaxlib.put(shards, devices[:4], devices[:4])
     singles = _jaxlib.split(buffers)
     addresses = [single.unsafe_buffer_pointer() for single in singles]
@@ -299,7 +299,7 @@ def test_many_active_runs_with_collectives(client):
     """
     executable = _jaxlib.compile_text(text, devices)
     handlers = [_jaxlib.result_handler((2, 3), np.float32, devices)]
-    buffers = _jaxlib.put([np.full((2, 3), number, np.float32) for number in range(8)], devices, devices)
+    buffers = _jaxlib.put([np.full((2, 3), index, np.float32) for index in range(8)], devices, devices)
     launch = _jaxlib.launcher(executable, handlers, ordered=True)
     for _ in range(150):
         (buffers,) = launch([buffers])

@@ -68,7 +68,7 @@ def test_xla_profile_is_exported(events):
 def test_matmul_events_have_their_source_line_on_every_device(events):
     for name, mark in (("hidden/", "first product"), ("", "second product")):
         dots = [event for event in of_category(events, "compute") if event["name"] == f"{name}{line_of(mark)}/dot"]
-        assert {event["args"]["device_ordinal"] for event in dots} == {str(number) for number in range(8)}
+        assert {event["args"]["device_ordinal"] for event in dots} == {str(index) for index in range(8)}
         assert all(event["args"]["source"] == f"{__file__}:{line_of(mark).split(':')[1]}" for event in dots)
         assert all(event["dur"] > 0 and event["args"]["hlo_module"] == "profiled" for event in dots)
 

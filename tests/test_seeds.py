@@ -37,7 +37,7 @@ def test_introduction_to_parallel_programming(capsys):
     assert capsys.readouterr().out == f"{np.arange(32.0, dtype=np.float32).reshape(4, 8)}\n"
     jax.debug.visualize_array_sharding(arr_sharded)
     picture = capsys.readouterr().out
-    assert all(f"CPU {number}" in picture for number in range(8))
+    assert all(f"CPU {index}" in picture for index in range(8))
     for shard in arr_sharded.addressable_shards:
         np.testing.assert_array_equal(shard.data, np.arange(32.0).reshape(4, 8)[shard.index])
 

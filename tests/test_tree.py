@@ -179,7 +179,7 @@ def test_broadcast_repeats_the_prefix_leaf_above(x):
     prefix = list(range(len(children)))
     broadcast = tree.broadcast(prefix, children)
     assert tree.structure(broadcast) == tree.structure(children)
-    expected = [number for number, child in enumerate(children) for _ in tree.leaves(child)]
+    expected = [index for index, child in enumerate(children) for _ in tree.leaves(child)]
     assert tree.leaves(broadcast) == tree.broadcast_prefix(prefix, children) == expected
     assert tree.broadcast(7, x) == tree.map(lambda _: 7, x)
 

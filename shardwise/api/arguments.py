@@ -58,12 +58,12 @@ def argument_names(function: Callable[..., Any], args: tuple[Any, ...], keywords
     except (TypeError, ValueError):  # some callables have no signature
         parameters = []
     names: list[str] = []
-    for number, arg in enumerate(args):
-        root = f"argument {number}"
+    for index, arg in enumerate(args):
+        root = f"argument {index}"
         if parameters:
-            parameter = parameters[min(number, len(parameters) - 1)]
+            parameter = parameters[min(index, len(parameters) - 1)]
             variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-            root = f"{parameter.name}[{number - len(parameters) + 1}]" if variadic else parameter.name
+            root = f"{parameter.name}[{index - len(parameters) + 1}]" if variadic else parameter.name
         names += tree.leaf_names(arg, root)
     for key in sorted(keywords):
         names += tree.leaf_names(keywords[key], key)
@@ -81,9 +81,9 @@ def array_leaves(
     leaves, structure = flatten_hiding_float0((args, keywords))
     if abstract:
         leaves = [struct(leaf) if isinstance(leaf, ArrayType) else leaf for leaf in leaves]
-    for number, leaf in enumerate(leaves):
+    for index, leaf in enumerate(leaves):
         if not (is_array_like(leaf) or (abstract and isinstance(leaf, ShapeDtypeStruct))):
-            name = argument_names(function, *hide_float0((args, keywords)))[number]
+            name = argument_names(function, *hide_float0((args, keywords)))[index]
             if hasattr(leaf, "__jax_array__") and not isinstance(leaf, Ref):
                 raise ValueError(
                     f"argument {name} of {describe_function(function)} is of type {type(leaf).__name__}, which has a "

@@ -274,17 +274,17 @@ def _arrays_by_device(name: str, sharding: Sharding, arrays: Sequence[Any]) -> d
     if not isinstance(arrays, (list, tuple)):
         raise TypeError(f"{name} needs a list of arrays, one per device, not {arrays!r}")
     by_device: dict[Any, ArrayImpl] = {}
-    for number, array in enumerate(arrays):
+    for index, array in enumerate(arrays):
         if isinstance(array, Tracer):
-            raise ValueError(f"{name} needs concrete arrays, but arrays[{number}] is {array!r}")
+            raise ValueError(f"{name} needs concrete arrays, but arrays[{index}] is {array!r}")
         if not isinstance(array, ArrayImpl):
-            raise TypeError(f"{name}: arrays[{number}] is {array!r}, not an array on a device: use `device_put` first")
+            raise TypeError(f"{name}: arrays[{index}] is {array!r}, not an array on a device: use `device_put` first")
         if not isinstance(array.sharding, SingleDeviceSharding):
-            raise ValueError(f"{name}: arrays[{number}] has {array.sharding}, but must be on a single device")
+            raise ValueError(f"{name}: arrays[{index}] has {array.sharding}, but must be on a single device")
         (device,) = array.sharding.devices
         if device not in sharding.addressable_devices:
             raise ValueError(
-                f"{name}: arrays[{number}] is on {device}, which is not a device of this process in {sharding}"
+                f"{name}: arrays[{index}] is on {device}, which is not a device of this process in {sharding}"
             )
         if device in by_device:
             raise ValueError(f"{name}: two arrays are on {device}: pass exactly one array per device")

@@ -30,11 +30,11 @@ class FlatFunction:
 
 def check_outputs(function: Callable[..., Any], outputs: Sequence[Any]) -> None:
     """Raise a TypeError unless all leaves of a traced function's result are arrays or numbers."""
-    for number, output in enumerate(outputs):
+    for index, output in enumerate(outputs):
         if not is_array_like(output):
             raise TypeError(
                 f"{describe_function(function)} returned {output!r} of type {type(output).__name__} as result "
-                f"{number}: a traced function must return a pytree of arrays and numbers"
+                f"{index}: a traced function must return a pytree of arrays and numbers"
             )
 
 

@@ -47,7 +47,7 @@ class FunctionOfArrays:
             leaves[position] = ref
         args, keywords = structure.unflatten(leaves)
         result = self._function(*args, **keywords)
-        numbers = {id(ref): number for number, ref in enumerate(refs)}
+        numbers = {id(ref): index for index, ref in enumerate(refs)}
 
         def without_refs(leaf: Any) -> Any:
             return _RefResult(leaf[...], numbers.get(id(leaf), -1)) if isinstance(leaf, Ref) else leaf

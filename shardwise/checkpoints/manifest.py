@@ -279,7 +279,7 @@ def _header(version: int, digest: str) -> bytes:
 
 
 def _encode_leaf(leaf: Leaf) -> dict[str, Any]:
-    positions = [number for number, is_position in enumerate(leaf.positions) if is_position]
+    positions = [index for index, is_position in enumerate(leaf.positions) if is_position]
     path = {"keys": len(leaf.positions), "positions": positions}
     if isinstance(leaf, ValueLeaf):
         return {**path, "value": _encode_value(leaf.value)}

@@ -75,7 +75,7 @@ class Reader:
                 "missing"
             )
         # TensorStore reads a file at once, and ends the process if it is larger than the memory.
-        packs = [(pack_blocks(number, nbytes), 1) for number, nbytes in enumerate(self.manifest.packs)]
+        packs = [(pack_blocks(index, nbytes), 1) for index, nbytes in enumerate(self.manifest.packs)]
         arrays = [(leaf.storage, leaf.dtype.itemsize) for leaf in self.manifest.arrays.values()]
         sizes = [largest_file(each, itemsize) for each, itemsize in [*packs, *arrays] if isinstance(each, Chunked)]
         if size.largest > (limit := max([*sizes, _LARGEST_ZARR_FILE])):

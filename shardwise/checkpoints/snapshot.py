@@ -92,7 +92,7 @@ def take_snapshot(tree: Any, process: int, chunk_bytes: int) -> Snapshot:
     shards: dict[str, list[tuple[Box, np.ndarray[Any, Any]]]] = {}
     checksums: dict[str, int] = {}
     pack = bytearray()
-    for number, (name, (positions, leaf)) in enumerate(named.items()):
+    for index, (name, (positions, leaf)) in enumerate(named.items()):
         if not isinstance(leaf, (ArrayImpl, np.ndarray, np.generic)):
             leaves[name] = ValueLeaf(check_value(name, _checked(name, leaf)), positions)
             continue
@@ -112,7 +112,7 @@ def take_snapshot(tree: Any, process: int, chunk_bytes: int) -> Snapshot:
         if is_packed(shape, dtype):
             storage = tuple(add_part(pack, process, box, data) for box, data in own)
         else:
-            storage = blocks_of(number, _shard_shape(words), dtype, chunk_bytes)
+            storage = blocks_of(index, _shard_shape(words), dtype, chunk_bytes)
             shards[name] = own
         leaves[name] = ArrayLeaf(dtype, shape, impl, not isinstance(leaf, ArrayImpl), text, storage, positions)
     return Snapshot(leaves, shards, pack, checksums)

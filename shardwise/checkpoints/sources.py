@@ -73,7 +73,7 @@ def _snapshot(leaves: Mapping[str, tuple[tuple[bool, ...], Any]], chunk_bytes: i
     saved: dict[str, Leaf] = {}
     shards: dict[str, Any] = {}
     pack = bytearray()
-    for number, (name, (positions, leaf)) in enumerate(leaves.items()):
+    for index, (name, (positions, leaf)) in enumerate(leaves.items()):
         if not hasattr(leaf, "__getitem__") or isinstance(leaf, str):
             saved[name] = ValueLeaf(check_value(name, leaf), positions)
             continue
@@ -85,7 +85,7 @@ def _snapshot(leaves: Mapping[str, tuple[tuple[bool, ...], Any]], chunk_bytes: i
         if is_packed(shape, dtype):
             storage = (add_part(pack, 0, box, stored[()]),)
         else:
-            storage = blocks_of(number, shape, dtype, chunk_bytes)
+            storage = blocks_of(index, shape, dtype, chunk_bytes)
             shards[name] = [(box, stored)]
         saved[name] = ArrayLeaf(dtype, shape, None, True, "host", storage, positions)
     return Snapshot(saved, shards, pack)

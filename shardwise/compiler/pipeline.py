@@ -114,7 +114,7 @@ def run_stages(
     record.add("choose", plan)
     local = partition(problem, plan)
     record.add("partition", local)
-    donors = [number for number, is_donated in enumerate(donated) if is_donated]
+    donors = [index for index, is_donated in enumerate(donated) if is_donated]
     planned = PartitionedProgram(problem, plan, local)
     if local.collectives():
         planned = move_exchanges.move_exchanges(planned, donors)

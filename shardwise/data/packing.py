@@ -56,8 +56,8 @@ def pack(documents: Iterable[Any], length: int, *, padding: int = 0) -> Iterator
 def _pack(documents: Iterable[Any], length: int, padding: int) -> Iterator[dict[str, NumpyArray]]:
     parts: list[Part] = []
     next_fit = _NextFit(length)
-    for number, document in enumerate(documents):
-        tokens = _as_document(document, number)
+    for index, document in enumerate(documents):
+        tokens = _as_document(document, index)
         for start, end, begins_sequence in next_fit.split(len(tokens)):
             if begins_sequence and parts:
                 yield _sequence(parts, length, padding)
@@ -98,7 +98,7 @@ class PackedSource:
         check_length("PackedSource", length)
         self._documents, self._length, self._padding = documents, length, padding
         if lengths is None:
-            lengths = [len(_as_document(documents[number], number)) for number in range(len(documents))]
+            lengths = [len(_as_document(documents[index], index)) for index in range(len(documents))]
         sizes = np.asarray(lengths)
         if sizes.shape != (len(documents),) or not sizes.any() or sizes.dtype.kind not in "iu":
             raise DataError(
@@ -110,8 +110,8 @@ class PackedSource:
         self._first_parts = np.array(  # the document and the start of the first part of each sequence
             [
                 *(
-                    (number, start)
-                    for number, size in enumerate(sizes)
+                    (index, start)
+                    for index, size in enumerate(sizes)
                     for start, _, begins in next_fit.split(size)
                     if begins
                 ),

@@ -148,13 +148,13 @@ class StreamReader:
         elements = self._elements(state)
         batches = elements if self._batch_size is None else self._stacked(elements, self._batch_size)
         rows = None
-        for number, (element, after) in enumerate(batches, start if _has_iterator(state) else 0):
-            if number < start - 1 or (number < start and state is None):
+        for index, (element, after) in enumerate(batches, start if _has_iterator(state) else 0):
+            if index < start - 1 or (index < start and state is None):
                 continue
-            name = f"batch {number}"
+            name = f"batch {index}"
             batch, count = check_batch(element, name)
             digest = None if self._per_process else batch_digest(batch)  # processes differ, and a checkpoint has one
-            if number < start:
+            if index < start:
                 _check_digest(digest, state["digest"], name)
                 continue
             if rows is None:

@@ -103,7 +103,7 @@ def exchange(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     mesh = plan.op.mesh
     assert isinstance(mesh, Mesh)
     table_sharding = NamedSharding(mesh, PartitionSpec(AXIS))
-    rows = [plan.table[number : number + 1] for number, device in enumerate(plan.devices) if device in local]
+    rows = [plan.table[index : index + 1] for index, device in enumerate(plan.devices) if device in local]
     table_type = ArrayType(plan.table.shape, INDEX)
     table = put_shards(rows, table_type.with_shape(rows[0].shape), table_sharding)
     with mesh_context.entered(None):
@@ -207,7 +207,7 @@ def _ends(shape: Shape, blocks: Sequence[tuple[Shape, Shape]]) -> Shape:
 def _marked(sizes: Sequence[Shape], pieces: Sequence[Piece]) -> list[Shape]:
     """Return the sizes, each with a 1 in front if the device receives a block."""
     receivers = {piece.target for piece in pieces}
-    return [(int(number in receivers), *size) for number, size in enumerate(sizes)]
+    return [(int(index in receivers), *size) for index, size in enumerate(sizes)]
 
 
 def _move_blocks(shard: Any, row: Any, rounds: Sequence[_Round], target_shape: Shape, devices: int) -> Any:

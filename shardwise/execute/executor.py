@@ -125,10 +125,10 @@ class Launch:
         """Raise an error if a buffer was deleted: jaxlib would crash."""
         if True not in [buffer.is_deleted() for buffer in buffers]:
             return
-        for number, array in enumerate(arrays):
+        for index, array in enumerate(arrays):
             if array.is_deleted():
                 raise deleted_error(
-                    array.type, f"argument {self.request.names[number]} of `{self.request.program.name}`"
+                    array.type, f"argument {self.request.names[index]} of `{self.request.program.name}`"
                 )
         deleted = next(array for array in self.constants if array.is_deleted())
         raise deleted_error(deleted.type, f"an array that `{self.request.program.name}` closes over")
@@ -178,11 +178,11 @@ class Launch:
         donated = [*self.request.donated, *[False] * constants]
         names = [*self.request.names, *["a value that it closes over"] * constants]
         first: dict[int, int] = {}
-        for number, buffer in enumerate(buffers):
-            other = first.setdefault(id(buffer), number)
-            if other != number and (donated[other] or donated[number]):
+        for index, buffer in enumerate(buffers):
+            other = first.setdefault(id(buffer), index)
+            if other != index and (donated[other] or donated[index]):
                 raise RuntimeError(
-                    f"`{self.request.program.name}` gets the same array as {names[other]} and as {names[number]}, and "
+                    f"`{self.request.program.name}` gets the same array as {names[other]} and as {names[index]}, and "
                     "one of them is donated: its memory is reused while the other is read. Pass a copy, or do not "
                     "donate it."
                 )
@@ -286,9 +286,9 @@ class LoweredRequest:
         layouts, types = self.stages.plan.outputs, self.stages.out_types
         outputs = zip(self.request.out_shardings, layouts, types, strict=True)  # layouts of keys have a dim of words
         shardings = [
-            self._forwarded_sharding(number, layout)
+            self._forwarded_sharding(index, layout)
             or _out_sharding(requested, Layout(layout.dims[: type.ndim], layout.partial), type, self.target)
-            for number, (requested, layout, type) in enumerate(outputs)
+            for index, (requested, layout, type) in enumerate(outputs)
         ]
         memory_kinds = out_kinds(self.request.program)
         return [
@@ -511,7 +511,7 @@ class _Executor:
 
 
 def _request(program: Program, args: Sequence[ArrayImpl]) -> Request:
-    names = tuple(f"operand {number}" for number in range(len(args)))
+    names = tuple(f"operand {index}" for index in range(len(args)))
     signatures, out_shardings = tuple(x.signature for x in args), (None,) * len(program.outputs)
     return Request(
         program,

@@ -18,10 +18,10 @@ def report_shardings(compiled: Stages, target: Target) -> None:
     if not inspections:
         return
     out_layouts = {
-        value: plan.choices[equation].results[number]
+        value: plan.choices[equation].results[index]
         for equation in problem.unfolded.equations
         if equation in plan.choices
-        for number, value in enumerate(equation.outputs)
+        for index, value in enumerate(equation.outputs)
     }
     for equation in inspections:
         (value,) = equation.inputs

@@ -209,8 +209,8 @@ class Request:
         if self.jit_source is None:
             return []
         return [
-            number
-            for number, (signature, requested) in enumerate(zip(self.signatures, self.in_shardings, strict=False))
+            index
+            for index, (signature, requested) in enumerate(zip(self.signatures, self.in_shardings, strict=False))
             if requested is not None
             and signature.committed
             and not requested.pin(signature.type.shape).open_dims
@@ -256,18 +256,18 @@ class Request:
         scoped_requests: list[tuple[str, Sharding | Mesh]] = []  # of parts of the program
         if self.device is not None:
             requests.append(("the device of jit", SingleDeviceSharding(self.device)))
-        for number, signature in enumerate(self.signatures):
+        for index, signature in enumerate(self.signatures):
             if signature.committed and self.device is None:
-                name = self.names[number] if number < len(self.names) else "a captured array"
+                name = self.names[index] if index < len(self.names) else "a captured array"
                 explicit = signature.type.explicit
                 is_scoped = explicit is not None and explicit.scoped
                 (scoped_requests if is_scoped else requests).append((f"{name}: {signature.type}", signature.sharding))
-        for number, sharding in enumerate(self.in_shardings):
+        for index, sharding in enumerate(self.in_shardings):
             if sharding is not None:
-                requests.append((f"in_shardings for {self.names[number]}", sharding))
-        for number, sharding in enumerate(self.out_shardings):
+                requests.append((f"in_shardings for {self.names[index]}", sharding))
+        for index, sharding in enumerate(self.out_shardings):
             if sharding is not None:
-                requests.append((f"out_shardings for {self.output_name(number)}", sharding))
+                requests.append((f"out_shardings for {self.output_name(index)}", sharding))
         meshes = _meshes(self.program)
         scoped = scoped_meshes(self.program)
         for equation, mesh in meshes:
@@ -378,22 +378,22 @@ def partition_request(
     mesh = target.mesh.abstract if target.mesh is not None else ONE_DEVICE
     moves: dict[int, Sharding] = {}
     pins = []
-    for number, signature in enumerate(request.signatures):
+    for index, signature in enumerate(request.signatures):
         type, sharding = signature.type, signature.sharding
-        name = request.names[number] if number < len(request.names) else "a captured array"
-        requested = request.in_shardings[number] if number < len(request.in_shardings) else None
+        name = request.names[index] if index < len(request.names) else "a captured array"
+        requested = request.in_shardings[index] if index < len(request.in_shardings) else None
         if sharding.devices == target.devices and (signature.committed or mesh_of(sharding) == target.mesh):
             pins.append(target.pin(sharding, type.shape, name))
             if sharding.nondefault_memory:
-                moves[number] = sharding.in_default_memory
+                moves[index] = sharding.in_default_memory
             continue
         expected = requested or target.sharding(Layout.replicated(type.ndim))
         open_dims = frozenset(range(type.ndim)) if requested is None else frozenset()  # nothing requested replication
         pins.append(Pin(target.pin(expected, type.shape).layout, open_dims, name))
-        moves[number] = expected.in_default_memory
+        moves[index] = expected.in_default_memory
     out_pins: list[Pin | None] = []
-    for number, (type, out_sharding) in enumerate(zip(request.program.out_types, request.out_shardings, strict=True)):
-        label = f"out_shardings for {request.output_name(number)}"
+    for index, (type, out_sharding) in enumerate(zip(request.program.out_types, request.out_shardings, strict=True)):
+        label = f"out_shardings for {request.output_name(index)}"
         out_pins.append(None if out_sharding is None else target.pin(out_sharding, type.shape, label))
     device = target.devices[0]
     result = run_stages(

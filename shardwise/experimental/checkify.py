@@ -216,8 +216,8 @@ def check_error(error: Error) -> None:
         >>> error, _ = jax.experimental.checkify.checkify(jnp.sqrt)(4.0)
         >>> jax.experimental.checkify.check_error(error)
     """
-    for number, (site, values) in enumerate(zip(error._sites, error._values, strict=True)):
-        check_p.bind(as_operand(error._code) != number + 1, *map(as_operand, values), site=site)
+    for index, (site, values) in enumerate(zip(error._sites, error._values, strict=True)):
+        check_p.bind(as_operand(error._code) != index + 1, *map(as_operand, values), site=site)
 
 
 def checkify(f: Callable[..., Out], errors: frozenset[ErrorCategory] = user_checks) -> Callable[..., tuple[Error, Out]]:
@@ -288,7 +288,7 @@ class _Run:
             for each in inner:
                 self._collect(each, errors)
             if not inner and (sites := self._sites_of(eqn, errors)):
-                self.numbers[eqn] = [len(self.sites) + number for number in range(len(sites))]
+                self.numbers[eqn] = [len(self.sites) + index for index in range(len(sites))]
                 self.sites += sites
 
     def _sites_of(self, eqn: JaxprEqn, errors: frozenset[ErrorCategory]) -> list[Site]:

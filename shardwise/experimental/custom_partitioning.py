@@ -361,8 +361,8 @@ class _UserPartition:
         problem = layout_problem(
             refine_program(_simplify(program), context.mesh),
             context.mesh,
-            [Pin(layout, reason=f"operand {number} of {label}") for number, layout in enumerate(ins)],
-            [Pin(layout, reason=f"result {number} of {label}") for number, layout in enumerate(outs)],
+            [Pin(layout, reason=f"operand {index} of {label}") for index, layout in enumerate(ins)],
+            [Pin(layout, reason=f"result {index} of {label}") for index, layout in enumerate(outs)],
         )
         return _replay(partition(problem, choose(problem)).program, operands)
 

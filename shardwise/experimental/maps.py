@@ -284,11 +284,11 @@ class _XmapSpec:
         leaves, out_tree = run_in_steps(lambda parts: inner.run(structure.unflatten(parts)[0]), operands, dims, steps)
         out_dims = self.dims_of_leaves("out_axes", self.out_axes, out_tree.unflatten(list(range(len(leaves)))))
         results = []
-        for number, (x, dims_of_result) in enumerate(zip(leaves, out_dims, strict=True)):
+        for index, (x, dims_of_result) in enumerate(zip(leaves, out_dims, strict=True)):
             dim = dims_of_result.position(name, dims_of_result.all)
             if dim is None:
                 raise ValueError(
-                    f"{label}: out_axes {dims_of_result.text} of result {number} do not have {name!r}, which is "
+                    f"{label}: out_axes {dims_of_result.text} of result {index} do not have {name!r}, which is "
                     "computed in steps of a serial loop: add it to out_axes"
                 )
             results.append(merge_steps(x, dim))
@@ -364,8 +364,8 @@ class _Call:
         results = replay(mapped.program, [*operands, *traced[1]])
         return self.flat.out_tree.unflatten(
             [
-                self._move_dims(x, names, dims, number)
-                for number, (x, names, dims) in enumerate(zip(results, mapped.names, out_dims, strict=True))
+                self._move_dims(x, names, dims, index)
+                for index, (x, names, dims) in enumerate(zip(results, mapped.names, out_dims, strict=True))
             ]
         )
 

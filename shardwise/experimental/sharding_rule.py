@@ -192,7 +192,7 @@ def _all_replicated(operands: Sequence[ArrayType], results: Sequence[ArrayType])
 
     def dims(type: ArrayType) -> Dims:
         sizes.extend(type.shape)
-        return tuple((number,) for number in range(len(sizes) - type.ndim, len(sizes)))
+        return tuple((index,) for index in range(len(sizes) - type.ndim, len(sizes)))
 
     left, right = (tuple(dims(type) for type in types) for types in (operands, results))
     return FactorRule(left, right, tuple(sizes), need_replication=frozenset(range(len(sizes))))
@@ -225,20 +225,20 @@ class _RuleResolver:
         if len(mappings) != len(types):
             raise ValueError(f"{self.rule}: the rule has {len(mappings)} {role}s, but the function has {len(types)}")
         arrays = []
-        for number, (mapping, type) in enumerate(zip(mappings, types, strict=True)):
+        for index, (mapping, type) in enumerate(zip(mappings, types, strict=True)):
             dims = [(dim,) if isinstance(dim, str) else tuple(dim) for dim in mapping]
             if mapping and isinstance(mapping[0], str) and mapping[0].startswith(BATCHING):
                 group = mapping[0].removeprefix(BATCHING) or "0"
                 rank = type.ndim - len(dims) + 1
                 if rank >= 0 and self.ellipsis_ranks.setdefault(group, rank) != rank:
                     raise ValueError(
-                        f"{self.rule}: `...` has rank {rank} in {role} {number}, {type}, but rank "
+                        f"{self.rule}: `...` has rank {rank} in {role} {index}, {type}, but rank "
                         f"{self.ellipsis_ranks[group]} elsewhere"
                     )
-                dims[:1] = [(f"{BATCHING}{group}_{number}",) for number in range(rank)]
+                dims[:1] = [(f"{BATCHING}{group}_{index}",) for index in range(rank)]
             if len(dims) != type.ndim:
                 raise ValueError(
-                    f"{self.rule}: {role} {number} has rank {len(dims)} in the rule, but its type is {type}"
+                    f"{self.rule}: {role} {index} has rank {len(dims)} in the rule, but its type is {type}"
                 )
             arrays.append(dims)
         return arrays
@@ -306,12 +306,12 @@ class _RuleResolver:
 
     def _check_passes_through(self, factor: str, in_operands: Sequence[bool], in_results: Sequence[bool]) -> None:
         """Raise if a result depends on operands that have the factor, but does not have it itself."""
-        for number, (depends, has) in enumerate(
+        for index, (depends, has) in enumerate(
             zip(self.program.outputs_depending_on(in_operands), in_results, strict=True)
         ):
             if depends and not has:
                 raise ValueError(
-                    f"{self.rule}: operands have {_factor_text(factor)}, but result {number}, which depends on them, "
+                    f"{self.rule}: operands have {_factor_text(factor)}, but result {index}, which depends on them, "
                     f"does not. If shards along it are partial sums, pass `reduction_factors=({factor!r},)`; if it "
                     f"cannot be sharded, pass `need_replication_factors=({factor!r},)`."
                 )

@@ -225,9 +225,9 @@ def _costly_arguments(stages: Stages, chip: Chip) -> list[tuple[list[_Argument],
 
 def _describe_value(problem: LayoutProblem, value: Value) -> str:
     """Return a value in words: the name of an input, or the op that computes it."""
-    for number, program_input in enumerate(problem.program.inputs):
+    for index, program_input in enumerate(problem.program.inputs):
         if program_input is value:
-            return problem.in_pins[number].reason or f"input {number}"
+            return problem.in_pins[index].reason or f"input {index}"
     for equation in problem.program.walk():
         if value in equation.outputs:
             return f"the {value.type} result of {equation.op.name} at {equation.source}"

@@ -132,10 +132,10 @@ def calibrate(
     base = _base(devices[0])
     measurements: list[Measurement] = []
     programs = list(_programs(sizes, len(devices)))
-    for number, (kind, size, make) in enumerate(programs, 1):
+    for index, (kind, size, make) in enumerate(programs, 1):
         function, args = make()
         measurements.append(Measurement(kind, size, _seconds_per_call(function, args, sizes.calls)))
-        report(f"[{number}/{len(programs)}] {measurements[-1]}")
+        report(f"[{index}/{len(programs)}] {measurements[-1]}")
     chip = fit_chip(base, measurements, sizes, len(devices))
     name = name or f"{base.name if base.name in built_in_chips() else _slug(device_kind)}-measured"
     return Calibration(replace(chip, name=name.lower()), device_kind, tuple(measurements))

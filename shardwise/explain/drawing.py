@@ -71,9 +71,9 @@ def _spans(shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh, dim: int 
         return
     count, size = mesh.extent(layout.dims[dim]), shape[dim]
     shard_size = -(-size // count)
-    for number in range(count):
-        if number * shard_size < size:
-            yield number * shard_size, min((number + 1) * shard_size, size)
+    for index in range(count):
+        if index * shard_size < size:
+            yield index * shard_size, min((index + 1) * shard_size, size)
 
 
 def _devices_with(layout: Layout, mesh: AbstractMesh, down: int | None, i: int, across: int, j: int) -> list[int]:

@@ -71,7 +71,7 @@ def _collective_count(count: int) -> str:
 def _with_code(text: str) -> str:
     """Return escaped text with the parts between backquotes as `<code>`."""
     parts = escape(text).split("`")
-    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
+    return "".join(f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts))
 
 
 def _collectives(report: Report) -> str:

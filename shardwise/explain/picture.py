@@ -98,7 +98,7 @@ def _shape_and_sharding(x: Any) -> tuple[tuple[int, ...], Sharding]:
 
 def _sample(color_map: Callable[[float], Sequence[float]], count: int) -> tuple[str, ...]:
     """Return the colors of `count` devices, as `rich` names them."""
-    samples = [color_map(number / count)[:3] for number in range(count)]
+    samples = [color_map(index / count)[:3] for index in range(count)]
     return tuple("#" + "".join(f"{round(255 * part):02x}" for part in sample) for sample in samples)
 
 

@@ -175,5 +175,5 @@ def _with_all_results(request: Request) -> Request:
         request,
         program=program,
         out_shardings=(*request.out_shardings, *[None] * len(more)),
-        out_names=(*request.out_names, *[f"update {number}" for number in range(len(more))]),
+        out_names=(*request.out_names, *[f"update {index}" for index in range(len(more))]),
     )

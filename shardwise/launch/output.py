@@ -174,10 +174,10 @@ def last_traceback(lines: list[str]) -> str:
         lines: the lines.
     """
     start = None
-    for number, line in enumerate(lines):
+    for index, line in enumerate(lines):
         if line.lstrip("+| ").startswith("Traceback (most recent call last):"):
-            chained = start is not None and any(_CHAIN.match(before) for before in lines[max(0, number - 3) : number])
-            start = start if chained else number
+            chained = start is not None and any(_CHAIN.match(before) for before in lines[max(0, index - 3) : index])
+            start = start if chained else index
     return "" if start is None else "\n".join(lines[start:])
 
 

@@ -98,8 +98,8 @@ def xeinsum(spec: str, *operands: ArrayLike) -> Array:
                 f"xeinsum: {spec!r} names {len(term.letters)} dims of {x.type}, which has rank {x.type.ndim}"
             )
     array, term = arrays[0], terms[0]
-    for number in range(1, len(arrays)):
-        array, term = _multiply(array, term, arrays[number], terms[number], [result, *terms[number + 1 :]])
+    for index in range(1, len(arrays)):
+        array, term = _multiply(array, term, arrays[index], terms[index], [result, *terms[index + 1 :]])
     array, term = _reduce(array, term, [result])
     return permute(array, tuple(map(term.letters.index, result.letters)))
 

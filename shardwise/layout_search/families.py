@@ -27,19 +27,19 @@ def pinned_layouts(step: Step) -> list[Layout]:
 def with_batch(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axes: Sequence[str]) -> tuple[Layout, ...]:
     """Return the layouts with batch arguments sharded along their batch dim over as many of `axes` as can divide it."""
     parameter_groups = {
-        step.groups.find(step.program.inputs[number], dim)
-        for number, role in enumerate(step.roles)
+        step.groups.find(step.program.inputs[index], dim)
+        for index, role in enumerate(step.roles)
         if role in (PARAMETER, STATE)
-        for dim in range(step.types[number].ndim)
+        for dim in range(step.types[index].ndim)
     }
     sharded = list(layouts)
-    for number, role in enumerate(step.roles):
+    for index, role in enumerate(step.roles):
         if role != BATCH:
             continue
-        value = step.program.inputs[number]
-        dim = next((d for d in step.dims(number) if step.groups.find(value, d) not in parameter_groups), None)
+        value = step.program.inputs[index]
+        dim = next((d for d in step.dims(index) if step.groups.find(value, d) not in parameter_groups), None)
         if dim is not None:
-            sharded[number] = _add_axes(sharded[number], value.type.shape, [dim], axes, mesh)
+            sharded[index] = _add_axes(sharded[index], value.type.shape, [dim], axes, mesh)
     return tuple(sharded)
 
 
@@ -54,11 +54,11 @@ def with_stages(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axis:
         if axis in axes
     }
     sharded = list(layouts)
-    for number, role in enumerate(step.roles):
+    for index, role in enumerate(step.roles):
         if role in (PARAMETER, STATE):
-            value = step.program.inputs[number]
+            value = step.program.inputs[index]
             dims = [dim for dim in range(value.type.ndim) if step.groups.find(value, dim) in groups]
-            sharded[number] = _add_axes(sharded[number], value.type.shape, dims, [axis], mesh)
+            sharded[index] = _add_axes(sharded[index], value.type.shape, dims, [axis], mesh)
     return tuple(sharded)
 
 
@@ -76,12 +76,12 @@ def with_sharded_state(
     """
     sharded = list(layouts)
     largest = max((type.nbytes for type, role in zip(step.types, step.roles, strict=True) if role in roles), default=0)
-    for number, role in enumerate(step.roles):
-        if role in roles and step.types[number].nbytes >= _SMALL * largest:
-            shape = step.types[number].shape
-            layout = sharded[number]
-            dims = sorted(step.dims(number), key=lambda dim: (bool(layout.dims[dim]), -shape[dim], dim))
-            sharded[number] = _add_axes(layout, shape, dims, axes, mesh)
+    for index, role in enumerate(step.roles):
+        if role in roles and step.types[index].nbytes >= _SMALL * largest:
+            shape = step.types[index].shape
+            layout = sharded[index]
+            dims = sorted(step.dims(index), key=lambda dim: (bool(layout.dims[dim]), -shape[dim], dim))
+            sharded[index] = _add_axes(layout, shape, dims, axes, mesh)
     return tuple(sharded)
 
 

@@ -152,7 +152,7 @@ class PipelineSearch:
         if self.options.chunks is not None:
             return sorted(self.options.chunks)
         per_device = layers // mesh.shape[STAGE]
-        return [number for number in range(1, per_device + 1) if per_device % number == 0]
+        return [index for index in range(1, per_device + 1) if per_device % index == 0]
 
     def _microbatch_counts(self, mesh: AbstractMesh, rows: int, chunks: int) -> list[int]:
         """Return the numbers of microbatches to try on a mesh, whose rows are sharded evenly; in ascending order.

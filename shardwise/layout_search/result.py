@@ -145,8 +145,8 @@ class AutoSharding:
     def activations(self) -> Activations:
         """The values that the step computes for the rows of its batch, with their layouts. It prints as a table."""
         stages, names = self._lowered.stages, self._lowered.request.names  # arguments that are not used are left out
-        state = [number for number, name in enumerate(names) if name in self._state]
-        batch = [number for number, name in enumerate(names) if name not in self._state]
+        state = [index for index, name in enumerate(names) if name in self._state]
+        batch = [index for index, name in enumerate(names) if name not in self._state]
         return activations(stages.problem, stages.plan, state, batch)
 
     @cached_property

@@ -117,8 +117,8 @@ class Search:
         time falls are evaluated.
         """
         worse = 0  # the number of meshes since the best one
-        for number, mesh in enumerate(self.meshes):
-            if number and (len(self.axes(mesh)) == 3 or worse == 2 or not self._has_effort(_MESHES)):
+        for index, mesh in enumerate(self.meshes):
+            if index and (len(self.axes(mesh)) == 3 or worse == 2 or not self._has_effort(_MESHES)):
                 break
             alternative = self._evaluate(*self._fully_sharded(mesh))
             worse = 0 if alternative is self.ranked()[0] else worse + 1

@@ -84,7 +84,7 @@ class Step:
 
     def open_inputs(self) -> dict[int, int | None]:
         """Return the inputs whose layout is open, each with the output that it is in the next call, or None."""
-        return {number: self.next_outputs.get(number) for number, role in enumerate(self.roles) if role != FIXED}
+        return {index: self.next_outputs.get(index) for index, role in enumerate(self.roles) if role != FIXED}
 
     def dims(self, number: int) -> list[int]:
         """Return the dims of an input that may be sharded: not those along which loops read slices."""

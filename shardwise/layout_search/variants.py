@@ -74,7 +74,7 @@ class VariantSearch:
 
     def _evaluator(self, variant: Variant) -> Evaluator:
         step = self.source.trace(variant)
-        donated = [number for number, is_donated in enumerate(step.request.donated) if is_donated]
+        donated = [index for index, is_donated in enumerate(step.request.donated) if is_donated]
         return Evaluator(step, self.chip, self.memory_limit, donated, variant, self._state)
 
 

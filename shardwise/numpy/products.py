@@ -66,12 +66,12 @@ def _contract(
 
 def _dim_names(count: int, prefix: str) -> Names:
     """Return `count` distinct names."""
-    return tuple(f"{prefix}{number}" for number in range(count))
+    return tuple(f"{prefix}{index}" for index in range(count))
 
 
 def _with_batch_names(ndim: int, core: Names, batch_ndim: int) -> Names:
     """Return the names of an operand's dims: `core` for the last ones, and names of shared batch dims before them."""
-    return (*(f"batch{number}" for number in range(batch_ndim - (ndim - len(core)), batch_ndim)), *core)
+    return (*(f"batch{index}" for index in range(batch_ndim - (ndim - len(core)), batch_ndim)), *core)
 
 
 def _check_batch_shapes(name: str, x: tuple[int, ...], y: tuple[int, ...]) -> None:
@@ -255,9 +255,9 @@ def tensordot(
     if len(x_dims) != len(y_dims):
         raise TypeError(f"tensordot: axes {axes!r} pair {len(x_dims)} dims of {x} with {len(y_dims)} of {y}")
     left, right = list(_dim_names(x.ndim, "a")), list(_dim_names(y.ndim, "b"))
-    for number, (x_dim, y_dim) in enumerate(zip(x_dims, y_dims, strict=True)):
+    for index, (x_dim, y_dim) in enumerate(zip(x_dims, y_dims, strict=True)):
         _check_contracted_sizes("tensordot", x, y, x_dim, y_dim)
-        left[x_dim] = right[y_dim] = f"k{number}"
+        left[x_dim] = right[y_dim] = f"k{index}"
     result = tuple(name for name in (*left, *right) if name[0] != "k")
     with decided_by(out_sharding):
         product = _contract("tensordot", a, b, (tuple(left), tuple(right)), result, precision, preferred_element_type)

@@ -52,7 +52,7 @@ def array_split(ary: ArrayLike, indices_or_sections: Sections, axis: int = 0) ->
     if count < 1:
         raise ValueError(f"array_split: cannot split {array_type} into {count} sections; the minimum is 1")
     section_size, remainder = divmod(size, count)
-    return split(ary, [section_size * number + min(number, remainder) for number in range(1, count)], axis)
+    return split(ary, [section_size * index + min(index, remainder) for index in range(1, count)], axis)
 
 
 @documented(_SPLIT)

@@ -86,9 +86,7 @@ def run_forward(stage: Stage, schedule: Schedule, axis: str, params: Any, microb
     with schedule_scope(schedule, axis):
         _, results = lax.scan(run_tick, start, (units, fed))
     finished = [
-        number
-        for number, tick in enumerate(ticks)
-        if (u := schedule.table[-1][tick]) and u.chunk == schedule.chunks - 1
+        index for index, tick in enumerate(ticks) if (u := schedule.table[-1][tick]) and u.chunk == schedule.chunks - 1
     ]
     if single:
         return tree_util.tree_map(lambda x: x[finished[0] :], results)

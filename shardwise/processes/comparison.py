@@ -322,10 +322,10 @@ def describe_difference(processes: str, launch: int, programs: dict[int, tuple[s
             f"process {second} `{other_name or '?'}`."
         )
     lines = zip_longest(text.splitlines(), other_text.splitlines(), fillvalue="(the end)")
-    for number, (line, other_line) in enumerate(lines, 1):
+    for index, (line, other_line) in enumerate(lines, 1):
         if line != other_line:
             return (
-                f"{head} The first difference is in line {number}:\n"
+                f"{head} The first difference is in line {index}:\n"
                 f"  process {first}: {line.strip()[:_LINE_LENGTH]}\n"
                 f"  process {second}: {other_line.strip()[:_LINE_LENGTH]}"
             )

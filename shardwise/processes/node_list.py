@@ -53,5 +53,5 @@ def _numbers(ranges: str, text: str, source: str) -> list[str]:
         start, stop = match[1], match[2] or match[1]
         if not 0 <= int(stop) - int(start) < MAX_HOSTS:
             raise ValueError(f"{source}={text}: the range {item} is empty or has more than {MAX_HOSTS} numbers")
-        numbers += [str(number).zfill(len(start)) for number in range(int(start), int(stop) + 1)]
+        numbers += [str(index).zfill(len(start)) for index in range(int(start), int(stop) + 1)]
     return numbers

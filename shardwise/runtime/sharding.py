@@ -417,7 +417,7 @@ class PositionalSharding(Sharding):
         self, devices: tuple[Any, ...], sizes: tuple[int, ...], dims: tuple[tuple[int, ...], ...], kind: str | None
     ) -> None:
         """Initialize. `dims` are the numbers of the mesh axes that shard each dim; the other axes replicate."""
-        names = [f"axis{number}" for number in range(len(sizes))]
+        names = [f"axis{index}" for index in range(len(sizes))]
         self.mesh = Mesh(device_grid(devices, sizes), names)
         self.mesh_shape = self.mesh.abstract
         self.devices = devices
@@ -535,8 +535,8 @@ class PositionalSharding(Sharding):
         """Return the devices that hold each shard, in the order of the grid."""
         devices: dict[tuple[int, ...], list[Any]] = {}
         coordinates = [self.mesh_shape.coordinates(axes) for axes in self.layout.dims]
-        for number, device in enumerate(self.devices):
-            devices.setdefault(tuple(int(along[number]) for along in coordinates), []).append(device)
+        for index, device in enumerate(self.devices):
+            devices.setdefault(tuple(int(along[index]) for along in coordinates), []).append(device)
         return [tuple(devices[position]) for position in sorted(devices)]
 
     @cached_property

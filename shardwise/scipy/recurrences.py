@@ -112,8 +112,8 @@ def loggamma(x: ArrayLike) -> Array:
 def _stirling_loggamma(z: Array) -> Any:
     """Compute loggamma for Re z >= 1/2 by Stirling's series at z + _STIRLING_SHIFT and Γ(z + 1) = z Γ(z)."""
     log_product = jnp.zeros_like(z)
-    for number in range(_STIRLING_SHIFT):
-        log_product = log_product + jnp.log(z + number)
+    for index in range(_STIRLING_SHIFT):
+        log_product = log_product + jnp.log(z + index)
     shifted = z + _STIRLING_SHIFT
     series = jnp.zeros_like(z)
     for coefficient in reversed(_STIRLING):

@@ -418,8 +418,8 @@ def multigammaln(a: ArrayLike, d: SupportsIndex) -> Array:
 def _multigammaln(a: ArrayLike, *, dimension: int) -> Any:
     x = as_inexact(a, "multigammaln")
     total = full_like(x, dimension * (dimension - 1) / 4 * math.log(math.pi))
-    for number in range(dimension):
-        total = total + gamma_erf.Lgamma()(x - number / 2)
+    for index in range(dimension):
+        total = total + gamma_erf.Lgamma()(x - index / 2)
     return total
 
 

@@ -23,7 +23,7 @@ COUNTS = np.arange(6, dtype=np.int32)
 
 def often(names, every):
     """All names; only every n-th runs with the fast tests."""
-    return [pytest.param(name, marks=pytest.mark.slow if number % every else ()) for number, name in enumerate(names)]
+    return [pytest.param(name, marks=pytest.mark.slow if index % every else ()) for index, name in enumerate(names)]
 
 
 def close(ours, theirs, rtol=1e-5, atol=1e-6):

@@ -87,8 +87,8 @@ SPREAD = [ORDERS[(67 * number) % len(ORDERS)] for number in range(len(ORDERS))]
 def orders(often, whole=216):
     """Choose orders; `often` of them run with the fast tests."""
     return [
-        pytest.param(names, id="-".join(names), marks=() if number < often else pytest.mark.slow)
-        for number, names in enumerate(SPREAD[:whole])
+        pytest.param(names, id="-".join(names), marks=() if index < often else pytest.mark.slow)
+        for index, names in enumerate(SPREAD[:whole])
     ]
 
 

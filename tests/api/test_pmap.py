@@ -23,7 +23,7 @@ def test_each_device_has_one_slice():
     for given in (X, jnp.asarray(X), sw.device_put(X, NamedSharding(sw.make_mesh((4,), ("q",)), P(None)))):
         found = twice(given)
         np.testing.assert_array_equal(found, X * 2)
-        assert shard_bounds(found) == {number: ((number, number + 1), (0, 3)) for number in range(4)}
+        assert shard_bounds(found) == {index: ((index, index + 1), (0, 3)) for index in range(4)}
     assert twice(X).sharding == NamedSharding(Mesh(sw.devices()[:4], ("pmap",)), P("pmap"))
     assert len(twice(np.arange(8)).devices()) == 8
 

@@ -127,7 +127,7 @@ def test_diff_of_a_small_and_a_large_array(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_small_arrays_are_read_together(tmp_path, monkeypatch, capsys):
-    tree = [jnp.full(9, number) for number in range(200)]
+    tree = [jnp.full(9, index) for index in range(200)]
     for name in ("a", "b"):
         checkpoints.save(tmp_path / name, tree).wait()
     reads, read_pack = [], Reader._read_pack

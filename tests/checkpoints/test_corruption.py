@@ -71,8 +71,8 @@ def test_every_flipped_bit_is_an_error(copied, kind, flips):
 
 @pytest.mark.parametrize("change", ["cut", "delete", "empty"])
 def test_a_file_that_is_cut_or_missing_is_an_error(saved, tmp_path, change):
-    for number, name in enumerate(path for kind in ("array", "pack") for path in kinds_of_files(saved)[kind]):
-        copied = shutil.copytree(saved, tmp_path / str(number))
+    for index, name in enumerate(path for kind in ("array", "pack") for path in kinds_of_files(saved)[kind]):
+        copied = shutil.copytree(saved, tmp_path / str(index))
         path = copied / name
         if change == "delete":
             path.unlink()

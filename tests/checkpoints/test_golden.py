@@ -12,7 +12,7 @@ VERSIONS = sorted(FOLDER.iterdir())
 
 
 def test_there_is_one_for_every_version():
-    assert [path.name for path in VERSIONS] == [f"version-{number}" for number in range(1, FORMAT_VERSION + 1)]
+    assert [path.name for path in VERSIONS] == [f"version-{index}" for index in range(1, FORMAT_VERSION + 1)]
 
 
 @pytest.mark.parametrize("path", VERSIONS, ids=lambda path: path.name)

@@ -138,7 +138,7 @@ def test_arrays_may_be_donated_and_deleted_as_soon_as_save_returns(tmp_path, mes
     else:
         x.delete()
     del x
-    others = [jnp.full(4_000_000 // 8, -1.0) + number for number in range(10)]  # would reuse the memory
+    others = [jnp.full(4_000_000 // 8, -1.0) + index for index in range(10)]  # would reuse the memory
     sw.block_until_ready(others)
     started.wait()
     assert started.done() and started.written_bytes == started.total_bytes == expected.nbytes

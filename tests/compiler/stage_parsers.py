@@ -33,10 +33,10 @@ def parse_plan(text: str, problem: LayoutProblem) -> LayoutPlan:
     if len(planned) != len(rows):
         raise ProgramError(f"the plan has {len(rows)} lines for {len(planned)} equations of {problem.program.name}")
     choices = {}
-    for number, (equation, row) in enumerate(zip(planned, rows, strict=True), 2):
+    for index, (equation, row) in enumerate(zip(planned, rows, strict=True), 2):
         name, _, layouts = row.strip().partition(": ")
         if name != equation.op.name:
-            raise ProgramError(f"line {number}: a choice for {name!r}, but the equation is {equation.op.name!r}")
+            raise ProgramError(f"line {index}: a choice for {name!r}, but the equation is {equation.op.name!r}")
         operands, _, results = layouts.partition("-> ")
         choices[equation] = Choice(_parse_layouts(operands), _parse_layouts(results))
     return LayoutPlan(choices, _parse_layouts(last.strip().removeprefix("return")))

@@ -90,6 +90,6 @@ class DataLoader:
         return self.size // self.batch_size if self.drop_last else -(-self.size // self.batch_size)
 
     def __iter__(self):
-        for number in range(len(self)):
-            rows = np.arange(number * self.batch_size, min(self.size, (number + 1) * self.batch_size))
+        for index in range(len(self)):
+            rows = np.arange(index * self.batch_size, min(self.size, (index + 1) * self.batch_size))
             yield [Tensor(rows.astype(np.float32)[:, None]), Tensor(rows)]

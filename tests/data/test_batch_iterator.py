@@ -27,11 +27,11 @@ def test_batches_in_order_are_sharded(rows, prefetch):
     source = {"x": np.arange(60, dtype=np.float64).reshape(20, 3), "y": np.arange(20)}
     batches = data.BatchIterator(data.ArraySource(source), rows, batch_size=8, prefetch=prefetch)
     assert len(batches) == 2
-    for number, batch in enumerate(batches):
+    for index, batch in enumerate(batches):
         assert sorted(batch) == ["x", "y"] and batch["x"].dtype == np.float32 and batch["y"].dtype == np.int32
         for name, array in batch.items():
             assert array.sharding == rows
-            np.testing.assert_array_equal(array, source[name][8 * number : 8 * number + 8])
+            np.testing.assert_array_equal(array, source[name][8 * index : 8 * index + 8])
             assert array.addressable_shards[0].data.shape[0] == 2
     assert batches.position == 2 and list(batches) == []
 
@@ -40,8 +40,8 @@ def test_epochs_are_shuffled_and_have_every_sample_once(rows):
     found = lists(data.BatchIterator(np.arange(10), rows, batch_size=4, seed=1, epochs=6))
     assert len(found) == 15
     epochs = np.concatenate(found).reshape(6, 10)
-    for number, epoch in enumerate(epochs):  # a batch may span two epochs
-        np.testing.assert_array_equal(epoch, data.Permutation(10, 1, number)(np.arange(10)))
+    for index, epoch in enumerate(epochs):  # a batch may span two epochs
+        np.testing.assert_array_equal(epoch, data.Permutation(10, 1, index)(np.arange(10)))
     assert len({tuple(epoch) for epoch in epochs}) == 6
     assert found == lists(data.BatchIterator(np.arange(10), rows, batch_size=4, seed=1, epochs=6, prefetch=0))
     assert found != lists(data.BatchIterator(np.arange(10), rows, batch_size=4, seed=2, epochs=6))

@@ -46,9 +46,9 @@ class Recorded:
 def test_a_thread_reads_a_bounded_number_of_batches_ahead(rows, prefetch):
     source = Recorded(80)
     with data.BatchIterator(source, rows, batch_size=4, prefetch=prefetch) as batches:
-        for number in range(4):
-            assert np.asarray(next(batches)).tolist() == list(range(4 * number, 4 * number + 4))
-            last = 4 * (number + 1 + prefetch)
+        for index in range(4):
+            assert np.asarray(next(batches)).tolist() == list(range(4 * index, 4 * index + 4))
+            last = 4 * (index + 1 + prefetch)
             assert source.read[last - 1].wait(60)  # the last sample of the batches that are read ahead
             (thread,) = threads()
             assert not any(event.is_set() for event in source.read[last:])

@@ -36,8 +36,8 @@ def test_token_files(suffix, dtype, tmp_path):
 
 
 def test_sequences_do_not_span_files(tmp_path):
-    for number, part in enumerate(np.split(TOKENS, [12])):
-        part.astype(np.uint32).tofile(tmp_path / f"{number}.bin")
+    for index, part in enumerate(np.split(TOKENS, [12])):
+        part.astype(np.uint32).tofile(tmp_path / f"{index}.bin")
     source = TokenSource([tmp_path / "0.bin", tmp_path / "1.bin"], 3, dtype=np.uint32)
     assert [sample["tokens"].tolist() for sample in map(source.__getitem__, range(len(source)))] == [
         TOKENS[start : start + 3].tolist() for start in (0, 3, 6, 12, 15, 18)

@@ -236,7 +236,7 @@ def test_many_inputs_and_outputs_are_collapsed_by_layout(mesh):
 
     found = sw.explain(step)({"h": layers}, shaped(mesh, P("data"), 64, 64))
     lines = str(found).splitlines()
-    assert next(number for number, line in enumerate(lines) if line.startswith("  collective")) < 20
+    assert next(index for index, line in enumerate(lines) if line.startswith("  collective")) < 20
     text = "\n".join(lines)
     assert re.search(r"in +P\(None, 'model'\) +12 arrays +98.3 kB `params\['h'\]\[\*\]\['w1'\]`\n", text)
     assert re.search(r"out +P\(None\) +12 arrays +3.1 kB `output\[\*\]\['h'\]\[\*\]\['b'\]`\n", text)

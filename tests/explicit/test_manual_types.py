@@ -598,8 +598,8 @@ def test_states_on_meshes_with_other_types_of_axes(kinds, axis_names):
         args = put(X, "x"), put(W)
         gradients = sw.jit(sw.grad(loss, (0, 1)))(*args)
         assert_close(sw.jit(loss)(*args), on_one_device(loss_on_one_device, X, W))
-    for number, gradient in enumerate(gradients):
-        assert_close(gradient, on_one_device(sw.grad(loss_on_one_device, number), X, W))
+    for index, gradient in enumerate(gradients):
+        assert_close(gradient, on_one_device(sw.grad(loss_on_one_device, index), X, W))
 
 
 def test_specs_with_sums_need_explicit_axes():

@@ -66,7 +66,7 @@ class TestArrays:
         assert not x.is_fully_replicated and not x.sharding.is_fully_replicated
         by_device = {shard.device.id: np.asarray(shard.data) for shard in x.addressable_shards}
         np.testing.assert_array_equal(np.concatenate([by_device[0], by_device[1]]), X)
-        assert not any(by_device[number].any() for number in range(2, 8))
+        assert not any(by_device[index].any() for index in range(2, 8))
         np.testing.assert_array_equal(summed(x), X)
 
     def test_scalars_have_terms(self, explicit_mesh):

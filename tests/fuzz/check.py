@@ -93,7 +93,7 @@ class Case:
             return body
         if self.kind == "vmap":
             return shardwise.vmap(body, self.batch)
-        active = tuple(number for number, type in enumerate(self.recipe.inputs) if is_float(type.dtype))
+        active = tuple(index for index, type in enumerate(self.recipe.inputs) if is_float(type.dtype))
         if self.kind == "jvp":
             return self._jvp_function(body, active)
 
@@ -252,13 +252,13 @@ def _check(case: Case, on_devices: bool, compile_twice: bool) -> None:
     check_text(stages.local.program)
     judge("simulate", evaluate_shards(stages.local, args), stages.local)
     rng = Random(f"{case.seed} plans")
-    for number in range(PLANS):
+    for index in range(PLANS):
         plan = plan_from_picks(stages.problem, random_picks(stages.problem, rng))
         check_pins(stages.problem, plan)
         local = partition(stages.problem, plan)
         check_text(local.program)
-        judge(f"simulate, random plan {number}", evaluate_shards(local, args), local)
-        if on_devices and number == 0:
+        judge(f"simulate, random plan {index}", evaluate_shards(local, args), local)
+        if on_devices and index == 0:
             judge("devices, random plan", run_local(local, args), local)
     if on_devices:
         judge("jit", run_jit(case), stages.local)
@@ -279,10 +279,10 @@ class Judge:
         self.tolerance = unit * largest_magnitude(program, args)
 
     def __call__(self, stage: str, results: Sequence[np.ndarray], local: LocalProgram | None) -> None:
-        for number, (actual, expected, exact) in enumerate(zip(results, self.expected, self.case.exact, strict=True)):
+        for index, (actual, expected, exact) in enumerate(zip(results, self.expected, self.case.exact, strict=True)):
             if actual.shape != expected.shape or actual.dtype != expected.dtype:
                 raise Mismatch(
-                    f"{stage}: output {number} is {actual.dtype}{actual.shape}, not {expected.dtype}{expected.shape}"
+                    f"{stage}: output {index} is {actual.dtype}{actual.shape}, not {expected.dtype}{expected.shape}"
                 )
             wide = np.float64 if is_float(expected.dtype) else expected.dtype
             tolerance = 0.0 if exact else self.tolerance
@@ -293,7 +293,7 @@ class Judge:
             if not np.all(matches):
                 text = str(local.program) if local is not None else ""
                 raise Mismatch(
-                    f"{stage}: output {number} differs in {np.size(matches) - np.sum(matches)} of {np.size(matches)} "
+                    f"{stage}: output {index} differs in {np.size(matches) - np.sum(matches)} of {np.size(matches)} "
                     f"elements (tolerance {tolerance:.2g})\n  actual {actual}\nexpected {expected}\n{text}"
                 )
 
@@ -309,8 +309,8 @@ def single_calls(case: Case) -> list[np.ndarray]:
     program, captured = replace(case, kind="plain").traced
     constants = [np.asarray(array) for array in captured]
     slices = []
-    for number in range(case.size):
-        args = [x if d is None else np.take(x, number, d) for x, d in zip(case.args, case.batch, strict=True)]
+    for index in range(case.size):
+        args = [x if d is None else np.take(x, index, d) for x, d in zip(case.args, case.batch, strict=True)]
         slices.append(evaluate(without_keys(program), [*args, *constants]))
     return [np.stack(parts) for parts in zip(*slices, strict=True)]
 

@@ -91,8 +91,8 @@ class ExplicitCase:
         return [
             Layout(
                 tuple(
-                    self.mapped_axes if number == dim else axes
-                    for number, axes in enumerate(without_axes(axes_of(spec), self.mapped_axes))
+                    self.mapped_axes if index == dim else axes
+                    for index, axes in enumerate(without_axes(axes_of(spec), self.mapped_axes))
                 )
             )
             for spec, dim in zip(self.case.in_specs, batch, strict=True)

@@ -560,10 +560,10 @@ class Writer:
         count = self.rng.randint(1, min(2, x.type.ndim, y.type.ndim))
         left, right = ([""] * z.type.ndim for z in (x, y))
         for names in (left, right):
-            for number, dim in enumerate(self.rng.sample(range(len(names)), count)):
-                names[dim] = str(number)
+            for index, dim in enumerate(self.rng.sample(range(len(names)), count)):
+                names[dim] = str(index)
         fresh = iter("abcdefghijklmnop")
-        summed, out = 1, [str(number) for number in range(count)]
+        summed, out = 1, [str(index) for index in range(count)]
         for dim, name in enumerate(left):
             if name:
                 continue
@@ -579,7 +579,7 @@ class Writer:
         out += [name for name in right if name not in (*left, *out)]
         self.rng.shuffle(out)
         columns = [[self.rng.choice(numbers) for _ in range(count)] for numbers in WINDOW_PARAMS]
-        windows = [y.type.shape[right.index(str(number))] for number in range(count)]
+        windows = [y.type.shape[right.index(str(index))] for index in range(count)]
         params = (*map("".join, (left, right, out)), *map(tuple, columns))
         type = Conv(*params, x.type.dtype).out_type(x.type, y.type)
         integral = x.integral and y.integral

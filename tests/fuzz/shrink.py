@@ -51,9 +51,9 @@ def _simpler(step: Step) -> Iterator[Step]:
             yield Step("call", step.args[1:], (max(1, step.params[0]), branch), step.results)
     elif step.kind in ("remat", "custom_jvp", "custom_vjp"):
         yield Step("call", step.args, (len(step.args), *step.inner), step.results)
-    for number, inner in enumerate(step.inner):
+    for index, inner in enumerate(step.inner):
         for smaller in _smaller_nested(inner):
-            yield step.with_inner((*step.inner[:number], smaller, *step.inner[number + 1 :]))
+            yield step.with_inner((*step.inner[:index], smaller, *step.inner[index + 1 :]))
 
 
 def _smaller_nested(recipe: Recipe) -> Iterator[Recipe]:

@@ -56,8 +56,8 @@ def assert_planned(model: Model, plan: Any, expected: Iterable[ExpectedCollectiv
     assert actual == expected_counts, f"unexpected: {actual - expected_counts}\nmissing: {expected_counts - actual}"
     wire_bytes = sum(collective.wire_bytes(model.axes, halo) for collective in expected_list)
     assert plan.wire_bytes == wire_bytes, f"{plan.wire_bytes} bytes are sent, expected {wire_bytes}"
-    for number, (before, after) in enumerate(zip(plan.inputs, plan.outputs[:-1], strict=False)):
-        assert before.layout == after.layout, f"result {number} has layout {after.layout}, its argument {before.layout}"
+    for index, (before, after) in enumerate(zip(plan.inputs, plan.outputs[:-1], strict=False)):
+        assert before.layout == after.layout, f"result {index} has layout {after.layout}, its argument {before.layout}"
 
 
 def parameters(model: Model) -> list[Leaf]:

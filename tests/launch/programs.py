@@ -107,8 +107,8 @@ def leave_daemon(folder, *options):
 
 def print_lines(count):
     """Print lines."""
-    for number in range(int(count)):
-        print(f"line {number}")
+    for index in range(int(count)):
+        print(f"line {index}")
 
 
 def handle_sigterm(folder):

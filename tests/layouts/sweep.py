@@ -42,17 +42,17 @@ def _differences(call: Call, results: Any, expected: Any) -> Iterator[str]:
     leaves, expected_leaves = sw.tree.leaves(results), sw.tree.leaves(expected)
     if len(leaves) != len(expected_leaves):
         yield f"{len(leaves)} results, and {len(expected_leaves)} on one device"
-    for number, (x, y) in enumerate(zip(leaves, expected_leaves, strict=False)):
+    for index, (x, y) in enumerate(zip(leaves, expected_leaves, strict=False)):
         actual, reference = np.asarray(x), np.asarray(y)
         if (actual.shape, actual.dtype) != (reference.shape, reference.dtype):
             types = [f"{array.dtype}{array.shape}" for array in (actual, reference)]
-            yield f"result {number} is {types[0]}, and {types[1]} on one device"
+            yield f"result {index} is {types[0]}, and {types[1]} on one device"
         elif call.exact or actual.dtype.kind in "iubSU":
             if actual.tobytes() != reference.tobytes():
-                yield f"result {number} differs:\n{actual}\nand on one device\n{reference}"
+                yield f"result {index} differs:\n{actual}\nand on one device\n{reference}"
         else:
             wide = complex if actual.dtype.kind == "c" else float
             try:
                 np.testing.assert_allclose(actual.astype(wide), reference.astype(wide), call.rtol, call.atol)
             except AssertionError as error:
-                yield f"result {number}: {error}"
+                yield f"result {index}: {error}"

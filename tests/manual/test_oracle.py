@@ -24,8 +24,8 @@ BLOCK = 10  # cases per test
 
 
 def compare(stage, actual, expected, exact):
-    for number, (result, reference, is_exact) in enumerate(zip(map(np.asarray, actual), expected, exact, strict=True)):
-        message = f"{stage}: result {number}"
+    for index, (result, reference, is_exact) in enumerate(zip(map(np.asarray, actual), expected, exact, strict=True)):
+        message = f"{stage}: result {index}"
         assert (result.dtype, result.shape) == (reference.dtype, reference.shape), message
         if is_exact or not is_float(reference.dtype):
             np.testing.assert_array_equal(result, reference, message)

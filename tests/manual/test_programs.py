@@ -352,7 +352,7 @@ def test_callbacks_run_on_every_device(mesh_4x2):
     result = sw.jit(sw.shard_map(body, mesh=mesh_4x2, in_specs=spec, out_specs=spec))(x)
     assert_close(result, 3 * x)
     sw.effects_barrier()
-    assert sorted(seen) == [(number, 4.0 * number + 1) for number in range(8)]
+    assert sorted(seen) == [(index, 4.0 * index + 1) for index in range(8)]
 
 
 def test_debug_print_runs_on_every_device(mesh_4x2, capsys):
@@ -363,7 +363,7 @@ def test_debug_print_runs_on_every_device(mesh_4x2, capsys):
     sw.jit(sw.shard_map(body, mesh=mesh_4x2, in_specs=P("x"), out_specs=P("x")))(np.arange(4, dtype=np.int32))
     sw.effects_barrier()
     lines = sorted(capsys.readouterr().out.splitlines())
-    assert lines == sorted([f"device {number} has {number}" for number in range(4)] * 2)
+    assert lines == sorted([f"device {index} has {index}" for index in range(4)] * 2)
 
 
 def test_effects_are_not_repeated_by_derivatives(mesh_4x2):
@@ -405,7 +405,7 @@ def test_random_numbers_inside(mesh_4x2):
     region = sw.shard_map(body, mesh=mesh_4x2, in_specs=P(), out_specs=(P(("x", "y")), P()))
     own, same = sw.jit(region)(key)
     assert_close(same, sw.random.normal(key, (3,)))
-    assert_close(own, np.stack([sw.random.normal(sw.random.fold_in(key, number), (3,)) for number in range(8)]))
+    assert_close(own, np.stack([sw.random.normal(sw.random.fold_in(key, index), (3,)) for index in range(8)]))
     keys = sw.random.split(key, 8)
     sharded_keys = sw.shard_map(
         lambda k: sw.random.uniform(k[0], (2,)),

@@ -62,9 +62,9 @@ def oracle(x, output, starts, sizes, places, axes, groups, dtype=np.float32):
     for members in DEVICES.groups_along(axes, groups):
         per_device = starts.shape[1] // len(members)
         for sender in members:
-            for number in range(starts.shape[1]):
-                receiver = members[number // per_device]
-                start, size, place = starts[sender, number], sizes[sender, number], places[sender, number]
+            for index in range(starts.shape[1]):
+                receiver = members[index // per_device]
+                start, size, place = starts[sender, index], sizes[sender, index], places[sender, index]
                 results[receiver, place : place + size] = x[sender, start : start + size]
     return results
 

@@ -58,9 +58,9 @@ def run_processes(
         for rank in ranks:
             rank.kill()
             rank.wait()
-    for number, (rank, (out, err)) in enumerate(zip(ranks, outputs, strict=True)):
-        expected = -signal.SIGKILL if number in killed else 0
-        assert may_fail or rank.returncode == expected, f"process {number}: {rank.returncode}\n{out}\n{err}"
+    for index, (rank, (out, err)) in enumerate(zip(ranks, outputs, strict=True)):
+        expected = -signal.SIGKILL if index in killed else 0
+        assert may_fail or rank.returncode == expected, f"process {index}: {rank.returncode}\n{out}\n{err}"
     return [out if rank.returncode == 0 else out + err for rank, (out, err) in zip(ranks, outputs, strict=True)]
 
 

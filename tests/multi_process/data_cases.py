@@ -76,9 +76,9 @@ def case_streams():
     assert found == np.arange(24).reshape(3, 8).tolist()
     own = [np.full(2 * sw.local_device_count(), 10 * n + sw.process_index()) for n in range(3)]
     batches = data.BatchIterator(iter(own), rows(), per_process=True)
-    for number, batch in enumerate(islice(batches, 3)):
+    for index, batch in enumerate(islice(batches, 3)):
         found = multihost_utils.process_allgather(batch, tiled=True)
-        expected = [10 * number + process for process in range(sw.process_count())]
+        expected = [10 * index + process for process in range(sw.process_count())]
         np.testing.assert_array_equal(found, np.repeat(expected, 2 * sw.local_device_count()))
     state = batches.state()
     assert state["processes"] == sw.process_count()

@@ -284,5 +284,5 @@ def test_operators():
         *(lambda a: round(a / 3, 1), lambda a: a.max(), lambda a: a.std(), lambda a: a.clip(0, 2)),
         *(lambda a: a.argmin(), lambda a: (a > 0).all(), lambda a: a.prod(), lambda a: a.conj(), lambda a: a.imag),
     ]
-    for number, call in enumerate(calls):
-        assert_same(call(jnp.asarray(x)), call(jax.numpy.asarray(x)), f"operator {number}")
+    for index, call in enumerate(calls):
+        assert_same(call(jnp.asarray(x)), call(jax.numpy.asarray(x)), f"operator {index}")

@@ -238,8 +238,8 @@ def test_one_device(schedule, chunks):
     w, x = rng.normal(size=shape).astype(np.float32) * 0.4, arguments()[1]
 
     def loss(w, x):
-        for number in range(chunks):
-            x = jnp.tanh(x @ w.reshape(chunks, WIDTH, WIDTH)[number])
+        for index in range(chunks):
+            x = jnp.tanh(x @ w.reshape(chunks, WIDTH, WIDTH)[index])
         return (x**2).mean()
 
     run = pipeline(lambda w, x: jnp.tanh(x @ w), 4, "stage", schedule, mesh=mesh, chunks=chunks)

@@ -36,7 +36,7 @@ def test_every_unit_runs_once():
     for schedule in schedules():
         stages = schedule.devices * schedule.chunks
         expected = {
-            (kind, number, stage) for kind in "FB" for number in range(schedule.microbatches) for stage in range(stages)
+            (kind, index, stage) for kind in "FB" for index in range(schedule.microbatches) for stage in range(stages)
         }
         units = [unit for unit, _ in ticks_of_units(schedule)]
         assert len(units) == len(expected) and set(units) == expected, schedule

@@ -68,10 +68,10 @@ def train(fault, mesh):
     other = sw.jit(lambda x: x * (1 + jnp.sum(x)))
     for function in (step, other):  # compared on all processes
         function(x).block_until_ready()
-    for number in range(1_000_000):
-        if number == FAULT_STEP:
+    for index in range(1_000_000):
+        if index == FAULT_STEP:
             signal.signal(signal.SIGUSR1, report_exception)
-            say("fault step", step=number)
+            say("fault step", step=index)
             if fault in ("sleep", "reads"):
                 sleep_for_ever()
             elif fault == "reads peer":
@@ -89,15 +89,15 @@ def train(fault, mesh):
                 float(jnp.sum(sw.jit(lambda x: x / 2)(y)))
             elif fault == "order":
                 x = other(x)
-        if fault == "skip" and number == FAULT_STEP:
+        if fault == "skip" and index == FAULT_STEP:
             continue
-        x = (sw.jit(lambda x: x + jnp.sum(x)) if number == FAULT_STEP and fault in ("op peer", "op") else step)(x)
-        if number % 2:  # otherwise the launch waits
+        x = (sw.jit(lambda x: x + jnp.sum(x)) if index == FAULT_STEP and fault in ("op peer", "op") else step)(x)
+        if index % 2:  # otherwise the launch waits
             x.block_until_ready()
         if "order" not in fault:
-            sw.distributed.report_step(number)
-        if number == FAULT_STEP:
-            say("running", step=number)
+            sw.distributed.report_step(index)
+        if index == FAULT_STEP:
+            say("running", step=index)
 
 
 def main():

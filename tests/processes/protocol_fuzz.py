@@ -148,7 +148,7 @@ def random_value(rng, depth=0):
     if depth < 3:
         choices.append(lambda: [random_value(rng, depth + 1) for _ in range(rng.randrange(4))])
         choices.append(lambda: {random_text(rng): random_value(rng, depth + 1) for _ in range(rng.randrange(4))})
-        choices.append(lambda: {f"2,{number}": [1, 2, 3] for number in range(3, 3 + rng.randrange(2000))})
+        choices.append(lambda: {f"2,{index}": [1, 2, 3] for index in range(3, 3 + rng.randrange(2000))})
     return rng.choice(choices)()
 
 

@@ -65,7 +65,7 @@ def launching(**launches):
         return f"{count} {hash_of(by_rank[rank][:count])}"
 
     def history(rank, _):
-        return json.dumps({number: f"`f{each}`" for number, each in enumerate(by_rank[rank], 1)})
+        return json.dumps({index: f"`f{each}`" for index, each in enumerate(by_rank[rank], 1)})
 
     return Members(hash=answer, history=history), by_rank
 

@@ -165,7 +165,7 @@ def test_damaged_entries_of_a_shared_compilation_cache_are_compiled_again(tmp_pa
                 assert ("damaged" in worker.errors) == is_damaged
         entries = [path for path in folder.iterdir() if path.is_file()]
         assert entries
-        for number, path in enumerate(entries):  # cut, foreign or with a flipped bit
+        for index, path in enumerate(entries):  # cut, foreign or with a flipped bit
             content = bytearray(path.read_bytes())
             content[len(content) // 2] ^= 1
-            path.write_bytes([bytes(content), content[:100], b"another program's file"][number % 3])
+            path.write_bytes([bytes(content), content[:100], b"another program's file"][index % 3])

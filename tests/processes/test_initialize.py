@@ -19,8 +19,8 @@ def processes(tmp_path, *arguments, environments=({},)):
     end = tmp_path / "end"
     workers = []
     try:
-        for number, each in enumerate(arguments):
-            environment = environments[number % len(environments)]
+        for index, each in enumerate(arguments):
+            environment = environments[index % len(environments)]
             workers.append(Worker(["tests/processes/initialize_worker.py", *map(str, each), str(end)], environment))
         yield workers
         end.touch()

@@ -109,8 +109,8 @@ def test_keys_in_transformed_functions():
     np.testing.assert_allclose(vjp(jnp.ones(3))[0], samples.sum(), rtol=1e-6)
     last = lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, random.fold_in(c[1], c[0])), (0, key))[1]
     expected = key
-    for number in range(3):
-        expected = random.fold_in(expected, number)
+    for index in range(3):
+        expected = random.fold_in(expected, index)
     np.testing.assert_array_equal(words(last), words(expected))
     program = sw.make_jaxpr(random.split)(key)
     assert "key<fry>[]" in str(program) and "wrap_key_data" in str(program)

@@ -79,12 +79,12 @@ def test_shards_are_arrays_on_their_devices(mesh):
     assert [shard.device for shard in shards] == list(sw.devices())
     assert [shard.replica_id for shard in shards] == [0, 1] * 4
     assert [shard.data.shape for shard in shards] == [(3, 3)] * 6 + [(1, 3)] * 2  # without padding
-    for number, shard in enumerate(shards):
+    for index, shard in enumerate(shards):
         assert isinstance(shard.data, sw.Array) and shard.data is shard.data
         assert shard.data.sharding == SingleDeviceSharding(shard.device)
         np.testing.assert_array_equal(shard.data + 1, x[shard.index] + 1)  # it computes on its device
         assert (shard.data + 1).devices() == {shard.device}
-        np.testing.assert_array_equal(y.addressable_data(number), x[shard.index])
+        np.testing.assert_array_equal(y.addressable_data(index), x[shard.index])
     assert [str(shard.index) for shard in y.global_shards] == [str(shard.index) for shard in shards]
     assert repr(shards[6]) == (
         "Shard(device=cpu:6, index=(slice(9, 10, None), slice(None, None, None)), replica_id=0, data=[[27 28 29]])"

@@ -98,7 +98,7 @@ def test_sharded_calls_do_not_leak_memory(mesh):
 
 def test_unreferenced_arrays_are_freed(mesh):
     count = buffers()
-    kept = [jnp.full(10, float(number)) for number in range(5)]
+    kept = [jnp.full(10, float(index)) for index in range(5)]
     kept.append(sw.device_put(np.ones(8, np.float32), NamedSharding(mesh, P("data"))))
     kept += kept[-1].addressable_shards
     assert buffers() > count

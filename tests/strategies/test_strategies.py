@@ -14,8 +14,8 @@ LAYERS = 2
 
 def init(key, width=32, hidden=64):
     layers = []
-    for number in range(LAYERS):
-        up, down = sw.random.split(sw.random.fold_in(key, number))
+    for index in range(LAYERS):
+        up, down = sw.random.split(sw.random.fold_in(key, index))
         layers.append(
             {
                 "up": {"kernel": sw.random.normal(up, (width, hidden)) * 0.1, "bias": jnp.zeros(hidden)},

@@ -117,7 +117,7 @@ class _Stage:
     @property
     def donate_argnums(self) -> tuple[int, ...]:
         """The positions of the donated leaves among the leaves of the arguments."""
-        return tuple(number for number, donated in enumerate(self._request.donated) if donated)
+        return tuple(index for index, donated in enumerate(self._request.donated) if donated)
 
 
 @final
@@ -320,8 +320,8 @@ class Compiled(_PlannedStage):
                 "call the jitted function there"
             )
         arrays = [
-            self._check_argument(number, as_array(leaf), expected)
-            for number, (leaf, expected) in enumerate(zip(leaves, self._request.signatures, strict=False))
+            self._check_argument(index, as_array(leaf), expected)
+            for index, (leaf, expected) in enumerate(zip(leaves, self._request.signatures, strict=False))
         ]
         return self.out_tree.unflatten(self._launch.run(arrays))
 

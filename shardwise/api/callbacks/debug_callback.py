@@ -65,8 +65,8 @@ def _call(callback: Function, args: tuple[Any, ...], kwargs: dict[str, Any], kin
     leaves, structure = tree.flatten((args, kwargs))
     operands = [as_operand(x) for x in leaves if is_array_like(x)]
     words = [KeyData()(x) if is_key(x.type.dtype) else x for x in operands]
-    static = {number: x for number, x in enumerate(leaves) if not is_array_like(x)}
-    key_types = {number: x.type for number, x in enumerate(operands) if is_key(x.type.dtype)}
+    static = {index: x for index, x in enumerate(leaves) if not is_array_like(x)}
+    key_types = {index: x.type for index, x in enumerate(operands) if is_key(x.type.dtype)}
     host_function = _StructuredCallback(callback, structure, static, key_types)
     call_host(host_function, NO_RESULT, tuple(words), {}, kind, partitioned=partitioned)
 
@@ -84,12 +84,11 @@ class _StructuredCallback:
 
     def __call__(self, *arrays: Any) -> None:
         values = iter(
-            array_from_words(x, self.key_types[number]) if number in self.key_types else x
-            for number, x in enumerate(arrays)
+            array_from_words(x, self.key_types[index]) if index in self.key_types else x
+            for index, x in enumerate(arrays)
         )
         leaves = [
-            self.static[number] if number in self.static else next(values)
-            for number in range(self.structure.num_leaves)
+            self.static[index] if index in self.static else next(values) for index in range(self.structure.num_leaves)
         ]
         args, keywords = self.structure.unflatten(leaves)
         self.callback(*args, **keywords)

@@ -301,7 +301,7 @@ class _Mapping:
             check_outputs(self.function, outputs)
             axes = output_axes(self.label, self.options.out_axes, out_tree)
             return out_tree.unflatten(
-                [self._add_dim(number, x, axis) for number, (x, axis) in enumerate(zip(outputs, axes, strict=True))]
+                [self._add_dim(index, x, axis) for index, (x, axis) in enumerate(zip(outputs, axes, strict=True))]
             )
 
         return on_shards

@@ -136,11 +136,11 @@ class _Rule:
         if wrong := [x for x in out_batched if not isinstance(x, bool)]:
             raise TypeError(f"{self._label} returned out_batched with {wrong[0]!r}: it must consist of True and False")
         arrays = [as_operand(x, "custom_vmap") for x in results]
-        for number, (x, is_batched, type) in enumerate(zip(arrays, out_batched, self.types, strict=True)):
+        for index, (x, is_batched, type) in enumerate(zip(arrays, out_batched, self.types, strict=True)):
             shape = (axis.size, *type.shape) if is_batched else type.shape
             if x.type.shape != shape or x.type.dtype != type.dtype:
                 raise TypeError(
-                    f"{self._label} returned result {number} of type {x.type}, where out_batched is {is_batched}, but "
+                    f"{self._label} returned result {index} of type {x.type}, where out_batched is {is_batched}, but "
                     f"the function returns {type}: the rule must return {type.dtype} of shape {shape}"
                 )
         return arrays, out_batched

@@ -69,8 +69,8 @@ class Results:
             return operands
         leaves = self._flatten(rule, "result", value, function)
         return [
-            self._operand(rule, "result", number, leaf, type, function)
-            for number, (leaf, type) in enumerate(zip(leaves, self.types, strict=True))
+            self._operand(rule, "result", index, leaf, type, function)
+            for index, (leaf, type) in enumerate(zip(leaves, self.types, strict=True))
         ]
 
     def tangents(self, rule: str, value: Any, function: Function) -> list[Any]:
@@ -79,8 +79,8 @@ class Results:
         return [
             None
             if not is_inexact(type.dtype) or isinstance(leaf, SymbolicZero)
-            else self._operand(rule, "tangent", number, leaf, type, function)
-            for number, (leaf, type) in enumerate(zip(leaves, self.types, strict=True))
+            else self._operand(rule, "tangent", index, leaf, type, function)
+            for index, (leaf, type) in enumerate(zip(leaves, self.types, strict=True))
         ]
 
     def _flatten(self, rule: str, role: str, value: Any, function: Function) -> list[Any]:
@@ -150,8 +150,8 @@ class FlatVjpRule:
             )
         out = self.results.leaves("fwd rule", pair[0], self.call.function)
         residuals, structure = tree.flatten(hide_refs(pair[1]))
-        constants = {number: x for number, x in enumerate(residuals) if isinstance(x, PYTHON_SCALARS)}
-        operands = [as_operand(x) for number, x in enumerate(residuals) if number not in constants]
+        constants = {index: x for index, x in enumerate(residuals) if isinstance(x, PYTHON_SCALARS)}
+        operands = [as_operand(x) for index, x in enumerate(residuals) if index not in constants]
         return out, operands, _CotangentMap(self, structure, constants, [x.type for x in primals])
 
 
@@ -184,8 +184,8 @@ class _CotangentMap:
         dense = [_rule_operand(type, ct, self.rule.symbolic) for type, ct in zip(types, cotangents, strict=True)]
         arrays = iter(residuals)
         leaves = [
-            self.constants[number] if number in self.constants else next(arrays)
-            for number in range(self.residual_tree.num_leaves)
+            self.constants[index] if index in self.constants else next(arrays)
+            for index in range(self.residual_tree.num_leaves)
         ]
         residual = self.residual_tree.unflatten(leaves)
         with resolve_shardings(False), ignore_summed_gradients():
@@ -200,7 +200,7 @@ class _CotangentMap:
             )
         out: list[Any] = []
         in_types = iter(self.in_types)
-        for number, (argument, cotangent) in enumerate(zip(arguments, in_cotangents, strict=True)):
+        for index, (argument, cotangent) in enumerate(zip(arguments, in_cotangents, strict=True)):
             leaf_types = [next(in_types) for _ in range(argument.num_leaves)]
             if cotangent is None:
                 out += [None] * len(leaf_types)
@@ -209,7 +209,7 @@ class _CotangentMap:
             if leaf_cotangents is None:
                 raise TypeError(
                     f"the bwd rule of {describe_function(self.call.function)} returned a cotangent of structure "
-                    f"{tree.structure(cotangent)} for argument {number}, which has structure {argument}"
+                    f"{tree.structure(cotangent)} for argument {index}, which has structure {argument}"
                 )
             out += [
                 _check_cotangent(type, x, self.call.function)

@@ -664,7 +664,7 @@ def _check_leaves(
             f"{name} of {describe_function(function)}: the {role} has structure {leaf_structure}, expected {structure}"
         )
     out: list[Any] = []
-    for number, (leaf, type) in enumerate(zip(leaves, types, strict=True)):
+    for index, (leaf, type) in enumerate(zip(leaves, types, strict=True)):
         if not is_inexact(type.dtype) and name != "linear_transpose":
             if getattr(leaf, "dtype", None) != float0:
                 raise TangentMismatchError(
@@ -678,10 +678,10 @@ def _check_leaves(
         weak = x.type.weak and kinds[0] == kinds[1]  # a Python number matches every dtype of its kind
         if x.type.shape != type.shape or (x.type.dtype != type.dtype and not weak):
             raise TangentMismatchError(
-                f"{name} of {describe_function(function)}: {role} {number} is {x.type}, expected {type.strong()}"
+                f"{name} of {describe_function(function)}: {role} {index} is {x.type}, expected {type.strong()}"
             )
         if role == "cotangent":
-            _check_varying(f"{name} of {describe_function(function)}: cotangent {number}", x.type, type)
+            _check_varying(f"{name} of {describe_function(function)}: cotangent {index}", x.type, type)
         out.append(match_type(x, type))
     return out
 
@@ -714,7 +714,7 @@ def _check_inputs(
     allow_int: bool,
 ) -> None:
     """Check the dtypes of the arguments to differentiate with respect to."""
-    for number, leaf in enumerate(leaves):
+    for index, leaf in enumerate(leaves):
         dtype = type_of(leaf, name).dtype
         if holomorphic and dtype.kind != "c":
             problem = "with holomorphic=True it must have a complex dtype"
@@ -730,7 +730,7 @@ def _check_inputs(
         else:
             continue
         differentiated = [args[position] if position in positions else None for position in range(len(args))]
-        argument = argument_names(function, tuple(differentiated), {})[number]
+        argument = argument_names(function, tuple(differentiated), {})[index]
         raise TypeError(
             f"{name} of {describe_function(function)} with respect to {argument}: it is {type_of(leaf)}, but {problem}."
         )

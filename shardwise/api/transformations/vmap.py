@@ -84,7 +84,7 @@ def vmap(
         sharding = batch_sharding(operands, dims, mesh_axes)
         outputs, out_dims = map_function(flat, axis, operands, dims, function_name(fun))
         count = flat.out_tree.num_leaves
-        targets = [dim for number, dim in enumerate(dims) if number in refs and dim is not None]
+        targets = [dim for index, dim in enumerate(dims) if index in refs and dim is not None]
         for ref, x, dim, target in zip(refs.values(), outputs[count:], out_dims[count:], targets, strict=True):
             ref[...] = batch_dim_at(x, dim, target, size)
         # Unflattening adds the float0 arrays of the result, which no op computes.
@@ -92,8 +92,8 @@ def vmap(
         axes = output_axes(label, out_axes, flat.out_tree)
         return out_tree.unflatten(
             [
-                _with_batch_dim(label, number, x, axis, size, sharding)
-                for number, (x, axis) in enumerate(zip(results, axes, strict=True))
+                _with_batch_dim(label, index, x, axis, size, sharding)
+                for index, (x, axis) in enumerate(zip(results, axes, strict=True))
             ]
         )
 

@@ -241,7 +241,7 @@ class Array(NamespaceMethods, DeviceAttributes):
     def _rows(self) -> "Iterator[Array]":
         """Yield the elements along dim 0. Outside a frame each is one program; blocks of equal shape share programs."""
         if len(self) <= _BLOCK:
-            yield from (self[number] for number in range(len(self)))
+            yield from (self[index] for index in range(len(self)))
         else:
             for start in range(0, len(self), _BLOCK):
                 yield from self[start : start + _BLOCK]

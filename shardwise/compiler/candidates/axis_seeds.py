@@ -79,11 +79,11 @@ def split_axes(
     for equation, rule, values in _compound_equations(equations):
         if isinstance(equation.op, (Split, Join)):
             continue
-        for number, dims in enumerate((*rule.operands, *rule.results)):
+        for index, dims in enumerate((*rule.operands, *rule.results)):
             for dim, factors in enumerate(dims):
                 if len(factors) < 2 or not rule.need_replication.isdisjoint(factors):
                     continue
-                for axes in pinned_axes.get(dim_groups.find(values[number], dim), ()):
+                for axes in pinned_axes.get(dim_groups.find(values[index], dim), ()):
                     sizes = [rule.sizes[factor] for factor in factors]
                     for axis, size in _axes_across_factors(sizes, axes, mesh).items():
                         if axis not in typed:
@@ -229,9 +229,9 @@ def _factors_of_split_dims(
     """
     return frozenset(
         factor
-        for number, dims in enumerate((*rule.operands, *rule.results))
+        for index, dims in enumerate((*rule.operands, *rule.results))
         for dim, factors in enumerate(dims)
-        if len(factors) > 1 and rule.sizes[factors[0]] % unsplit_size and seeds.has(values[number], dim)
+        if len(factors) > 1 and rule.sizes[factors[0]] % unsplit_size and seeds.has(values[index], dim)
         for factor in factors
     )
 

@@ -66,7 +66,7 @@ def factor_candidate(rule: FactorRule, factor: int) -> Candidate:
         return next((dim for dim, factors in enumerate(dims) if factor in factors), without_factor)
 
     operands = [
-        state(dims, PARTIAL_SUM if number in addends else REPLICATED) for number, dims in enumerate(rule.operands)
+        state(dims, PARTIAL_SUM if index in addends else REPLICATED) for index, dims in enumerate(rule.operands)
     ]
     results = [state(dims, reduced) for dims in rule.results]
     return Candidate(tuple(operands), tuple(results), factor, replicated_as_partial=PARTIAL_SUM in operands)

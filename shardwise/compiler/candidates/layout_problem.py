@@ -220,7 +220,7 @@ def layout_problem(
             f"{program.name}: {len(in_pins)} pins for {len(program.inputs)} inputs, "
             f"{len(out_pins)} pins for {len(program.outputs)} outputs"
         )
-    names = tuple(out_names) or tuple(f"output {number}" for number in range(len(program.outputs)))
+    names = tuple(out_names) or tuple(f"output {index}" for index in range(len(program.outputs)))
     requested = tuple(out_pins)
     if not mesh.axis_names:  # one device: there is nothing to choose
         return LayoutProblem(
@@ -367,7 +367,7 @@ def _numbers_in(operands: Sequence[Value], values: AbstractSet[Value]) -> frozen
     """Return the numbers of the operands that are among `values`."""
     if values.isdisjoint(operands):
         return _NONE
-    return frozenset([number for number, value in enumerate(operands) if value in values])
+    return frozenset([index for index, value in enumerate(operands) if value in values])
 
 
 def _keep_pinned(

@@ -100,7 +100,7 @@ def _unfold_control(equation: Equation, op: Control, times: int, regions: Region
         if manual_axes:
             unfolded.manual[boundary] = manual_axes
         for ends in (binding.sources, binding.targets):
-            slots.update((end, BoundarySlot(boundary, number)) for number, end in enumerate(ends))
+            slots.update((end, BoundarySlot(boundary, index)) for index, end in enumerate(ends))
         if all(end.kind == "exit" for end in binding.sources):
             exit_boundaries.append(boundary)
         else:

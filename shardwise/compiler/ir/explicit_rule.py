@@ -102,11 +102,11 @@ def _axes_of_factors(
 ) -> dict[int, Axes]:
     """Return the axes of each factor that remains sharded in the results."""
     of_operand: dict[int, dict[int, Axes]] = {}  # for each factor, the axes in each operand that has it
-    for number, (dims, type) in enumerate(zip(rule.operands, types, strict=True)):
+    for index, (dims, type) in enumerate(zip(rule.operands, types, strict=True)):
         divided = _divide_dims(op_name, rule, dims, type, mesh, strict)
         for factors, of_factors in zip(dims, divided, strict=True):
             for factor, axes in zip(factors, of_factors, strict=True):
-                of_operand.setdefault(factor, {})[number] = axes
+                of_operand.setdefault(factor, {})[index] = axes
     factor_axes: dict[int, Axes] = {}
     for factor, by_operand in of_operand.items():
         named = list(dict.fromkeys(axes for axes in by_operand.values() if axes))

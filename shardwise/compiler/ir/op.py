@@ -397,10 +397,10 @@ def check_scope(op: Op, types: tuple[ArrayType, ...]) -> None:
     if not mesh_context.scoped or op.infers_sharding or op.infers_varying:
         return
     current = mesh_context.mesh and mesh_of_types(mesh_context.mesh).abstract
-    for number, type in enumerate(types):
+    for index, type in enumerate(types):
         if current and type.explicit and type.explicit.mesh.abstract != current:
             raise ShardingTypeError(
-                f"{op.name}: operand {number}, {type}, is on the mesh {type.explicit.mesh.abstract}, but the current "
+                f"{op.name}: operand {index}, {type}, is on the mesh {type.explicit.mesh.abstract}, but the current "
                 f"mesh is {current}. Reshard it first, `reshard(x, P(...))`, or pass it as an argument to the "
                 "function that `auto_axes` or `explicit_axes` wraps."
             )

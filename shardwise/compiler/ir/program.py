@@ -157,7 +157,7 @@ class Program:
     @cached_property
     def key(self) -> tuple[Any, ...]:
         """The structure that equality compares: values are numbered in order of definition."""
-        numbers = {value: number for number, value in enumerate(self.inputs)}
+        numbers = {value: index for index, value in enumerate(self.inputs)}
         rows = []
         for equation in self.equations:
             rows.append((equation.op, tuple(numbers[value] for value in equation.inputs)))

@@ -26,8 +26,8 @@ def verify(program: Program) -> Program:
     defined = set(program.inputs)
     if len(defined) != len(program.inputs):
         raise ProgramError(f"{program.name}: an input is listed twice")
-    for number, equation in enumerate(program.equations):
-        where = f"{program.name}, equation {number} ({equation.op.name}, {equation.source})"
+    for index, equation in enumerate(program.equations):
+        where = f"{program.name}, equation {index} ({equation.op.name}, {equation.source})"
         if any(value not in defined for value in equation.inputs):
             raise ProgramError(f"{where}: an operand is used before it is defined")
         if any(value in defined for value in equation.outputs):

@@ -128,7 +128,7 @@ class Builder:
         self.lines.append(
             f'{head}"{name}"({", ".join(names)}){inside}{region}{discardable} : {signature}{self.location}'
         )
-        results = [f"{result}#{number}" for number in range(len(outs))]
+        results = [f"{result}#{index}" for index in range(len(outs))]
         if gives_token:
             self._token = results.pop(0)
         return [HloValue(name, type) for name, type in zip(results, out, strict=True)]
@@ -307,7 +307,7 @@ class Builder:
         """Return the text of a region with arguments of these types. `body` returns its results for its arguments."""
         lines, location, indices, token = self.lines, self.location, dict(self._indices), self._token
         self.lines = []
-        arguments = [HloValue(f"%at{self._count}_{number}", type) for number, type in enumerate(types)]
+        arguments = [HloValue(f"%at{self._count}_{index}", type) for index, type in enumerate(types)]
         heads = [f"{x.name}: {tensor_type(x.type)}" for x in arguments]
         if takes_token:
             self._token = f"%at{self._count}"

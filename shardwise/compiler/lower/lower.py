@@ -73,10 +73,10 @@ def _aliases(program: Program, donated: Sequence[bool]) -> dict[int, int]:
         return (a.size, a.dtype.itemsize) == (b.size, b.dtype.itemsize)
 
     for fits in (is_same_type, has_same_size):
-        for number, (value, is_donated) in enumerate(zip(program.inputs, donated, strict=False)):
-            if is_donated and number not in aliases:
+        for index, (value, is_donated) in enumerate(zip(program.inputs, donated, strict=False)):
+            if is_donated and index not in aliases:
                 match = next((k for k, out in free.items() if fits(out.type, value.type)), None)
                 if match is not None:
-                    aliases[number] = match
+                    aliases[index] = match
                     del free[match]
     return aliases

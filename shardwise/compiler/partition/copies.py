@@ -284,8 +284,8 @@ def localize(
         results = op.localize(view, *(operand.tracer for operand in operands))
     operand_fills = [operand.fills for operand in operands]
     return [
-        ShardedCopy(tracer, layout, shape, result_fills(equation, rule, number, operand_fills, shape))
-        for number, (tracer, layout, shape) in enumerate(
+        ShardedCopy(tracer, layout, shape, result_fills(equation, rule, index, operand_fills, shape))
+        for index, (tracer, layout, shape) in enumerate(
             zip((results,) if op.single else results, layouts, padded_shapes, strict=True)
         )
     ]

@@ -244,12 +244,12 @@ class _Grouping:
         """Return the number of the latest kernel that an equation can join."""
         ready = max((self.producer.get(value, -1) for value in reads), default=-1)
         is_complete = not self.complete.isdisjoint((*reads, *equation.inputs))
-        for number in range(len(self.grouped) - 1, max(ready, 0, len(self.grouped) - _LOOKBACK) - 1, -1):
-            if self.loops[number] != loop or (number == ready and is_complete):
+        for index in range(len(self.grouped) - 1, max(ready, 0, len(self.grouped) - _LOOKBACK) - 1, -1):
+            if self.loops[index] != loop or (index == ready and is_complete):
                 continue
-            shared = self.grouped[number].reads
-            if number == ready or any(value in shared and _without_ones(value.type.shape) == loop for value in reads):
-                return number
+            shared = self.grouped[index].reads
+            if index == ready or any(value in shared and _without_ones(value.type.shape) == loop for value in reads):
+                return index
         return None
 
 

@@ -131,13 +131,13 @@ class Sweep:
         inner_times = times * (1 if op.trip_count is None else op.trip_count)
         self.enclosing.append(around)
         self.enclosing_bytes += own_bytes
-        for number, program in enumerate(op.programs):
+        for index, program in enumerate(op.programs):
             slices = {
                 program.inputs[end.number]
                 for binding in op.bindings
                 if binding.boundary.leading
                 for end in binding.targets
-                if end.kind == "entry" and end.program == number
+                if end.kind == "entry" and end.program == index
             }
             held = {
                 value: Held(f"a slice for {op.name}", str(value.type), value.type.nbytes, equation.source)

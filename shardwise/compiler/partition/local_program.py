@@ -125,22 +125,20 @@ def verify_local(local: LocalProgram) -> LocalProgram:
         ("input", local.program.inputs, local.inputs),
         ("output", local.program.outputs, local.outputs),
     ):
-        for number, (value, placement) in enumerate(zip(values, placements, strict=True)):
+        for index, (value, placement) in enumerate(zip(values, placements, strict=True)):
             if len(placement.layout.dims) != placement.type.ndim:
                 raise ProgramError(
-                    f"{local.program.name}: {role} {number}: {placement.layout} does not have the rank of "
+                    f"{local.program.name}: {role} {index}: {placement.layout} does not have the rank of "
                     f"{placement.type}"
                 )
             for axis in placement.layout.axes:
                 if axis not in local.mesh.shape:
-                    raise ProgramError(
-                        f"{local.program.name}: {role} {number}: {local.mesh.unknown_axis_message(axis)}"
-                    )
+                    raise ProgramError(f"{local.program.name}: {role} {index}: {local.mesh.unknown_axis_message(axis)}")
             if value.type.shape != placement.shard_shape(local.mesh) or value.type.dtype != placement.type.dtype:
                 raise ProgramError(
-                    f"{local.program.name}: {role} {number} is {value.type}, but a shard of {placement.type} in "
+                    f"{local.program.name}: {role} {index} is {value.type}, but a shard of {placement.type} in "
                     f"{placement.layout} has shape {placement.shard_shape(local.mesh)}"
                 )
             if any(axis not in explicit or reduction is not SUM for axis, reduction in placement.layout.partial):
-                raise ProgramError(f"{local.program.name}: {role} {number} is unreduced: {placement.layout}")
+                raise ProgramError(f"{local.program.name}: {role} {index} is unreduced: {placement.layout}")
     return local

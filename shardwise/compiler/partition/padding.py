@@ -229,8 +229,8 @@ def uneven_leading_factors(rule: FactorRule, choice: Choice, mesh: AbstractMesh)
 def _led_dims(factor: int, rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> list[LedDim]:
     tables, layouts = (*rule.operands, *rule.results), (*choice.operands, *choice.results)
     return [
-        LedDim(number, dim, mesh.extent(layout.dims[dim]))
-        for number, (dims, layout) in enumerate(zip(tables, layouts, strict=True))
+        LedDim(index, dim, mesh.extent(layout.dims[dim]))
+        for index, (dims, layout) in enumerate(zip(tables, layouts, strict=True))
         for dim, factors in enumerate(dims)
         if factors[:1] == (factor,)
     ]

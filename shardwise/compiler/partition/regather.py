@@ -201,8 +201,8 @@ def _repeat_gathers(program: Program, copies: Sequence[_IdleCopy]) -> Program:
         due.setdefault(copy.next_use, []).append(copy)
     renamed: dict[Value, Value] = {}
     equations: list[Equation] = []
-    for number, equation in enumerate(program.equations):
-        for copy in due.get(number, ()):
+    for index, equation in enumerate(program.equations):
+        for copy in due.get(index, ()):
             _repeat_gather(copy, equation, renamed, equations)
         inputs = [renamed.get(value, value) for value in equation.inputs]
         equations.append(equation.replace(inputs=inputs))

@@ -72,17 +72,17 @@ class _Partitioner:
     def run(self, scope: Scope) -> list[Any]:
         """Emit the whole program, and return the shards of its outputs."""
         program = self.problem.program
-        for number, (value, pin) in enumerate(zip(program.inputs, self.problem.in_pins, strict=True)):
+        for index, (value, pin) in enumerate(zip(program.inputs, self.problem.in_pins, strict=True)):
             padded_shape = pin.layout.padded_shape(value.type.shape, self.mesh)
             tracer = scope.frame.input(value.type.with_shape(pin.layout.shard_shape(padded_shape, self.mesh)))
             copy = ShardedCopy(tracer, pin.layout, padded_shape, (None,) * value.type.ndim)
-            self.copies.add(value, copy, pin.reason or f"input {number}")
+            self.copies.add(value, copy, pin.reason or f"input {index}")
         self._emit_program(program, scope)
         outputs = []
-        for number, (value, layout) in enumerate(zip(program.outputs, self.plan.outputs, strict=True)):
-            producer, out_pin = self.copies.producers.get(value), self.problem.out_pins[number]
+        for index, (value, layout) in enumerate(zip(program.outputs, self.plan.outputs, strict=True)):
+            producer, out_pin = self.copies.producers.get(value), self.problem.out_pins[index]
             provenance.source = producer.source if producer else None
-            consumer = (out_pin.reason if out_pin else "") or self.problem.out_names[number]
+            consumer = (out_pin.reason if out_pin else "") or self.problem.out_names[index]
             padded_shape = layout.padded_shape(value.type.shape, self.mesh)
             outputs.append(self.copies.get(value, layout, padded_shape, consumer, scope).tracer)
         return outputs
@@ -149,7 +149,7 @@ class _Partitioner:
             rule = rule_of(slot.equation)
             layout = self.plan.choices[slot.equation].results[slot.number]
             padded_shape = self.padding.padded_shape(value, rule, rule.results[slot.number], layout)
-            slots = [BoundarySlot(slot.equation, number) for number in range(len(slot.equation.inputs))]
+            slots = [BoundarySlot(slot.equation, index) for index in range(len(slot.equation.inputs))]
             fills: Fills = (None,) * value.type.ndim
             if all(other in passed for other in slots):
                 operand_fills = [passed[other].fills for other in slots]

@@ -169,7 +169,7 @@ class _AxisProblem:
         self.options = dict(problem.candidates[axis])
         for equation in planner.compound:
             self.options[equation] = compatible_candidates(problem, axis, equation, self.options[equation], others)
-        self.number = {equation: number for number, equation in enumerate(self.options)}
+        self.number = {equation: index for index, equation in enumerate(self.options)}
         self.labels = [len(options) for options in self.options.values()]
         self.shared: dict[Value, int] = {}  # the variable of each value with several uses
         self.tables: list[Table] = []

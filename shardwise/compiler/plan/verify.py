@@ -25,7 +25,7 @@ def verify_plan(problem: LayoutProblem, plan: LayoutPlan) -> LayoutPlan:
         ProgramError: if an invariant is broken; the message names the equation.
     """
     verified: dict[tuple[int, ...], FactorRule] = {}  # layers repeat the same rules and layouts, which are checked once
-    for number, equation in enumerate(problem.planned):
+    for index, equation in enumerate(problem.planned):
         rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
         choice = plan.choices[equation]
         key = (id(rule), *map(id, choice.operands), *map(id, choice.results))
@@ -35,14 +35,14 @@ def verify_plan(problem: LayoutProblem, plan: LayoutPlan) -> LayoutPlan:
             or (_constraint_error(choice.results[0], equation.op) if isinstance(equation.op, Constrain) else "")
         )
         if message:
-            where = f"{problem.program.name}, equation {number} ({equation.op.name}, {equation.source})"
+            where = f"{problem.program.name}, equation {index} ({equation.op.name}, {equation.source})"
             raise ProgramError(f"{where}: {message}")
         verified[key] = rule
-    for number, (layout, pin) in enumerate(zip(plan.outputs, problem.out_pins, strict=True)):
+    for index, (layout, pin) in enumerate(zip(plan.outputs, problem.out_pins, strict=True)):
         pinned_terms = pin.layout.partial if pin else ()
         message = f"is partial: {layout}" if layout.partial != pinned_terms else _pin_error(layout, pin) if pin else ""
         if message:
-            raise ProgramError(f"{problem.program.name}, output {number}: {message}")
+            raise ProgramError(f"{problem.program.name}, output {index}: {message}")
     return plan
 
 

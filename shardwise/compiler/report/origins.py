@@ -65,15 +65,15 @@ class LayoutOrigins:
 def layout_origins(problem: LayoutProblem, plan: LayoutPlan, names: Sequence[str] = ()) -> LayoutOrigins:
     """Return where every layout of a plan comes from. `names` are the names of the inputs."""
     origins = LayoutOrigins()
-    for number, (value, pin) in enumerate(zip(problem.program.inputs, problem.in_pins, strict=True)):
-        name = pin.reason or (names[number] if number < len(names) else f"input {number}")
+    for index, (value, pin) in enumerate(zip(problem.program.inputs, problem.in_pins, strict=True)):
+        name = pin.reason or (names[index] if index < len(names) else f"input {index}")
         origins.layouts[value], origins.kinds[value] = pin.layout, INPUT
         _add_pin(origins, value, name, pin.layout)
     equations = [equation for equation in problem.planned if equation in plan.choices]
     mesh_axes, typed = problem.mesh.axis_names, typed_axes(problem.mesh, problem.shardings)
     for equation in equations:
-        for number, value in enumerate(equation.inputs):
-            origins.consumers.setdefault(value, []).append((equation, number))
+        for index, value in enumerate(equation.inputs):
+            origins.consumers.setdefault(value, []).append((equation, index))
         kind = CONSTRAINT if isinstance(equation.op, Constrain) else CHOSEN
         for value, layout in zip(equation.outputs, plan.choices[equation].results, strict=True):
             origins.layouts[value] = layout
@@ -82,9 +82,9 @@ def layout_origins(problem: LayoutProblem, plan: LayoutPlan, names: Sequence[str
             _add_pin(origins, equation.outputs[0], equation.op.describe(equation.source), equation.op.pin.layout)
     for equation in equations:
         _propagate_pins(equation, plan, origins, equation.inputs, equation.outputs)
-    for number, (value, out_pin) in enumerate(zip(problem.program.outputs, problem.out_pins, strict=True)):
+    for index, (value, out_pin) in enumerate(zip(problem.program.outputs, problem.out_pins, strict=True)):
         if out_pin is not None and value in origins.layouts:
-            name = out_pin.reason or problem.out_names[number]
+            name = out_pin.reason or problem.out_names[index]
             origins.pins[name] = out_pin.layout
             for axis in out_pin.layout.axes:
                 if origins.layouts[value].dim_of(axis) == out_pin.layout.dim_of(axis):

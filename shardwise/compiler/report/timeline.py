@@ -116,9 +116,9 @@ def timeline(
     """
     inputs = {
         value: Held(
-            names[number] if number < len(names) else f"input {number}", str(value.type), value.type.nbytes, NOWHERE
+            names[index] if index < len(names) else f"input {index}", str(value.type), value.type.nbytes, NOWHERE
         )
-        for number, value in enumerate(local.program.inputs)
+        for index, value in enumerate(local.program.inputs)
     }
     sweep = _LiveBytes(local, inputs, donated or {})
     level = _Schedule(local, chip, sweep.live).level(local.program, 0)
@@ -233,7 +233,7 @@ class _Schedule:
                 starts.append(now)
                 now += duration
             return starts
-        producers = {value: number for number, kernel in enumerate(kernels) for value in kernel.writes}
+        producers = {value: index for index, kernel in enumerate(kernels) for value in kernel.writes}
         needs = [{producers[value] for value in kernel.reads if value in producers} for kernel in kernels]
         return list_schedule(seconds, communicates, needs)
 

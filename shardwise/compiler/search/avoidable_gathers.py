@@ -83,8 +83,8 @@ def avoidable_gathers(
         return []
     uses: dict[Value, list[tuple[Equation, int]]] = {}
     for equation in plan.choices:
-        for number, value in enumerate(equation.inputs):
-            uses.setdefault(value, []).append((equation, number))
+        for index, value in enumerate(equation.inputs):
+            uses.setdefault(value, []).append((equation, index))
     avoidable: list[AvoidableGather] = []
     limit = move_limit(len(problem.unfolded.equations), 1, MAX_MOVES)
     search: Search[tuple[Equation, Layout], LocalProgram] = Search(bytes_sent, local.sent, limit)

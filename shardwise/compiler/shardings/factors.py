@@ -57,7 +57,7 @@ class FactorRule:
             sizes: the size of every factor, by name.
             reduce: the name of the reduction of every factor that is reduced ("sum", "max", …).
         """
-        numbers = {name: number for number, name in enumerate(sizes)}
+        numbers = {name: index for index, name in enumerate(sizes)}
         left, _, right = text.partition("->")
 
         def dims(part: str) -> Dims:
@@ -183,10 +183,10 @@ class FactorRule:
     def _dims_starting_with(self, first: frozenset[int]) -> FactorDims:
         """Return each of these factors with the dims whose first factor it is."""
         dims_of: dict[int, list[tuple[int, int]]] = {}
-        for number, dims in enumerate((*self.operands, *self.results)):
+        for index, dims in enumerate((*self.operands, *self.results)):
             for dim, factors in enumerate(dims):
                 if factors and factors[0] in first:
-                    dims_of.setdefault(factors[0], []).append((number, dim))
+                    dims_of.setdefault(factors[0], []).append((index, dim))
         return tuple((factor, tuple(dims)) for factor, dims in dims_of.items())
 
     @cached_property
@@ -202,8 +202,8 @@ class FactorRule:
     def dims_with(self, factor: int) -> list[tuple[int, int]]:
         """Return the dims that have a factor: (number of the operand or result, dim)."""
         return [
-            (number, dim)
-            for number, dims in enumerate((*self.operands, *self.results))
+            (index, dim)
+            for index, dims in enumerate((*self.operands, *self.results))
             for dim, factors in enumerate(dims)
             if factor in factors
         ]

@@ -566,5 +566,5 @@ EMPTY_MESH = Mesh(np.empty((), object), ())  # the current mesh where none is se
 @registered_cache(maxsize=256)
 def absent_mesh(mesh: AbstractMesh) -> Mesh:
     """Return a mesh of placeholder devices: programs can be planned and lowered for it, but not run."""
-    absent = [AbsentDevice(number) for number in range(mesh.device_count)]
+    absent = [AbsentDevice(index) for index in range(mesh.device_count)]
     return Mesh(device_grid(absent, mesh.axis_sizes), mesh.axis_names, mesh.axis_types)

@@ -36,7 +36,7 @@ def _name(x: object) -> str:
 def _place(referrer: Any, x: object) -> str:
     """Return where `referrer` holds `x`: an index, a key, or a variable of a closure."""
     if isinstance(referrer, (list, tuple)):
-        return f"[{next((number for number, item in enumerate(referrer) if item is x), '')}]"
+        return f"[{next((index for index, item in enumerate(referrer) if item is x), '')}]"
     if isinstance(referrer, dict):
         return f"[{next((repr(key) for key, item in referrer.items() if item is x), '')}]"
     if isinstance(referrer, FunctionType) and isinstance(x, tuple):

@@ -81,7 +81,7 @@ def forget_summed_gradients(axes: Collection[str]) -> None:
 def _is_captured(x: Any, axis: str) -> bool:
     """Return whether a value is from outside of the region that binds `axis`."""
     frames = open_frames()
-    inside = next((frames[number:] for number, frame in enumerate(frames) if axis in frame.tracked), [])
+    inside = next((frames[index:] for index, frame in enumerate(frames) if axis in frame.tracked), [])
     return not (isinstance(x, Tracer) and any(x.frame is frame for frame in inside))
 
 

@@ -127,8 +127,8 @@ class Frame:
                     check_shardings(op, types)
                 except ShardingTypeError as error:
                     lines = [
-                        f"\n  operand {number}, {arg.type}, was created at {arg.source}"
-                        for number, arg in enumerate(args)
+                        f"\n  operand {index}, {arg.type}, was created at {arg.source}"
+                        for index, arg in enumerate(args)
                         if isinstance(arg, Tracer)
                     ]
                     raise ShardingTypeError(f"{error}{''.join(lines)}") from None

@@ -71,5 +71,5 @@ def _trim_control(equation: Equation, op: Control, used: set[Value]) -> Equation
         [port for port, is_kept in zip(ports, kept, strict=True) if is_kept], programs
     )
     result_of = dict(zip((n for n, s in enumerate(ports) if s.has_result), equation.outputs, strict=True))
-    numbers = [number for number, is_kept in enumerate(kept) if is_kept]
+    numbers = [index for index, is_kept in enumerate(kept) if is_kept]
     return equation.replace(op=smaller, inputs=operands, outputs=[result_of[numbers[place]] for place in places])

@@ -137,8 +137,8 @@ class KeyUses:
         consts, carry = operands[: op.consts], operands[op.consts : op.consts + op.carried]
         stacks = operands[op.consts + op.carried :]
         stacked = [value.type for value in op.program.inputs[op.consts + op.carried :]]
-        for number in range(min(op.length, 2)):
-            at = op.length - 1 - number if op.reverse else number
+        for index in range(min(op.length, 2)):
+            at = op.length - 1 - index if op.reverse else index
             slices = [x[at] if is_key(type.dtype) else None for x, type in zip(stacks, stacked, strict=True)]
             carry = self.run(op.program, [*consts, *carry, *slices])[: op.carried]
             carry = [x if is_key(type.dtype) else None for x, type in zip(carry, types, strict=False)]

@@ -84,7 +84,7 @@ def _check_linear(equation: Equation, undefined: Sequence[bool]) -> None:
     if op.irreversible:
         raise TypeError(f"`{op.name}` at {equation.source} cannot be differentiated in reverse mode: {op.irreversible}")
     groups = op.linear_in(*(value.type for value in equation.inputs))
-    numbers = {number for number, is_undefined in enumerate(undefined) if is_undefined}
+    numbers = {index for index, is_undefined in enumerate(undefined) if is_undefined}
     has_rule = type(op).transpose is not Op.transpose
     if not has_rule or (groups and not any(numbers <= set(group) for group in groups)):
         raise TypeError(

@@ -131,10 +131,10 @@ def vmap_program(
         nonlocal out_dims
         outputs, dims_now = vmap(program, axis, args, dims)
         forced = everywhere if isinstance(everywhere, tuple) else (everywhere,) * len(outputs)
-        for number, is_forced in enumerate(forced):
+        for index, is_forced in enumerate(forced):
             if is_forced:
-                outputs[number] = batch_dim_at(outputs[number], dims_now[number], 0, axis.size)
-                dims_now[number] = 0
+                outputs[index] = batch_dim_at(outputs[index], dims_now[index], 0, axis.size)
+                dims_now[index] = 0
         out_dims = tuple(dims_now)
         if axis.explicit is None:
             return outputs

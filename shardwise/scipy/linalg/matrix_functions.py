@@ -75,8 +75,8 @@ def _expm(a: ArrayLike, *, max_squarings: int) -> Any:
     scale = Exp()(squarings * -math.log(2))
     power = _pade_exp(a * as_dtype(Broadcast(a.type.shape, batch)(scale), a.type.dtype), degree)
     one = identity(a.type.shape, a.type.dtype)
-    for number in range(max_squarings):
-        is_needed = Broadcast(a.type.shape, batch)(Compare("GT")(squarings, full_like(norm, number)))
+    for index in range(max_squarings):
+        is_needed = Broadcast(a.type.shape, batch)(Compare("GT")(squarings, full_like(norm, index)))
         power = batched_matmul(power, Select()(is_needed, power, one))
     too_large = Broadcast(a.type.shape, batch)(Compare("GT")(squarings, full_like(norm, max_squarings)))
     return Select()(too_large, full_like(power, np.nan), power)

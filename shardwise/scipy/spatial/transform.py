@@ -56,8 +56,8 @@ class Rotation(NamedTuple):
         if degrees:
             half = jnp.deg2rad(half)
         total = cls.identity(dtype=half.dtype).quat
-        for number, axis in enumerate(axes):
-            angle = half[..., number]
+        for index, axis in enumerate(axes):
+            angle = half[..., index]
             parts = [jnp.zeros_like(angle)] * 3 + [jnp.cos(angle)]
             parts[axis] = jnp.sin(angle)
             turn = jnp.stack(parts, -1)
@@ -175,7 +175,7 @@ class Rotation(NamedTuple):
 
     def as_matrix(self) -> Array:
         """Return the matrices, in the last two dims."""
-        x, y, z, w = (self.quat[..., number] for number in range(4))
+        x, y, z, w = (self.quat[..., index] for index in range(4))
         rows = [
             [x * x - y * y - z * z + w * w, 2 * (x * y - z * w), 2 * (x * z + y * w)],
             [2 * (x * y + z * w), -x * x + y * y - z * z + w * w, 2 * (y * z - x * w)],

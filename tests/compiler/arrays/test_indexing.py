@@ -131,7 +131,7 @@ def split(index):
 
 
 def joined(entries, numbers):
-    return tuple(numbers.get(str(number), entry) for number, entry in enumerate(entries))
+    return tuple(numbers.get(str(index), entry) for index, entry in enumerate(entries))
 
 
 @pytest.mark.parametrize("index", [*INDICES, *ARRAYS], ids=str)

@@ -185,7 +185,7 @@ def assert_derivative_types(program: Program, active: tuple[bool, ...]) -> None:
 
 def vmap_like_loop(case: Case) -> None:
     program, args, size = case.program, case.args, 3
-    batches = [case.batch(number, size) for number in range(len(args))]
+    batches = [case.batch(index, size) for index in range(len(args))]
     batch_dims: list[list[int | None]] = [[None, *range(type.ndim + 1)] for type in case.types]
     combinations = list(itertools.product(*batch_dims))
     limit = (
@@ -201,8 +201,8 @@ def vmap_like_loop(case: Case) -> None:
             evaluate(program, [batch[0 if dim is None else i] for batch, dim in zip(batches, dims, strict=True)])
             for i in range(size)
         ]
-        for number, (result, dim) in enumerate(zip(actual, out_dims, strict=True)):
-            each = [results[number] for results in loop]
+        for index, (result, dim) in enumerate(zip(actual, out_dims, strict=True)):
+            each = [results[index] for results in loop]
             if dim is None:
                 for one in each:
                     assert_alike(case.op, [result], [one])
@@ -410,7 +410,7 @@ def output_count(program: Program) -> int:
 
 def active_operands(case: Case) -> tuple[bool, ...]:
     fixed = case.op.nondifferentiable if isinstance(case.op, MultiOperandFunction) else ()
-    return tuple(is_inexact(kind) and number not in fixed for number, kind in enumerate(case.kinds))
+    return tuple(is_inexact(kind) and index not in fixed for index, kind in enumerate(case.kinds))
 
 
 def subsets(mask: Sequence[bool]) -> Iterator[tuple[bool, ...]]:

@@ -13,9 +13,7 @@ def tasks(draw):
     count = draw(st.integers(1, 30))
     seconds = draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
     communicates = draw(st.lists(st.booleans(), min_size=count, max_size=count))
-    needs = [
-        set(draw(st.lists(st.integers(0, number - 1), max_size=3))) if number else set() for number in range(count)
-    ]
+    needs = [set(draw(st.lists(st.integers(0, index - 1), max_size=3))) if index else set() for index in range(count)]
     return [float(value) for value in seconds], communicates, needs
 
 
@@ -24,8 +22,8 @@ def test_needs_are_met_streams_run_one_task_and_do_not_wait_for_nothing(work, wi
     seconds, communicates, needs = work
     starts = list_schedule(seconds, communicates, needs, window)
     ends = [start + duration for start, duration in zip(starts, seconds, strict=True)]
-    for number, need in enumerate(needs):
-        assert all(ends[other] <= starts[number] for other in need)
+    for index, need in enumerate(needs):
+        assert all(ends[other] <= starts[index] for other in need)
     for stream in (False, True):
         order = sorted((starts[n], ends[n]) for n in range(len(seconds)) if communicates[n] == stream)
         assert all(end <= start for (_, end), (start, _) in pairwise(order))

@@ -65,7 +65,7 @@ def programs(function):
 @pytest.mark.parametrize("name", [*MERGED, *KEPT])
 def test_programs_compute_the_same(name):
     before, after = programs({**MERGED, **KEPT}[name])
-    args = [np.random.default_rng(number).normal(size=SHAPE).astype(np.float32) for number in range(2)]
+    args = [np.random.default_rng(index).normal(size=SHAPE).astype(np.float32) for index in range(2)]
     np.testing.assert_array_equal(evaluate(after, args)[0], evaluate(before, args)[0])
     assert (after is before) == (name in KEPT)
 
@@ -76,7 +76,7 @@ def test_stacks_in_loops_are_merged():
 
     before, after = programs(function)
     assert str(before) != str(after)
-    args = [np.random.default_rng(number).normal(size=SHAPE).astype(np.float32) for number in range(2)]
+    args = [np.random.default_rng(index).normal(size=SHAPE).astype(np.float32) for index in range(2)]
     np.testing.assert_array_equal(evaluate(after, args)[0], evaluate(before, args)[0])
 
 

@@ -85,9 +85,9 @@ def flow(params):
     mask = jnp.arange(4) % 2 == 0
     layers = [
         distrax.MaskedCoupling(
-            mask if number else ~mask, coupling(layer), lambda p: distrax.ScalarAffine(p[..., 0], log_scale=p[..., 1])
+            mask if index else ~mask, coupling(layer), lambda p: distrax.ScalarAffine(p[..., 0], log_scale=p[..., 1])
         )
-        for number, layer in enumerate(params)
+        for index, layer in enumerate(params)
     ]
     return distrax.Transformed(
         distrax.Independent(distrax.Normal(jnp.zeros(4), jnp.ones(4)), 1), distrax.Inverse(distrax.Chain(layers))

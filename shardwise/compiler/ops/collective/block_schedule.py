@@ -99,7 +99,7 @@ def sent_elements(rounds: Iterable[Round]) -> int:
 def _block_sizes(pieces: Sequence[Piece]) -> list[int]:
     """Return a few sizes to which pieces may be limited: the largest one, and others that occur."""
     sizes = sorted({piece.size for piece in pieces}, reverse=True) or [1]
-    return [sizes[len(sizes) * number // 4] for number in range(min(4, len(sizes)))]
+    return [sizes[len(sizes) * index // 4] for index in range(min(4, len(sizes)))]
 
 
 def _split(pieces: Sequence[Piece], size: int) -> list[Piece]:
@@ -117,9 +117,9 @@ def _first_fit(pieces: Sequence[Piece]) -> list[list[Piece]]:
     sent: _Slots = defaultdict(dict)
     received: _Slots = defaultdict(dict)
     rounds: list[list[Piece]] = []
-    for number, piece in enumerate(pieces):
+    for index, piece in enumerate(pieces):
         free = next(r for r in count() if r not in sent[piece.source] and r not in received[piece.target])
-        sent[piece.source][free] = received[piece.target][free] = number
+        sent[piece.source][free] = received[piece.target][free] = index
         if free == len(rounds):
             rounds.append([])
         rounds[free].append(piece)
@@ -130,15 +130,15 @@ def _with_fewest_rounds(pieces: Sequence[Piece]) -> list[list[Piece]]:
     """Color the edges with as few colors as possible, by alternating paths."""
     sent: _Slots = defaultdict(dict)
     received: _Slots = defaultdict(dict)
-    for number, piece in enumerate(pieces):
+    for index, piece in enumerate(pieces):
         first = next(r for r in count() if r not in sent[piece.source])
         second = next(r for r in count() if r not in received[piece.target])
         if first in received[piece.target]:
             _swap_colors(pieces, sent, received, piece.target, first, second)
-        sent[piece.source][first] = received[piece.target][first] = number
+        sent[piece.source][first] = received[piece.target][first] = index
     rounds: dict[int, list[Piece]] = defaultdict(list)
-    for number, piece in enumerate(pieces):
-        rounds[next(r for r, other in sent[piece.source].items() if other == number)].append(piece)
+    for index, piece in enumerate(pieces):
+        rounds[next(r for r, other in sent[piece.source].items() if other == index)].append(piece)
     return [rounds[r] for r in sorted(rounds)]
 
 

@@ -129,7 +129,7 @@ class NamedReduction(Named):
         if len({len(group) for group in groups}) == 1:
             return merge_groups(self.along_dim(1)(split_groups(x, 0, groups)), None, groups)
         reduced = [self.along_dim(0)(take_slices(x, 0, group)) for group in groups]
-        group_of = {member: number for number, group in enumerate(groups) for member in group}
+        group_of = {member: index for index, group in enumerate(groups) for member in group}
         return Concatenate(0)(*(batch_dim_at(reduced[group_of[member]], None, 0, 1) for member in sorted(group_of)))
 
     def along_dim(self, dim: int) -> Op:

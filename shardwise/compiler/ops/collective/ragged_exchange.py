@@ -67,8 +67,8 @@ class RaggedAllToAll(Collective):
         for row in mesh.groups(self.axes, self.groups):
             for position, receiver in enumerate(row):
                 for sender in row:
-                    for number in range(position * per_device, (position + 1) * per_device):
-                        start, size, place = (int(array[sender][number]) for array in (starts, sizes, places))
+                    for index in range(position * per_device, (position + 1) * per_device):
+                        start, size, place = (int(array[sender][index]) for array in (starts, sizes, places))
                         rows = np.arange(size)
                         inside = (start + rows >= 0) & (start + rows < len(xs[sender]))
                         inside &= (place + rows >= 0) & (place + rows < len(results[receiver]))

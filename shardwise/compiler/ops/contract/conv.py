@@ -98,7 +98,7 @@ class Conv(Op):
         for names, type in ((self.lhs, x), (self.rhs, kernel)):
             if len(names) != type.ndim:
                 raise TypeError(f"conv: {names!r} names {len(names)} dims, but {type} has {type.ndim}")
-        digits = [str(number) for number in range(len(self.strides))]
+        digits = [str(index) for index in range(len(self.strides))]
         all_names = (self.lhs, self.rhs, self.out)
         for names in all_names:
             if len(set(names)) != len(names) or sorted(filter(str.isdigit, names)) != digits:
@@ -116,7 +116,7 @@ class Conv(Op):
 
     def _spatial(self, names: str) -> list[int]:
         """Return the spatial dims of an operand or the result, in the order of their digits."""
-        return [names.index(str(number)) for number in range(len(self.strides))]
+        return [names.index(str(index)) for index in range(len(self.strides))]
 
     def windows(self, kernel: ArrayType) -> list[WindowDimension]:
         """Return the window parameters of each spatial dim."""
@@ -150,20 +150,18 @@ class Conv(Op):
             for letter, size in zip(names, type.shape, strict=True)
             if not letter.isdigit()
         }
-        numbers = {letter: number for number, letter in enumerate(sizes)}
+        numbers = {letter: index for index, letter in enumerate(sizes)}
         tables = [dict(numbers) for _ in range(3)]  # from names to factors, for lhs, rhs and out
         factor_sizes = list(sizes.values())
         reduced = {numbers[letter]: SUM for letter in self.roles.summed}
         need_replication, exchange = set(), set()
         long_kernels = self._has_long_kernel(x, kernel)
-        for number, (window, long_kernel) in enumerate(zip(self.windows(kernel), long_kernels, strict=True)):
+        for index, (window, long_kernel) in enumerate(zip(self.windows(kernel), long_kernels, strict=True)):
             shared, replicated = len(factor_sizes), len(factor_sizes) + 1
-            pair = [kernel.shape[self.rhs.index(str(number))], out.shape[self.out.index(str(number))]]
+            pair = [kernel.shape[self.rhs.index(str(index))], out.shape[self.out.index(str(index))]]
             factor_sizes += pair if long_kernel else reversed(pair)
-            tables[0][str(number)] = shared
-            tables[1][str(number)], tables[2][str(number)] = (
-                (shared, replicated) if long_kernel else (replicated, shared)
-            )
+            tables[0][str(index)] = shared
+            tables[1][str(index)], tables[2][str(index)] = (shared, replicated) if long_kernel else (replicated, shared)
             need_replication.add(replicated)
             if long_kernel:
                 reduced[shared] = SUM
@@ -198,14 +196,14 @@ class Conv(Op):
             return full(context.out_shapes[0], 0, self.dtype)
         windows = self.windows(context.global_types[1])
         sharded_kernel_dims = []
-        for number, long_kernel in enumerate(self._has_long_kernel(*context.global_types)):
-            dim, out_dim = self.lhs.index(str(number)), self.out.index(str(number))
+        for index, long_kernel in enumerate(self._has_long_kernel(*context.global_types)):
+            dim, out_dim = self.lhs.index(str(index)), self.out.index(str(index))
             if long_kernel:
-                sharded_kernel_dims += [number] if context.sharding_of(dim, 0)[0] else []
-            elif windows[number] != WindowDimension(1) and context.sharding_of(out_dim)[0]:
+                sharded_kernel_dims += [index] if context.sharding_of(dim, 0)[0] else []
+            elif windows[index] != WindowDimension(1) and context.sharding_of(out_dim)[0]:
                 size, shard_size = context.global_types[0].shape[dim], context.out_shapes[0][out_dim]
                 sharding = context.sharding_of(out_dim)
-                x, windows[number] = halo_exchange(x, dim, size, windows[number], sharding, shard_size, 0)
+                x, windows[index] = halo_exchange(x, dim, size, windows[index], sharding, shard_size, 0)
         return self._partial_sum(context, x, kernel, windows, sharded_kernel_dims)
 
     def _partial_sum(
@@ -323,7 +321,7 @@ class Conv(Op):
         if not (x.type.size and kernel.type.size and out.size):
             return hlo.constant(0, out)
         batch, groups, summed, features = self.roles
-        spatial = {str(number): str(number) for number in range(len(self.strides))}
+        spatial = {str(index): str(index) for index in range(len(self.strides))}
         # If the groups are adjacent to the batch letters, as in the derivative of a kernel, no transpose is needed.
         by_batch = bool(groups) and groups + batch in self.lhs and groups + summed not in self.lhs
         lhs_parts = {"b": groups + batch, "f": summed} if by_batch else {"b": batch, "f": groups + summed}
@@ -373,8 +371,8 @@ class Conv(Op):
         for position in np.ndindex(*(window.window for window in windows)) if out.size else ():
             x_index, kernel_index = [slice(None)] * x.ndim, [slice(None)] * kernel.ndim
             spatial = zip(self._spatial(self.lhs), self._spatial(self.rhs), windows, position, strict=True)
-            for number, (dim, kernel_dim, window, p) in enumerate(spatial):
-                first, outputs = p * window.window_dilation, out.shape[self.out.index(str(number))]
+            for index, (dim, kernel_dim, window, p) in enumerate(spatial):
+                first, outputs = p * window.window_dilation, out.shape[self.out.index(str(index))]
                 x_index[dim] = slice(first, first + window.stride * (outputs - 1) + 1, window.stride)
                 kernel_index[kernel_dim] = p
             total += np.einsum(subscripts, padded[tuple(x_index)], kernel.astype(wide)[tuple(kernel_index)])

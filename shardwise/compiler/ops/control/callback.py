@@ -112,12 +112,12 @@ class Callback(Op):
         The starts of the shards along uneven dims are further operands.
         """
         uneven, starts = [], []
-        for number, (x, type) in enumerate(zip(operands, context.global_types, strict=True)):
+        for index, (x, type) in enumerate(zip(operands, context.global_types, strict=True)):
             for dim, size in enumerate(type.shape):
-                _, count = context.sharding_of(dim, number)
+                _, count = context.sharding_of(dim, index)
                 if x.type.shape[dim] * count != size:
-                    uneven.append((number, dim, size))
-                    starts.append(context.offset(dim, np.int32, number))
+                    uneven.append((index, dim, size))
+                    starts.append(context.offset(dim, np.int32, index))
         function = _Trimmed(self.function, len(operands), tuple(uneven)) if uneven else self.function
         return Callback(function, self.results, self.kind, self.vectorized, True)(*operands, *starts)
 

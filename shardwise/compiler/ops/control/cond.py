@@ -159,7 +159,7 @@ class Cond(DataDependentControl):
 
     @staticmethod
     def _input_numbers(branch: Program) -> list[int | None]:
-        numbers = {value: number for number, value in enumerate(branch.inputs)}
+        numbers = {value: index for index, value in enumerate(branch.inputs)}
         return [numbers.get(value) for value in branch.outputs]
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
@@ -186,8 +186,8 @@ def _assign_residuals(forwards: Sequence[Program], count: int) -> tuple[list[Arr
     residuals = []
     for forward in forwards:
         free: dict[ArrayType, list[int]] = defaultdict(list)
-        for number, type in enumerate(slots):
-            free[type].append(number)
+        for index, type in enumerate(slots):
+            free[type].append(index)
         own: list[_Residual] = []
         for value in forward.outputs[count:]:
             if value in forward.inputs:

@@ -116,7 +116,7 @@ class Control(Op):
             for end in binding.endpoints
             if end.kind == kind and end.program == program
         }
-        return tuple(by_number[number] for number in range(len(by_number)))
+        return tuple(by_number[index] for index in range(len(by_number)))
 
     def propagate_marks(
         self, operands: Sequence[bool], step: Callable[[int, tuple[bool, ...]], Sequence[bool]]
@@ -186,7 +186,7 @@ class Control(Op):
         """Apply the op that has these ports. Return the result of each port; None if it has none."""
         op, operands, port_numbers = self.rebuild(ports, programs)
         results = dict(zip(port_numbers, op(*operands), strict=True))
-        return [results.get(number) for number in range(len(ports))]
+        return [results.get(index) for index in range(len(ports))]
 
     # Rules.
 
@@ -194,9 +194,9 @@ class Control(Op):
         count = sum(end.kind == "operand" for binding in self.bindings for end in binding.sources)
         if len(types) != count:
             raise TypeError(f"{self.name}: takes {count} operands, not {len(types)}")
-        source_types = {operand(number): type for number, type in enumerate(types)}
+        source_types = {operand(index): type for index, type in enumerate(types)}
         for n, program in enumerate(self.programs):
-            source_types |= {exit_(number, n): type for number, type in enumerate(program.out_types)}
+            source_types |= {exit_(index, n): type for index, type in enumerate(program.out_types)}
         results: dict[int, ArrayType] = {}
         for binding in self.bindings:
             try:
@@ -211,7 +211,7 @@ class Control(Op):
                     expected = self.programs[end.program].in_types[end.number]
                     source, target = _describe_endpoints(binding.sources), _describe_endpoints((end,))
                     raise TypeError(f"{self.name}: {source} is {type}, but {target} is {expected}")
-        return tuple(results[number] for number in range(len(results)))
+        return tuple(results[index] for index in range(len(results)))
 
     def operand_varying(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
         """Return the axes over which the programs expect each operand to vary."""
@@ -325,7 +325,7 @@ class Control(Op):
             if end.kind == "result"
         }
         results = self.with_programs(programs)(*batched_operands)
-        return results, [out_dims[number] for number in range(len(results))]
+        return results, [out_dims[index] for index in range(len(results))]
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         def run(n: int, args: list[Shards]) -> list[Shards]:

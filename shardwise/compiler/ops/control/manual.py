@@ -364,7 +364,7 @@ class Manual(Control):
     def _join_shards(self, x: NumpyArray, spec: ShardSpec) -> NumpyArray:
         """Join shards, which have a leading dim for each axis of the region, to an array."""
         dim_axes, sharding = spec.dims, spec.sharding_axes
-        unreduced = tuple(number for number, axis in enumerate(self.axes) if axis in spec.unreduced)
+        unreduced = tuple(index for index, axis in enumerate(self.axes) if axis in spec.unreduced)
         x = x.sum(unreduced, dtype=x.dtype, keepdims=True) if unreduced else x
         shards = x[tuple(slice(None) if axis in sharding else 0 for axis in self.axes)]
         leading = [axis for axis in self.axes if axis in sharding]

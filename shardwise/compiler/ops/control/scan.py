@@ -100,9 +100,9 @@ class Scan(Control):
             outputs_by_step.append(outputs[self.carried :])
         rows = outputs_by_step[::-1] if self.reverse else outputs_by_step
         stacks = []
-        for number, value in enumerate(self.program.outputs[self.carried :]):
+        for index, value in enumerate(self.program.outputs[self.carried :]):
             empty = np.zeros((0, *value.type.shape), value.type.dtype)
-            stacks.append([np.stack([row[number][d] for row in rows]) if rows else empty for d in range(devices)])
+            stacks.append([np.stack([row[index][d] for row in rows]) if rows else empty for d in range(devices)])
         return [*carry, *stacks]
 
     # Linearization. The forward loop computes the results and stacks residuals; the linear loop maps tangents.
@@ -242,7 +242,7 @@ class Scan(Control):
         if not all(self.split_operands(dependent)[1]):
             return self._transpose_known_carry(cotangent, operands, dependent)
         # The carry is linear even if its initial value is known, because that value is zero.
-        linear = tuple(x or number in self._carry_operands for number, x in enumerate(undefined))
+        linear = tuple(x or index in self._carry_operands for index, x in enumerate(undefined))
         consts, carry, sliced = self.split_operands(operands)
         nonzero = (*[True] * self.carried, *present_mask(cotangent[self.carried :]))
         backward, nonzero_consts, nonzero_slices = self._backward_program(linear, nonzero)

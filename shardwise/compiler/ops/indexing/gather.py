@@ -85,14 +85,14 @@ class Gather(Indexed):
         for dim in self.window_dims_of(len(global_shape)):
             if sizes[dim] == global_shape[dim]:  # the dim passes through, padding included
                 sizes[dim] = shard_shape[dim]
-        for number, dim in enumerate(self.mapped):
+        for index, dim in enumerate(self.mapped):
             if shard_shape[dim] == global_shape[dim] and not context.sharding_of(dim, 0)[0]:
                 continue
-            columns[number] = clamp_index(columns[number], global_shape[dim] - self.sizes[dim])
+            columns[index] = clamp_index(columns[index], global_shape[dim] - self.sizes[dim])
             if dim in self.collapsed and (offset := context.offset(dim, indices.type.dtype, 0)) is not None:
-                columns[number] = Sub()(columns[number], Broadcast(columns[number].type.shape, ())(offset))
-                in_shard = both(in_shard, between(columns[number], 0, shard_shape[dim] - 1))
-                columns[number] = clamp_index(columns[number], shard_shape[dim] - 1)
+                columns[index] = Sub()(columns[index], Broadcast(columns[index].type.shape, ())(offset))
+                in_shard = both(in_shard, between(columns[index], 0, shard_shape[dim] - 1))
+                columns[index] = clamp_index(columns[index], shard_shape[dim] - 1)
         result = replace(self, sizes=tuple(sizes), sorted=False)(x, join_columns(columns, indices))
         if in_shard is None:
             return result

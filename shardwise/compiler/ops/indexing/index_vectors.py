@@ -119,7 +119,7 @@ class Indexed(Op):
     def columns(self, indices: Any) -> list[Any]:
         """Return the components of the index vectors, each with a last dim of size 1."""
         last = indices.type.ndim - 1
-        return [slice_along(indices, last, number, number + 1) for number in range(len(self.mapped))]
+        return [slice_along(indices, last, index, index + 1) for index in range(len(self.mapped))]
 
     def broadcast_per_index(self, x: Any, shape: tuple[int, ...]) -> Any:
         """Broadcast one element per index vector, with a last dim of size 1, to the shape of the result."""
@@ -138,8 +138,8 @@ class Indexed(Op):
     def starts(self, indices: NumpyArray, ndim: int) -> list[NumpyArray]:
         """Return the start of each window along each dim of an operand of this rank, in numpy."""
         starts = [np.zeros(indices.shape[:-1], np.int64) for _ in range(ndim)]
-        for number, dim in enumerate(self.mapped):
-            starts[dim] = indices[..., number].astype(np.int64)
+        for index, dim in enumerate(self.mapped):
+            starts[dim] = indices[..., index].astype(np.int64)
         for dim, at in zip(self.batch, self.index_batch, strict=True):
             shape = [1] * (indices.ndim - 1)
             shape[at] = indices.shape[at]
@@ -170,8 +170,8 @@ class Indexed(Op):
         scalar = ArrayType((), indices.type.dtype)
         vector = hlo.op("stablehlo.reshape", (indices,), ArrayType((len(self.mapped),), scalar.dtype))
         starts = [hlo.constant(0, scalar)] * x.ndim
-        for number, dim in enumerate(self.mapped):
-            component = lower_slice(hlo, vector, 0, number, number + 1)
+        for index, dim in enumerate(self.mapped):
+            component = lower_slice(hlo, vector, 0, index, index + 1)
             starts[dim] = hlo.op("stablehlo.reshape", (component,), scalar)
         return starts
 

@@ -100,16 +100,16 @@ class Scatter(Indexed):
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, indices, updates = operands
         columns = self.columns(indices)
-        for number, dim in enumerate(self.mapped):
+        for index, dim in enumerate(self.mapped):
             offset = context.offset(dim, indices.type.dtype, 0) if dim in self.collapsed else None
             if offset is None:
                 continue  # a window that covers the dim completely is in bounds only at 0, also on a shard
-            column = columns[number]
+            column = columns[index]
             shape = column.type.shape
             local = Sub()(column, Broadcast(shape, ())(offset))
             # The index itself is compared too: the difference may wrap around.
             in_shard = And()(between(local, 0, x.type.shape[dim] - 1), Compare("GE")(column, zeros_like(column)))
-            columns[number] = Select()(in_shard, local, full(shape, -1, indices.type.dtype))
+            columns[index] = Select()(in_shard, local, full(shape, -1, indices.type.dtype))
         return replace(self, sorted=False)(x, join_columns(columns, indices), updates)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:

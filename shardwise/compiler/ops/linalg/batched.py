@@ -74,14 +74,14 @@ class BatchedMatrixOp(Op):
         sizes = list(types[0].shape[:batch])
         independent_factor = None
         factor_dims = []
-        for number, type in enumerate((*types, *result_types(self, types))):
+        for index, type in enumerate((*types, *result_types(self, types))):
             dims: list[tuple[int, ...]] = [(dim,) for dim in range(batch)]
             for dim in range(batch, type.ndim):
                 is_independent = self.independent_dim is not None and dim - type.ndim == self.independent_dim[1]
-                if is_independent and independent_factor is not None and number >= len(types):
+                if is_independent and independent_factor is not None and index >= len(types):
                     dims.append((independent_factor,))
                     continue
-                if is_independent and self.independent_dim is not None and number == self.independent_dim[0]:
+                if is_independent and self.independent_dim is not None and index == self.independent_dim[0]:
                     independent_factor = len(sizes)
                 dims.append((len(sizes),))
                 sizes.append(type.shape[dim])
@@ -94,7 +94,7 @@ class BatchedMatrixOp(Op):
         )
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        batched = {number for number, dim in enumerate(dims) if dim is not None}
+        batched = {index for index, dim in enumerate(dims) if dim is not None}
         if self.independent_dim is not None and batched == {self.independent_dim[0]}:
             return self._vmap_into_independent_dim(operands, dims)
         results = self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)))

@@ -150,9 +150,9 @@ def philox_bits(key: Any, shape: tuple[int, ...], width: int) -> Any:
 def philox4x32(key: tuple[Any, Any], counter: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
     """Hash counters with keys, both given by their words, and return the four words of each block."""
     a, b, c, d = counter
-    for number in range(_ROUNDS):
+    for index in range(_ROUNDS):
         first, second = (
-            Add()(word, full_like(word, number * increment % 2**32))
+            Add()(word, full_like(word, index * increment % 2**32))
             for word, increment in zip(key, _KEY_INCREMENTS, strict=True)
         )
         low_a, low_c = (Mul()(x, full_like(x, factor)) for x, factor in zip((a, c), _MULTIPLIERS, strict=True))

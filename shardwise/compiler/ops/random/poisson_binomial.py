@@ -299,7 +299,7 @@ def _stirling_correction(k: Any) -> Any:
     clamped = Clamp()(full_like(k, 0), k, full_like(k, 9))
     square = (clamped + 1) * (clamped + 1)
     correction = (1 / 12 - (1 / 360 - 1 / 1260 / square) / square) / (clamped + 1)
-    for number, tabulated in enumerate(_STIRLING_CORRECTIONS):
-        is_number = (k <= 9) & Compare("EQ")(Floor()(clamped), full_like(k, number))
+    for index, tabulated in enumerate(_STIRLING_CORRECTIONS):
+        is_number = (k <= 9) & Compare("EQ")(Floor()(clamped), full_like(k, index))
         correction = Select()(is_number, full_like(k, tabulated), correction)
     return correction

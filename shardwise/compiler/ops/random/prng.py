@@ -83,7 +83,7 @@ def fold_in(key: Any, data: Any) -> Any:
     elif impl == "rbg":
         halves = _halves(words)
         counter = Convert(COUNTER)(data)
-        new = [RandomKeys((), ())(_row(halves, number), counter) for number in range(2)]
+        new = [RandomKeys((), ())(_row(halves, index), counter) for index in range(2)]
         new = Concatenate(0)(*new)
     else:
         seed = _seed_words(data, impl)
@@ -96,7 +96,7 @@ def split_key(key: Any, count: int) -> list[Any]:
     """Split each key into `count` new keys, and return an array of keys for each of them."""
     keys = random_keys(key, (count,))
     dim = keys.type.ndim - 1
-    return [Reshape(key.type.shape)(slice_along(keys, dim, number, number + 1)) for number in range(count)]
+    return [Reshape(key.type.shape)(slice_along(keys, dim, index, index + 1)) for index in range(count)]
 
 
 def _halves(words: Any) -> Any:

@@ -263,10 +263,10 @@ class ScatterAddToWindow(WindowSelection):
         zero = hlo.constant(0, ArrayType(out.shape, wide))
         window_positions = window_slices(apply, positions, positions.type, self.dim, self.window_dim, NO_POSITION)
         terms = []
-        for number, (element, position) in enumerate(
+        for index, (element, position) in enumerate(
             zip(window_slices(apply, x, x.type, self.dim, self.window_dim, 0), window_positions, strict=True)
         ):
-            place = hlo.constant(self.window - 1 - number, position.type)
+            place = hlo.constant(self.window - 1 - index, position.type)
             terms.append(apply(Select(), apply(Compare("EQ"), position, place), element, zero))
         total = reduce(lambda a, b: apply(Add(), a, b), terms)
         return total if wide == out.dtype else hlo.op("stablehlo.convert", (total,), out)

@@ -337,7 +337,7 @@ class Concatenate(JointlyLinearMovement):
         exchange = self._exchange(
             axes,
             count,
-            [next(number for number, y in enumerate(distinct) if y is x) for x in operands],
+            [next(index for index, y in enumerate(distinct) if y is x) for x in operands],
             [x.type.shape[self.dim] for x in distinct],
             [type.shape[self.dim] for type in context.global_types],
             context.out_shapes[0][self.dim],

@@ -61,11 +61,11 @@ class MultiOperandFunction(SpecialFunction):
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         total = None
-        for number, tangent in enumerate(tangents):
+        for index, tangent in enumerate(tangents):
             if tangent is not None:
-                if number in self.nondifferentiable:
+                if index in self.nondifferentiable:
                     raise NotImplementedError(f"{self.name}: {self.nondifferentiable_reason}")
-                total = add_tangents(total, Mul()(tangent, self.partial_derivative(number, *map(Expr, primals)).array))
+                total = add_tangents(total, Mul()(tangent, self.partial_derivative(index, *map(Expr, primals)).array))
         return self(*primals), total
 
     @ignore_float_errors

@@ -63,7 +63,7 @@ def _derivative(op: _ParameterDerivative, types: tuple[ArrayType, ...]) -> Progr
     """Return a program from the operands and a tangent of one of them to the result and its tangent."""
     transforms = installed.transforms
     program = transforms.rewrite(op.name, types, lambda *operands: [op.formula(*map(Expr, operands)).array])
-    jvp, _ = transforms.jvp(program, tuple(number == op.along for number in range(len(types))))
+    jvp, _ = transforms.jvp(program, tuple(index == op.along for index in range(len(types))))
     return transforms.inline(jvp)
 
 

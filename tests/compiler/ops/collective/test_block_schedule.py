@@ -14,8 +14,8 @@ def random_pieces(seed):
     devices = rng.integers(1, 12)
     largest = rng.choice([1, 2, 9])
     return [
-        Piece(*map(int, rng.integers(0, devices, 2)), number * 10, number * 10, int(rng.integers(1, largest + 1)))
-        for number in range(rng.integers(0, 60))
+        Piece(*map(int, rng.integers(0, devices, 2)), index * 10, index * 10, int(rng.integers(1, largest + 1)))
+        for index in range(rng.integers(0, 60))
     ]
 
 

@@ -47,7 +47,7 @@ def starts_and_limits(op, operands):
         sizes = op.sizes
     else:
         sizes = op.sizes_of(ArrayType(shape, x.dtype), ArrayType(np.shape(rest[1]), x.dtype))
-    return [(rest[0][..., number], shape[dim] - sizes[dim]) for number, dim in enumerate(op.mapped)]
+    return [(rest[0][..., index], shape[dim] - sizes[dim]) for index, dim in enumerate(op.mapped)]
 
 
 def args_in_bounds(case):

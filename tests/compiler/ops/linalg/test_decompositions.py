@@ -213,7 +213,7 @@ def test_each_device_factors_its_own_batch(name, size):
     local = run_stages(program, MESH, pins, [None] * len(program.outputs)).local
     assert local.collectives() == [], JAX_REPORTS.get(name, "")
     assert all(placement.layout.dims[0] == ("x",) for placement in local.outputs)
-    args = [values(shape, number) for number, shape in enumerate(full)]
+    args = [values(shape, index) for index, shape in enumerate(full)]
     for got, want in zip(evaluate_shards(local, args), evaluate(program, args), strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -229,7 +229,7 @@ def test_gradients_of_a_sharded_batch_need_no_collectives(name):
     program = rewrite(name, [ArrayType(shape, np.float32) for shape in full], lambda *xs: [sw.grad(total)(*xs)])
     local = run_stages(program, MESH, [pin_of(P("x"), shape, MESH) for shape in full], [None]).local
     assert local.collectives() == []
-    args = [values(shape, number) for number, shape in enumerate(full)]
+    args = [values(shape, index) for index, shape in enumerate(full)]
     np.testing.assert_allclose(evaluate_shards(local, args)[0], evaluate(program, args)[0], rtol=1e-5, atol=1e-5)
 
 
