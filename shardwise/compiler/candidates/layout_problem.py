@@ -40,7 +40,7 @@ from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.compiler.shardings.refine import refine_pin
+from shardwise.compiler.shardings.refine import refine_pin, sub_axes_of
 from shardwise.errors import ProgramError
 
 _NONE: frozenset[int] = frozenset()
@@ -247,6 +247,8 @@ def layout_problem(
         in_pins = [refine_pin(pin, mesh, fine) for pin in in_pins]
         out_pins = [pin and refine_pin(pin, mesh, fine) for pin in out_pins]
         requested = tuple(pin and refine_pin(pin, mesh, fine) for pin in requested)
+        sub_axes = sub_axes_of(mesh, fine)
+        moves = frozenset([move._replace(axis=axis) for move in moves for axis in sub_axes[move.axis]])
         structure = ProgramStructure.from_program(program)
         pins = pinned_values(program, structure.unfolded, in_pins, out_pins)
     unfolded = structure.unfolded

@@ -65,7 +65,7 @@ class LocalProgram:
     def bytes_sent(self, equation: Equation) -> float:
         """Return the bytes that each device sends when the equation runs once."""
         if not isinstance(equation.op, Collective) or not equation.inputs:
-            return 0.0
+            return 0
         return equation.op.bytes_sent(equation.inputs[0].type, self.mesh)
 
     def collective_seconds(self, equation: Equation, chip: Chip) -> float:

@@ -30,6 +30,7 @@ from shardwise.compiler.search.search import Move, move_limit
 from shardwise.compiler.shardings.layout import Layout, Pin
 
 LARGE_SHARE = 0.2  # of the seconds of all collectives, from which on exchanges are worth a search
+SMALL = 1 << 16  # bytes that each device exchanges in a call, below which planning again takes longer than it saves
 MAX_MOVES = 4
 
 
@@ -96,13 +97,14 @@ def _exchange_much(program: PartitionedProgram, operands: Sequence[_Operand]) ->
     """Return whether exchanges, and gathers in their place, are a large part of the communication."""
     local, chip = program.local, program.plan.chip
     gathered = {operand.value for operand in operands}
-    exchanged = total = 0.0
+    exchanged = total = sent = 0.0
     for equation in local.collectives():
         seconds, reason = local.total_seconds(equation, chip), equation.reason
         total += seconds
         if isinstance(reason, Exchange) or (isinstance(reason, Conversion) and reason.value in gathered):
             exchanged += seconds
-    return bool(exchanged) and exchanged >= LARGE_SHARE * total
+            sent += local.times[equation] * local.bytes_sent(equation)
+    return sent >= SMALL and exchanged >= LARGE_SHARE * total
 
 
 @final

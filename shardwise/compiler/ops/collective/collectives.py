@@ -48,7 +48,7 @@ class Collective(Op):
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         """Return the bytes that each device sends around a ring."""
         traffic = self.traffic(operand, mesh)
-        return traffic[0].bytes_sent if traffic else 0.0
+        return traffic[0].bytes_sent if traffic else 0
 
     @property
     def communicates_along(self) -> tuple[str, ...]:
