@@ -154,9 +154,9 @@ def _write(run: Simulation, parsed: Namespace) -> None:
 
 
 def _plan_or_stages(request: Request, hardware: Chip | None, stages: bool) -> Report | StageDump:
-    dump = StageDump(keeps=stages)
+    dump = StageDump() if stages else None
     report = replan_report(request, hardware, dump)
-    return dump if stages else report
+    return report if dump is None else dump
 
 
 def _run_watched(script: str, arguments: Sequence[str], show: Callable[[Request], None]) -> None:
