@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-from shardwise.compiler.stage_record import StageRecord
+from shardwise.compiler.stage_dump import StageDump
 from shardwise.explain.plan import prepare
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,9 +28,9 @@ def example_stages() -> dict[tuple[str, str], str]:
         script = Path(folder) / "mlp.py"
         script.write_text(code[1])
         example = runpy.run_path(str(script))
-        record = StageRecord()
-        prepare(example["mlp"], (example["x"], example["w1"], example["w2"]), {}, None, record)
-    texts = enumerate(record.texts(), 1)
+        dump = StageDump()
+        prepare(example["mlp"], (example["x"], example["w1"], example["w2"]), {}, None, dump)
+    texts = enumerate(dump.texts(), 1)
     return {(str(index), name): re.sub(r' loc\("[^\n]*\)$', "", text, flags=re.M) for index, (name, text) in texts}
 
 

@@ -1,7 +1,7 @@
 """The compiler pipeline: from a Program with pinned inputs and outputs to StableHLO.
 
-Each stage has its own type. A StageRecord keeps the result of every pass, if a caller asks for it. With the setting
-`dump_to`, the record of every compilation is written to a folder as text.
+Each stage has its own type. A StageDump keeps the result of every pass, if a caller asks for it. With the setting
+`dump_to`, the dump of every compilation is written to a folder as text.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.compiler.stage_record import StageRecord
+from shardwise.compiler.stage_dump import StageDump
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.erase_shardings import erase_shardings
 from shardwise.compiler.transforms.erase_varying import erase_varying
@@ -79,7 +79,7 @@ def run_stages(
     memory_limit: int | None = None,
     out_names: Sequence[str] = (),
     user_meshes: Sequence[AbstractMesh] = (),
-    record: StageRecord | None = None,
+    dump: StageDump | None = None,
 ) -> Stages:
     """Run every stage that needs no device.
 
@@ -94,12 +94,12 @@ def run_stages(
         memory_limit: the most bytes that each device should hold.
         out_names: the names of the outputs, for messages.
         user_meshes: the meshes that the user named; the layout of each output is expressed on one of them.
-        record: keeps the result of every pass; by default, results are kept only for the setting `dump_to`.
+        dump: keeps the result of every pass; by default, results are kept only for the setting `dump_to`.
     """
-    record = StageRecord(keeps=bool(config.dump_to)) if record is None else record
-    record.add("trace", program)
-    simplified, shardings = erase_shardings(simplify(program, record), mesh)
-    record.add("erase_shardings", simplified)
+    dump = StageDump(keeps=bool(config.dump_to)) if dump is None else dump
+    dump.add("trace", program)
+    simplified, shardings = erase_shardings(simplify(program, dump), mesh)
+    dump.add("erase_shardings", simplified)
     ins = [
         _pin_words(pin, type) if is_key(type.dtype) else pin
         for pin, type in zip(in_pins, program.in_types, strict=True)
@@ -109,42 +109,42 @@ def run_stages(
         for pin, type in zip(out_pins, program.out_types, strict=True)
     ]
     problem = layout_problem(simplified, mesh, ins, outs, out_names, user_meshes, shardings)
-    record.add("layout_problem", problem)
+    dump.add("layout_problem", problem)
     plan = choose(problem, chip)
-    record.add("choose", plan)
+    dump.add("choose", plan)
     local = partition(problem, plan)
-    record.add("partition", local)
-    donors = [index for index, is_donated in enumerate(donated) if is_donated]
+    dump.add("partition", local)
+    donors = [number for number, is_donated in enumerate(donated) if is_donated]
     planned = PartitionedProgram(problem, plan, local)
     if local.collectives():
         planned = move_exchanges.move_exchanges(planned, donors)
-        record.add("move_exchanges", planned)
+        dump.add("move_exchanges", planned)
     if config.improve_plans:
         planned = improving.improve(planned, donors)
-        record.add("improve", planned)
+        dump.add("improve", planned)
     if memory_limit is not None:
         planned = fit_memory.fit_memory(planned, memory_limit, donors)
-        record.add("fit_memory", planned)
+        dump.add("fit_memory", planned)
     problem, plan, local = planned
     module = lower(local, donated, platform)
-    record.add("lower", module)
+    dump.add("lower", module)
     if config.dump_to:
-        record.write(Path(config.dump_to) / f"{next(_dumps):04}-{program.name}")
+        dump.write(Path(config.dump_to) / f"{next(_dumps):04}-{program.name}")
     return Stages(problem, plan, local, module, program.out_types)
 
 
-def simplify(program: Program, record: StageRecord | None = None) -> Program:
+def simplify(program: Program, dump: StageDump | None = None) -> Program:
     """Return a traced program without calls, keys and dead code, as `layout_problem` expects it.
 
     Args:
         program: the traced program.
-        record: keeps the result of every pass.
+        dump: keeps the result of every pass.
     """
     program = verify(program)
     for simplification in SIMPLIFICATIONS:
         program = simplification(program)
-        if record is not None:
-            record.add(simplification.__name__, program)
+        if dump is not None:
+            dump.add(simplification.__name__, program)
     return program
 
 

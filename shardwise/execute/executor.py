@@ -33,7 +33,7 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbsentDevice, Mesh, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.compiler.stage_record import StageRecord
+from shardwise.compiler.stage_dump import StageDump
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
@@ -315,7 +315,7 @@ def lower_request(
     request: Request,
     constants: Sequence[ArrayImpl] = (),
     chip: Chip | None = None,
-    record: StageRecord | None = None,
+    dump: StageDump | None = None,
 ) -> LoweredRequest:
     """Partition a request and lower it to StableHLO, without calling `inspect_array_sharding` callbacks.
 
@@ -323,7 +323,7 @@ def lower_request(
         request: the program and its inputs.
         constants: the arrays that the program captures, as its last inputs.
         chip: the hardware to plan for, if it is not that of the target's devices.
-        record: keeps the result of every pass.
+        dump: keeps the result of every pass.
     """
     request.check_in_shardings()
     request, constants = lift_held_arrays(request, constants)
@@ -332,7 +332,7 @@ def lower_request(
     if request.kept is not None:
         constants = [constants[number - arguments] for number in request.kept if number >= arguments]
     target = request.target()
-    stages, moves = partition_request(request, target, chip, record)
+    stages, moves = partition_request(request, target, chip, dump)
     target = target.refined(stages.problem.mesh)
     return LoweredRequest(request, list(constants), target, stages, moves)
 

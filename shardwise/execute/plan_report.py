@@ -3,7 +3,7 @@
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.report import Report, report
-from shardwise.compiler.stage_record import StageRecord
+from shardwise.compiler.stage_dump import StageDump
 from shardwise.execute.request import Request, partition_request
 
 Plan = Report  # the public name; in the compiler, a plan is the chosen layouts
@@ -21,13 +21,13 @@ def request_report(request: Request, stages: Stages, chip: Chip | None = None) -
     )
 
 
-def replan_report(request: Request, chip: Chip | None = None, record: StageRecord | None = None) -> Report:
+def replan_report(request: Request, chip: Chip | None = None, dump: StageDump | None = None) -> Report:
     """Partition a request again, and return its report. Planning is deterministic.
 
     Args:
         request: the program and its inputs.
         chip: the hardware to plan for, if it is not that of the target's devices.
-        record: keeps the result of every pass.
+        dump: keeps the result of every pass.
     """
-    stages, _ = partition_request(request, request.target(), chip, record)
+    stages, _ = partition_request(request, request.target(), chip, dump)
     return request_report(request, stages)

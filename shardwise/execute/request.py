@@ -23,7 +23,7 @@ from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, absent_mesh, device_grid
 from shardwise.compiler.shardings.refine import coarsen_layout, common_mesh, refine_pin
 from shardwise.compiler.shardings.spec import spec_of
-from shardwise.compiler.stage_record import StageRecord
+from shardwise.compiler.stage_dump import StageDump
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
@@ -362,7 +362,7 @@ def default_device() -> Any:
 
 
 def partition_request(
-    request: Request, target: Target, chip: Chip | None = None, record: StageRecord | None = None
+    request: Request, target: Target, chip: Chip | None = None, dump: StageDump | None = None
 ) -> tuple[Stages, dict[int, Sharding]]:
     """Partition a request and lower it to StableHLO.
 
@@ -370,7 +370,7 @@ def partition_request(
         request: the program and its inputs.
         target: the mesh or the device to run on.
         chip: the hardware to plan for, if it is not that of the target's devices.
-        record: keeps the result of every pass.
+        dump: keeps the result of every pass.
 
     Returns:
         The partitioned program, and the shardings of inputs, by position, that must be transferred first.
@@ -407,7 +407,7 @@ def partition_request(
         memory_limit_of(chip or chip_of(device.device_kind)),
         request.out_names,
         [] if target.positional else [user_mesh.abstract for user_mesh in target.meshes],
-        record,
+        dump,
     )
     return result, moves
 

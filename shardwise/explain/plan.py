@@ -16,7 +16,7 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.render_hooks import HtmlReport, renderers
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.compiler.stage_record import StageRecord
+from shardwise.compiler.stage_dump import StageDump
 from shardwise.execute.executor import LoweredRequest, as_array, lower_request
 from shardwise.execute.request import Request
 
@@ -140,7 +140,7 @@ def prepare(
     args: tuple[Any, ...],
     keywords: dict[str, Any],
     chip: Chip | None,
-    record: StageRecord | None = None,
+    dump: StageDump | None = None,
 ) -> LoweredRequest:
     """Plan a function for given arguments. It is traced for the chip's platform.
 
@@ -149,7 +149,7 @@ def prepare(
         args: its positional arguments.
         keywords: its keyword arguments.
         chip: the hardware to plan for; by default, the devices of the arguments.
-        record: keeps the result of every pass, unless the function is already planned.
+        dump: keeps the result of every pass, unless the function is already planned.
     """
     if isinstance(function, (Lowered, Compiled)):
         return function._prepared
@@ -158,7 +158,7 @@ def prepare(
         request, traced = jitted.request(args, keywords)
     if jitted is not function:
         request = _with_all_results(request)
-    return lower_request(request, [as_array(x) for x in traced.captured], chip, record)
+    return lower_request(request, [as_array(x) for x in traced.captured], chip, dump)
 
 
 def _with_all_results(request: Request) -> Request:

@@ -12,7 +12,7 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.chip_table import check_table, format_chip, write_chip
 from shardwise.compiler.plan.hardware import built_in_chips, chip, user_table
 from shardwise.compiler.report.report import Report
-from shardwise.compiler.stage_record import StageRecord
+from shardwise.compiler.stage_dump import StageDump
 from shardwise.errors import HardwareError, ShardingError
 from shardwise.execute.launch_hooks import launch_hooks
 from shardwise.execute.plan_report import replan_report
@@ -86,12 +86,12 @@ def _explain(parsed: Namespace, script_arguments: Sequence[str]) -> None:
     target = load_target(parsed.target, parsed.arguments)
     target.check(list(variables))
     args = target.call_arguments({name: _single(name, values) for name, values in variables.items()})
-    record = StageRecord() if parsed.stages else None
-    if record is not None and isinstance(target.function, (Lowered, Compiled)):
+    dump = StageDump() if parsed.stages else None
+    if dump is not None and isinstance(target.function, (Lowered, Compiled)):
         raise CommandError(f"--stages: {parsed.target!r} is already lowered. Name the function that it was made of")
-    prepared = prepare(target.function, args, {}, hardware, record)
+    prepared = prepare(target.function, args, {}, hardware, dump)
     explanation = Explanation(prepared, hardware, with_advice=not parsed.no_advice)
-    print(explanation if record is None else record)
+    print(explanation if dump is None else dump)
     _write(Simulation(explanation.plan), parsed)
 
 
@@ -153,10 +153,10 @@ def _write(run: Simulation, parsed: Namespace) -> None:
         run.write_trace(parsed.trace)
 
 
-def _plan_or_stages(request: Request, hardware: Chip | None, stages: bool) -> Report | StageRecord:
-    record = StageRecord(keeps=stages)
-    report = replan_report(request, hardware, record)
-    return record if stages else report
+def _plan_or_stages(request: Request, hardware: Chip | None, stages: bool) -> Report | StageDump:
+    dump = StageDump() if stages else None
+    report = replan_report(request, hardware, dump)
+    return report if dump is None else dump
 
 
 def _run_watched(script: str, arguments: Sequence[str], show: Callable[[Request], None]) -> None:

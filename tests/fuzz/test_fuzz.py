@@ -35,6 +35,10 @@ def test_top_k_of_zeros_with_different_signs_matches_one_device():
     check(random_case(731000049), on_devices=True)
 
 
+def test_a_program_whose_mesh_another_layout_refines():
+    check(random_case(2101000451), on_devices=True)
+
+
 def test_a_second_compilation_without_optimizations_matches_one_device():
     check(random_case(1000), compile_twice=True)
 

@@ -192,9 +192,9 @@ class TestFunctions:
         assert re.search(pattern, error), error
 
 
-def script_process(*arguments):
-    """Return the output of the command in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+def script_process(*arguments, **variables):
+    """Return the output of the command in a process of its own, with these environment variables."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), **variables}
     command = [sys.executable, "-m", "shardwise", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, env=environment).stdout
 
@@ -211,6 +211,17 @@ def test_explain_shows_the_programs_of_a_script(tmp_path):
     output = script_process("explain", str(tmp_path / "script.py"), "--hardware", "h100", "--", "--size", "4")
     assert re.search(r"total on mesh data=4: \d collectives?, ", output)
     assert "per call on h100" in output and "result 256.0" in output
+
+
+@pytest.mark.parametrize("options", [[], ["--stages"]], ids=["plan", "stages"])
+def test_explain_leaves_the_files_of_dump_to_complete(tmp_path, options):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    folder = tmp_path / "dump"
+    arguments = ["explain", str(tmp_path / "script.py"), *options, "--", "--size", "4"]
+    script_process(*arguments, SHARDWISE_DUMP_TO=str(folder))
+    written = [sorted(path.name for path in dump.iterdir()) for dump in folder.glob("*-total")]
+    assert len(written) == 2  # compiled by the script, and planned again for the output
+    assert written[0] == written[1] and {"01-trace.txt", "10-choose.txt"} < {*written[0]}
 
 
 def test_explain_shows_the_stages_of_a_script(tmp_path):

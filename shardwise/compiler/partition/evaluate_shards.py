@@ -65,7 +65,7 @@ def split_into_shards(placement: Placement, array: NumpyArray, mesh: AbstractMes
 
 
 def _term_numbers(layout: Layout, mesh: AbstractMesh) -> list[int]:
-    """Return for each device the number of its term, if the layout is partial."""
+    """Return for each device the index of its term, if the layout is partial."""
     return mesh.coordinates([axis for axis, _ in layout.partial]).tolist()  # type: ignore[no-any-return]
 
 

@@ -203,7 +203,7 @@ class _Grouping:
                 self.complete.add(value)
 
     def _reads(self, equation: Equation) -> Reads:
-        """Return what an equation reads from memory, through fused expressions and views."""
+        """Return the values that an equation reads from memory, through fused expressions and views."""
         reads: dict[Value, int] = {}
         for position, value in enumerate(equation.inputs):
             operands = self.fused.get(value)
@@ -241,7 +241,7 @@ class _Grouping:
         return consumers
 
     def _kernel_to_join(self, equation: Equation, reads: Reads, loop: tuple[int, ...]) -> int | None:
-        """Return the number of the latest kernel that an equation can join."""
+        """Return the index of the latest kernel that an equation can join."""
         ready = max((self.producer.get(value, -1) for value in reads), default=-1)
         is_complete = not self.complete.isdisjoint((*reads, *equation.inputs))
         for index in range(len(self.grouped) - 1, max(ready, 0, len(self.grouped) - _LOOKBACK) - 1, -1):

@@ -58,7 +58,7 @@ class Sweep:
 
     Attributes:
         peak_bytes: the most bytes that are live at once.
-        peak_visit: the number of the visit, counting all equations, at which that is so.
+        peak_visit: the index of the visit with the peak, counting all equations.
         found: the live values at visit number `until`, if one was given; the sweep stops there.
     """
 

@@ -147,7 +147,7 @@ def _idle_copies(local: LocalProgram, level: Level, inputs_may_die: bool) -> lis
     for number, equation in enumerate(program.equations):
         for value in equation.inputs:
             uses.setdefault(value, []).append(number)
-        # After the peak, a copy may still be converted: these results are not held at the peak, and stay as they are.
+        # A copy may be converted after the peak. These results are not held at the peak, so they need no change.
         if number > place or not isinstance(equation.op, (AllGather, Convert, Reshape, Transpose)):
             continue
         first = gathers.get(equation.inputs[0]) or (equation if isinstance(equation.op, AllGather) else None)

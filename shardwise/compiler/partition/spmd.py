@@ -88,7 +88,7 @@ class _Partitioner:
         return outputs
 
     def _emit_program(self, program: Program, scope: Scope) -> None:
-        """Emit the equations of a program, except those of free values, which are computed where they are needed."""
+        """Emit the equations of a program. Free values are left out: they are computed where they are needed."""
         for equation in program.equations:
             provenance.source = equation.source
             is_loop = False

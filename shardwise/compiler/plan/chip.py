@@ -5,8 +5,8 @@
   product never takes less than its bytes.
 - Any other kernel takes its bytes of memory traffic over the bandwidth of memory.
 - Every kernel is followed by a gap before the next one starts.
-- A collective takes the bytes that a device sends over the bandwidth of its ring, and a latency per hop. Bytes and hops
-  are those of the op (`ops/collective/traffic.py`); of several algorithms, the fastest runs.
+- A collective takes the bytes that a device sends over the bandwidth of its ring, and a latency per hop. The op
+  states its bytes and hops (`ops/collective/traffic.py`); of several algorithms, the fastest runs.
 
 Data sheets give rates that no program reaches. A chip therefore has fractions of the peak rates: of products, fused
 attention, memory and links. They should be measured on the chip, and are never fitted to the run that is predicted.

@@ -1,11 +1,11 @@
 """Tables of chips: TOML files with one entry per chip, which users can write by hand.
 
     [my-h100]
-    extends = "h100"          # the figures that the entry does not have are those of this chip
+    extends = "h100"          # fields that the entry omits have this chip's values
     product_fraction = 0.72
     slow_link = { bandwidth = 25e9, latency = 6e-6 }
 
-The fields are those of `Chip`. An entry without `extends` needs all fields that have no default.
+An entry has the fields of `Chip`. An entry without `extends` needs all fields that have no default.
 """
 
 import json
@@ -136,7 +136,7 @@ def _chip(name: str, entry: Mapping[str, Any], where: str, known: Mapping[str, C
         base = entry[_EXTENDS]
         if base not in known:
             raise HardwareError(f"{where}: extends must be one of {', '.join(map(repr, known))}, not {base!r}")
-        # Without its own kinds, the entry matches no devices: those of the chip that it extends are that chip's.
+        # Without its own kinds, the entry matches no devices: the kinds of the base chip are not inherited.
         return replace(known[base], name=name, **{"device_kinds": (), **values})
     needed = [field.name for field in _FIELDS.values() if field.default is MISSING]
     if missing := [field for field in needed if field not in values]:

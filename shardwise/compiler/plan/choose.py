@@ -33,7 +33,7 @@ from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.layout import Layout, Pin
 
 Picks = dict[str, dict[Equation, Candidate]]  # for each axis, the chosen candidate of each equation
-Produced = State | tuple[State, State]  # the state in which a value is produced; and that of a shared copy
+Produced = State | tuple[State, State]  # the state in which a value is produced; and the state of a shared copy
 ROUNDS = 3
 
 
@@ -61,7 +61,7 @@ def choose_candidates(
     Args:
         sharded: the program and the candidates of its equations.
         costs: the costs on the mesh of the program.
-        work: for some equations, a cost that replaces that of their compute; sharding an equation divides it.
+        work: for some equations, a cost that replaces their compute cost; sharding an equation divides it.
         cache: a cache of cost tables that may be shared between plans for the same chip.
     """
     planner = _Planner(problem, costs, cache or IdentityCache())
@@ -69,7 +69,7 @@ def choose_candidates(
     picks: Picks = {}
     seen: list[Picks] = []
     solved_for: dict[str, Picks] = {}  # for each axis, the picks on the others when it was last optimized
-    # Types decide along Explicit axes. These come first, so that no choice along another axis excludes what they say.
+    # Types decide along Explicit axes. These come first, so that no choice along another axis excludes their shardings.
     axes = sorted(problem.mesh.axis_names, key=lambda axis: axis not in problem.mesh.explicit_axes)
     for _ in range(ROUNDS):
         for axis in axes:
@@ -92,8 +92,8 @@ class _Uses(NamedTuple):
     Attributes:
         value: the value.
         producer: the equation that defines it; None for inputs.
-        number: the number of the value among the producer's results.
-        consumers: the equations that read it, with the number of the operand.
+        number: the index of the value among the producer's results.
+        consumers: the equations that read it, with the index of the operand.
         outputs: the pins of the program outputs that it is.
     """
 
@@ -155,7 +155,7 @@ class _Planner:
 class _AxisProblem:
     """The optimization of one axis, with the picks on the other axes fixed.
 
-    Variables are numbered: first those of equations, whose labels are candidates, then those of shared values.
+    A variable is an index. Equations have the first ones, with their candidates as labels; shared values have the rest.
     """
 
     def __init__(self, planner: _Planner, axis: str, others: Picks):
@@ -164,7 +164,7 @@ class _AxisProblem:
         self.axis = axis
         self.count = problem.mesh.shape[axis]
         self.ring = planner.costs.ring(axis)
-        self.network = (self.count, self.ring, planner.costs.exposes_hops)  # what costs of reshards depend on
+        self.network = (self.count, self.ring, planner.costs.exposes_hops)  # the cache key of reshard costs
         self.others = others
         self.options = dict(problem.candidates[axis])
         for equation in planner.compound:
@@ -275,7 +275,7 @@ class _AxisProblem:
         return self.planner.cache.get((self.network, *key), keyed, lambda: np.array(rows()))  # type: ignore[no-any-return]
 
     def _reshard(self, before: State, after: State, weight: tuple[float, int], replicated_as_partial: bool) -> float:
-        """Return the cost of resharding a value of these bytes, as often as it is produced."""
+        """Return the cost of resharding a value of these bytes, once for each time that it is produced."""
         unsharded_bytes, times = weight
         costs = self.planner.costs
         return reshard_cost(before, after, unsharded_bytes, self.axis, replicated_as_partial, costs, times)
@@ -313,7 +313,7 @@ class _AxisProblem:
         return [[min(map(cost, _copies(state)))] for state in produced]
 
     def _add_table(self, source: tuple[int, ...], target: tuple[int, ...], costs: np.ndarray) -> None:
-        """Add costs by the labels of the source and the target; without a variable, the dim has size one."""
+        """Add a cost table by (source label, target label). An endpoint without a variable has a dim of size 1."""
         if source == target and source:
             self.tables.append((source, self._part(costs, "diagonal")))
         elif source and target:
@@ -369,7 +369,7 @@ def compatible_candidates(
 
     Where none is, the op is replicated: a product whose dims the other axes use up has no other candidate.
     """
-    # Along Explicit axes types decide, so what makes a candidate compatible may follow on an axis without picks.
+    # Along Explicit axes types decide, so a candidate may become compatible by a later pick on an axis without picks.
     explicit = problem.mesh.explicit_axes
     open_axes = [name for name in explicit if name != axis and name not in others] if axis in explicit else []
 
@@ -442,8 +442,8 @@ def _order(
 ) -> tuple[str, ...]:
     """Return all axes in the order in which they shard the dims of an equation.
 
-    The order is that of a constraint's pin, else that of an operand, else that of a result that is a pinned output.
-    A pin of some axes only leaves the place of the others open.
+    The order is the constraint's pin, else an operand's layout, else the layout of a pinned output. Axes that the pin
+    omits go last.
     """
     known = [layouts[value] for value in equation.inputs if value in layouts]
     known += [out_layouts[value] for value in equation.outputs if value in out_layouts]

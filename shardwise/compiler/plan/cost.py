@@ -28,7 +28,7 @@ FORBIDDEN = float("inf")
 TO_PARTIAL = (
     1.0  # a replicated or sharded value becomes a term of a sum: sums are reduced before, if that costs the same
 )
-COMBINED_REDUCTIONS = 50  # the number of reductions that XLA combines into one launch, such as those of gradients
+COMBINED_REDUCTIONS = 50  # reductions that XLA combines into one launch, such as the sums of gradients
 
 
 @final
@@ -38,7 +38,7 @@ class Costs:
 
     Attributes:
         exposes_hops: whether a collective costs the latency of all its hops, as in the timeline. Else it costs one: the
-            following hops overlap with other work, and in a loop with that of other iterations. Outside of loops a
+            following hops overlap with other work, and in a loop with other iterations. Outside of loops a
             reduction then costs less, because XLA combines reductions over the same devices into one launch.
     """
 

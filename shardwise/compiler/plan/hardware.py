@@ -26,7 +26,7 @@ else:  # programs that run on CPU need no table
 # measured, so that plans on CPU, such as those in tests and documents, are the same on every machine.
 CPU = Chip(
     "cpu",
-    device_kinds=("cpu", "absent"),  # the second is that of devices of an AbstractMesh
+    device_kinds=("cpu", "absent"),  # devices of an AbstractMesh have the kind "absent"
     bf16_flops=2e10,
     f32_flops=2e10,
     memory=4 << 30,

@@ -11,7 +11,7 @@ from shardwise.compiler.plan.choose import Picks, is_compatible
 
 
 def transfer_picks(picks: Picks, source: LayoutProblem, target: LayoutProblem) -> Picks | None:
-    """Return the picks of the equations of `source` for those of `target`, in order.
+    """Transfer the picks of `source` to the equations of `target`, in order.
 
     Args:
         picks: for each axis, the candidate of each equation of `source`.

@@ -1,6 +1,6 @@
 """Idle time of devices in a schedule, such as the bubble of a pipeline.
 
-All devices run the same program, also those that have no work in a tick: the program does not show who is idle. The
+All devices run the same program, with or without work in a tick, so the program does not show which are idle. The
 loops of a schedule therefore run in a named scope that states it, such as `pipeline[1f1b,stage,idle=3/11]`: along the
 mesh axis `stage`, each device has no work in 3 of 11 ticks.
 """

@@ -28,11 +28,11 @@ class LayoutOrigins:
 
     Attributes:
         layouts: the layout in which each value is computed.
-        kinds: for each value, whether its layout is an input's (INPUT), a constraint's (CONSTRAINT), that of its type
+        kinds: for each value, whether its layout is an input's (INPUT), a constraint's (CONSTRAINT), its type's
             (TYPE, if all its axes are Explicit) or CHOSEN.
         axis_pins: the names of the pins from which an axis came to a value.
         pins: the layout of each pin, by its name.
-        consumers: the planned equations that read each value, with the number of the operand.
+        consumers: the planned equations that read each value, with the index of the operand.
     """
 
     layouts: dict[Value, Layout] = field(default_factory=dict)

@@ -84,7 +84,7 @@ class Timeline:
     Attributes:
         steps: the steps.
         seconds: the time of the call.
-        peak: the number of the step at which most bytes are live.
+        peak: the index of the step at which most bytes are live.
         peak_bytes: the live bytes there.
         alive: the values that live there, largest first; without steps, the arguments. Empty if not asked for.
         idle: a row for each schedule in which devices are idle, such as a pipeline.
@@ -150,7 +150,7 @@ class _LiveBytes(Sweep):
 @final
 @dataclass
 class _Level:
-    """The steps of one run of a program. `numbers`: for each equation, the number of its step."""
+    """The steps of one run of a program. `numbers`: for each equation, the index of its step."""
 
     steps: list[Step]
     numbers: dict[Equation, int]

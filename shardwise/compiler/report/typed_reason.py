@@ -55,7 +55,7 @@ def _format_reshard(reason: Reshard, axes: Sequence[str], problem: LayoutProblem
 
 
 def _is_reshard(consumer: Site, value: Value, problem: LayoutProblem) -> bool:
-    """Return whether the consumer gives the value another sharding: a reshard, or a function's `out_sharding`."""
+    """Return whether the consumer reshards the value: a reshard, or a function's `out_sharding`."""
     if not isinstance(consumer, OpSite):
         return consumer != TYPED_RESULT
     return consumer.op == "reshard" and any(
@@ -64,7 +64,7 @@ def _is_reshard(consumer: Site, value: Value, problem: LayoutProblem) -> bool:
 
 
 def _sum_text(reason: Reshard, axes: Sequence[str]) -> str:
-    """Return which terms are summed: those of the op, or of ops in a loop that keeps their sum unreduced."""
+    """Describe the partial sums: of this op, or of the ops whose sum a loop keeps unreduced."""
     if not reason.summed:
         return f"the terms of {reason.producer} are summed over {_quote(axes)}"
     first, *others = reason.summed

@@ -1,7 +1,7 @@
 """Traffic of collectives: the bytes that each device sends, and the hops that follow one another.
 
-This is the only place with formulas of collectives. The planner, the report and `simulate` all price these numbers with
-one formula, `Chip.collective_time`: bytes over the bandwidth of the ring, and a latency per hop.
+This is the only place with formulas of collectives. The planner, the report and `simulate` all price them with one
+formula, `Link.time` in `plan/chip.py`: bytes over the bandwidth of the ring, and a latency per hop.
 """
 
 from typing import NamedTuple

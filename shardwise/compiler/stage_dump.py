@@ -1,4 +1,4 @@
-"""StageRecord: the program after every pass of one compilation, for the setting `dump_to` and `explain --stages`.
+"""StageDump: the program after every pass of one compilation, for the setting `dump_to` and `explain --stages`.
 
 A stage has the name of the function that returned it: `inline`, `layout_problem`, `lower`. The pipeline adds the stages
 themselves, which are formatted when they are read.
@@ -19,11 +19,11 @@ Stage = Program | LayoutProblem | LayoutPlan | LocalProgram | PartitionedProgram
 
 
 @final
-class StageRecord:
+class StageDump:
     """The stages of one compilation, in order.
 
     Args:
-        keeps: whether stages are kept. A record that keeps none holds no program alive, and formats nothing.
+        keeps: whether stages are kept. A dump that keeps none holds no program alive, and formats nothing.
     """
 
     def __init__(self, keeps: bool = True):

@@ -1,4 +1,4 @@
-"""The record of a compilation: its stages, passes that change nothing, and that nothing is kept unless requested."""
+"""The dump of a compilation: its stages, passes that change nothing, and that nothing is kept unless requested."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.pipeline import SIMPLIFICATIONS, simplify
-from shardwise.compiler.stage_record import StageRecord
+from shardwise.compiler.stage_dump import StageDump
 from shardwise.execute.request import partition_request
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -31,14 +31,14 @@ def rows(mesh):
     return sw.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
 
 
-def recorded(request):
-    record = StageRecord()
-    stages, _ = partition_request(request, request.target(), record=record)
-    return dict(record.texts()), stages
+def dumped(request):
+    dump = StageDump()
+    stages, _ = partition_request(request, request.target(), dump=dump)
+    return dict(dump.texts()), stages
 
 
 def test_every_pass_is_recorded_in_order(rows):
-    texts, stages = recorded(traced(lambda x: x.sum(), rows))
+    texts, stages = dumped(traced(lambda x: x.sum(), rows))
     assert list(texts) == [*SIMPLIFIED, "layout_problem", "choose", "partition", "move_exchanges", "lower"]
     assert texts["layout_problem"].startswith(str(stages.problem))
     assert texts["choose"] == str(stages.plan)
@@ -47,7 +47,7 @@ def test_every_pass_is_recorded_in_order(rows):
 
 
 def test_a_stage_is_the_result_of_its_pass(rows):
-    texts, _ = recorded(traced(step, rows, sw.random.key(0)))
+    texts, _ = dumped(traced(step, rows, sw.random.key(0)))
     assert "call" in texts["trace"] and "sin" in texts["trace"]
     assert "call" not in texts["inline"] and "key<" in texts["inline"]
     assert "key<" not in texts["lower_keys"] and "sin" in texts["lower_keys"]
@@ -56,13 +56,13 @@ def test_a_stage_is_the_result_of_its_pass(rows):
 
 
 def test_an_unchanged_stage_names_the_last_change(rows):
-    texts, _ = recorded(traced(lambda x: x.sum(), rows))
+    texts, _ = dumped(traced(lambda x: x.sum(), rows))
     assert {texts[name] for name in SIMPLIFIED[1:]} == {"(unchanged since trace)"}
     assert texts["move_exchanges"] == "(unchanged since partition)"
 
 
 def test_candidates_are_listed_for_each_axis_and_planned_equation(rows):
-    texts, _ = recorded(traced(lambda x: jnp.exp(x).sum(0), rows))
+    texts, _ = dumped(traced(lambda x: jnp.exp(x).sum(0), rows))
     lines = texts["layout_problem"].splitlines()
     start = lines.index("candidates along 'data' {")
     assert lines[start + 1] == "  exp: replicated -> replicated | 0 -> 0"
@@ -75,20 +75,20 @@ def test_a_search_that_finds_a_better_plan_shows_plan_and_local_program():
     x, y = (sw.device_put(np.ones((64, 64), np.float32), NamedSharding(mesh, spec)) for spec in (P("b"), P(None, "b")))
     request, _ = sw.jit(jnp.matmul, out_shardings=NamedSharding(mesh, P("a"))).request((x, y), {})
     with sw.config.override("improve_plans", True):
-        texts, stages = recorded(request)
+        texts, stages = dumped(request)
     assert texts["improve"] == f"{stages.plan}\n{stages.local}"
     assert texts["choose"] != str(stages.plan) and texts["partition"] != str(stages.local)
 
 
 def test_a_record_that_keeps_nothing_is_empty(rows):
-    record = StageRecord(keeps=False)
-    simplify(traced(step, rows, sw.random.key(0)).program, record)
-    assert str(record) == ""
+    dump = StageDump(keeps=False)
+    simplify(traced(step, rows, sw.random.key(0)).program, dump)
+    assert str(dump) == ""
 
 
 def test_without_a_request_nothing_is_recorded(rows, monkeypatch):
     kept = []
-    monkeypatch.setattr(StageRecord, "add", lambda record, name, stage: kept.append(record._keeps))
+    monkeypatch.setattr(StageDump, "add", lambda dump, name, stage: kept.append(dump._keeps))
     request = traced(lambda x: x.sum(), rows)
     partition_request(request, request.target())
     assert kept and not any(kept)
