@@ -156,8 +156,8 @@ def _apply(op: Op, *operands: Any) -> Any:
 
 
 BLOCK = 8
-# A reduce_window combines every pair of its elements, and each level of blocks adds kernels to compile. Totals are so few
-# that one level less is worth a larger window. XLA's CPU backend itself splits windows larger than 16 into blocks.
+# A reduce_window of n elements combines n² of them, and each level of blocks adds kernels to compile. Totals are so few
+# that one level less is worth a larger window. XLA's CPU backend divides windows larger than 16 itself.
 TOTALS_BLOCK = 16
 
 
