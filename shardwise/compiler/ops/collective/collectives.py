@@ -209,24 +209,19 @@ class AllToAll(Collective):
         return all_to_all(operand.nbytes, self.count)
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
+        # XLA's CPU backend slices the operand into blocks and concatenates the received ones, with one kernel for each.
+        # In one dim, a kernel compiles in a fraction of the time that it takes in several: LLVM unrolls inner loops.
+        # And a dim has one memory layout. XLA rejects blocks with different layouts, which CSE could cause: it shares
+        # slices with equal slices of the program.
         block = _scale_dim(x.type, self.split, 1, self.count).shape
-        if any(size != 1 for size in block[: self.split]):
-            return self._lower_all_to_all(hlo, x, self.split, self.join, self.out_type(x.type), 1 in block)
-        # Contiguous blocks are stacked by a reshape, and sent without a copy. XLA slices out other blocks.
-        stack = Reshape((self.count, *block)).lower(hlo, x)
-        exchanged = self._lower_all_to_all(hlo, stack, 0, 0, stack.type, True)
-        return lower_unstack(hlo, exchanged, self.join)
-
-    def _lower_all_to_all(self, hlo: Hlo, x: Any, split: int, join: int, out: ArrayType, barrier: bool) -> Any:
-        if barrier:
-            # XLA slices x into blocks, and by CSE shares them with equal slices of the program. If a dim has size 1,
-            # the memory layouts of the two may differ, and XLA then rejects the all-to-all.
-            x = hlo.op("stablehlo.optimization_barrier", (x,), x.type)
+        stack = lower_stack(hlo, x, self.split, self.count)
+        elements = Reshape((x.type.size,)).lower(hlo, stack)
         attributes = (
-            f"split_dimension = {split} : i64, concat_dimension = {join} : i64, "
+            "split_dimension = 0 : i64, concat_dimension = 0 : i64, "
             f"split_count = {self.count} : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
         )
-        return hlo.op("stablehlo.all_to_all", (x,), out, attributes)
+        exchanged = hlo.op("stablehlo.all_to_all", (elements,), elements.type, attributes)
+        return lower_unstack(hlo, Reshape((self.count, *block)).lower(hlo, exchanged), self.join)
 
 
 class CollectivePermute(Collective):
@@ -496,6 +491,13 @@ def _check_reducible(op: AllReduce | ReduceScatter, x: ArrayType) -> ArrayType:
     if x.dtype.kind == "c" and op.reduction.selects:
         raise TypeError(f"{op.name}: complex numbers have no {op.reduction}: {x}")
     return x
+
+
+def lower_stack(hlo: Hlo, x: Any, dim: int, count: int) -> Any:
+    """Split `x` into `count` equal blocks along `dim`, and stack them along a new dim 0: invert `lower_unstack`."""
+    shape = x.type.shape
+    blocks = Reshape((*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :])).lower(hlo, x)
+    return lower_permute(hlo, blocks, (dim, *(d for d in range(len(shape) + 1) if d != dim)))
 
 
 def lower_unstack(hlo: Hlo, stack: Any, dim: int) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base._jaxlib import jaxlib_version
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Hlo
@@ -74,18 +75,24 @@ def lapack_call(
 
     matrices = math.prod(operands[0].type.shape[:batch])
     at_once = _matrices_of_one_task([type.shape[batch:] for type in (*(x.type for x in operands), *results)])
-    if matrices <= at_once:
+    if matrices <= at_once or not _divides_batches():
         return call(operands, results, batch)
     return _call_for_each_sub_batch(hlo, call, operands, results, batch, at_once)
 
 
-def _matrices_of_one_task(core_shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return how many matrices jaxlib factors in the thread that calls it.
+def _divides_batches() -> bool:
+    """Return whether jaxlib divides a large batch into tasks, as versions before 0.12 do.
 
-    jaxlib before 0.12 divides larger batches into tasks for the thread pool on which the devices run, and waits for
-    them. If the other threads of the pool wait in a collective for this device, no thread is left for the tasks, and
-    the program hangs.
+    The tasks are for the thread pool on which the devices run, and jaxlib waits for them. If the other threads of the
+    pool wait in a collective for this device, no thread is left for the tasks, and the program hangs. The collective
+    may be in another program that runs at the same time.
     """
+    major, minor, *_ = jaxlib_version().split(".")
+    return (int(major), int(minor)) < (0, 12)
+
+
+def _matrices_of_one_task(core_shapes: Sequence[tuple[int, ...]]) -> int:
+    """Return how many matrices jaxlib before 0.12 factors in the thread that calls it, without tasks."""
     flops = max(rows * columns * min(rows, columns) for rows, columns, *_ in ((*core, 1, 1) for core in core_shapes))
     return max(1, (_FLOPS_OF_ONE_TASK - 1) // (_MOST_FLOPS_PER_PRODUCT * flops))
 

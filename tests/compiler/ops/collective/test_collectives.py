@@ -192,6 +192,18 @@ def test_blocks_are_contiguous_when_they_are_sent(op, shape, attribute):
     assert attribute in lower(LocalProgram(program, MESHES[0], (), ())).text
 
 
+@pytest.mark.parametrize("split", [0, 1, 2])
+def test_all_to_all_exchanges_arrays_of_one_dim(split):
+    """Blocks of several dims take XLA several times as long to compile."""
+    program = one_op(AllToAll(split, 0, ("a",), 8), [ArrayType((8, 16, 8), np.float32)])
+    (line,) = [
+        line
+        for line in lower(LocalProgram(program, MESHES[0], (), ())).text.splitlines()
+        if "stablehlo.all_to_all" in line
+    ]
+    assert line.count("tensor<1024xf32>") == 2
+
+
 def test_every_collective_has_cases():
     tested = {op.name for _, op, _ in collective_cases()}
     # Tested in tests/api/test_callback.py and, since it has six operands, tests/manual/test_ragged_all_to_all.py.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
+from shardwise.compiler.ops.linalg import lapack
 from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
 from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg, Schur, Tridiagonal
 from shardwise.compiler.ops.linalg.householder import Geqrf, HouseholderProduct, Ormqr, Qr
@@ -48,7 +49,9 @@ CASES = [
 
 @pytest.mark.table(default=6)
 @pytest.mark.parametrize(("op", "operands"), CASES, ids=[f"{op.name}-{xs[0].dtype}{xs[0].shape}" for op, xs in CASES])
-def test_a_large_batch_equals_its_matrices_one_at_a_time(op, operands):
+def test_a_large_batch_equals_its_matrices_one_at_a_time(op, operands, monkeypatch):
+    monkeypatch.setattr(lapack, "jaxlib_version", lambda: "0.11.0")
+
     def apply(*operands):
         results = op(*operands)
         return results if isinstance(results, tuple | list) else (results,)
@@ -61,3 +64,13 @@ def test_a_large_batch_equals_its_matrices_one_at_a_time(op, operands):
     for index in np.ndindex(*batch):
         for result, expected in zip(together, one_at_a_time(*(x[index] for x in operands)), strict=True):
             np.testing.assert_array_equal(np.asarray(result)[index], np.asarray(expected))
+
+
+@pytest.mark.parametrize(
+    ("version", "loops"), [("0.10.2", 1), ("0.11.1", 1), ("0.12.0", 0), ("0.12.1", 0), ("1.0.0", 0)]
+)
+def test_batches_are_divided_only_if_jaxlib_divides_them_into_tasks(version, loops, monkeypatch):
+    monkeypatch.setattr(lapack, "jaxlib_version", lambda: version)
+    lowered = sw.jit(lambda x: 2 * Cholesky()(x)).lower(positive_definite((250,), 4, np.float32)).as_text()
+    assert lowered.count("stablehlo.while") == loops
+    assert lowered.count("lapack_spotrf_ffi") == 1

@@ -57,6 +57,13 @@ def test_wrong_operands(op, types, message):
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize(("size", "levels"), [(1, 0), (8, 1), (9, 2), (128, 2), (129, 3), (1024, 3), (1025, 4)])
+def test_scan_has_few_levels_of_blocks(size, levels):
+    """Each level adds kernels to compile. Blocks have 8 elements; up to 16 totals are one block."""
+    lowered = sw.jit(jnp.cumsum).lower(np.zeros(size, np.float32)).as_text()
+    assert lowered.count("stablehlo.reduce_window") == levels
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_narrow_floats_accumulate_in_f32(mesh, dtype):
     """Rounded after each addition, a sum of ones would stop at 2048 or 256."""
