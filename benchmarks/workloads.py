@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks import ours, peer
 from benchmarks.counts import counts
 from benchmarks.measure import Effort, interleaved
+from benchmarks.memory_patterns import WORKLOADS as MEMORY_WORKLOADS
 from benchmarks.patterns import WORKLOADS
 from benchmarks.programs import LARGER_EVEN, MESH, ROWS, Sizes, training_step
 from benchmarks.row import Case, Row
@@ -31,7 +32,12 @@ def cases(quick: bool) -> list[Case]:
         for training, model in TRAINING.items()
         if not (quick and training)
     ]
-    selected = [(mlp("MLP Megatron", LARGER_EVEN), True), *models, *((each, True) for each in WORKLOADS)]
+    selected = [
+        (mlp("MLP Megatron", LARGER_EVEN), True),
+        *models,
+        *((each, True) for each in WORKLOADS),
+        *((each, False) for each in MEMORY_WORKLOADS),
+    ]
     return [Case(each.name, partial(rows, each, efforts if timed else None)) for each, timed in selected]
 
 
