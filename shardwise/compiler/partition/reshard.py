@@ -102,7 +102,7 @@ def _cheapest(
 def step_cost(op: Collective, shard: ArrayType, costs: Costs) -> float:
     """Return the cost of one step on a shard of this type."""
     traffic = op.traffic(shard, costs.mesh)
-    if not op.bytes_sent(shard, costs.mesh):
+    if not any(sent for sent, _ in traffic):
         return FREE_STEP
     ring = costs.ring(*op.communicates_along)
     return costs.price(ring, traffic, reduces=isinstance(op, (AllReduce, ReduceScatter)))

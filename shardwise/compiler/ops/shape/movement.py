@@ -19,7 +19,7 @@ class MovementOp(Op):
     cheap_to_recompute = accepts_keys = True
 
     def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
-        # Most movements are views or are fused: about one in five writes its result, as measured on training steps.
+        # An estimate: most movements are views or are fused into a kernel, and write nothing of their own.
         return super().fused_bytes(operands, results) / 5
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
