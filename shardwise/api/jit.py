@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, final, overload
@@ -40,7 +40,7 @@ from shardwise.api.trace_cache import argument_mesh, is_alive, may_be_cached, tr
 from shardwise.api.transformations.float0 import hide_float0, is_float0
 from shardwise.base._jaxlib import CompilerOptions
 from shardwise.base.caches import register
-from shardwise.base.config import all_threads, config
+from shardwise.base.config import State, all_threads, config
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames
@@ -151,28 +151,50 @@ class Jitted(Generic[_P, _R]):
                 setattr(self, name, value)
 
     def __call__(self, *args: _P.args, **keywords: _P.kwargs) -> _R:
+        """Run the function compiled. A call that is not a repetition of another one ends in `_call` or `_launch`."""
         state = all_threads.state or config.state
+        if self._has_static or state.disable_jit or open_frames():
+            return self._call(state, args, keywords)
+        leaves, structure = _flatten_arguments(args, keywords)
+        try:
+            mesh = mesh_context.mesh, mesh_context.runs_programs
+            entry = self._launches.get((structure, mesh, state.trace_settings, (), *[x.signature for x in leaves]))
+        except AttributeError:  # a leaf is not an array
+            entry = None
+        if entry is None:
+            return self._launch(state, args, keywords, (), leaves, structure)
+        launch, out_tree = entry
+        outputs = launch.run(leaves)
+        return outputs[0] if out_tree is None else out_tree.unflatten(outputs)
+
+    def _call(self, state: State, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Call a function that may have static arguments, inside other traces too."""
         if state.disable_jit:
             return self.function(*args, **keywords)
-        split = None
+        statics: Hashable = ()
         if self._has_static:
             split = split_static(self.function, self.options.static, args, keywords)
             leaves, structure = _flatten((split.args, split.keywords))
+            statics = split.key
         else:
-            only_arrays = not keywords
-            for x in args:
-                only_arrays = only_arrays and x.__class__ is ArrayImpl
-            # Fast path: if all arguments are arrays, their number determines the structure.
-            leaves, structure = (args, len(args)) if only_arrays else _flatten((args, keywords))
+            leaves, structure = _flatten_arguments(args, keywords)
         if open_frames() and (is_traced(leaves) or bound_axes()):  # the function may use the bound axis names
             if any(isinstance(x, Ref) for x in leaves):
                 return self._call_with_refs(args, keywords)
             return self._stage(self._arguments(args, keywords))
-        statics = split.key if split is not None else ()
-        try:
-            mesh = mesh_context.mesh, mesh_context.runs_programs
-            key = (structure, mesh, state.trace_settings, statics, *[x.signature for x in leaves])
-        except AttributeError:  # a leaf is not an array
+        return self._launch(state, args, keywords, statics, leaves, structure)
+
+    def _launch(
+        self,
+        state: State,
+        args: tuple[Any, ...],
+        keywords: dict[str, Any],
+        statics: Hashable,
+        leaves: Sequence[Any],
+        structure: tree.Structure | int,
+    ) -> Any:
+        """Run the function on concrete leaves, which may be numbers and Refs; compile it if that is necessary."""
+        if not all(isinstance(x, ArrayImpl) for x in leaves):
             if any(isinstance(x, Ref) for x in leaves):
                 return self._call_with_refs(args, keywords)
             if any(map(is_float0, leaves)):
@@ -181,11 +203,10 @@ class Jitted(Generic[_P, _R]):
             if not all(map(is_array_like, leaves)):
                 self._arguments(args, keywords)  # raises an error that names the argument
             leaves = [as_argument(x, may_be_donated=bool(self.options.donate)) for x in leaves]
-            key = (structure, mesh, state.trace_settings, statics, *[x.signature for x in leaves])
+        mesh = mesh_context.mesh, mesh_context.runs_programs
+        key = (structure, mesh, state.trace_settings, statics, *[x.signature for x in leaves])
         launches = self._launches
-        entry = launches.get(key)
-        if entry is None:
-            entry = launches.promote(key)
+        entry = launches.get(key) or launches.promote(key)
         if entry is None:
             arguments = self._arguments(args, keywords)
             traced = self._traced_function(arguments)
@@ -593,6 +614,14 @@ def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequen
         order = [inputs[id(x)] for x in (*refs, *captured)]
         program = replace(program, inputs=(*program.inputs[: len(types)], *order))
     return TracedFunction(program, captured, flat.out_tree, reads_mesh, refs, scope.written)
+
+
+def _flatten_arguments(args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Sequence[Any], tree.Structure | int]:
+    """Return the leaves and the structure of arguments. If all are arrays, their number is the structure."""
+    only_arrays = not keywords
+    for x in args:
+        only_arrays = only_arrays and x.__class__ is ArrayImpl
+    return (args, len(args)) if only_arrays else _flatten((args, keywords))
 
 
 def _output_names(traced: TracedFunction) -> list[str]:

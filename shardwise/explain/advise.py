@@ -149,7 +149,7 @@ def _best_advice(
     local = stages.local
     objective = TimeObjective(local, chip, stages.module.aliases)
     limit = move_limit(len(stages.problem.unfolded.equations), 2, MAX_MOVES)
-    search: Search[_Change, LocalProgram] = Search(objective, objective.bound, limit)
+    search: Search[_Change, LocalProgram, float] = Search(objective, objective.bound, limit)
     best = search.best(moves)
     if best is None:
         return Advice(search.tried)

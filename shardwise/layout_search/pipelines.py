@@ -14,7 +14,7 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.evaluate import Alternative, Evaluator, Variant
 from shardwise.layout_search.meshes import STAGE, stage_mesh_shapes
-from shardwise.layout_search.search import Search
+from shardwise.layout_search.search import LayoutSearch
 from shardwise.layout_search.source import StepSource
 from shardwise.layout_search.step import BATCH, PARAMETER, STATE, Step
 
@@ -59,7 +59,7 @@ class PipelineSearch:
         self.chip = chip
         self.options = options
         self.evaluator = evaluator
-        self._searches: dict[Variant, Search] = {}
+        self._searches: dict[Variant, LayoutSearch] = {}
         self._effort = 0.0
 
     def run(self, count: int, mesh: AbstractMesh | None, effort: float) -> list[Evaluator]:
@@ -116,7 +116,7 @@ class PipelineSearch:
         if variant not in self._searches:
             assert variant.mesh is not None
             known = next((other.tensor_layouts for other in self._searches.values() if other.tensor_layouts), None)
-            search = Search(self.evaluator(variant), [variant.mesh], _LAYOUTS * self._effort, known)
+            search = LayoutSearch(self.evaluator(variant), [variant.mesh], _LAYOUTS * self._effort, known)
             search.try_fully_sharded()
             self._searches[variant] = search
         return self._searches[variant].evaluator.best

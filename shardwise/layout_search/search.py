@@ -10,11 +10,13 @@ The effort is limited by the number of equations that are planned, and not by ti
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import final
 
 from shardwise.compiler.candidates.open_arguments import open_arguments
 from shardwise.compiler.plan.choose import choose_candidates
 from shardwise.compiler.plan.cost import Costs
+from shardwise.compiler.search.search import Move, Search
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.evaluate import Alternative, Evaluator
@@ -31,7 +33,7 @@ Candidate = tuple[str, AbstractMesh, tuple[Layout, ...]]  # a name, a mesh, and 
 
 
 @final
-class Search:
+class LayoutSearch:
     """A search for the best layouts.
 
     Attributes:
@@ -227,14 +229,14 @@ class Search:
         network = Costs(self.evaluator.chip, mesh, exposes_hops=True)
         picks = choose_candidates(opened, network, costs, self.evaluator.state.tables)
         chosen = list(layouts)
-        for number, equation in equations.items():
+        for index, equation in equations.items():
             shape = equation.outputs[0].type.shape
             for axis in mesh.axis_names:
                 dim = picks[axis][equation].results[0]
                 if axis in axes and isinstance(dim, int):
-                    sharding_axes = (*chosen[number].dims[dim], axis)
+                    sharding_axes = (*chosen[index].dims[dim], axis)
                     if may_be_divided(shape[dim], mesh.extent(sharding_axes)):
-                        chosen[number] = chosen[number].with_dim(dim, sharding_axes)
+                        chosen[index] = chosen[index].with_dim(dim, sharding_axes)
         return tuple(chosen)
 
     def _descend(self) -> None:
@@ -244,31 +246,33 @@ class Search:
         while improved:
             improved = False
             for members in classes:
-                best = self.ranked()[0]
-                for layouts in self._moves(best, members):
-                    if not self._has_effort(_ALL):
-                        return
-                    after = self._evaluate("refined", best.mesh, layouts)
-                    if after.order[0] <= best.order[0] and after.order[1] < _GAIN * best.order[1]:
-                        improved = True
-                        break
+                memory, time, *_ = self.ranked()[0].order
+                search: Search[None, Alternative, tuple[float, ...]] = Search(_cost, (memory, _GAIN * time))
+                improved |= search.first(self._moves(self.ranked()[0], members)) is not None
 
-    def _moves(self, best: Alternative, members: Sequence[int]) -> Iterator[tuple[Layout, ...]]:
+    def _moves(self, best: Alternative, members: Sequence[int]) -> Iterator[Move[None, Alternative]]:
         """Yield the best layouts with each axis moved to another dim of some arguments, or removed from them."""
         shape = self.step.types[members[0]].shape
         for axis in self.axes(best.mesh):
             for dim in (*self.step.dims(members[0]), None):
                 layouts = list(best.layouts)
-                for number in members:
-                    dims = [tuple(name for name in axes if name != axis) for axes in layouts[number].dims]
+                for index in members:
+                    dims = [tuple(name for name in axes if name != axis) for axes in layouts[index].dims]
                     if dim is not None:
                         dims[dim] = (*dims[dim], axis)
                         if not may_be_divided(shape[dim], best.mesh.extent(dims[dim])):
                             break
-                    layouts[number] = Layout(tuple(dims))
+                    layouts[index] = Layout(tuple(dims))
                 else:
+                    if not self._has_effort(_ALL):
+                        return
                     if (best.mesh, tuple(layouts)) not in self.evaluator.known:
-                        yield tuple(layouts)
+                        yield Move(None, partial(self._evaluate, "refined", best.mesh, tuple(layouts)))
+
+
+def _cost(alternative: Alternative) -> tuple[float, ...]:
+    """Whether an alternative fits in memory, and its time if it does, else its memory."""
+    return alternative.order[:2]
 
 
 def argument_classes(step: Step) -> list[list[int]]:
@@ -278,7 +282,7 @@ def argument_classes(step: Step) -> list[list[int]]:
     weights of all layers are one class, and their moments are another.
     """
     classes: dict[tuple[str, str, str], list[int]] = {}
-    for number in step.open_inputs():
-        pattern = re.sub(r"\d+", "*", step.request.names[number])
-        classes.setdefault((step.roles[number], str(step.types[number]), pattern), []).append(number)
+    for index in step.open_inputs():
+        pattern = re.sub(r"\d+", "*", step.request.names[index])
+        classes.setdefault((step.roles[index], str(step.types[index]), pattern), []).append(index)
     return sorted(classes.values(), key=lambda members: (-len(members) * step.types[members[0]].nbytes, members[0]))

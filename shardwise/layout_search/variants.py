@@ -1,6 +1,6 @@
 """Variants of a step: which values are recomputed, and for a pipelined step its mesh, microbatches and chunks.
 
-A variant is traced on its own. The layouts of each are searched by `Search`, the variants of a pipelined step by
+A variant is traced on its own. The layouts of each are searched by `LayoutSearch`, the variants of a pipelined step by
 `PipelineSearch`, and all alternatives are ranked together.
 """
 
@@ -14,7 +14,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.evaluate import PLAIN, Alternative, Evaluator, SearchState, Variant
 from shardwise.layout_search.meshes import mesh_shapes
 from shardwise.layout_search.pipelines import PipelineOptions, PipelineSearch
-from shardwise.layout_search.search import MAX_EQUATIONS, Search
+from shardwise.layout_search.search import MAX_EQUATIONS, LayoutSearch
 from shardwise.layout_search.source import StepSource
 
 REMAT = ("products", "all")  # the values of `checkpoint_scans` that are tried if memory is short, in this order
@@ -53,7 +53,7 @@ class VariantSearch:
         else:
             evaluators = [self._evaluator(PLAIN)]
             meshes = [mesh] if mesh is not None else mesh_shapes(count, self.chip)
-            Search(evaluators[0], meshes, effort).run()
+            LayoutSearch(evaluators[0], meshes, effort).run()
         if not evaluators:
             return []
         best = min(evaluators, key=lambda evaluator: evaluator.best.order)
@@ -68,7 +68,7 @@ class VariantSearch:
                 continue
             meshes = list(dict.fromkeys(alternative.mesh for alternative in best.known.values()))
             evaluator = self._evaluator(variant)
-            Search(evaluator, meshes, effort / 2).run()
+            LayoutSearch(evaluator, meshes, effort / 2).run()
             evaluators.append(evaluator)
         return _ranked(evaluators)
 

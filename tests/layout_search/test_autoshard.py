@@ -18,7 +18,7 @@ from shardwise.errors import AutoshardError
 from shardwise.layout_search.evaluate import Evaluator
 from shardwise.layout_search.families import may_be_divided
 from shardwise.layout_search.meshes import mesh_shapes
-from shardwise.layout_search.search import STORAGE_COSTS, Search, argument_classes
+from shardwise.layout_search.search import STORAGE_COSTS, LayoutSearch, argument_classes
 from shardwise.layout_search.step import trace_step
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -141,7 +141,7 @@ def test_tensor_parallel_layouts_are_the_best_of_all():
     step = trace_step(sw.jit(sgd), small(4096))
     mesh = AbstractMesh((8,), ("model",))
     evaluator = Evaluator(step, chip("h100"), None, ())
-    search = Search(evaluator, [mesh])
+    search = LayoutSearch(evaluator, [mesh])
     chosen = search.choose_layouts(mesh, search.base, ("model",), STORAGE_COSTS[-1], search.state_inputs())
     dims = [((), ()), (("model",), ()), ((), ("model",))]
     sent = {

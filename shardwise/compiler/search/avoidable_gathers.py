@@ -87,7 +87,7 @@ def avoidable_gathers(
             uses.setdefault(value, []).append((equation, index))
     avoidable: list[AvoidableGather] = []
     limit = move_limit(len(problem.unfolded.equations), 1, MAX_MOVES)
-    search: Search[tuple[Equation, Layout], LocalProgram] = Search(bytes_sent, local.sent, limit)
+    search: Search[tuple[Equation, Layout], LocalProgram, float] = Search(bytes_sent, local.sent, limit)
     for gather in sorted(large, key=lambda gather: -local.times[gather] * local.bytes_sent(gather)):
         trial = search.first(_moves(gather, uses, problem, plan, meshes))
         if trial is not None:

@@ -6,7 +6,8 @@ program is planned again without unreduced stacks, which often costs only latenc
 stacks, until the rest fits or none is left.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 
 from shardwise.compiler.candidates.layout_problem import reduce_in_loops
 from shardwise.compiler.ir.program import Equation
@@ -17,8 +18,9 @@ from shardwise.compiler.partition.regather import regather_to_fit
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.eliminate import IdentityCache
+from shardwise.compiler.search.search import Move, Search
 
-MAX_REPLANS = 4  # without the largest sums
+MAX_MOVES = 5
 NEGLIGIBLE = 1e-3  # the share of the excess below which reducing a sum does not help
 
 
@@ -36,33 +38,40 @@ def fit_memory(
     Returns:
         Of the attempts that fit, the one that sends the fewest bytes. If none fits, the one that holds the fewest.
     """
-    if total_bytes(program.local.program) <= limit:
+    if total_bytes(program.local.program) <= limit or peak(program.local, donated)[0] <= limit:
         return program
+
+    def regathered(attempt: PartitionedProgram) -> PartitionedProgram:
+        return attempt._replace(local=regather_to_fit(attempt.local, limit, donated))
+
+    def cost(attempt: PartitionedProgram) -> tuple[float, ...]:
+        """Plans that fit come first, by the bytes that they send and the launches for it; then the others, by size."""
+        local = attempt.local
+        held = peak(local, donated)[0]
+        if held > limit:
+            return (1, held)
+        return (0, local.sent, sum(local.times[equation] for equation in local.collectives()))
+
+    start = regathered(program)
+    search: Search[None, PartitionedProgram, tuple[float, ...]] = Search(cost, cost(start), MAX_MOVES)
+    moves = _reductions_in_loops(program, limit, donated, cache or IdentityCache())
+    best = search.best(Move(None, partial(regathered, attempt)) for attempt in moves)
+    return start if best is None else best.result
+
+
+def _reductions_in_loops(
+    program: PartitionedProgram, limit: int, donated: Collection[int], cache: IdentityCache
+) -> Iterator[PartitionedProgram]:
+    """Yield the program without unreduced stacks; then without its largest unreduced sums, more of them each time."""
     excess = peak(program.local, donated)[0] - limit
-    if excess <= 0:
-        return program
-    attempts = [program]
-    tables = cache or IdentityCache()
     unreduced = _unreduced_bytes(program, excess)
     if stacks := [equation for equation in unreduced if isinstance(equation.op, Stack)]:
-        attempts.append(_replan(program, stacks, tables))
-    for _ in range(MAX_REPLANS):
-        if not unreduced:
-            break
-        program = _replan(program, _largest(unreduced, excess), tables)
-        attempts.append(program)
+        yield _replan(program, stacks, cache)
+    while unreduced:
+        program = _replan(program, _largest(unreduced, excess), cache)
+        yield program
         excess = peak(program.local, donated)[0] - limit
         unreduced = _unreduced_bytes(program, excess) if excess > 0 else {}
-    attempts = [a._replace(local=regather_to_fit(a.local, limit, donated)) for a in attempts]
-    held = [peak(attempt.local, donated)[0] for attempt in attempts]
-    fitting = [attempt for attempt, held_bytes in zip(attempts, held, strict=True) if held_bytes <= limit]
-    return min(fitting, key=_communication) if fitting else attempts[held.index(min(held))]
-
-
-def _communication(program: PartitionedProgram) -> tuple[float, int]:
-    """Return the bytes that each device sends in one call, and the number of collectives in which it does."""
-    local = program.local
-    return local.sent, sum(local.times[equation] for equation in local.collectives())
 
 
 def _replan(program: PartitionedProgram, reduced: Collection[Equation], cache: IdentityCache) -> PartitionedProgram:

@@ -48,7 +48,7 @@ def fastest(
     def cost(attempt: PartitionedProgram) -> float:
         return objective(attempt.local) if attempt.plan.outputs == program.plan.outputs else INADMISSIBLE
 
-    search: Search[None, PartitionedProgram] = Search(cost, objective.bound, limit)
+    search: Search[None, PartitionedProgram, float] = Search(cost, objective.bound, limit)
     best = search.best(moves)
     return program if best is None else best.result
 

@@ -1,8 +1,9 @@
 """Search: try moves from one plan to others, and keep the cheapest.
 
 A move is a change of the program's constraints, after which it is planned and partitioned again. An objective maps the
-result to a cost, which is infinite if the move is not acceptable. Who searches supplies both: `improve` and
-`move_exchanges` for the compiler, `avoidable_gathers` for warnings, and `explain` for advice.
+result to a cost: a number, or a tuple whose first entries matter most. The cost of a result that is not acceptable is
+infinite. The callers supply both: `improve`, `move_exchanges` and `fit_memory` for the compiler, `avoidable_gathers`
+for warnings, `explain` for advice, and `layout_search` for autoshard.
 """
 
 import math
@@ -16,7 +17,7 @@ _MAX_EQUATIONS = 20_000  # planned again in all moves together
 
 Change = TypeVar("Change")
 Result = TypeVar("Result")
-Objective = Callable[[Result], float]
+Cost = TypeVar("Cost", float, tuple[float, ...])
 
 
 @final
@@ -35,16 +36,16 @@ class Move(Generic[Change, Result]):
 
 @final
 @dataclass(frozen=True)
-class Trial(Generic[Change, Result]):
+class Trial(Generic[Change, Result, Cost]):
     """A move that was tried, with its result and cost."""
 
     change: Change
     result: Result
-    cost: float
+    cost: Cost
 
 
 @final
-class Search(Generic[Change, Result]):
+class Search(Generic[Change, Result, Cost]):
     """Tries at most `limit` moves.
 
     Args:
@@ -56,20 +57,20 @@ class Search(Generic[Change, Result]):
         tried: how many moves were tried.
     """
 
-    def __init__(self, objective: "Objective[Result]", bound: float, limit: int):
-        self._objective = objective
-        self._bound = bound
+    def __init__(self, objective: Callable[[Result], Cost], bound: Cost, limit: float = math.inf):
+        self._objective: Callable[[Result], Cost] = objective
+        self._bound: Cost = bound
         self._limit = limit
         self.tried = 0
 
-    def best(self, moves: Iterable[Move[Change, Result]]) -> Trial[Change, Result] | None:
+    def best(self, moves: Iterable[Move[Change, Result]]) -> Trial[Change, Result, Cost] | None:
         """Return the cheapest of these moves; None if none is below the bound. It is the bound of later calls."""
-        best = None
+        best: Trial[Change, Result, Cost] | None = None
         for best in self._improvements(moves):
             self._bound = best.cost
         return best
 
-    def first(self, moves: Iterable[Move[Change, Result]]) -> Trial[Change, Result] | None:
+    def first(self, moves: Iterable[Move[Change, Result]]) -> Trial[Change, Result, Cost] | None:
         """Return the first of these moves that is below the bound."""
         return next(self._improvements(moves), None)
 
@@ -78,10 +79,10 @@ class Search(Generic[Change, Result]):
         """Whether no more moves may be tried."""
         return self.tried >= self._limit
 
-    def _improvements(self, moves: Iterable[Move[Change, Result]]) -> Iterator[Trial[Change, Result]]:
-        for move in moves:
-            if self.is_exhausted:
-                return
+    def _improvements(self, moves: Iterable[Move[Change, Result]]) -> Iterator[Trial[Change, Result, Cost]]:
+        remaining = iter(moves)
+        # The limit is checked before the next move is generated: that may be the result of planning the one before.
+        while not self.is_exhausted and (move := next(remaining, None)) is not None:
             self.tried += 1
             result = move.plan()
             cost = self._objective(result)
