@@ -110,7 +110,7 @@ from shardwise.compiler.arrays.methods import Array as Array
 from shardwise.compiler.trace.provenance import named_scope as named_scope
 from shardwise.base.config import config as config
 from shardwise.dtypes import float0 as float0
-from shardwise.execute.plan_report import Plan as Plan
+from shardwise.compiler.report.report import Plan as Plan
 from shardwise.explain.budget import comm_budget as comm_budget
 from shardwise.explain.plan import explain as explain
 from shardwise.explain.simulate import simulate as simulate

@@ -2,14 +2,12 @@
 
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.report.report import Report, report
+from shardwise.compiler.report.report import Plan, report
 from shardwise.compiler.stage_dump import StageDump
 from shardwise.execute.request import Request, partition_request
 
-Plan = Report  # the public name; in the compiler, a plan is the chosen layouts
 
-
-def request_report(request: Request, stages: Stages, chip: Chip | None = None) -> Report:
+def request_report(request: Request, stages: Stages, chip: Chip | None = None) -> Plan:
     """Return the report of a partitioned request. `chip`: estimate times for this hardware instead of the target's."""
     return report(
         stages.problem,
@@ -21,7 +19,7 @@ def request_report(request: Request, stages: Stages, chip: Chip | None = None) -
     )
 
 
-def replan_report(request: Request, chip: Chip | None = None, dump: StageDump | None = None) -> Report:
+def replan_report(request: Request, chip: Chip | None = None, dump: StageDump | None = None) -> Plan:
     """Partition a request again, and return its report. Planning is deterministic.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any, Self, final
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.collective.collectives import Collective
-from shardwise.compiler.report.report import Report
+from shardwise.compiler.report.report import Plan
 from shardwise.execute.executor import Launch
 from shardwise.execute.launch_hooks import launch_hooks
 from shardwise.execute.plan_report import replan_report
@@ -94,7 +94,7 @@ class comm_budget(ContextDecorator):
             else:
                 self._compiled.add(launch)
 
-    def plans(self) -> list[tuple[Report, int]]:
+    def plans(self) -> list[tuple[Plan, int]]:
         """Return the plans of the programs so far that contain collectives, and how often each was called."""
         launches = {**dict.fromkeys(self._compiled, 1), **self._calls}
         plans = [(replan_report(launch.request), calls) for launch, calls in launches.items()]

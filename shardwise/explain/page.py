@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from shardwise.compiler.ir.program import NOWHERE, Source
-from shardwise.compiler.report.report import EndRow, Report, ValueRow
+from shardwise.compiler.report.report import EndRow, Plan, ValueRow
 from shardwise.explain.drawing import draw_layout, draw_memory, draw_mesh, draw_timeline
 from shardwise.explain.end_groups import MAX_SINGLE, EndGroup, group_by_layout
 from shardwise.explain.page_assets import SCRIPT, STYLE
@@ -13,7 +13,7 @@ from shardwise.explain.text import human_bytes, human_seconds, idle_text, shape_
 _MAX_OPEN_VALUES = 60  # the table of a longer program is collapsed at first
 
 
-def format_page(report: Report, advice: Sequence[str] = ()) -> str:
+def format_page(report: Plan, advice: Sequence[str] = ()) -> str:
     """Return the HTML document."""
     title = f"plan of {report.name}"
     sections = (
@@ -37,7 +37,7 @@ def _section(title: str, body: str) -> str:
     return f'<section aria-labelledby="{name}">\n<h2 id="{name}">{title}</h2>\n{body}\n</section>\n'
 
 
-def _head(report: Report, advice: Sequence[str]) -> str:
+def _head(report: Plan, advice: Sequence[str]) -> str:
     where = f"mesh {report.mesh}: {report.mesh.device_count} devices" if report.mesh.axis_names else "one device"
     share = 100 * report.peak_bytes / report.chip.memory
     memory_share = (
@@ -74,7 +74,7 @@ def _with_code(text: str) -> str:
     return "".join(f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts))
 
 
-def _collectives(report: Report) -> str:
+def _collectives(report: Plan) -> str:
     if not report.collectives:
         return '<p class="note">None: devices do not communicate.</p>'
     rows = []
@@ -96,7 +96,7 @@ def _collectives(report: Report) -> str:
     return _totals(report) + _table("collectives, costliest first", heads, rows, 3)
 
 
-def _totals(report: Report) -> str:
+def _totals(report: Plan) -> str:
     """Return a table of the collectives of each kind and mesh axes together; nothing for a single collective."""
     if len(report.collectives) < 2:
         return ""
@@ -119,14 +119,14 @@ def _pin_code(text: str) -> str:
     return f'<code title="P({escape(layout)}">{escape(name.strip("`"))}</code>'
 
 
-def _time(report: Report) -> str:
+def _time(report: Plan) -> str:
     note = "Estimated. A kernel in a loop is one bar, as long as all its iterations together."
     chart = draw_timeline(report.timeline)
     idle = "".join(f"<p>{escape(idle_text(row))}.</p>" for row in report.timeline.idle)
     return f'{idle}{chart}<p class="note">{note}</p>' if chart else '<p class="note">No ops.</p>'
 
 
-def _memory(report: Report) -> str:
+def _memory(report: Plan) -> str:
     alive = report.timeline.alive
     rows = [
         [
@@ -143,7 +143,7 @@ def _memory(report: Report) -> str:
     return f'{draw_memory(report.timeline)}<p class="note">Live values at the peak, largest first.</p>{table}'
 
 
-def _ends(report: Report) -> str:
+def _ends(report: Plan) -> str:
     if len(report.inputs) + len(report.outputs) > MAX_SINGLE:
         groups = [
             (direction, group)

@@ -21,7 +21,7 @@ from shardwise.execute.executor import LoweredRequest, as_array, lower_request
 from shardwise.execute.request import Request
 
 if TYPE_CHECKING:
-    from shardwise.compiler.report.report import CollectiveRow, Report
+    from shardwise.compiler.report.report import CollectiveRow, Plan
     from shardwise.execute import plan_report as planning
     from shardwise.explain import advise as advising
     from shardwise.explain import page, text
@@ -46,7 +46,7 @@ class Explanation(HtmlReport):
     """
 
     def __init__(self, prepared: LoweredRequest, chip: Chip | None = None, with_advice: bool = True):
-        self.plan: Report = planning.request_report(prepared.request, prepared.stages, chip)
+        self.plan: Plan = planning.request_report(prepared.request, prepared.stages, chip)
         self.name = self.plan.name
         self.stages: Stages = prepared.stages
         self.collectives: list[CollectiveRow] = list(self.plan.collectives)

@@ -17,7 +17,7 @@ from shardwise.explain.plan import prepare
 from shardwise.sharding import AbstractMesh, Mesh, NamedSharding
 
 if TYPE_CHECKING:
-    from shardwise.compiler.report.report import Report
+    from shardwise.compiler.report.report import Plan
     from shardwise.compiler.report.timeline import Step
     from shardwise.execute import plan_report as planning
     from shardwise.explain import page, text
@@ -44,7 +44,7 @@ class Simulation(HtmlReport):
         memory: the live bytes of a device over time: pairs of seconds since the start of the call, and bytes.
     """
 
-    def __init__(self, plan: "Report"):
+    def __init__(self, plan: "Plan"):
         self.plan = plan
         self.seconds = plan.seconds
         steps = plan.timeline.steps
@@ -166,7 +166,7 @@ def _is_product_bound(step: "Step", chip: Chip) -> bool:
     return bool(step.flops) and step.seconds > bytes_seconds
 
 
-def _trace_events(plan: "Report") -> list[dict[str, Any]]:
+def _trace_events(plan: "Plan") -> list[dict[str, Any]]:
     """Return trace events: two threads, compute and communication, and a counter of the live bytes."""
     events: list[dict[str, Any]] = [
         {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": name}}

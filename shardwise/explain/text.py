@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from shardwise.compiler.ir.program import NOWHERE
 from shardwise.compiler.report.idle import IdleRow
-from shardwise.compiler.report.report import CollectiveRow, CollectiveTotal, Report
+from shardwise.compiler.report.report import CollectiveRow, CollectiveTotal, Plan
 from shardwise.explain.end_groups import MAX_SINGLE, group_by_layout
 
 _MAX_LIVE = 6  # values that are listed at the memory peak
 
 
-def format_report(report: Report, advice: Sequence[str] = ()) -> str:
+def format_report(report: Plan, advice: Sequence[str] = ()) -> str:
     """Return the text that `explain` prints."""
     where = f"mesh {report.mesh}" if report.mesh.axis_names else "one device"
     count = count_text(len(report.collectives), "collective")
@@ -44,7 +44,7 @@ def _total_cells(total: CollectiveTotal) -> list[str]:
     return [total.kind, ",".join(total.axes), str(total.count), sent, time]
 
 
-def _end_lines(report: Report) -> list[str]:
+def _end_lines(report: Plan) -> list[str]:
     """Return a line per input and output, or per layout if there are many."""
     ends = (("in", report.inputs), ("out", report.outputs))
     if len(report.inputs) + len(report.outputs) > MAX_SINGLE:
@@ -82,7 +82,7 @@ def align(rows: Sequence[Sequence[str]], min_widths: Sequence[int]) -> list[str]
     ]
 
 
-def _time_text(report: Report) -> str:
+def _time_text(report: Plan) -> str:
     """Return what the time of a call consists of."""
     parts = (
         f"{human_seconds(report.compute_seconds)} of compute, "
@@ -93,7 +93,7 @@ def _time_text(report: Report) -> str:
     return f"with overlap: {parts}, of which {human_seconds(report.exposed_seconds)} exposed"
 
 
-def _memory_lines(report: Report) -> list[str]:
+def _memory_lines(report: Plan) -> list[str]:
     timeline = report.timeline
     during = ""
     if timeline.steps:

@@ -11,7 +11,7 @@ from shardwise.api.ahead_of_time.aot import Compiled, Lowered
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.chip_table import check_table, format_chip, write_chip
 from shardwise.compiler.plan.hardware import built_in_chips, chip, user_table
-from shardwise.compiler.report.report import Report
+from shardwise.compiler.report.report import Plan
 from shardwise.compiler.stage_dump import StageDump
 from shardwise.errors import HardwareError, ShardingError
 from shardwise.execute.launch_hooks import launch_hooks
@@ -153,7 +153,7 @@ def _write(run: Simulation, parsed: Namespace) -> None:
         run.write_trace(parsed.trace)
 
 
-def _plan_or_stages(request: Request, hardware: Chip | None, stages: bool) -> Report | StageDump:
+def _plan_or_stages(request: Request, hardware: Chip | None, stages: bool) -> Plan | StageDump:
     dump = StageDump() if stages else None
     report = replan_report(request, hardware, dump)
     return report if dump is None else dump

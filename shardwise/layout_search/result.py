@@ -11,10 +11,11 @@ from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.arguments import function_name
 from shardwise.api.jit import Jitted
 from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.report.report import Plan
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.execute.executor import LoweredRequest, as_array, lower_request
-from shardwise.execute.plan_report import Plan, request_report
+from shardwise.execute.plan_report import request_report
 from shardwise.explain.text import align, human_bytes, human_seconds
 from shardwise.layout_search.activations import Activations, activations
 from shardwise.layout_search.evaluate import Alternative

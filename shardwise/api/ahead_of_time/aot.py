@@ -33,7 +33,7 @@ from shardwise.runtime.memory_stats import MemoryStats
 from shardwise.runtime.sharding import Sharding
 
 if TYPE_CHECKING:
-    from shardwise.compiler.report.report import Report
+    from shardwise.compiler.report.report import Plan
     from shardwise.execute import plan_report as planning
 else:
     planning = lazy_module("shardwise.execute.plan_report")
@@ -197,7 +197,7 @@ class _PlannedStage(_Stage):
         return self.out_tree.unflatten(list(map(struct, types, self._prepared.out_shardings)))
 
     @cached_property
-    def plan(self) -> "Report":
+    def plan(self) -> "Plan":
         """The plan as plain data: layouts, collectives, estimated times and memory. `explain` displays it."""
         return planning.request_report(self._prepared.request, self._prepared.stages)
 

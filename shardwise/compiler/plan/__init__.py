@@ -1,1 +1,1 @@
-"""The choice of a layout for every value, by cost: LayoutProblem → Plan (plain data)."""
+"""The choice of a layout for every value, by cost: LayoutProblem → LayoutPlan (plain data)."""

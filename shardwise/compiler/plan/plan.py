@@ -1,6 +1,6 @@
 """LayoutPlan: the chosen layouts, as plain data.
 
-The `Plan` that users see is a report on a compiled program: see `execute/plan_report.py`.
+The `Plan` that users see is a report on a compiled program: see `report/report.py`.
 """
 
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ html = lazy_module("html")
 
 
 class _Renderers:
-    """The functions that render a Report. `shardwise.explain.plan` sets them."""
+    """The functions that render a Plan. `shardwise.explain.plan` sets them."""
 
     text: Callable[[Any], str]
     page: Callable[[Any], str]

@@ -1,7 +1,8 @@
-"""Report: the plan of a compiled program as plain data. This is the type of `Compiled.plan`.
+"""Plan: what a compiled program does on its mesh, as plain data. This is the type of `Compiled.plan`.
 
-A report lists every collective with its bytes, time, line and reason, every value with its layout and where that came
-from, and the steps of one device in order, with its live memory. `explain` renders it.
+It is a report, made after the layouts were chosen; the choice itself is a `LayoutPlan`. It lists every
+collective with its bytes, time, line and reason, every value with its layout and where that came from, and the steps of
+one device in order, with its live memory. `explain` renders it.
 """
 
 import warnings
@@ -143,7 +144,7 @@ class ValueRow:
 
 @final
 @dataclass(frozen=True)
-class Report(HtmlReport):
+class Plan(HtmlReport):
     """The plan of a compiled program on its mesh. It prints as text; a notebook shows it as a page.
 
     Args:
@@ -246,7 +247,7 @@ def report(
     chip: Chip,
     names: Sequence[str] = (),
     donated: Mapping[int, int] | None = None,
-) -> Report:
+) -> Plan:
     """Return the report of a partitioned program.
 
     Args:
@@ -261,7 +262,7 @@ def report(
     input_names = [names[n] if n < len(names) else f"captured array {n - len(names)}" for n in range(len(local.inputs))]
     typed = typed_axes(problem.mesh, problem.shardings)
     collectives = [_collective_row(equation, local, chip, origins, problem, typed) for equation in local.collectives()]
-    return Report(
+    return Plan(
         local.program.name,
         local.mesh,
         chip,
