@@ -28,6 +28,7 @@ from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.stage_dump import StageDump
+from shardwise.compiler.transforms.crop_pads import crop_pads
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.erase_shardings import erase_shardings
 from shardwise.compiler.transforms.erase_varying import erase_varying
@@ -43,8 +44,9 @@ else:  # loaded on first use: few programs need them
     fit_memory = module_of("shardwise.compiler.search.fit_memory")
     improving = module_of("shardwise.compiler.search.improve")
     move_exchanges = module_of("shardwise.compiler.search.move_exchanges")
-# `inline` is first because `lower_keys` expects no calls; `dce` is last because `merge_stacks` leaves unused equations.
-SIMPLIFICATIONS = (inline, erase_varying, lower_keys, hoist, merge_stacks, dce)
+# `inline` is first because `lower_keys` expects no calls; `dce` is last because `merge_stacks` and `crop_pads` leave
+# unused equations.
+SIMPLIFICATIONS = (inline, erase_varying, lower_keys, hoist, merge_stacks, crop_pads, dce)
 _dumps = count()
 
 

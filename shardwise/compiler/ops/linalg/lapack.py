@@ -84,8 +84,8 @@ def _divides_batches() -> bool:
     """Return whether jaxlib divides a large batch into tasks, as versions before 0.12 do.
 
     The tasks are for the thread pool on which the devices run, and jaxlib waits for them. If the other threads of the
-    pool wait in a collective for this device, no thread is left for the tasks, and the program hangs. One device without
-    collectives hangs too: XLA runs independent factorizations at once, and all threads may wait for tasks.
+    pool wait in a collective for this device, no thread is left for the tasks, and the program hangs. A single
+    device hangs too: XLA runs independent factorizations at once, and all threads may wait for tasks.
     """
     major, minor, *_ = jaxlib_version().split(".")
     return (int(major), int(minor)) < (0, 12)
