@@ -196,7 +196,7 @@ class Jitted(Generic[_P, _R]):
             self._explain_miss(key, arguments)
             entry = launches.add(key, self._compile(arguments))
         launch, out_tree = entry
-        outputs = launch.run(leaves)
+        outputs: list[Any] = launch.run(leaves)
         return outputs[0] if out_tree is None else out_tree.unflatten(outputs)
 
     def _call_with_refs(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

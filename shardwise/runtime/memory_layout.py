@@ -41,7 +41,7 @@ class Format:
     sharding: Any = None
 
 
-def row_major(ndim: int, sharding: Any) -> Format:
+def row_major(ndim: int, sharding: object) -> Format:
     """Return the format of arrays of this rank: they are row-major in memory."""
     return Format(Layout(tuple(range(ndim))), sharding)
 
