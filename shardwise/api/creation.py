@@ -29,7 +29,7 @@ NumpyArray = np.ndarray[Any, Any]
 
 def make_array_from_callback(
     shape: Sequence[int],
-    sharding: object,
+    sharding: Sharding | PartitionSpec,
     data_callback: Callable[[tuple[slice, ...]], Any],
     dtype: DTypeLike | None = None,
 ) -> Array:
@@ -108,7 +108,7 @@ def make_array_from_callback(
 
 
 def make_array_from_single_device_arrays(
-    shape: Sequence[int], sharding: object, arrays: Sequence[Array], *, dtype: DTypeLike | None = None
+    shape: Sequence[int], sharding: Sharding | PartitionSpec, arrays: Sequence[Array], *, dtype: DTypeLike | None = None
 ) -> Array:
     """Create a sharded array from arrays that are its shards.
 

@@ -462,14 +462,14 @@ class Jitted(Generic[_P, _R]):
 class JitKeywords(TypedDict, total=False):
     """The keyword arguments of `jit`, for type checkers."""
 
-    in_shardings: Any
-    out_shardings: Any
+    in_shardings: object
+    out_shardings: object
     static_argnums: int | Sequence[int] | None
     static_argnames: str | Sequence[str] | None
     donate_argnums: int | Sequence[int] | None
     donate_argnames: str | Sequence[str] | None
     keep_unused: bool
-    device: Any
+    device: Device | None
     backend: str | None
     inline: bool
     compiler_options: dict[str, Any] | None
