@@ -459,7 +459,7 @@ class ArrayImpl(Array):
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
-    ) -> object:
+    ) -> Any:
         """Return a DLPack capsule through which another library shares the memory, or that of a copy."""
         device = self._only_device()
         if dl_device is not None and tuple(map(int, dl_device)) != self.__dlpack_device__():
