@@ -21,9 +21,9 @@ from shardwise.compiler.dtypes import is_inexact
 from shardwise.numpy.dtypes import finfo
 from shardwise.typing import ArrayLike
 
-_T = TypeVar("_T")
-
 __all__ = ["check_grads", "check_jvp", "check_vjp"]
+
+_T = TypeVar("_T")
 
 _STEP = 1e-4
 # Default tolerances by the number of explicit bits of the mantissa: rounding errors of a difference, divided by 2h.

@@ -20,9 +20,6 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.tree_util import PyTreeDef, register_pytree_node
 from shardwise.typing import ArrayLike
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
 __all__ = [
     "JoinPoint",
     "Optimizer",
@@ -48,6 +45,9 @@ __all__ = [
     "sm3",
     "unpack_optimizer_state",
 ]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 Schedule = Callable[[Any], Any]
 StepSize = ArrayLike | Schedule

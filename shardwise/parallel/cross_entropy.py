@@ -22,10 +22,10 @@ from shardwise.parallel.axis_region import AxisRegion, MeshAxes, axis_region, va
 from shardwise.typing import ArrayLike
 
 _NAME = "cross_entropy"
-_Carry = TypeVar("_Carry")
-_Result = TypeVar("_Result", Array, None)  # of all blocks
-_Residuals = tuple[Array, Array, Array, tuple[Array, ...], Array]  # the operands, and the log-sum-exps
 _LANES = 128  # sizes of blocks are multiples of it: products of matrices run fastest so
+_Carry = TypeVar("_Carry")
+_Result = TypeVar("_Result", Array, None)  # of a block; the results of all blocks are concatenated
+_Residuals = tuple[Array, Array, Array, tuple[Array, ...], Array]  # the operands, and the log-sum-exps
 
 
 def cross_entropy(

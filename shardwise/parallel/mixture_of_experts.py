@@ -27,7 +27,7 @@ from shardwise.typing import ArrayLike
 
 _NAME = "mixture_of_experts"
 
-_Experts = Callable[[Array, Product], Array]  # a function of rows of tokens, and of the product with the weights
+_Experts = Callable[[Array, Product], Array]  # `experts` with the weights bound
 _Slices = tuple[Array, ...]  # the offsets and sizes of a ragged all-to-all
 
 

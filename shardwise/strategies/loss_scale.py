@@ -14,6 +14,8 @@ _T = TypeVar("_T")
 
 
 class _Options(TypedDict, total=False):
+    """The options of `LossScale.create`, for type checkers."""
+
     growth_interval: int
     growth: float
     minimum: float
