@@ -25,7 +25,8 @@ from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.runtime.sharding import traced_sharding
+from shardwise.runtime.sharding import Sharding, traced_sharding
+from shardwise.typing import DTypeLike
 
 __all__ = [
     "AbstractValue",
@@ -84,13 +85,19 @@ class ShapedArray(metaclass=_ArrayTypes):
     """
 
     def __new__(
-        cls, shape: Sequence[int], dtype: Any, weak_type: bool = False, *, sharding: Any = None, vma: Iterable[str] = ()
+        cls,
+        shape: Sequence[int],
+        dtype: DTypeLike,
+        weak_type: bool = False,
+        *,
+        sharding: Sharding | None = None,
+        vma: Iterable[str] = (),
     ) -> Any:
         type = ArrayType(tuple(shape), canonical_dtype(dtype), weak_type).with_varying(vma)
         return type if sharding is None else type.with_explicit(traced_sharding(sharding, type.shape))
 
 
-def valid_jaxtype(x: Any) -> bool:
+def valid_jaxtype(x: object) -> bool:
     """Return whether a value is an array, a number or a tracer.
 
     Args:

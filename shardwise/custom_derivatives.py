@@ -8,8 +8,10 @@ from shardwise.api.transformations.closure import closure_convert, custom_gradie
 from shardwise.api.transformations.custom import custom_jvp, custom_vjp
 from shardwise.api.transformations.derivative_rules import CustomVJPPrimal, SymbolicZero
 from shardwise.base.lazy import set_public_names
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ops.control.retype import zeros_of
+from shardwise.typing import ArrayLike
 
 __all__ = [
     "CustomVJPPrimal",
@@ -27,7 +29,7 @@ custom_jvp_call_p = primitive_named("custom_jvp_call")
 custom_vjp_call_p = primitive_named("custom_vjp_call")
 
 
-def zero_from_primal(value: Any, symbolic_zeros: bool = False) -> Any:
+def zero_from_primal(value: object, symbolic_zeros: bool = False) -> Any:
     """Return the zero tangents of values.
 
     Args:
@@ -45,7 +47,7 @@ def zero_from_primal(value: Any, symbolic_zeros: bool = False) -> Any:
         Array([0., 0.], dtype=float32)
     """
 
-    def zero(leaf: Any) -> Any:
+    def zero(leaf: ArrayLike) -> Array | SymbolicZero:
         type = type_of(leaf, "zero_from_primal")
         return SymbolicZero(type) if symbolic_zeros else zeros_of(type)
 

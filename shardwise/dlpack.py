@@ -1,18 +1,17 @@
 """Exchange of arrays with other libraries by DLPack, without copies."""
 
-from typing import Any
-
 import numpy as np
 
 from shardwise.api import interchange
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import SMALL_INTEGERS, is_float, short_name
+from shardwise.typing import DTypeLike, Placement
 
 __all__ = ["from_dlpack", "is_supported_dtype"]
 
 
-def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = None) -> Array:
+def from_dlpack(external_array: object, device: Placement = None, copy: bool | None = None) -> Array:
     """Create an array that shares the buffer of another library's array, such as numpy's or PyTorch's.
 
     Later writes of the other library to a shared buffer are visible in the array.
@@ -37,7 +36,7 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
     return interchange.from_dlpack("from_dlpack", external_array, device, copy)
 
 
-def is_supported_dtype(dtype: Any) -> bool:
+def is_supported_dtype(dtype: DTypeLike) -> bool:
     """Return whether arrays of a dtype can be exchanged by DLPack.
 
     Args:

@@ -1,7 +1,5 @@
 """Functions of dtypes in `jax.dtypes`, in addition to those of `shardwise.numpy`."""
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 
@@ -12,6 +10,7 @@ from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import DType, extended, prng_key
 from shardwise.errors import TypePromotionError
 from shardwise.numpy.dtypes import finfo, iinfo, issubdtype, result_type
+from shardwise.typing import ArrayLike, DTypeLike
 
 bfloat16 = ml_dtypes.bfloat16
 
@@ -33,7 +32,7 @@ __all__ = [
 ]
 
 
-def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> DType:
+def canonicalize_dtype(dtype: DTypeLike, allow_extended_dtype: bool = False) -> DType:
     """Return the dtype that arrays of a requested dtype have: 64-bit dtypes become 32-bit unless `enable_x64` is set.
 
     Args:
@@ -53,7 +52,7 @@ def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> DType:
     return canonical_dtype(dtype)
 
 
-def scalar_type_of(x: Any) -> type:
+def scalar_type_of(x: ArrayLike) -> type:
     """Return the Python type of the elements of an array or a scalar.
 
     Args:
@@ -76,7 +75,7 @@ def scalar_type_of(x: Any) -> type:
     raise TypeError(f"scalar_type_of: the elements of {type_of(x)} are not numbers")
 
 
-def itemsize_bits(dtype: Any) -> int:
+def itemsize_bits(dtype: DTypeLike) -> int:
     """Return the number of bits of an element, which is less than 8 for the narrowest dtypes.
 
     Args:

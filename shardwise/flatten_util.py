@@ -9,15 +9,17 @@ from shardwise import tree
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array, astype, reshape
 from shardwise.compiler.arrays.operands import as_operand, type_of
+from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.numpy.creation import zeros
 from shardwise.numpy.dtypes import result_type
 from shardwise.numpy.joining import concatenate
+from shardwise.typing import ArrayLike
 
 __all__ = ["ravel_pytree"]
 
 
-def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
+def ravel_pytree(pytree: object) -> tuple[Array, Callable[[Any], Any]]:
     """Concatenate the elements of a pytree of arrays to one vector.
 
     Args:
@@ -52,7 +54,7 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
 class _Unravel:
     """The function from a vector to a pytree of arrays; equal for equal structures and types."""
 
-    def __init__(self, structure: tree.Structure, types: tuple[ArrayType, ...], dtype: Any):
+    def __init__(self, structure: tree.Structure, types: tuple[ArrayType, ...], dtype: DType):
         self._key = (structure, types, dtype)
 
     def __eq__(self, other: object) -> bool:
@@ -61,7 +63,7 @@ class _Unravel:
     def __hash__(self) -> int:
         return hash(self._key)
 
-    def __call__(self, vector: Any) -> Any:
+    def __call__(self, vector: ArrayLike) -> Any:
         structure, types, dtype = self._key
         x = as_operand(vector, "ravel_pytree")
         size = sum(type.size for type in types)

@@ -212,7 +212,7 @@ def _unregister(listeners: list[Callable[..., None]], callback: Callable[..., No
         listeners.remove(callback)
 
 
-def _notify(listeners: list[Callable[..., None]], *args: Any, metadata: dict[str, Any]) -> None:
+def _notify(listeners: list[Callable[..., None]], *args: object, metadata: dict[str, Any]) -> None:
     for callback in tuple(listeners):
         callback(*args, **metadata)
 

@@ -78,11 +78,11 @@ class StepTraceAnnotation(TraceAnnotation):
         ...     x = jnp.ones(3)
     """
 
-    def __init__(self, name: str, **kwargs: Any):
+    def __init__(self, name: str, **kwargs: object):
         super().__init__(name, _r=1, **kwargs)
 
 
-def annotate_function(func: _Function, name: str | None = None, **decorator_kwargs: Any) -> _Function:
+def annotate_function(func: _Function, name: str | None = None, **decorator_kwargs: object) -> _Function:
     """Wrap a function so that each call is an event of the trace.
 
     Args:
@@ -103,7 +103,7 @@ def annotate_function(func: _Function, name: str | None = None, **decorator_kwar
     event_name = name or getattr(func, "__qualname__", None) or str(getattr(func, "__name__", "function"))
 
     @wraps(func)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         with TraceAnnotation(event_name, **decorator_kwargs):
             return func(*args, **kwargs)
 

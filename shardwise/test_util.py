@@ -8,7 +8,7 @@ the tangents and that of the cotangents with the central difference. Arguments k
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
@@ -19,8 +19,11 @@ from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.numpy.dtypes import finfo
+from shardwise.typing import ArrayLike
 
 __all__ = ["check_grads", "check_jvp", "check_vjp"]
+
+_T = TypeVar("_T")
 
 _STEP = 1e-4
 # Default tolerances by the number of explicit bits of the mantissa: rounding errors of a difference, divided by 2h.
@@ -165,11 +168,11 @@ def _check_mode(mode: str, f: Function, args: tuple[Any, ...], **options: Any) -
 def _derivative(mode: str, f: Function) -> Function:
     """Return the function from arguments to the derivatives of `f` there, in one random direction."""
 
-    def forward(*args: Any) -> Any:
+    def forward(*args: object) -> list[Any]:
         _, tangents = jvp(f, args, _Directions(1).like(args))
         return _without_float0(tangents)
 
-    def reverse(*args: Any) -> Any:
+    def reverse(*args: object) -> list[Any]:
         result, pullback = vjp(f, *args)
         return _without_float0(pullback(_Directions(2).like(result)))
 
@@ -183,11 +186,12 @@ class _Directions:
     def __init__(self, seed: int):
         self._random = np.random.default_rng(seed)
 
-    def like(self, values: Any) -> Any:
+    def like(self, values: _T) -> _T:
         """Return tangents of the types of `values`; those of integers are `float0`."""
-        return tree.map(self._leaf, values)
+        tangents: _T = tree.map(self._leaf, values)
+        return tangents
 
-    def _leaf(self, x: Any) -> Any:
+    def _leaf(self, x: ArrayLike) -> np.ndarray[Any, Any] | bool | int | float | complex:
         type = type_of(x, "test_util")
         if not is_inexact(type.dtype):
             return np.zeros(type.shape, float0)
@@ -204,14 +208,14 @@ class _Tolerance:
     def __init__(self, atol: Tolerance, rtol: Tolerance, message: str) -> None:
         self._atol, self._rtol, self._message = atol, rtol, f"{message}: " if message else ""
 
-    def assert_equal_values(self, result: Any, expected: Any) -> None:
+    def assert_equal_values(self, result: object, expected: object) -> None:
         """Check the result that a derivative function returns with its derivative: its types and values."""
         types = [tree.map(lambda x: type_of(x).dtype, values) for values in (result, expected)]
         if types[0] != types[1]:
             raise AssertionError(f"{self._message}the value is of {types[0]}, and the function returns {types[1]}")
         self.assert_close("value", result, expected)
 
-    def assert_close(self, kind: str, actual: Any, expected: Any) -> None:
+    def assert_close(self, kind: str, actual: object, expected: object) -> None:
         """Check a pytree of values or tangents. Errors of elements add up, so tolerances grow with the size."""
         structures = tree.structure(actual), tree.structure(expected)
         if structures[0] != structures[1]:
@@ -223,7 +227,9 @@ class _Tolerance:
                 continue
             self.assert_close_numbers(f"{kind} {tree.keystr(path)}".strip(), x, y, [type_of(x).dtype])
 
-    def assert_close_numbers(self, kind: str, actual: Any, expected: Any, dtypes: Sequence[Any]) -> None:
+    def assert_close_numbers(
+        self, kind: str, actual: ArrayLike, expected: ArrayLike, dtypes: Sequence[np.dtype[Any]]
+    ) -> None:
         """Check an array with the tolerance of the least precise of `dtypes`."""
         if np.shape(actual) != np.shape(expected):
             raise AssertionError(f"{self._message}the {kind} has shape {np.shape(actual)}, not {np.shape(expected)}")
@@ -234,7 +240,7 @@ class _Tolerance:
         )
 
 
-def _tolerance(tolerance: Tolerance, dtype: Any) -> float:
+def _tolerance(tolerance: Tolerance, dtype: np.dtype[Any]) -> float:
     """Return the tolerance of a dtype: the user's, or the default of its precision."""
     if isinstance(tolerance, dict):
         tolerance = {np.dtype(key): value for key, value in tolerance.items()}.get(dtype)
@@ -245,7 +251,7 @@ def _tolerance(tolerance: Tolerance, dtype: Any) -> float:
     return _TOLERANCE_BY_MANTISSA.get(finfo(dtype).nmant, _SMALL_FLOAT_TOLERANCE)
 
 
-def _central_difference(f: Function, args: tuple[Any, ...], tangents: Any, step: float) -> Any:
+def _central_difference(f: Function, args: tuple[Any, ...], tangents: object, step: float) -> Any:
     """Return (f(x + h t) - f(x - h t)) / 2h in double precision. The difference of integers is `float0`."""
 
     def shift(x: Any, tangent: Any, step: float) -> Any:
@@ -255,7 +261,7 @@ def _central_difference(f: Function, args: tuple[Any, ...], tangents: Any, step:
             return x + step * tangent
         return x + (step * _wide(tangent)).astype(tangent.dtype)
 
-    def divide(before: Any, after: Any) -> Any:
+    def divide(before: ArrayLike, after: ArrayLike) -> np.ndarray[Any, Any]:
         if not is_inexact(type_of(before).dtype):
             return np.zeros(np.shape(before), float0)
         low, high = _wide(before), _wide(after)
@@ -266,13 +272,13 @@ def _central_difference(f: Function, args: tuple[Any, ...], tangents: Any, step:
     return tree.map(divide, before, after)
 
 
-def _pairing(cotangents: Any, tangents: Any) -> Any:
+def _pairing(cotangents: object, tangents: object) -> float:
     """Return the real part of the sum of all products of a cotangent and a tangent, which a VJP preserves."""
     pairs = zip(tree.leaves(cotangents), tree.leaves(tangents), strict=True)
     return math.fsum(np.sum(_wide(x) * _wide(y)).real for x, y in pairs if not (is_float0(x) or is_float0(y)))
 
 
-def _wide(x: Any) -> Any:
+def _wide(x: ArrayLike) -> np.ndarray[Any, Any]:
     """Return a numpy array; floats and complex numbers in double precision."""
     array = np.asarray(x)
     if not is_inexact(array.dtype):
@@ -280,7 +286,7 @@ def _wide(x: Any) -> Any:
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
-def _without_float0(values: Any) -> list[Any]:
+def _without_float0(values: object) -> list[Any]:
     return [leaf for leaf in tree.leaves(values) if not is_float0(leaf)]
 
 

@@ -93,7 +93,7 @@ _UNSPECIFIED: Any = _Unspecified()
 # --- flatten and build ------------------------------------------------------------------------------------------------
 
 
-def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
+def tree_flatten(tree: object, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
     """Flatten a pytree into its leaves and its structure.
 
     Args:
@@ -139,7 +139,7 @@ def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
     return treedef.unflatten(leaves)
 
 
-def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
+def tree_leaves(tree: object, is_leaf: IsLeaf = None) -> list[Any]:
     """Return the leaves of a pytree.
 
     Args:
@@ -160,7 +160,7 @@ def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
     return tree_flatten(tree, is_leaf)[0]
 
 
-def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
+def tree_structure(tree: object, is_leaf: IsLeaf = None) -> PyTreeDef:
     """Return the structure of a pytree.
 
     Args:
@@ -181,7 +181,7 @@ def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
     return tree_flatten(tree, is_leaf)[1]
 
 
-def build_tree(treedef: PyTreeDef, xs: Any) -> Any:
+def build_tree(treedef: PyTreeDef, xs: object) -> Any:
     """Build a pytree from its structure and nested iterables of its leaves.
 
     Args:
@@ -289,7 +289,7 @@ def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
 # --- map, reduce, transpose, broadcast --------------------------------------------------------------------------------
 
 
-def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
+def tree_map(f: Callable[..., Any], tree: object, *rest: object, is_leaf: IsLeaf = None) -> Any:
     """Apply a function to the leaves of a pytree.
 
     Args:
@@ -315,7 +315,9 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
     return treedef.unflatten([f(*args) for args in zip(leaves, *subtrees, strict=True)])
 
 
-def tree_reduce(function: Callable[[T, Any], T], tree: Any, initializer: T = _UNSPECIFIED, is_leaf: IsLeaf = None) -> T:
+def tree_reduce(
+    function: Callable[[T, Any], T], tree: object, initializer: T = _UNSPECIFIED, is_leaf: IsLeaf = None
+) -> T:
     """Reduce the leaves of a pytree from left to right, as `functools.reduce` does.
 
     Args:
@@ -344,7 +346,7 @@ def tree_reduce(function: Callable[[T, Any], T], tree: Any, initializer: T = _UN
 
 
 def tree_reduce_associative(
-    operation: Callable[[T, T], T], tree: Any, *, identity: T = _UNSPECIFIED, is_leaf: IsLeaf = None
+    operation: Callable[[T, T], T], tree: object, *, identity: T = _UNSPECIFIED, is_leaf: IsLeaf = None
 ) -> T:
     """Reduce the leaves of a pytree as a balanced binary tree.
 
@@ -380,7 +382,7 @@ def tree_reduce_associative(
     return result
 
 
-def tree_all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
+def tree_all(tree: object, *, is_leaf: IsLeaf = None) -> bool:
     """Return whether all leaves of a pytree are true.
 
     Args:
@@ -400,7 +402,7 @@ def tree_all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
     return all(tree_leaves(tree, is_leaf))
 
 
-def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any) -> Any:
+def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: object) -> Any:
     """Transpose a pytree of pytrees: exchange its outer and its inner structure.
 
     Args:
@@ -441,7 +443,7 @@ def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, py
     return inner_treedef.unflatten([outer_treedef.unflatten(leaves[start::inner]) for start in range(inner)])
 
 
-def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
+def tree_broadcast(prefix_tree: object, full_tree: object, is_leaf: IsLeaf = None) -> Any:
     """Broadcast a prefix pytree to the structure of a full pytree.
 
     Args:
@@ -462,7 +464,7 @@ def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> 
     return tree_structure(full_tree).unflatten(broadcast_prefix(prefix_tree, full_tree, is_leaf))
 
 
-def broadcast_prefix(prefix: Any, tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
+def broadcast_prefix(prefix: object, tree: object, is_leaf: IsLeaf = None) -> list[Any]:
     """Return, for each leaf of `tree`, the leaf of `prefix` at or above it.
 
     Raises:
@@ -481,7 +483,7 @@ def broadcast_prefix(prefix: Any, tree: Any, is_leaf: IsLeaf = None) -> list[Any
     return [leaf for leaf, subtree in pairs for _ in range(tree_structure(subtree).num_leaves)]
 
 
-def _flatten_rest(name: str, treedef: PyTreeDef, tree: Any, rest: tuple[Any, ...]) -> list[list[Any]]:
+def _flatten_rest(name: str, treedef: PyTreeDef, tree: object, rest: tuple[Any, ...]) -> list[list[Any]]:
     """Return the subtrees of each pytree of `rest` at the leaves of `tree`, whose structure is `treedef`."""
     subtrees: list[list[Any]] = []
     for index, other in enumerate(rest, 1):
@@ -500,7 +502,7 @@ def _flatten_rest(name: str, treedef: PyTreeDef, tree: Any, rest: tuple[Any, ...
 
 
 def tree_flatten_with_path(
-    tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
+    tree: object, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
 ) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
     """Flatten a pytree into its leaves with their key paths, and its structure.
 
@@ -521,7 +523,7 @@ def tree_flatten_with_path(
         [((DictKey(key='a'),), 1)]
     """
 
-    def is_leaf_without_path(_: KeyPath, node: Any) -> bool:
+    def is_leaf_without_path(_: KeyPath, node: object) -> bool:
         return is_leaf is not None and is_leaf(node)
 
     try:
@@ -534,7 +536,7 @@ def tree_flatten_with_path(
 
 
 def tree_leaves_with_path(
-    tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
+    tree: object, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
 ) -> list[tuple[KeyPath, Any]]:
     """Return the leaves of a pytree with their key paths.
 
@@ -559,8 +561,8 @@ def tree_leaves_with_path(
 
 def tree_map_with_path(
     f: Callable[..., Any],
-    tree: Any,
-    *rest: Any,
+    tree: object,
+    *rest: object,
     is_leaf: Callable[..., bool] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> Any:
@@ -589,7 +591,7 @@ def tree_map_with_path(
     return treedef.unflatten([f(*pair, *args) for pair, *args in zip(leaves_with_path, *subtrees, strict=True)])
 
 
-def leaf_names(tree: Any, root: str) -> list[str]:
+def leaf_names(tree: object, root: str) -> list[str]:
     """Return a Python expression for each leaf, such as `root['w'][0]`."""
     return [root + keystr(path) for path, _ in tree_leaves_with_path(tree)]
 
@@ -646,7 +648,7 @@ class TreeMismatch(ValueError):
         return str(self.args[0])
 
 
-def first_difference(treedef: PyTreeDef, first: Any, second: Any, path: KeyPath = ()) -> Difference | None:
+def first_difference(treedef: PyTreeDef, first: object, second: object, path: KeyPath = ()) -> Difference | None:
     """Return the first difference that keeps `first`, of structure `treedef`, from being a prefix of `second`.
 
     Returns:
@@ -667,7 +669,7 @@ def first_difference(treedef: PyTreeDef, first: Any, second: Any, path: KeyPath 
     return None
 
 
-def _type_difference(first: Any, second: Any, path: KeyPath) -> Difference:
+def _type_difference(first: object, second: object, path: KeyPath) -> Difference:
     types = type(first), type(second)
     texts, hint = [_describe(first), _describe(second)], ""
     if first is None:
@@ -678,7 +680,7 @@ def _type_difference(first: Any, second: Any, path: KeyPath) -> Difference:
     return Difference(path, texts[0], texts[1], hint=hint, second_is_leaf=not is_tree_node(types[1]))
 
 
-def _node_difference(first: Any, second: Any, path: KeyPath) -> Difference:
+def _node_difference(first: object, second: object, path: KeyPath) -> Difference:
     """Describe the difference of two nodes of the same type: in their children or in their auxiliary data."""
     names = _child_names(first), _child_names(second)
     if set(names[0]) != set(names[1]) or _child_count(first) != _child_count(second):
@@ -698,7 +700,7 @@ def _node_difference(first: Any, second: Any, path: KeyPath) -> Difference:
     return Difference(path, f"{type_name} with {texts[0]}", f"{type_name} with {texts[1]}")
 
 
-def _describe(node: Any) -> str:
+def _describe(node: object) -> str:
     type_name = type(node).__name__
     if node is None:
         return "None"
@@ -714,14 +716,14 @@ def _describe(node: Any) -> str:
     return f"{type_name} with {count} {'child' if count == 1 else 'children'}"
 
 
-def _child_names(node: Any) -> list[str]:
+def _child_names(node: object) -> list[str]:
     """Return the names of the children of a node for messages, or nothing if they only have indices."""
     keys = [key for key, _ in flatten_one_level_with_keys(node)[0]]
     named = [key for key in keys if not isinstance(key, (SequenceKey, FlattenedIndexKey))]
     return [repr(key.key) if isinstance(key, DictKey) else bare_key(key) for key in named]
 
 
-def _child_count(node: Any) -> int:
+def _child_count(node: object) -> int:
     return len(tuple(flatten_one_level(node)[0]))
 
 

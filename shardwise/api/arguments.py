@@ -23,7 +23,7 @@ def function_name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def check_function(name: str, function: Any) -> None:
+def check_function(name: str, function: object) -> None:
     """Raise a TypeError if `function` is not callable; `name` is the transformation that received it."""
     if not callable(function) or isinstance(function, staticmethod):
         raise TypeError(f"{name} needs a function, not {function!r}")
@@ -97,7 +97,7 @@ def array_leaves(
     return leaves, structure
 
 
-def _leaf_advice(leaf: Any, name: str) -> str:
+def _leaf_advice(leaf: object, name: str) -> str:
     """Return what to write instead of an argument that is not an array; `name` is its quoted name."""
     class_name = type(leaf).__name__
     if isinstance(leaf, Ref):
@@ -124,11 +124,11 @@ class _ReplicatedOnCurrentMesh:
 REPLICATED_ON_CURRENT_MESH = _ReplicatedOnCurrentMesh()
 
 
-def _is_sharding(x: Any) -> bool:
+def _is_sharding(x: object) -> bool:
     return x is None or isinstance(x, (Sharding, PartitionSpec))
 
 
-def check_sharding_leaves(shardings: Any, parameter: str) -> None:
+def check_sharding_leaves(shardings: object, parameter: str) -> None:
     """Raise a TypeError if a tree of shardings, passed as `parameter`, holds something else."""
     for leaf in tree.leaves(shardings, is_leaf=_is_sharding):
         if not _is_sharding(leaf) and leaf is not REPLICATED_ON_CURRENT_MESH:
@@ -136,8 +136,8 @@ def check_sharding_leaves(shardings: Any, parameter: str) -> None:
 
 
 def broadcast_shardings(
-    shardings: Any,
-    arguments: Any,
+    shardings: object,
+    arguments: object,
     parameter: str,
     function: Callable[..., Any],
     types: Sequence[ArrayType],
@@ -187,7 +187,7 @@ def describe_mismatch(mismatch: tree.TreeMismatch, parameter: str) -> str:
     return f"{text}\n  Write a tuple with one entry per positional argument, or a single entry for all of them."
 
 
-def _check_sharding(sharding: Any, parameter: str, type: ArrayType) -> Sharding | None:
+def _check_sharding(sharding: object, parameter: str, type: ArrayType) -> Sharding | None:
     """Return a user's sharding as a `Sharding`; a bare PartitionSpec, and an abstract mesh, mean the current mesh."""
     if sharding is REPLICATED_ON_CURRENT_MESH:
         sharding = None if mesh_context.mesh is None else PartitionSpec()

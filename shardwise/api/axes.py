@@ -13,7 +13,7 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 Axes = list[int | None]  # the mapped axis of each leaf; None: the leaf is not mapped
 
 
-def check_axes(label: str, in_axes: Any, axis_name: Any = None, axis_size: Any = None) -> None:
+def check_axes(label: str, in_axes: object, axis_name: object = None, axis_size: object = None) -> None:
     """Check everything that does not depend on the arguments."""
     is_prefix = in_axes is None or isinstance(in_axes, (int, tuple, list))
     if not is_prefix or any(type(axis) is not int for axis in tree.leaves(in_axes)):
@@ -29,14 +29,14 @@ def check_axes(label: str, in_axes: Any, axis_name: Any = None, axis_size: Any =
         raise TypeError(f"{label}: axis_name must be hashable, not {axis_name!r}") from None
 
 
-def check_nonnegative_axes(label: str, parameter: str, axes: Any) -> None:
+def check_nonnegative_axes(label: str, parameter: str, axes: object) -> None:
     """Check that all axes are nonnegative: they become PartitionSpecs before the rank of a result is known."""
     for axis in tree.leaves(axes):
         if type(axis) is not int or axis < 0:
             raise ValueError(f"{label}: {parameter} must hold nonnegative integers and None, not {axis!r}")
 
 
-def argument_axes(label: str, in_axes: Any, args: Any, keywords: Any) -> Axes:
+def argument_axes(label: str, in_axes: object, args: object, keywords: object) -> Axes:
     """Return the mapped axis of each leaf of the arguments; keyword arguments are mapped over axis 0."""
     prefix = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     try:
@@ -46,7 +46,7 @@ def argument_axes(label: str, in_axes: Any, args: Any, keywords: Any) -> Axes:
     return [*axes, *[0] * len(tree.leaves(keywords))]
 
 
-def output_axes(label: str, out_axes: Any, structure: tree.Structure) -> Axes:
+def output_axes(label: str, out_axes: object, structure: tree.Structure) -> Axes:
     """Return the axis that the user asks for in each leaf of the results."""
     results = structure.unflatten(list(range(structure.num_leaves)))
     try:
@@ -55,7 +55,7 @@ def output_axes(label: str, out_axes: Any, structure: tree.Structure) -> Axes:
         raise ValueError(f"{label}: {prefix_error(mismatch, 'out_axes')}") from None
 
 
-def axes_to_specs(axes: Any, name: str) -> Any:
+def axes_to_specs(axes: object, name: str) -> Any:
     """Replace each axis in a pytree by the PartitionSpec that shards that dim along the mesh axis `name`."""
     return tree.map(
         lambda axis: PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, name),

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from shardwise.api.arguments import check_function
+from shardwise.base._jaxlib import Device
 from shardwise.base.config import config
 from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.ir.dispatch import evaluate_constants
@@ -237,7 +238,7 @@ def numpy_rank_promotion(new_val: str) -> ConfigContext:
 
 
 @documented(_CONTEXT)
-def default_device(new_val: Any) -> ConfigContext:
+def default_device(new_val: Device | str | None) -> ConfigContext:
     """Set the device for new arrays, and for programs without committed arguments.
 
     Committed arrays stay on their devices, and programs that use them run there.

@@ -6,7 +6,7 @@ Each traces the user's functions into programs, checks the types of their result
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias, final
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from shardwise.api.transformations.float0 import flatten_hiding_float0, hide_flo
 from shardwise.api.transformations.remat import checkpoint_policies
 from shardwise.api.transformations.vmap import vmap
 from shardwise.base.config import config
-from shardwise.compiler.arrays.methods import where
+from shardwise.compiler.arrays.methods import Array, where
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import integer_range, is_integer
@@ -41,8 +41,11 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.make_varying import cast_to_varying, make_varying
 from shardwise.errors import ConcretizationTypeError, ShardingTypeError
 from shardwise.execute.traceback_filter import filter_traceback
+from shardwise.tree_util import Difference
+from shardwise.typing import ArrayLike
 
 Function = Callable[..., Any]
+_Integer: TypeAlias = int | np.integer[Any] | np.ndarray[Any, Any] | Array  # an integer scalar
 _ABSENT: Any = object()
 
 
@@ -79,7 +82,7 @@ class _TracedBody:
         returned: Any = None
         scope = RefScope(as_inputs=True)
 
-        def flat(*leaves: Any) -> list[Any]:
+        def flat(*leaves: Array) -> list[Array]:
             nonlocal returned
             with scope:
                 result = function(*structure.unflatten(leaves))
@@ -131,7 +134,7 @@ class _TracedBody:
         return replace(self.program, inputs=(*inputs.values(), *self.arguments), outputs=outputs)
 
 
-def _retype_if_compatible(x: Any, type: ArrayType | None) -> Any:
+def _retype_if_compatible(x: Array, type: ArrayType | None) -> Array:
     return match_type(x, type) if type is not None and _compatible(x.type, type) else x
 
 
@@ -152,7 +155,7 @@ def _in_scope_of(type: ArrayType, other: ArrayType) -> ArrayType:
     return type.with_explicit(ExplicitSharding.from_dims(sharding.mesh, ((),) * type.ndim, scoped=True))
 
 
-def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, operand: Any = _ABSENT) -> Any:
+def cond(pred: ArrayLike, true_fun: Function, false_fun: Function, *operands: object, operand: object = _ABSENT) -> Any:
     """Call one of two functions, depending on a predicate.
 
     Only one of them runs, except under `vmap` with a mapped `pred`: then both run, and the results are selected
@@ -193,12 +196,12 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, ope
 
 
 def _cond_with_own_operands(
-    pred: Any, true_operand: Any, true_fun: Function, false_operand: Any, false_fun: Function
+    pred: ArrayLike, true_operand: object, true_fun: Function, false_operand: object, false_fun: Function
 ) -> Any:
-    def on_true(true_operand: Any, _: Any) -> Any:
+    def on_true(true_operand: object, _: object) -> Any:
         return true_fun(true_operand)
 
-    def on_false(_: Any, false_operand: Any) -> Any:
+    def on_false(_: object, false_operand: object) -> Any:
         return false_fun(false_operand)
 
     copy_name(on_true, true_fun)
@@ -206,7 +209,7 @@ def _cond_with_own_operands(
     return cond(pred, on_true, on_false, true_operand, false_operand)
 
 
-def switch(index: Any, branches: Sequence[Function], *operands: Any, operand: Any = _ABSENT) -> Any:
+def switch(index: ArrayLike, branches: Sequence[Function], *operands: object, operand: object = _ABSENT) -> Any:
     """Call one of several functions, selected by an index.
 
     Only one of them runs, except under `vmap` with a mapped `index`: then all run, and the results are selected
@@ -250,13 +253,13 @@ def switch(index: Any, branches: Sequence[Function], *operands: Any, operand: An
     return _branch("switch", clamped, list(branches), args)
 
 
-def _check_callable(name: str, **functions: Any) -> None:
+def _check_callable(name: str, **functions: object) -> None:
     for parameter, function in functions.items():
         if not callable(function):
             raise TypeError(f"{name}: {parameter} must be a function, not {function!r}")
 
 
-def _branch_arguments(name: str, operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
+def _branch_arguments(name: str, operands: tuple[Any, ...], operand: object) -> tuple[Any, ...]:
     """Return the arguments of the branches; `operand` is the older way to pass a single one, which may be None."""
     if operand is _ABSENT:
         return operands
@@ -266,7 +269,7 @@ def _branch_arguments(name: str, operands: tuple[Any, ...], operand: Any) -> tup
 
 
 @filter_traceback
-def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any, ...]) -> Any:
+def _branch(name: str, index: Array, branches: list[Function], operands: tuple[Any, ...]) -> Any:
     operands = hide_refs(hide_float0(operands))
     leaves, _ = array_leaves(branches[0], operands, {})
     arrays = [as_operand(leaf) for leaf in leaves]
@@ -345,7 +348,7 @@ def _shortened(text: str, length: int = 300) -> str:
     return text if len(text) <= length else f"{text[:length]}…"
 
 
-def _difference(first: Any, second: Any) -> Any:
+def _difference(first: object, second: object) -> Difference:
     """Return the first difference of two pytrees; a leaf is a prefix of any tree, so both directions are compared."""
     difference = tree.first_difference(tree.structure(first), first, second)
     if difference is not None:
@@ -400,7 +403,7 @@ def _check_no_divergent_collective(name: str, decides: ArrayType, programs: Sequ
 
 
 @filter_traceback
-def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
+def while_loop(cond_fun: Function, body_fun: Function, init_val: object) -> Any:
     """Call a function repeatedly while a condition holds.
 
     It can be differentiated in forward mode only. For reverse mode use `scan`, or `fori_loop` with Python integers.
@@ -427,7 +430,7 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
     return _while("while_loop", cond_fun, body_fun, hide_float0(init_val))
 
 
-def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
+def _while(name: str, cond_fun: Function, body_fun: Function, init_val: object) -> Any:
     if config.disable_jit:
         value = init_val
         try:
@@ -458,10 +461,10 @@ def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> 
     return tree.structure(init_val).unflatten(list(outputs[len(written) :]))
 
 
-def _while_with_condition_in_body(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
+def _while_with_condition_in_body(name: str, cond_fun: Function, body_fun: Function, init_val: object) -> Any:
     """Run a while loop whose condition is evaluated at the end of the body and carried to the next iteration."""
 
-    def step(carry: Any) -> Any:
+    def step(carry: _ExtendedCarry) -> _ExtendedCarry:
         value = body_fun(carry.value)
         return _ExtendedCarry(cond_fun(value), value)
 
@@ -470,7 +473,9 @@ def _while_with_condition_in_body(name: str, cond_fun: Function, body_fun: Funct
 
 
 @filter_traceback
-def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, *, unroll: int | bool | None = None) -> Any:
+def fori_loop(
+    lower: _Integer, upper: _Integer, body_fun: Function, init_val: object, *, unroll: int | bool | None = None
+) -> Any:
     """Call a function repeatedly for a range of indices.
 
     With concrete bounds it is a `scan` and can be differentiated in reverse mode; with traced bounds it is a
@@ -509,7 +514,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, *, unro
     if not isinstance(lower, Tracer) and not isinstance(upper, Tracer):
         first, last = int(lower), int(upper)
 
-        def step(carry: Any, _: None) -> Any:
+        def step(carry: _ExtendedCarry, _: None) -> tuple[_ExtendedCarry, None]:
             index, value = carry
             return _ExtendedCarry(index + 1, body_fun(index, value)), None
 
@@ -530,10 +535,10 @@ def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, *, unro
             )
     stop = match_type(as_operand(upper), counter)
 
-    def is_below_stop(carry: Any) -> Any:
+    def is_below_stop(carry: _ExtendedCarry) -> Array:
         return carry.extra < stop
 
-    def while_step(carry: Any) -> Any:
+    def while_step(carry: _ExtendedCarry) -> _ExtendedCarry:
         index, value = carry
         return _ExtendedCarry(index + 1, body_fun(index, value))
 
@@ -552,8 +557,8 @@ class _ExtendedCarry(NamedTuple):
 @filter_traceback
 def scan(
     f: Function,
-    init: Any,
-    xs: Any = None,
+    init: object,
+    xs: object = None,
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
@@ -591,12 +596,12 @@ def scan(
     return _scan("scan", f, init, xs, length, reverse, unroll)
 
 
-def _scan_over_refs(f: Function, init: Any, xs: Any, *options: Any) -> tuple[Any, Any]:
+def _scan_over_refs(f: Function, init: object, xs: object, *options: Any) -> tuple[Any, Any]:
     """Scan over arrays and Refs: the function receives Refs of slices, and may change them."""
     leaves, structure = tree.flatten(xs)
     refs = {number: x for number, x in enumerate(leaves) if isinstance(x, Ref)}
 
-    def step(carry: Any, slices: list[Any]) -> Any:
+    def step(carry: object, slices: list[Any]) -> Any:
         of_slices = {number: Ref(slices[number]) for number in refs}
         result = f(carry, structure.unflatten([of_slices.get(number, x) for number, x in enumerate(slices)]))
         if not (isinstance(result, tuple) and len(result) == 2):
@@ -613,8 +618,8 @@ def _scan_over_refs(f: Function, init: Any, xs: Any, *options: Any) -> tuple[Any
 def _scan(
     name: str,
     f: Function,
-    init: Any,
-    xs: Any,
+    init: object,
+    xs: object,
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
@@ -642,7 +647,7 @@ def _scan(
     slice_types = [x.type.without((0,)) for x in arrays]
     slices = tree.structure(xs).unflatten(slice_types)
 
-    def carry_of(result: Any) -> Any:
+    def carry_of(result: object) -> Any:
         if not (isinstance(result, tuple) and len(result) == 2):
             raise TypeError(f"scan: {describe_function(f)} must return a pair (carry, y), not {result!r}")
         return result[0]
@@ -662,7 +667,7 @@ def _scan(
 
 
 @filter_traceback
-def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
+def map(f: Function, xs: object, *, batch_size: int | None = None) -> Any:
     """Call a function for every slice of arrays along axis 0, one after the other, and stack the results.
 
     Args:
@@ -686,14 +691,14 @@ def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
     if batch_size is not None:
         return _map_in_batches(f, xs, batch_size)
 
-    def step(_: None, x: Any) -> Any:
+    def step(_: None, x: object) -> tuple[None, Any]:
         return None, f(x)
 
     copy_name(step, f)
     return _scan("map", step, None, xs)[1]
 
 
-def _scan_in_python(f: Function, init: Any, slices: Sequence[Any], reverse: bool) -> tuple[Any, Any]:
+def _scan_in_python(f: Function, init: object, slices: Sequence[Any], reverse: bool) -> tuple[Any, Any]:
     """Run a scan as a Python loop, for `disable_jit`."""
     if not slices:
         raise ValueError(
@@ -706,7 +711,7 @@ def _scan_in_python(f: Function, init: Any, slices: Sequence[Any], reverse: bool
     return carry, tree.map(lambda *leaves: installed.namespace.stack(leaves), *(reversed(ys) if reverse else ys))
 
 
-def _map_in_batches(f: Function, xs: Any, size: int) -> Any:
+def _map_in_batches(f: Function, xs: object, size: int) -> Any:
     arrays = [as_operand(leaf) for leaf in tree.leaves(xs)]
     length = _length("map", f, arrays, tree.leaf_names(xs, "xs"), None)
     if _as_integer("map", "batch_size", size) < 1:
@@ -728,7 +733,7 @@ def _map_in_batches(f: Function, xs: Any, size: int) -> Any:
 def _trace_body(
     name: str,
     function: Function,
-    init: Any,
+    init: object,
     arguments: Callable[[Any], tuple[Any, ...]],
     carry_of: Callable[[Any], Any],
     others: Sequence[ArrayType] = (),
@@ -820,7 +825,7 @@ def _length(loop: str, f: Function, arrays: Sequence[Any], names: Sequence[str],
     return int(next(iter(lengths.values())))
 
 
-def _as_integer(loop: str, parameter: str, number: Any) -> int:
+def _as_integer(loop: str, parameter: str, number: SupportsIndex) -> int:
     try:
         return operator.index(number)
     except TypeError:

@@ -22,12 +22,16 @@ from shardwise.execute.transfer import assemble_blocks, transfer
 from shardwise.runtime.array import ArrayImpl, array_signature, join_shards, padded, put_shards
 from shardwise.runtime.box import Box, Span, box_index, box_of, box_shape, whole
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, resolve_sharding
+from shardwise.typing import ArrayLike, DTypeLike
 
 NumpyArray = np.ndarray[Any, Any]
 
 
 def make_array_from_callback(
-    shape: Sequence[int], sharding: Any, data_callback: Callable[[tuple[slice, ...]], Any], dtype: Any = None
+    shape: Sequence[int],
+    sharding: Sharding | PartitionSpec,
+    data_callback: Callable[[tuple[slice, ...]], Any],
+    dtype: DTypeLike | None = None,
 ) -> Array:
     """Create a sharded array from a function that returns each shard's data.
 
@@ -104,7 +108,7 @@ def make_array_from_callback(
 
 
 def make_array_from_single_device_arrays(
-    shape: Sequence[int], sharding: Any, arrays: Sequence[Array], *, dtype: Any = None
+    shape: Sequence[int], sharding: Sharding | PartitionSpec, arrays: Sequence[Array], *, dtype: DTypeLike | None = None
 ) -> Array:
     """Create a sharded array from arrays that are its shards.
 
@@ -162,7 +166,7 @@ def make_array_from_single_device_arrays(
     return join_shards(shards, type, checked_sharding)
 
 
-def make_array_from_process_local_data(sharding: Any, local_data: Any, global_shape: Any = None) -> Any:
+def make_array_from_process_local_data(sharding: object, local_data: object, global_shape: object = None) -> Any:
     """Create a sharded array to which each process contributes the data of its own devices.
 
     Args:
@@ -200,15 +204,15 @@ def make_array_from_process_local_data(sharding: Any, local_data: Any, global_sh
     )
 
 
-def _is_sharding(x: Any) -> bool:
+def _is_sharding(x: object) -> bool:
     return isinstance(x, (Sharding, PartitionSpec, Device))
 
 
-def _is_shape(x: Any) -> bool:
+def _is_shape(x: object) -> bool:
     return x is None or (isinstance(x, (tuple, list)) and all(isinstance(n, (int, np.integer, type(None))) for n in x))
 
 
-def _from_local_data(name: str, sharding: Any, local_data: Any, global_shape: Sequence[int] | None) -> Array:
+def _from_local_data(name: str, sharding: object, local_data: ArrayLike, global_shape: Sequence[int] | None) -> Array:
     data = np.asarray(local_data)
     sharding = resolve_sharding(sharding, name)
     if isinstance(sharding, Device):
@@ -253,7 +257,7 @@ def _from_local_data(name: str, sharding: Any, local_data: Any, global_shape: Se
     return make_array_from_callback(sizes, checked_sharding, shard_data, dtype=type_of(data, name).dtype)
 
 
-def _check_sharding(name: str, sharding: Any, shape: tuple[int, ...]) -> Sharding:
+def _check_sharding(name: str, sharding: object, shape: tuple[int, ...]) -> Sharding:
     """Return a user's sharding as a `Sharding` that determines the layout of an array of this shape."""
     resolved = resolve_sharding(sharding, name)
     if not isinstance(resolved, Sharding):
@@ -368,7 +372,7 @@ def put_box(data: NumpyArray, devices: Sequence[Any], shape: Sequence[int], shar
     return copy_shard(padded(data, sharding.shard_shape(tuple(shape))), devices, sharding)
 
 
-def copy_shard(shard: Any, devices: Sequence[Any], sharding: Sharding) -> dict[Any, Any]:
+def copy_shard(shard: NumpyArray | ArrayImpl, devices: Sequence[Device], sharding: Sharding) -> dict[Any, Any]:
     """Copy a padded shard, on the host or on a device, to the devices that hold it."""
     memory = sharding.nondefault_memory
     return {device: device_put(shard, SingleDeviceSharding(device, memory_kind=memory)) for device in devices}

@@ -5,7 +5,7 @@ import os
 import platform as machine
 import sys
 from importlib.metadata import version
-from typing import Any
+from typing import TypeVar
 
 from shardwise import tree
 from shardwise.base.caches import clear_all
@@ -13,6 +13,8 @@ from shardwise.base.config import SETTINGS, config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import default_backend, devices, local_device_count, platform_of, process_count
+
+_T = TypeVar("_T")
 
 
 def clear_caches() -> None:
@@ -48,7 +50,7 @@ def live_arrays(platform: str | None = None) -> list[Array]:
     return [x for x in arrays if not x.is_deleted() and platform_of(x.sharding.devices[0]) == platform_name]
 
 
-def copy_to_host_async(x: Any) -> Any:
+def copy_to_host_async(x: _T) -> _T:
     """Start to copy the arrays of a pytree to the host, so that reading them later takes less time.
 
     Args:

@@ -21,7 +21,7 @@ class FlatFunction:
         self.in_tree = in_tree
         self.out_tree: tree.Structure = None
 
-    def __call__(self, *leaves: Any) -> list[Any]:
+    def __call__(self, *leaves: object) -> list[Any]:
         args, keywords = self.in_tree.unflatten(leaves)
         outputs, self.out_tree = flatten_hiding_float0(self.function(*args, **keywords))
         check_outputs(self.function, outputs)

@@ -12,9 +12,10 @@ from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.runtime.array import DLPACK_DEVICES, ArrayImpl, single_device_array
 from shardwise.runtime.client import local_devices
 from shardwise.runtime.dlpack import type_in
+from shardwise.typing import Placement
 
 
-def from_dlpack(name: str, x: Any, device: Any, copy: bool | None) -> Array:
+def from_dlpack(name: str, x: Any, device: Placement, copy: bool | None) -> Array:
     """Import `x` through DLPack; `name` is the public function that was called, for messages."""
     if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
         raise TypeError(

@@ -38,10 +38,10 @@ from shardwise.api.static_args import (
 )
 from shardwise.api.trace_cache import argument_mesh, is_alive, may_be_cached, trace_context
 from shardwise.api.transformations.float0 import hide_float0, is_float0
-from shardwise.base._jaxlib import CompilerOptions
+from shardwise.base._jaxlib import CompilerOptions, Device
 from shardwise.base.caches import register
 from shardwise.base.config import State, all_threads, config
-from shardwise.compiler.arrays.methods import is_array_like
+from shardwise.compiler.arrays.methods import Array, is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames
 from shardwise.compiler.ir.program import Program, Source
@@ -119,7 +119,7 @@ class JitOptions:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Arguments:
+class Arguments:
     """The arguments of a call: split into static and dynamic ones, with the leaves of the dynamic ones."""
 
     split: SplitArguments
@@ -217,7 +217,7 @@ class Jitted(Generic[_P, _R]):
             self._explain_miss(key, arguments)
             entry = launches.add(key, self._compile(arguments))
         launch, out_tree = entry
-        outputs = launch.run(leaves)
+        outputs: list[Any] = launch.run(leaves)
         return outputs[0] if out_tree is None else out_tree.unflatten(outputs)
 
     def _call_with_refs(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -237,7 +237,9 @@ class Jitted(Generic[_P, _R]):
             result, arrays = self._of_arrays[positions](*args, **keywords)
         return update_refs(list(refs.values()), result, arrays)
 
-    def _run_with_refs(self, arguments: _Arguments, traced: TracedFunction, leaves: Sequence[Any], key: Any) -> Any:
+    def _run_with_refs(
+        self, arguments: Arguments, traced: TracedFunction, leaves: Sequence[Any], key: tuple[Any, ...]
+    ) -> Any:
         """Run a function that closes over Refs, and change them. `key` is the one of a function without Refs."""
         arrays = [as_argument(value) for value in current_values(traced.refs)]
         key = (*key, *[x.signature for x in arrays])
@@ -253,7 +255,7 @@ class Jitted(Generic[_P, _R]):
         set_refs(traced.written, outputs[count:])
         return traced.structure.unflatten(list(outputs[:count]))
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind a jitted method to its instance."""
         return self if instance is None else partial(self, instance)
 
@@ -278,15 +280,15 @@ class Jitted(Generic[_P, _R]):
         self._programs.clear()
         self._launches.clear()
 
-    def trace(self, *args: Any, **keywords: Any) -> Traced:
+    def trace(self, *args: object, **keywords: object) -> Traced:
         """Trace the function for arrays or `ShapeDtypeStruct`s, without running it."""
         return self._trace_stage(args, keywords)
 
-    def lower(self, *args: Any, **keywords: Any) -> Lowered:
+    def lower(self, *args: object, **keywords: object) -> Lowered:
         """Trace, plan, partition and lower the function to StableHLO, without running it."""
         return self._trace_stage(args, keywords).lower()
 
-    def eval_shape(self, *args: Any, **keywords: Any) -> Any:
+    def eval_shape(self, *args: object, **keywords: object) -> Any:
         """Return the types of the results as `ShapeDtypeStruct`s, without running the function."""
         return self._trace_stage(args, keywords).out_info
 
@@ -312,7 +314,7 @@ class Jitted(Generic[_P, _R]):
         """Return the compilation request for these arguments, which may be abstract, and the traced function."""
         return self._request(self._arguments(args, keywords, abstract=True))
 
-    def _arguments(self, args: tuple[Any, ...], keywords: dict[str, Any], abstract: bool = False) -> _Arguments:
+    def _arguments(self, args: tuple[Any, ...], keywords: dict[str, Any], abstract: bool = False) -> Arguments:
         """Split and flatten arguments; leaves are arrays and numbers, and with `abstract` also ShapeDtypeStructs.
 
         With `abstract`, a tracer counts as the struct of its type: only types matter.
@@ -322,9 +324,9 @@ class Jitted(Generic[_P, _R]):
         leaves, structure = array_leaves(split.bind(self.function), split.args, split.keywords, abstract)
         if abstract:
             leaves = [struct(x.type) if isinstance(x, Tracer) else x for x in leaves]
-        return _Arguments(split, leaves, structure)
+        return Arguments(split, leaves, structure)
 
-    def _traced(self, arguments: _Arguments) -> TracedFunction:
+    def _traced(self, arguments: Arguments) -> TracedFunction:
         """Return the function traced for these arguments, from a cache.
 
         The key holds everything that a trace depends on: structure, types, static arguments, settings, the mesh and the
@@ -354,7 +356,7 @@ class Jitted(Generic[_P, _R]):
         """Return the function of the dynamic arguments, which is traced."""
         return split.bind(self.function)
 
-    def _request(self, arguments: _Arguments) -> tuple[Request, TracedFunction]:
+    def _request(self, arguments: Arguments) -> tuple[Request, TracedFunction]:
         traced = self._traced(arguments)
         names = self._names(arguments)
         request = Request(
@@ -386,11 +388,11 @@ class Jitted(Generic[_P, _R]):
         return mesh_context.program_mesh is not None
 
     @filter_traceback
-    def _traced_function(self, arguments: _Arguments) -> TracedFunction:
+    def _traced_function(self, arguments: Arguments) -> TracedFunction:
         return self._traced(arguments)
 
     @filter_traceback
-    def _compile(self, arguments: _Arguments) -> tuple[Launch, tree.Structure | None]:
+    def _compile(self, arguments: Arguments) -> tuple[Launch, tree.Structure | None]:
         """Compile the function; return its launch, and the structure of its results or None for a single array."""
         request, traced = self._request(arguments)
         launch = traced.launches.get(launch_key(request))
@@ -399,7 +401,7 @@ class Jitted(Generic[_P, _R]):
         return launch, None if traced.structure == _LEAF else traced.structure
 
     @filter_traceback
-    def _stage(self, arguments: _Arguments) -> Any:
+    def _stage(self, arguments: Arguments) -> Any:
         """Record the function as one op of the open frame; its shardings become sharding constraints."""
         if self.options.compiler_options:
             raise ValueError(
@@ -417,11 +419,11 @@ class Jitted(Generic[_P, _R]):
         results = constrain_all(outputs[:count], out_shardings, "out_shardings", _output_names(traced))
         return self._finish(traced, [*results, *outputs[count:]])
 
-    def _names(self, arguments: _Arguments) -> list[str]:
+    def _names(self, arguments: Arguments) -> list[str]:
         split = arguments.split
         return argument_names(split.bind(self.function), split.args, split.keywords)
 
-    def _types_inside(self, arguments: _Arguments) -> Sequence[ArrayType]:
+    def _types_inside(self, arguments: Arguments) -> Sequence[ArrayType]:
         """Return the types of the arguments in the function: `in_shardings` decide along Explicit axes."""
         if self.options.in_shardings is None:
             return arguments.types
@@ -432,11 +434,11 @@ class Jitted(Generic[_P, _R]):
         ]
 
     def _in_shardings(
-        self, traced: TracedFunction, arguments: _Arguments, names: Sequence[str]
+        self, traced: TracedFunction, arguments: Arguments, names: Sequence[str]
     ) -> tuple[Sharding | None, ...]:
         return self._requested_in_shardings(arguments, names)
 
-    def _requested_in_shardings(self, arguments: _Arguments, names: Sequence[str]) -> tuple[Sharding | None, ...]:
+    def _requested_in_shardings(self, arguments: Arguments, names: Sequence[str]) -> tuple[Sharding | None, ...]:
         """Return the sharding of each argument that `in_shardings` requests."""
         args, types = arguments.split.args, arguments.types
         count = len(tree.leaves(args))
@@ -458,7 +460,7 @@ class Jitted(Generic[_P, _R]):
             self.options.out_shardings, outputs, "out_shardings", self.function, traced.out_types, names
         )
 
-    def _explain_miss(self, key: tuple[Any, ...], arguments: _Arguments) -> None:
+    def _explain_miss(self, key: tuple[Any, ...], arguments: Arguments) -> None:
         """Log how this call differs from the last one that was compiled, if `explain_cache_misses` is set."""
         if not config.explain_cache_misses or not self._launches:
             return
@@ -481,14 +483,14 @@ class Jitted(Generic[_P, _R]):
 class JitKeywords(TypedDict, total=False):
     """The keyword arguments of `jit`, for type checkers."""
 
-    in_shardings: Any
-    out_shardings: Any
+    in_shardings: object
+    out_shardings: object
     static_argnums: int | Sequence[int] | None
     static_argnames: str | Sequence[str] | None
     donate_argnums: int | Sequence[int] | None
     donate_argnames: str | Sequence[str] | None
     keep_unused: bool
-    device: Any
+    device: Device | None
     backend: str | None
     inline: bool
     compiler_options: dict[str, Any] | None
@@ -506,14 +508,14 @@ def jit(
     function: Callable[..., Any] | None = None,
     /,
     *,
-    in_shardings: Any = None,
-    out_shardings: Any = None,
+    in_shardings: object = None,
+    out_shardings: object = None,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Sequence[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
     keep_unused: bool = False,
-    device: Any = None,
+    device: Device | None = None,
     backend: str | None = None,
     inline: bool = False,
     compiler_options: dict[str, Any] | None = None,
@@ -582,7 +584,7 @@ def jit(
     )
 
 
-def _only_device(device: Any, backend: str | None, in_shardings: Any, out_shardings: Any) -> Any:
+def _only_device(device: Device | None, backend: str | None, in_shardings: object, out_shardings: object) -> Device:
     """Return the device that the deprecated parameters `device` and `backend` of `jit` select."""
     if device is not None and backend is not None:
         raise ValueError(f"jit: pass either device or backend, not both: device={device}, backend={backend!r}")
@@ -601,7 +603,7 @@ def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequen
     flat = FlatFunction(function, structure)
     scope = RefScope(as_inputs=True)
 
-    def with_refs(*leaves: Any) -> list[Any]:
+    def with_refs(*leaves: Array) -> list[Any]:
         with scope:
             return [*flat(*leaves), *scope.written_values]
 

@@ -6,12 +6,14 @@ the Refs after a call. Transformations without a scope, such as `shard_map`, may
 """
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
 from shardwise import tree
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.types import ArrayType
@@ -19,6 +21,9 @@ from shardwise.compiler.ops.control.retype import match_type, zeros_of
 from shardwise.compiler.trace.provenance import current_source
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.tree_util import register_pytree_node
+from shardwise.typing import ArrayLike, Index, SupportsShape
+
+_T = TypeVar("_T")
 
 
 @final
@@ -65,7 +70,7 @@ class Ref:
         Array([0., 5., 0.], dtype=float32)
     """
 
-    def __init__(self, value: Any):
+    def __init__(self, value: ArrayLike):
         if isinstance(value, Ref):
             raise TypeError(f"new_ref: {value} is a Ref, and a Ref holds an array: pass `ref[...]`")
         self._value = as_operand(value, "new_ref")
@@ -105,25 +110,25 @@ class Ref:
         """The sharding of the array that it holds."""
         return self[...].sharding
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Array:
         value = self.value_in(_scopes.innermost)
         return value if index is Ellipsis else value[index]
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: Index, value: ArrayLike) -> None:
         before = self.value_in(_scopes.innermost)
-        if not (index is Ellipsis and getattr(value, "type", None) is self.type and not isinstance(value, Ref)):
-            value = match_type(before.at[index].set(value), self.type)
+        is_replaced = index is Ellipsis and getattr(value, "type", None) is self.type and not isinstance(value, Ref)
+        after: Any = value if is_replaced else match_type(before.at[index].set(value), self.type)
         scope = _scopes.innermost
         if scope is not None and scope is not self._scope and scope.is_inside(self._scope):
-            scope.write(self, value)
+            scope.write(self, after)
             return
         self._check_frames("changed")
-        self._value = value
+        self._value = after
 
     def __jax_array__(self) -> Any:
         raise TypeError(f"a Ref of type {self.type} is not an array: read it with `ref[...]`")
 
-    def addupdate(self, index: Any, value: Any) -> None:
+    def addupdate(self, index: Index, value: ArrayLike) -> None:
         """Add `value` to the elements at `index`."""
         self[index] = self[index] + value
 
@@ -166,7 +171,7 @@ class _HiddenRef:
 register_pytree_node(_HiddenRef, lambda node: ((), node.ref), lambda ref, _: ref)
 
 
-def hide_refs(x: Any) -> Any:
+def hide_refs(x: _T) -> _T:
     """Return a pytree whose Refs belong to its structure: a function closes over them. Unflattening restores them."""
     leaves, structure = tree.flatten(x)
     if not any(isinstance(leaf, Ref) for leaf in leaves):
@@ -230,7 +235,7 @@ class RefScope:
             self.values[ref] = outer
         return self.values[ref]
 
-    def write(self, ref: Ref, value: Any) -> None:
+    def write(self, ref: Ref, value: Array) -> None:
         """Set the value of an outer Ref that was read."""
         if self.read_only or open_frames()[-1] is not self._frame:
             raise _outside_error(ref, "changed", self.read_only)
@@ -251,18 +256,18 @@ class _Scopes(threading.local):
 _scopes = _Scopes()
 
 
-def current_values(captured: Any) -> list[Any]:
+def current_values(captured: Iterable[Any]) -> list[Any]:
     """Return the values that a traced program captures, with Refs replaced by the arrays that they hold now."""
     return [x[...] if isinstance(x, Ref) else x for x in captured]
 
 
-def set_refs(refs: Any, values: Any) -> None:
+def set_refs(refs: Iterable[Ref], values: Iterable[ArrayLike]) -> None:
     """Set Refs to the arrays that a traced program has computed for them."""
     for ref, value in zip(refs, values, strict=True):
         ref[...] = value
 
 
-def new_ref(init_val: Any, *, memory_space: Any = None) -> Ref:
+def new_ref(init_val: ArrayLike, *, memory_space: object = None) -> Ref:
     """Create a mutable reference to an array.
 
     Args:
@@ -287,7 +292,7 @@ def new_ref(init_val: Any, *, memory_space: Any = None) -> Ref:
     return Ref(init_val)
 
 
-def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
+def empty_ref(ty: SupportsShape, memory_space: object = None) -> Ref:
     """Create a mutable reference to an array of zeros.
 
     Args:
@@ -347,7 +352,7 @@ def free_ref(ref: Ref) -> None:
     _checked("free_ref", ref).freeze()
 
 
-def get(ref: Ref, idx: Any) -> Any:
+def get(ref: Ref, idx: Index) -> Any:
     """Return `ref[idx]`.
 
     Args:
@@ -367,7 +372,7 @@ def get(ref: Ref, idx: Any) -> Any:
     return _checked("get", ref)[idx]
 
 
-def swap(ref: Ref, idx: Any, value: Any) -> Any:
+def swap(ref: Ref, idx: Index, value: ArrayLike) -> Any:
     """Set `ref[idx]`, and return what it held before.
 
     Args:
@@ -391,7 +396,7 @@ def swap(ref: Ref, idx: Any, value: Any) -> Any:
     return before
 
 
-def set(ref: Ref, idx: Any, value: Any) -> None:
+def set(ref: Ref, idx: Index, value: ArrayLike) -> None:
     """Set `ref[idx]`.
 
     Args:
@@ -411,7 +416,7 @@ def set(ref: Ref, idx: Any, value: Any) -> None:
     _checked("set", ref)[idx] = value
 
 
-def addupdate(ref: Ref, idx: Any, x: Any) -> None:
+def addupdate(ref: Ref, idx: Index, x: ArrayLike) -> None:
     """Add to `ref[idx]`.
 
     Args:
@@ -431,7 +436,7 @@ def addupdate(ref: Ref, idx: Any, x: Any) -> None:
     _checked("addupdate", ref).addupdate(idx, x)
 
 
-def _checked(name: str, ref: Any) -> Ref:
+def _checked(name: str, ref: object) -> Ref:
     if not isinstance(ref, Ref):
         raise TypeError(f"{name}: expected a Ref, which `new_ref` creates, not {ref!r}")
     return ref

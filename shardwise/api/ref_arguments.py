@@ -40,7 +40,7 @@ class FunctionOfArrays:
         self._positions = positions
         update_wrapper(self, function, updated=())
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: object, **keywords: object) -> Any:
         leaves, structure = tree.flatten((args, keywords))
         refs = [Ref(leaves[position]) for position in self._positions]
         for position, ref in zip(self._positions, refs, strict=True):
@@ -49,7 +49,7 @@ class FunctionOfArrays:
         result = self._function(*args, **keywords)
         numbers = {id(ref): index for index, ref in enumerate(refs)}
 
-        def without_refs(leaf: Any) -> Any:
+        def without_refs(leaf: object) -> Any:
             return _RefResult(leaf[...], numbers.get(id(leaf), -1)) if isinstance(leaf, Ref) else leaf
 
         return tree.map(without_refs, result), [ref[...] for ref in refs]
@@ -82,12 +82,12 @@ def refs_as_arguments(refs: Iterable[Ref]) -> Iterator[None]:
             ref.is_argument = False
 
 
-def update_refs(refs: Sequence[Ref], result: Any, arrays: Sequence[Any]) -> Any:
+def update_refs(refs: Sequence[Ref], result: object, arrays: Sequence[Any]) -> Any:
     """Set the Refs to the arrays that they hold after a call, and return the result of the call with its Refs."""
     for ref, array in zip(refs, arrays, strict=True):
         ref[...] = array
 
-    def with_refs(leaf: Any) -> Any:
+    def with_refs(leaf: object) -> Any:
         if not isinstance(leaf, _RefResult):
             return leaf
         return refs[leaf.argument] if leaf.argument >= 0 else Ref(leaf.value)

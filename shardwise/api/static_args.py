@@ -5,7 +5,7 @@ selects both by number and by name: then a number selects positional arguments, 
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -36,7 +36,9 @@ class ArgumentSelection:
 NO_ARGUMENTS = ArgumentSelection(frozenset(), frozenset())
 
 
-def select_arguments(function: Callable[..., Any], prefix: str, argnums: Any, argnames: Any) -> ArgumentSelection:
+def select_arguments(
+    function: Callable[..., Any], prefix: str, argnums: int | Iterable[int] | None, argnames: str | Iterable[str] | None
+) -> ArgumentSelection:
     """Return the parameters that `argnums` (an int or several) and `argnames` (a string or several) select.
 
     `prefix` is "static" or "donate": the keywords that the user passed are `{prefix}_argnums` and `{prefix}_argnames`.
@@ -103,7 +105,7 @@ class SplitArguments:
             return function
         count = len(self.positions) + len(self.static_args)
 
-        def bound(*args: Any, **keywords: Any) -> Any:
+        def bound(*args: object, **keywords: object) -> Any:
             all_args: list[Any] = [self.static_args.get(position) for position in range(count)]
             for position, value in zip(self.positions, args, strict=True):
                 all_args[position] = value

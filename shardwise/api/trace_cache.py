@@ -44,7 +44,7 @@ def may_be_cached(captured: Sequence[Any]) -> bool:
     return not (config.check_tracer_leaks and any(isinstance(x, Tracer) for x in captured))
 
 
-def body_cache(function: Callable[..., Any], key: Any) -> LruCache | None:
+def body_cache(function: Callable[..., Any], key: object) -> LruCache | None:
     """Return the traces of a loop body or branch, by keys that hold everything that a trace depends on.
 
     The traces live as long as the function, so they must not refer to it.

@@ -15,8 +15,8 @@ from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock, get_ident
-from types import MappingProxyType
-from typing import Any, final
+from types import MappingProxyType, ModuleType
+from typing import Any, TypeAlias, final
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no log of XLA by default: errors are raised
 
@@ -36,18 +36,23 @@ _chlo = lazy_module("jaxlib.mlir.dialects.chlo")
 _stablehlo = lazy_module("jaxlib.mlir.dialects.stablehlo")
 _lapack = lazy_module("jaxlib.cpu._lapack")
 
-PyTreeRegistry = _jax.pytree.PyTreeRegistry
-PyTreeDef = _jax.pytree.PyTreeDef
+PyTreeRegistry: TypeAlias = _jax.pytree.PyTreeRegistry
+PyTreeDef: TypeAlias = _jax.pytree.PyTreeDef
 SequenceKey = _jax.pytree.SequenceKey
 DictKey = _jax.pytree.DictKey
 GetAttrKey = _jax.pytree.GetAttrKey
 FlattenedIndexKey = _jax.pytree.FlattenedIndexKey
 treedef_tuple = _jax.pytree.treedef_tuple
 all_leaves = _jax.pytree.all_leaves
-Buffers = _jax.ArrayImpl
+Buffers: TypeAlias = _jax.ArrayImpl
 RuntimeFailure = _jax.JaxRuntimeError
-Device = _jax.Device
-ProfileOptions = _profiler.ProfileOptions
+Device = _jax.Device  # no TypeAlias: mypy rejects `isinstance` with an alias of Any
+Client: TypeAlias = _jax.Client
+Executable: TypeAlias = _jax.LoadedExecutable
+Store: TypeAlias = _jax.DistributedRuntimeClient  # of the coordination service
+Token: TypeAlias = _jax.ShardedToken  # of a run
+ProfileOptions: TypeAlias = _profiler.ProfileOptions
+ProfilerSession: TypeAlias = _profiler.ProfilerSession
 TraceMe = _profiler.TraceMe
 block_until_ready = _jax.batched_block_until_ready
 
@@ -75,7 +80,7 @@ class JaxBlocker:
     """
 
     @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
         if name not in ("jax", _SOUGHT):
             return
         frame: Any = sys._getframe(1)
@@ -104,7 +109,7 @@ class _ConcatenatedType:
 
     __slots__ = ("dtype", "ndim", "shape", "weak_type")
 
-    def __init__(self, shard_shape: tuple[int, ...], dtype: Any, devices: int):
+    def __init__(self, shard_shape: tuple[int, ...], dtype: np.dtype[Any], devices: int):
         self.shape = (shard_shape[0] * devices, *shard_shape[1:]) if shard_shape else ()
         self.dtype, self.weak_type, self.ndim = np.dtype(dtype), False, len(shard_shape)
 
@@ -134,7 +139,7 @@ class _ConcatenatedSharding(_jax.Sharding):  # type: ignore[misc]
         return (shape[0] // self.count, *shape[1:]) if shape else ()
 
 
-def cpu_client(devices: int) -> Any:
+def cpu_client(devices: int) -> Client:
     """Create a CPU client with this many virtual devices."""
     return _xla.make_cpu_client(num_devices=devices)
 
@@ -152,7 +157,9 @@ def _cuda_package(library: Path) -> str:
     return f"jax_cuda{library.parent.name.removeprefix('xla_cuda')}_plugin"
 
 
-def cuda_client(options: Mapping[str, Any] = MappingProxyType({}), store: Any = None) -> Any:
+def cuda_client(
+    options: Mapping[str, str | int | list[int] | float] = MappingProxyType({}), store: Store | None = None
+) -> Client:
     """Create a client with GPUs, as the plugin's `initialize` does, but without importing jax.
 
     Args:
@@ -196,7 +203,7 @@ def cluster_service(address: str, processes: int, heartbeat_timeout: int) -> Any
     )
 
 
-def cluster_store(address: str, rank: int, heartbeat_timeout: int) -> Any:
+def cluster_store(address: str, rank: int, heartbeat_timeout: int) -> Store:
     """Return a client of XLA's coordination service, which is not connected yet.
 
     `connect()` waits for all processes, however long it takes. XLA aborts the process if the service refuses it, or is
@@ -212,7 +219,7 @@ def cluster_store(address: str, rank: int, heartbeat_timeout: int) -> Any:
     )
 
 
-def cluster_cpu_client(store: Any, rank: int, processes: int, devices: int, host: str) -> Any:
+def cluster_cpu_client(store: Store, rank: int, processes: int, devices: int, host: str) -> Client:
     """Create a client whose devices are those of all processes; this process has `devices` of them."""
     collectives = _jax.make_gloo_tcp_collectives(distributed_client=store, hostname=host)
     return _xla.make_cpu_client(
@@ -220,19 +227,23 @@ def cluster_cpu_client(store: Any, rank: int, processes: int, devices: int, host
     )
 
 
-def preemption_sync_manager(store: Any) -> Any:
+def preemption_sync_manager(store: Store) -> Any:
     """Return an object that watches for SIGTERM and agrees with all processes on a step, by `reached_sync_point`."""
     manager = _jax.create_preemption_sync_manager()
     manager.initialize(store)
     return manager
 
 
+ResultHandler = Callable[[Any], Any]  # wraps one raw result of an executable as buffers
 CompilerOptions = Sequence[tuple[str, str | bool | int | float]]  # names and values of XLA's compiler options
 
 
 def compile_text(
-    text: str, devices: Sequence[Any], callbacks: Sequence[Callable[..., Any]] = (), options: CompilerOptions = ()
-) -> Any:
+    text: str,
+    devices: Sequence[_jax.Device],
+    callbacks: Sequence[Callable[..., Any]] = (),
+    options: CompilerOptions = (),
+) -> Executable:
     """Compile a StableHLO module into an executable that runs once on each device; replica i is on `devices[i]`.
 
     Args:
@@ -250,7 +261,7 @@ def compile_text(
     return client.compile_and_load(parse_module(text), device_list, compile_options, host_callbacks=marked)
 
 
-def _compile_options(devices: Sequence[Any], overrides: CompilerOptions) -> Any:
+def _compile_options(devices: Sequence[_jax.Device], overrides: CompilerOptions) -> Any:
     options = _xla.CompileOptions()
     options.env_option_overrides = list(overrides)
     options.num_replicas, options.num_partitions = len(devices), 1
@@ -259,12 +270,14 @@ def _compile_options(devices: Sequence[Any], overrides: CompilerOptions) -> Any:
     return options
 
 
-def serialize_executable(executable: Any) -> bytes:
+def serialize_executable(executable: Executable) -> bytes:
     """Serialize an executable. The bytes have no checksum: the caller must detect damage."""
     return bytes(executable.client.serialize_executable(executable))
 
 
-def deserialize_executable(blob: bytes, text: str, devices: Sequence[Any], options: CompilerOptions = ()) -> Any:
+def deserialize_executable(
+    blob: bytes, text: str, devices: Sequence[_jax.Device], options: CompilerOptions = ()
+) -> Executable:
     """Load a serialized executable of the module `text`, for the same devices and options."""
     device_list, client = _jax.DeviceList(tuple(devices)), devices[0].client
     _load_libraries(text, client)
@@ -276,12 +289,12 @@ def jaxlib_version() -> str:
     return str(_version.__version__)
 
 
-def versions(device: Any) -> str:
+def versions(device: _jax.Device) -> str:
     """Return the versions that an executable depends on: of jaxlib, of the platform, and the kind of device."""
     return f"{_version.__version__} {device.client.platform_version} {device.device_kind}"
 
 
-def _load_libraries(text: str, client: Any) -> None:
+def _load_libraries(text: str, client: Client) -> None:
     """Load the libraries whose routines a module calls."""
     if _LAPACK in text:
         _register_lapack()
@@ -330,7 +343,9 @@ def hlo_text(text: str) -> str:
     return str(hlo_computation(text).as_hlo_text())
 
 
-def put(shards: Sequence[Any], devices: Sequence[Any], local: Sequence[Any], memory_kind: str | None = None) -> Any:
+def put(
+    shards: Sequence[Any], devices: Sequence[_jax.Device], local: Sequence[_jax.Device], memory_kind: str | None = None
+) -> Buffers:
     """Copy numpy shards to devices, and return the buffers.
 
     jaxlib copies each shard before this returns. By default it would alias aligned memory: later writes to a shard
@@ -365,13 +380,13 @@ def put(shards: Sequence[Any], devices: Sequence[Any], local: Sequence[Any], mem
 class _BufferMemory:
     """The memory of buffers of one CPU device, which stays alive as long as a numpy array shares it."""
 
-    def __init__(self, buffers: Any, nbytes: int):
+    def __init__(self, buffers: Buffers, nbytes: int):
         self._buffers = buffers
         address = address_of(buffers)
         self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, False)}
 
 
-def put_writable(initial: np.ndarray[Any, Any], device: Any) -> tuple[Any, np.ndarray[Any, Any]]:
+def put_writable(initial: np.ndarray[Any, Any], device: _jax.Device) -> tuple[Buffers, np.ndarray[Any, Any]]:
     """Copy an array to a CPU device; return the buffers and a numpy array that shares their memory, to write into.
 
     XLA owns the memory, so the buffers can be donated, which those that alias the memory of a numpy array cannot. The
@@ -381,7 +396,7 @@ def put_writable(initial: np.ndarray[Any, Any], device: Any) -> tuple[Any, np.nd
     return buffers, np.asarray(_BufferMemory(buffers, initial.nbytes)).view(initial.dtype).reshape(initial.shape)
 
 
-def put_aliased(memory: np.ndarray[Any, Any], device: Any) -> Any:
+def put_aliased(memory: np.ndarray[Any, Any], device: _jax.Device) -> Buffers:
     """Return buffers of a CPU device that share the memory of a contiguous array, and keep it alive.
 
     XLA copies the elements when the buffers are donated. The memory must start at a multiple of `ALIAS_ALIGNMENT`
@@ -397,7 +412,7 @@ def put_aliased(memory: np.ndarray[Any, Any], device: Any) -> Any:
     return buffers
 
 
-def copy_to_memory(buffers: Any, devices: Sequence[Any], memory_kind: str, copied: bool = False) -> Any:
+def copy_to_memory(buffers: Buffers, devices: Sequence[_jax.Device], memory_kind: str, copied: bool = False) -> Buffers:
     """Copy buffers to another memory of their devices. `copied`: copy even if they are in it already."""
     sharding = _ConcatenatedSharding(tuple(devices), memory_kind)
     semantics = _jax.ArrayCopySemantics.ALWAYS_COPY if copied else _jax.ArrayCopySemantics.REUSE_INPUT
@@ -407,10 +422,11 @@ def copy_to_memory(buffers: Any, devices: Sequence[Any], memory_kind: str, copie
     return result
 
 
-def result_handler(shape: tuple[int, ...], dtype: Any, devices: Sequence[Any]) -> Any:
+def result_handler(shape: tuple[int, ...], dtype: np.dtype[Any], devices: Sequence[_jax.Device]) -> ResultHandler:
     """Return a function that wraps one raw result of an executable as buffers. `shape` is that of a shard."""
     type, sharding = _ConcatenatedType(shape, dtype, len(devices)), _ConcatenatedSharding(tuple(devices))
-    return _jax.array_result_handler(type, sharding, committed=True, **_HANDLER_KEYWORDS)
+    handler: ResultHandler = _jax.array_result_handler(type, sharding, committed=True, **_HANDLER_KEYWORDS)
+    return handler
 
 
 @final
@@ -444,7 +460,7 @@ class _LaunchOrder:
             self._previous = self.last
         self.remaining = self.WINDOW
 
-    def _wait_for(self, run: Any) -> None:
+    def _wait_for(self, run: tuple[Any, Callable[[Token], None]] | None) -> None:
         if run is None:
             return
         results, wait_for_token = run
@@ -457,7 +473,7 @@ class _LaunchOrder:
     def mark_callback(self, callback: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate a callback of a run so that launches inside it do not wait for that run."""
 
-        def call(*args: Any) -> Any:
+        def call(*args: object) -> Any:
             thread = get_ident()
             outermost = thread not in self.callback_threads
             self.callback_threads.add(thread)
@@ -473,19 +489,19 @@ class _LaunchOrder:
 _launch_order = _LaunchOrder()
 
 
-def _wait_for_token(token: Any) -> None:
+def _wait_for_token(token: Token) -> None:
     with suppress(RuntimeFailure):  # the results report the failure too
         token.block_until_ready()
 
 
 def launcher(
-    executable: Any,
-    handlers: Sequence[Any],
+    executable: Executable,
+    handlers: Sequence[ResultHandler],
     create: Callable[[], Any] = list,
     fill: Callable[[Any, list[Any]], Any] = lambda _, results: results,
     wait: bool = False,
     ordered: bool = False,
-    wait_for_token: Callable[[Any], None] = _wait_for_token,
+    wait_for_token: Callable[[Token], None] = _wait_for_token,
 ) -> Callable[[list[Any]], Any]:
     """Return a function that runs an executable on buffers.
 
@@ -535,7 +551,7 @@ def launcher(
     return run_in_order
 
 
-def split(buffers: Any) -> list[Any]:
+def split(buffers: Buffers) -> list[Buffers]:
     """Return the shards on the devices of this process, each as buffers of one device, in device order, uncopied."""
     devices = buffers._sharding._internal_device_list
     if len(devices) > 1:
@@ -543,12 +559,12 @@ def split(buffers: Any) -> list[Any]:
     return [buffers] if devices[0].process_index == devices[0].client.process_index() else []
 
 
-def first_shard(buffers: Any) -> Any:
+def first_shard(buffers: Buffers) -> Buffers:
     """Return the first shard on the devices of this process as buffers of one device, uncopied."""
     return buffers._fully_replicated_shard()
 
 
-def clone(buffers: Any) -> Any:
+def clone(buffers: Buffers) -> Buffers:
     """Return another object for the same buffers, all of which are on devices of this process.
 
     jaxlib keeps the results of `split` and `first_shard` as long as the object that they were called with exists.
@@ -557,13 +573,13 @@ def clone(buffers: Any) -> Any:
 
 
 def join(
-    shards: Sequence[Any],
+    shards: Sequence[Buffers],
     shape: tuple[int, ...],
-    dtype: Any,
-    devices: Sequence[Any],
-    local: Sequence[Any],
+    dtype: np.dtype[Any],
+    devices: Sequence[_jax.Device],
+    local: Sequence[_jax.Device],
     memory_kind: str | None = None,
-) -> Any:
+) -> Buffers:
     """Combine buffers of one device each into buffers over `devices`.
 
     A shard that is on its device already is not copied, and shares its memory. Others are copied from device to
@@ -586,12 +602,12 @@ def join(
     return _jax.batched_device_put(type, sharding, transferable, list(local), enable_x64=True)
 
 
-def _device_of(shard: Any) -> Any:
+def _device_of(shard: Buffers) -> _jax.Device:
     """Return the device of buffers of one device."""
     return shard._sharding._internal_device_list[0]
 
 
-def to_numpy(shard: Any) -> np.ndarray[Any, Any]:
+def to_numpy(shard: Buffers) -> np.ndarray[Any, Any]:
     """Read buffers of one device as a numpy array, which cannot be written to. On CPU devices it shares their memory.
 
     `np.asarray` is not usable here: for bfloat16, and after a failed run, it returns an object array without an error.
@@ -608,17 +624,17 @@ class _HostCapsule:
 
     __slots__ = ("_capsule",)
 
-    def __init__(self, capsule: Any):
+    def __init__(self, capsule: object):
         self._capsule = capsule
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, **options: object) -> Any:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0  # the host
 
 
-def address_of(shard: Any) -> int:
+def address_of(shard: Buffers) -> int:
     """Return the address of buffers of one device, in the memory of the device."""
     with suppress(RuntimeFailure):  # DLPack has no integers of less than a byte
         capsule = to_dlpack(shard)
@@ -627,17 +643,17 @@ def address_of(shard: Any) -> int:
     return int(shard.unsafe_buffer_pointer())
 
 
-def start_copy_to_host(shard: Any) -> None:
+def start_copy_to_host(shard: Buffers) -> None:
     """Start to copy buffers of one device to the host, for a later `to_numpy`."""
     shard._copy_single_device_array_to_host_async()
 
 
-def to_dlpack(shard: Any) -> Any:
+def to_dlpack(shard: Buffers) -> Any:
     """Return a DLPack capsule that shares the memory of buffers of one device."""
     return _jax.buffer_to_dlpack_managed_tensor(shard, stream=None)
 
 
-def from_dlpack(capsule: Any, device: Any, may_copy: bool) -> Any:
+def from_dlpack(capsule: object, device: _jax.Device, may_copy: bool) -> Buffers:
     """Return buffers of one device that share the memory of a DLPack capsule; a copy if XLA cannot use it directly.
 
     With `may_copy=False`, jaxlib raises an error instead of copying.
@@ -653,12 +669,12 @@ def record_tracebacks(on: bool) -> None:
     _jax.set_tracebacks_enabled(on)
 
 
-def profiler_session(options: Any = None) -> Any:
+def profiler_session(options: ProfileOptions | None = None) -> ProfilerSession:
     """Start to record a profile of this process."""
     return _profiler.ProfilerSession(options or ProfileOptions())
 
 
-def stop_session(session: Any, folder: str) -> None:
+def stop_session(session: ProfilerSession, folder: str) -> None:
     """Stop a recording, and write it in TensorBoard's format."""
     session.stop_and_export(folder)
 
@@ -668,12 +684,12 @@ def profiler_server(port: int) -> Any:
     return _profiler.start_server(port)
 
 
-def heap_profile(client: Any) -> bytes:
+def heap_profile(client: Client) -> bytes:
     """Return the memory profile of a client's devices, in the format of `pprof`."""
     return bytes(client.heap_profile())
 
 
-def module_texts(client: Any, names: Container[str]) -> Iterator[tuple[str, Callable[[], str]]]:
+def module_texts(client: Client, names: Container[str]) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield the live compiled modules of these names, each with a function that returns its optimized HLO text."""
     for executable in client.live_executables():
         for module in executable.hlo_modules():

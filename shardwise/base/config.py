@@ -60,7 +60,7 @@ class Setting:
     frozen_by: str = ""
     affects_tracing: bool = False
 
-    def validate(self, name: str, value: Any) -> Any:
+    def validate(self, name: str, value: object) -> Any:
         """Return `value` in the type of the setting, or raise an error."""
         if self.choices:
             if not any(value == choice and type(value) is type(choice) for choice in self.choices):
@@ -410,7 +410,7 @@ class Config(threading.local):
     _overriding: ClassVar[dict[int, dict[str, Any]]] = {}  # the `__dict__`s of the threads with overrides
     _lock: ClassVar[Any] = threading.RLock()
 
-    def update(self, name: str, value: Any) -> None:
+    def update(self, name: str, value: object) -> None:
         """Set a setting, in all threads that do not override it.
 
         Args:
@@ -429,7 +429,7 @@ class Config(threading.local):
                 _derive()
 
     @contextmanager
-    def override(self, name: str, value: Any) -> Iterator[None]:
+    def override(self, name: str, value: object) -> Iterator[None]:
         """Return a context in which `name` is `value` in this thread. It raises the same errors as `update`."""
         overrides = self.__dict__
         values = self._validate(name, value)
@@ -471,7 +471,7 @@ class Config(threading.local):
             raise AttributeError(name)
         return self.read(name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         self.update(name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -483,7 +483,7 @@ class Config(threading.local):
         """Freeze the settings that cannot change after `event`."""
         self._frozen.add(event)
 
-    def _validate(self, name: str, value: Any) -> dict[str, Any]:
+    def _validate(self, name: str, value: object) -> dict[str, Any]:
         """Return the settings that `name` sets, with their validated values; none for a fixed setting."""
         if not isinstance(name, str):
             raise TypeError(f"config: the name of a setting must be a string, not {name!r}")
@@ -582,11 +582,11 @@ def cached_by_settings(maxsize: int) -> Callable[[_Function], _Function]:
 
     def decorate(function: _Function) -> _Function:
         @registered_cache(maxsize)
-        def lookup(trace_settings: TraceSettings, *args: Any, **keywords: Any) -> Any:
+        def lookup(trace_settings: TraceSettings, *args: object, **keywords: object) -> Any:
             return function(*args, **keywords)
 
         @wraps(function)
-        def call(*args: Any, **keywords: Any) -> Any:
+        def call(*args: object, **keywords: object) -> Any:
             return lookup(config.state.trace_settings, *args, **keywords)
 
         return call  # type: ignore[return-value]

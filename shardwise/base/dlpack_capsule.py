@@ -1,7 +1,6 @@
 """The tensor in a DLPack capsule, as DLPack lays it out in memory."""
 
 import ctypes
-from typing import Any
 
 
 class Tensor(ctypes.Structure):
@@ -26,6 +25,6 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 )
 
 
-def tensor_in(capsule: Any) -> Tensor:
+def tensor_in(capsule: object) -> Tensor:
     """Return the tensor in an unused capsule. It is valid as long as the capsule exists."""
     return Tensor.from_address(_pointer_of(capsule, b"dltensor"))

@@ -51,7 +51,7 @@ def is_tree_node(typ: type) -> bool:
     return bool(default_registry.is_node(typ))
 
 
-def flatten_one_level(tree: Any) -> tuple[Iterable[Any], Hashable]:
+def flatten_one_level(tree: object) -> tuple[Iterable[Any], Hashable]:
     """Flatten a pytree node by one level.
 
     Args:
@@ -75,7 +75,7 @@ def flatten_one_level(tree: Any) -> tuple[Iterable[Any], Hashable]:
     return children, aux_data
 
 
-def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], Hashable]:
+def flatten_one_level_with_keys(tree: object) -> tuple[list[tuple[KeyEntry, Any]], Hashable]:
     """Flatten a pytree node by one level, with the keys of its children.
 
     Args:
@@ -141,7 +141,10 @@ static_fields_of: dict[type, tuple[str, ...]] = dict.fromkeys((tuple, list, dict
 
 
 def _register(
-    nodetype: Any, register: Callable[..., Any], *functions: Any, static_fields: tuple[str, ...] = ()
+    nodetype: type[Any],
+    register: Callable[..., Any],
+    *functions: object,
+    static_fields: tuple[str, ...] = (),
 ) -> None:
     if not isinstance(nodetype, type):
         raise TypeError(f"only a type can be registered as a pytree node, not {nodetype!r}")
@@ -364,7 +367,7 @@ class _OpaquePartial:
     def __init__(self, function: Callable[..., Any]):
         self.__wrapped__ = function
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: object, **keywords: object) -> Any:
         return self.__wrapped__(*args, **keywords)
 
     def __eq__(self, other: object) -> bool:
@@ -393,7 +396,7 @@ class Partial(functools.partial[Any]):
         [1]
     """
 
-    def __new__(cls, func: Callable[..., Any], /, *args: Any, **kw: Any) -> "Partial":
+    def __new__(cls, func: Callable[..., Any], /, *args: object, **kw: object) -> "Partial":
         return super().__new__(cls, _OpaquePartial(func) if isinstance(func, functools.partial) else func, *args, **kw)
 
 

@@ -20,7 +20,7 @@ class Fields:
         where: the name of the object, for errors.
     """
 
-    def __init__(self, value: Any, where: str):
+    def __init__(self, value: object, where: str):
         self.where = where
         if not isinstance(value, dict):
             raise CorruptCheckpoint(f"{where} must be an object, not {_short(value)}")
@@ -79,12 +79,12 @@ class Fields:
             raise self.error(name, "has a value that is not a string")
         return mapping
 
-    def _check_size(self, name: str, value: Any) -> int:
+    def _check_size(self, name: str, value: object) -> int:
         if type(value) is not int or not 0 <= value < _LARGEST:
             raise self.error(name, "is not a size")
         return value
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = _REPR.repr(value)  # which does not print a forged value of many megabytes first
     return text if len(text) <= 80 else f"{text[:77]}..."

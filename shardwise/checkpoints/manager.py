@@ -177,7 +177,7 @@ class Manager:
     def save(
         self,
         step: int,
-        tree: Any,
+        tree: object,
         *,
         metrics: Mapping[str, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -237,7 +237,7 @@ class Manager:
         is_due = time.monotonic() - self._last_time >= self._every_seconds
         return bool(self._group.exchange(is_due)[0])  # clocks differ: process 0 decides
 
-    def restore(self, like: Any = None, *, step: int | None = None, **options: Any) -> Restored:
+    def restore(self, like: object = None, *, step: int | None = None, **options: Any) -> Restored:
         """Restore a step.
 
         Args:
@@ -292,7 +292,7 @@ class Manager:
             raise missing_step(self._location, step, self.steps()) from None
 
     def _restore_selected(
-        self, selected: Selection, like: Any, options: Mapping[str, Any]
+        self, selected: Selection, like: object, options: Mapping[str, Any]
     ) -> tuple[Restored | None, list[tuple[bool, str]]]:
         """Restore the step that all processes have selected.
 

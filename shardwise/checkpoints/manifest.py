@@ -230,7 +230,7 @@ def chunk_grid(shape: Shape, file_shape: Shape, chunk_shape: Shape, position: Sh
     )
 
 
-def check_value(name: str, value: Any) -> Any:
+def check_value(name: str, value: object) -> Any:
     """Return a leaf that the manifest can hold.
 
     Raises:
@@ -264,7 +264,7 @@ def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 # --- encoding ---------------------------------------------------------------------------------------------------------
 
 
-def _dump(value: Any) -> bytes:
+def _dump(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -306,7 +306,7 @@ def _encode_leaf(leaf: Leaf) -> dict[str, Any]:
     }
 
 
-def _encode_value(value: Any) -> Any:
+def _encode_value(value: object) -> Any:
     """Return a JSON value. Floats are hexadecimal, so that they are exact and may be infinite or NaN."""
     if isinstance(value, float):
         return {"float": value.hex()}
@@ -399,7 +399,7 @@ def _decode_checksums(fields: Fields, shape: Shape, blocks: Chunked) -> tuple[by
     return tuple(checksums)
 
 
-def _decode_part(fields: Fields, part: Any, shape: Shape, itemsize: int, packs: tuple[int, ...]) -> Part:
+def _decode_part(fields: Fields, part: object, shape: Shape, itemsize: int, packs: tuple[int, ...]) -> Part:
     if not isinstance(part, list) or len(part) != 4 or not isinstance(part[2], list):
         raise fields.error("parts", "has a part that is not a list of four entries")
     spans = {str(dim): span for dim, span in enumerate(part[2])}

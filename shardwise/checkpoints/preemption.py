@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import weakref
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, final
 
@@ -128,7 +129,7 @@ class _SharedHandler:
 class _Handler:
     """A handler of SIGTERM, and the one that it replaced; None if that is not Python's."""
 
-    def __init__(self, shared: _SharedHandler, previous: Any):
+    def __init__(self, shared: _SharedHandler, previous: Callable[[int, FrameType | None], Any] | int | None):
         self.previous = previous
         self._shared = shared
 

@@ -27,9 +27,9 @@ from shardwise.runtime.sharding import Sharding
 
 def restore(
     path: str | os.PathLike[str] | Reader,
-    like: Any = None,
+    like: object = None,
     *,
-    shardings: Any = None,
+    shardings: object = None,
     only: str | None = None,
     cast: bool = False,
     allow_missing: bool = False,
@@ -84,8 +84,8 @@ def restore(
 
 def _restore(
     reader: Reader,
-    like: Any,
-    shardings: Any,
+    like: object,
+    shardings: object,
     only: str | None,
     cast: bool,
     allow_missing: bool,
@@ -149,7 +149,7 @@ def _compiled(only: str) -> re.Pattern[str]:
         raise ValueError(f"only={only!r} is not a regular expression: {error}") from None
 
 
-def _broadcast(shardings: Any, tree: Any, tree_name: str) -> list[Any]:
+def _broadcast(shardings: object, tree: object, tree_name: str) -> list[Any]:
     """Return a sharding or None for each leaf of a tree, where None counts as a leaf."""
     marked = tree_util.tree_map(lambda _: 0, tree, is_leaf=lambda node: node is None)
     return broadcast_shardings("checkpoints.restore", "shardings", shardings, marked, tree_name)
@@ -215,7 +215,7 @@ def _restore_large(reader: Reader, targets: Mapping[str, Target], memory_limit: 
     return restored
 
 
-def _as_committed(leaf: Any, target: Target) -> Any:
+def _as_committed(leaf: object, target: Target) -> object:
     """Return a leaf that is committed to its devices or not, as its target is."""
     if target.committed or not isinstance(leaf, ArrayImpl):
         return leaf
@@ -253,7 +253,7 @@ def _stored_sharding(target: Target) -> Sharding:
     return key_data_sharding(target.sharding) if is_key(target.dtype) else target.sharding
 
 
-def _as_keys(words: Any, target: Target) -> ArrayImpl:
+def _as_keys(words: ArrayImpl, target: Target) -> ArrayImpl:
     """Return the keys that consist of these words, sharing their memory."""
     assert target.shape is not None and target.sharding is not None
     signature = array_signature(ArrayType(target.shape, target.dtype), target.sharding, True)

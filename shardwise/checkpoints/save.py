@@ -363,7 +363,7 @@ def start_save(
 
 def save(
     path: str | os.PathLike[str],
-    tree: Any,
+    tree: object,
     *,
     metadata: Mapping[str, Any] | None = None,
     processes: Sequence[int] | None = None,

@@ -8,7 +8,7 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from shardwise.runtime.array import ArrayImpl, await_elements, without_padding
 from shardwise.runtime.box import Box, block_shape, box_shape, whole
 from shardwise.runtime.client import process_count
 from shardwise.runtime.sharding import Sharding
+
+_T = TypeVar("_T")
 
 LARGEST_PACKED = 1 << 20  # bytes; larger arrays are stored in folders of their own
 
@@ -51,7 +53,7 @@ class Snapshot:
         return len(self.pack) + sum(data.nbytes for shards in self.shards.values() for _, data in shards)
 
 
-def named_leaves(tree: Any) -> dict[str, tuple[tuple[bool, ...], Any]]:
+def named_leaves(tree: object) -> dict[str, tuple[tuple[bool, ...], Any]]:
     """Return the leaves of a pytree by name, each with its `position_keys`. None counts as a leaf.
 
     Raises:
@@ -70,7 +72,7 @@ def named_leaves(tree: Any) -> dict[str, tuple[tuple[bool, ...], Any]]:
     return named
 
 
-def take_snapshot(tree: Any, process: int, chunk_bytes: int) -> Snapshot:
+def take_snapshot(tree: object, process: int, chunk_bytes: int) -> Snapshot:
     """Return what process number `process` writes of a pytree, in chunks of at most `chunk_bytes`.
 
     Raises:
@@ -136,7 +138,7 @@ def blocks_of(number: int, shard_shape: Shape, dtype: np.dtype[Any], chunk_bytes
     return Chunked(f"arrays/{number}", file_shape, block_shape(file_shape, dtype.itemsize, chunk_bytes))
 
 
-def _checked(name: str, leaf: Any) -> Any:
+def _checked(name: str, leaf: _T) -> _T:
     if isinstance(leaf, Tracer):
         raise CheckpointError(f"the leaf {name!r} is {leaf!r}: save arrays outside of traced functions")
     return leaf
@@ -157,11 +159,11 @@ def _is_in_host_memory(sharding: Sharding) -> bool:
     return all(device.platform == "cpu" for device in sharding.local_devices)
 
 
-def _shard_shape(words: Any) -> Shape:
+def _shard_shape(words: ArrayImpl | np.ndarray[Any, Any]) -> Shape:
     return tuple(words.sharding.shard_shape(words.shape)) if isinstance(words, ArrayImpl) else tuple(words.shape)
 
 
-def _host_shard(name: str, leaf: Any) -> list[tuple[Box, np.ndarray[Any, Any]]]:
+def _host_shard(name: str, leaf: np.ndarray[Any, Any] | np.generic) -> list[tuple[Box, np.ndarray[Any, Any]]]:
     """Return a copy of a host array as one shard."""
     host = np.asarray(leaf)
     if str(host.dtype) not in DTYPES:
@@ -174,7 +176,7 @@ def _host_shards(replicas: list[tuple[Box, Any]]) -> list[tuple[Box, np.ndarray[
     return [(spans, _stored(without_padding(to_numpy(buffers), box_shape(spans)))) for spans, buffers in replicas]
 
 
-def _is_of_each_process(leaf: Any) -> bool:
+def _is_of_each_process(leaf: object) -> bool:
     """Return whether each of several processes has an array of its own: in host memory, or where a program put it."""
     return not isinstance(leaf, ArrayImpl) or (leaf.is_fully_addressable and not leaf.committed)
 

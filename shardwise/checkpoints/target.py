@@ -15,6 +15,7 @@ from shardwise.execute.request import default_device
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import process_count
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
+from shardwise.typing import DTypeLike
 
 
 @final
@@ -40,7 +41,7 @@ class Target:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-def target_of(name: str, like: Any, sharding: Any, cast: bool) -> Target:
+def target_of(name: str, like: object, sharding: object, cast: bool) -> Target:
     """Return the target for a leaf of `like`.
 
     Args:
@@ -60,7 +61,7 @@ def target_of(name: str, like: Any, sharding: Any, cast: bool) -> Target:
     return replace(target, committed=sharding is not None or not isinstance(like, ArrayImpl) or like.committed)
 
 
-def default_target(name: str, leaf: Leaf, sharding: Any, cast: bool) -> Target:
+def default_target(name: str, leaf: Leaf, sharding: object, cast: bool) -> Target:
     """Return the target for a leaf without a `like`: a numpy array, unless `sharding` is given."""
     if isinstance(leaf, ValueLeaf):
         return Target()
@@ -77,7 +78,7 @@ def logical_type(leaf: ArrayLeaf) -> tuple[Shape, Any]:
     return leaf.shape[:-1], KEY_DTYPES[leaf.key_impl]
 
 
-def _device_target(name: str, shape: Shape, dtype: Any, sharding: Any, cast: bool) -> Target:
+def _device_target(name: str, shape: Shape, dtype: DTypeLike, sharding: object, cast: bool) -> Target:
     """Return the target of an array on devices; without a sharding, on the default device."""
     target = Target(tuple(shape), canonical_dtype(dtype) if cast else dtype)
     if (resolved := as_sharding("checkpoints.restore", sharding)) is not None:

@@ -33,7 +33,7 @@ class ArraySource:
         (3, {'x': array([2, 3]), 'y': array(1)})
     """
 
-    def __init__(self, arrays: Any):
+    def __init__(self, arrays: object):
         self._arrays, self._size = check_batch(arrays, "ArraySource")
         if not self._size:
             raise DataError("ArraySource: the arrays have no rows")
@@ -55,7 +55,7 @@ def probe_indices(size: int) -> NumpyArray:
     return np.unique(np.linspace(0, size - 1, _PROBES).astype(np.int64))
 
 
-def fingerprint(probes: Any, *parts: Any) -> str:
+def fingerprint(probes: object, *parts: object) -> str:
     """Return a digest of the sizes, dtypes and elements of some samples, and of further values."""
     hasher = blake2b(repr(parts).encode(), digest_size=16)
     for path, leaf in tree.leaves_with_path(probes):

@@ -8,7 +8,7 @@ from typing import Any, Self, final
 from shardwise.api.process_data import check_equal, digest
 from shardwise.data.batch_placement import BatchPlacement
 from shardwise.data.prefetch import Prefetcher
-from shardwise.data.readers import Batches, IndexedReader, StreamReader, is_indexed
+from shardwise.data.readers import Batches, IndexedReader, SourceState, StreamReader, is_indexed
 from shardwise.errors import DataError, DataStateMismatch, EndOfDataError
 from shardwise.runtime.client import process_count
 
@@ -61,7 +61,7 @@ class BatchIterator:
     def __init__(
         self,
         source: Any,
-        sharding: Any,
+        sharding: object,
         *,
         batch_size: int | None = None,
         seed: int | None = None,
@@ -98,7 +98,8 @@ class BatchIterator:
         else:
             self._reader = StreamReader(source, placement, batch_size, epochs, per_process)
         self._steps, self._prefetch, self._source_name = steps, prefetch, type(source).__qualname__
-        self._delivered, self._source_state = 0, None
+        self._delivered = 0
+        self._source_state: SourceState = None
         self._batches: Batches | Prefetcher | None = None
         self._error: Exception | None = None  # of the last batch: it is raised again
         self._is_ended = False
@@ -147,7 +148,7 @@ class BatchIterator:
         self._delivered += 1
         return batch
 
-    def _compare_processes(self, source_state: Any) -> None:
+    def _compare_processes(self, source_state: SourceState) -> None:
         """Check that all processes read the same first batch of a stream, before any of them uses it.
 
         Raises:

@@ -1,5 +1,6 @@
 """Placement: which rows of a batch this process needs, and the sharded arrays made of them."""
 
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
@@ -27,7 +28,7 @@ class BatchPlacement:
         DataError: if a leaf of `shardings` is not a sharding that can be used for batches.
     """
 
-    def __init__(self, shardings: Any):
+    def __init__(self, shardings: object):
         self._shardings = tree.map(_resolve, shardings, is_leaf=_is_sharding)
         self._leaves: list[Sharding] = tree.leaves(self._shardings, is_leaf=_is_sharding)
         if not self._leaves:
@@ -70,7 +71,7 @@ class BatchPlacement:
                 held.update(range(span.start, span.stop))
         return np.array(sorted(held) or [0])
 
-    def put_rows(self, batch: Any, held: NumpyArray, rows: int) -> Any:
+    def put_rows(self, batch: object, held: NumpyArray, rows: int) -> Any:
         """Return the sharded arrays of a batch of which this process has read the rows `held`."""
 
         def put(data: NumpyArray, sharding: Sharding) -> Any:
@@ -85,7 +86,7 @@ class BatchPlacement:
 
         return self._map(put, batch)
 
-    def put_process_rows(self, batch: Any) -> Any:
+    def put_process_rows(self, batch: object) -> Any:
         """Return the sharded arrays of a batch to which each process contributes its own rows."""
 
         def put(data: NumpyArray, sharding: Sharding) -> Any:
@@ -93,7 +94,7 @@ class BatchPlacement:
 
         return self._map(put, batch)
 
-    def _map(self, put: Any, batch: Any) -> Any:
+    def _map(self, put: Callable[[NumpyArray, Sharding], Any], batch: object) -> Any:
         try:
             shardings = tree.broadcast_prefix(self._shardings, batch, _is_sharding)
         except tree.TreeMismatch as mismatch:
@@ -118,11 +119,11 @@ def _check_divisible(rows: int, count: int, meaning: str) -> None:
         )
 
 
-def _is_sharding(x: Any) -> bool:
+def _is_sharding(x: object) -> bool:
     return x is None or isinstance(x, (Sharding, PartitionSpec))
 
 
-def _resolve(sharding: Any) -> Sharding:
+def _resolve(sharding: object) -> Sharding:
     resolved = resolve_sharding(sharding, "BatchIterator")
     if not isinstance(resolved, (NamedSharding, SingleDeviceSharding)):
         raise DataError(

@@ -10,6 +10,7 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.process_data import digest
 from shardwise.errors import DataError
+from shardwise.tree_util import KeyPath
 
 NumpyArray = np.ndarray[Any, Any]
 _DIGEST_BYTES = 2**16  # of each leaf: samples in another order differ in the first rows
@@ -42,7 +43,7 @@ def stack_samples(samples: Sequence[Any], names: Sequence[str]) -> Any:
     return structure.unflatten([np.stack(column) for column in columns])
 
 
-def check_batch(batch: Any, name: str) -> tuple[Any, int]:
+def check_batch(batch: object, name: str) -> tuple[Any, int]:
     """Return a batch with numpy arrays as leaves, and the number of its rows.
 
     Raises:
@@ -66,7 +67,7 @@ def check_batch(batch: Any, name: str) -> tuple[Any, int]:
     return structure.unflatten(arrays), len(arrays[0])
 
 
-def batch_digest(batch: Any) -> str:
+def batch_digest(batch: object) -> str:
     """Return a digest of the types and of the first bytes of the leaves, which are numpy arrays."""
     leaves, structure = tree.flatten(batch)
     types = [(leaf.shape, str(leaf.dtype)) for leaf in leaves]
@@ -74,7 +75,7 @@ def batch_digest(batch: Any) -> str:
     return digest(f"{structure} {types}".encode(), *(part.tobytes()[:_DIGEST_BYTES] for part in rows)).tobytes().hex()
 
 
-def as_numeric(leaf: Any, name: str, path: Any) -> NumpyArray:
+def as_numeric(leaf: object, name: str, path: KeyPath) -> NumpyArray:
     """Return a leaf, such as a number, a numpy array or a tensor of another library, as a numpy array."""
     try:
         array = _as_numpy(leaf)
@@ -101,6 +102,6 @@ def _as_numpy(leaf: Any) -> NumpyArray:
         return np.asarray(leaf.view(integer)).view(dtype)
 
 
-def leaf_name(path: Any) -> str:
+def leaf_name(path: KeyPath) -> str:
     """Return the path of a leaf for errors."""
     return repr(tree.keystr(path, simple=True, separator="/")) if path else "of the batch"

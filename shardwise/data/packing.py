@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.data.array_source import fingerprint, probe_indices
+from shardwise.data.readers import Samples
 from shardwise.errors import DataError
 
 NumpyArray = np.ndarray[Any, Any]
@@ -94,7 +95,9 @@ class PackedSource:
         (2, array([7, 8, 9, 4], dtype=int32), 0.75)
     """
 
-    def __init__(self, documents: Any, length: int, *, lengths: Any = None, padding: int = 0):
+    def __init__(
+        self, documents: Samples, length: int, *, lengths: Sequence[int] | NumpyArray | None = None, padding: int = 0
+    ):
         check_length("PackedSource", length)
         self._documents, self._length, self._padding = documents, length, padding
         if lengths is None:
@@ -185,7 +188,7 @@ def _sequence(parts: Sequence[Part], length: int, padding: int) -> dict[str, Num
     }
 
 
-def _as_document(document: Any, number: int) -> NumpyArray:
+def _as_document(document: Sequence[int] | NumpyArray, number: int) -> NumpyArray:
     tokens = np.asarray(document)
     if tokens.size == 0:
         return np.zeros(0, np.int32)

@@ -1,5 +1,6 @@
 """A pseudorandom permutation of `range(size)` in constant memory: a Feistel network with cycle walking."""
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, final
 
@@ -45,7 +46,7 @@ class Permutation:
         digest = blake2b(f"{int(seed)} {int(epoch)}".encode(), digest_size=8 * _ROUNDS).digest()
         self._keys = np.frombuffer(digest, "<u8")
 
-    def __call__(self, indices: Any) -> NumpyArray:
+    def __call__(self, indices: int | Sequence[int] | NumpyArray) -> NumpyArray:
         """Return the images of indices, as an int64 array of the same shape.
 
         Args:

@@ -29,7 +29,7 @@ class _Buffer:
             self._changed.wait_for(lambda: self._is_closed or len(self._items) < self._size)
             return not self._is_closed
 
-    def put(self, item: Any) -> None:
+    def put(self, item: object) -> None:
         with self._changed:
             if not self._is_closed:
                 self._items.append(item)

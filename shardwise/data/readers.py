@@ -6,9 +6,9 @@ An `IndexedReader` reads samples by index, each process its own rows. A `StreamR
 import json
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import count, islice
-from typing import Any, final
+from typing import Any, Protocol, TypeAlias, TypeGuard, final
 
 import numpy as np
 
@@ -20,12 +20,22 @@ from shardwise.errors import DataError, DataStateMismatch
 from shardwise.runtime.client import process_count
 
 NumpyArray = np.ndarray[Any, Any]
+# The state of a source after a batch, as JSON: of a stream, a digest of the batch, and the state of a Grain iterator.
+SourceState: TypeAlias = Mapping[str, Any] | None
 # Batches on devices, each with the state of the source after it.
-Batches = Generator[tuple[Any, Any], None, None]
+Batches = Generator[tuple[Any, SourceState], None, None]
 
 
-def is_indexed(source: Any) -> bool:
-    """Return whether a source has samples by index: a sequence, a Grain MapDataset, a map-style dataset of torch."""
+class Samples(Protocol):
+    """Samples by index: a sequence, a Grain MapDataset, a map-style dataset of torch."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def is_indexed(source: object) -> TypeGuard[Samples]:
+    """Return whether a source has samples by index."""
     return hasattr(source, "__getitem__") and hasattr(source, "__len__")
 
 
@@ -37,7 +47,9 @@ class IndexedReader:
     that each epoch has every sample exactly once, for any batch size.
     """
 
-    def __init__(self, source: Any, placement: BatchPlacement, batch_size: int, seed: int | None, epochs: int | None):
+    def __init__(
+        self, source: Samples, placement: BatchPlacement, batch_size: int, seed: int | None, epochs: int | None
+    ):
         if isinstance(source, dict):
             raise DataError("BatchIterator: a dict is not a source of samples; wrap it: data.ArraySource(arrays)")
         self._source = ArraySource(source) if isinstance(source, np.ndarray) else source
@@ -62,7 +74,7 @@ class IndexedReader:
             "fingerprint": getattr(self._source, "fingerprint", None),
         }
 
-    def batches(self, start: int, state: Any) -> Batches:
+    def batches(self, start: int, state: SourceState) -> Batches:
         """Yield the batches from number `start` on."""
         numbers = count(start) if self.batch_count is None else range(start, self.batch_count)
         for number in numbers:
@@ -134,7 +146,7 @@ class StreamReader:
             "processes": process_count() if per_process else None,  # each has read its own part
         }
 
-    def batches(self, start: int, state: Any) -> Batches:
+    def batches(self, start: int, state: SourceState) -> Batches:
         """Yield the batches from number `start` on. `state` is that of the source after the batch before."""
         if self._is_opened and self._is_iterator and not _has_iterator(state):
             raise DataError(
@@ -201,7 +213,7 @@ class StreamReader:
                 return  # all later epochs are empty too
 
 
-def _has_iterator(state: Any) -> bool:
+def _has_iterator(state: SourceState) -> bool:
     """Return whether a saved state has the state of a Grain iterator."""
     return state is not None and "iterator" in state
 
@@ -222,7 +234,7 @@ def _check_digest(digest: str | None, saved: str, name: str) -> None:
         )
 
 
-def _encode(state: Any) -> Any:
+def _encode(state: object) -> dict[str, Any]:
     """Return a copy of the state of a Grain iterator, a JSON object or bytes, as JSON.
 
     Raises:
@@ -236,5 +248,5 @@ def _encode(state: Any) -> Any:
         raise DataError(f"BatchIterator: the state of the source is neither JSON nor bytes: {error}") from error
 
 
-def _decode(state: Any) -> Any:
+def _decode(state: Mapping[str, Any]) -> Any:
     return b64decode(state["base64"]) if "base64" in state else state["json"]

@@ -15,6 +15,7 @@ from shardwise.data.array_source import fingerprint, probe_indices
 from shardwise.data.packing import check_length, segments_of
 from shardwise.data.token_file import TokenFile
 from shardwise.errors import DataError
+from shardwise.typing import DTypeLike
 
 NumpyArray = np.ndarray[Any, Any]
 
@@ -58,7 +59,7 @@ class TokenSource:
         paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         length: int,
         *,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         separator: int | None = None,
         vocabulary: int | None = None,
     ):

@@ -11,13 +11,14 @@ An optimizer is defined by its step on one array, `step(i, gradient, x, *slots)`
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, ParamSpec, TypeVar, final
 
 import shardwise.numpy as jnp
 from shardwise import tree
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
-from shardwise.tree_util import register_pytree_node
+from shardwise.tree_util import PyTreeDef, register_pytree_node
+from shardwise.typing import ArrayLike
 
 __all__ = [
     "JoinPoint",
@@ -45,7 +46,14 @@ __all__ = [
     "unpack_optimizer_state",
 ]
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 Schedule = Callable[[Any], Any]
+StepSize = ArrayLike | Schedule
+# The optimizer of one array: functions from the array to its state, from a step, a gradient and a state to the next
+# state, and from a state to the array.
+_LeafOptimizer = tuple[Callable[[Any], Any], Callable[[Any, Any, Any], Any], Callable[[Any], Any]]
 
 
 class Optimizer(NamedTuple):
@@ -80,9 +88,9 @@ class OptimizerState(NamedTuple):
         [2]
     """
 
-    packed_state: Any
-    tree_def: Any
-    subtree_defs: Any
+    packed_state: list[list[Any]]
+    tree_def: PyTreeDef
+    subtree_defs: tuple[PyTreeDef, ...]
 
 
 register_pytree_node(
@@ -92,7 +100,7 @@ register_pytree_node(
 )
 
 
-def optimizer(opt_maker: Callable[..., Any]) -> Callable[..., Optimizer]:
+def optimizer(opt_maker: Callable[_P, _LeafOptimizer]) -> Callable[_P, Optimizer]:
     """Let an optimizer of one array work on pytrees of arrays.
 
     Args:
@@ -116,14 +124,14 @@ def optimizer(opt_maker: Callable[..., Any]) -> Callable[..., Optimizer]:
     """
 
     @functools.wraps(opt_maker)
-    def make(*args: Any, **keywords: Any) -> Optimizer:
+    def make(*args: _P.args, **keywords: _P.kwargs) -> Optimizer:
         init_leaf, update_leaf, params_of_leaf = opt_maker(*args, **keywords)
 
-        def init(params: Any) -> OptimizerState:
+        def init(params: object) -> OptimizerState:
             leaves, structure = tree.flatten(params)
             return _pack(structure, [init_leaf(x) for x in leaves])
 
-        def update(step: Any, gradients: Any, state: OptimizerState) -> OptimizerState:
+        def update(step: ArrayLike, gradients: object, state: OptimizerState) -> OptimizerState:
             leaves, structure = tree.flatten(gradients)
             if structure != state.tree_def:
                 raise TypeError(
@@ -147,7 +155,7 @@ def optimizer(opt_maker: Callable[..., Any]) -> Callable[..., Optimizer]:
     return make
 
 
-def _pack(structure: Any, states: Sequence[Any]) -> OptimizerState:
+def _pack(structure: PyTreeDef, states: Sequence[object]) -> OptimizerState:
     flat = [tree.flatten(state) for state in states]
     return OptimizerState([leaves for leaves, _ in flat], structure, tuple(structure for _, structure in flat))
 
@@ -156,20 +164,20 @@ def _leaf_states(state: OptimizerState) -> list[Any]:
     return [tree.unflatten(*pair) for pair in zip(state.subtree_defs, state.packed_state, strict=True)]
 
 
-def _with_slots(step: Callable[..., Any], slots: Sequence[Callable[[Any], Any]] = ()) -> Any:
+def _with_slots(step: Callable[..., Any], slots: Sequence[Callable[[Any], Any]] = ()) -> _LeafOptimizer:
     """Return the triple of an optimizer whose state is an array and what `slots` return for it."""
 
-    def init(x: Any) -> Any:
+    def init(x: Array) -> tuple[Any, ...]:
         return (x, *(slot(x) for slot in slots))
 
-    def update(i: Any, gradient: Any, state: Any) -> Any:
+    def update(i: ArrayLike, gradient: Array, state: tuple[Any, ...]) -> tuple[Any, ...]:
         return step(i, gradient, *state)
 
     return init, update, operator.itemgetter(0)
 
 
 @optimizer
-def sgd(step_size: Any) -> Any:
+def sgd(step_size: StepSize) -> _LeafOptimizer:
     """Create the optimizer of gradient descent.
 
     Args:
@@ -191,7 +199,7 @@ def sgd(step_size: Any) -> Any:
 
 
 @optimizer
-def momentum(step_size: Any, mass: float) -> Any:
+def momentum(step_size: StepSize, mass: float) -> _LeafOptimizer:
     """Create the optimizer of gradient descent with momentum.
 
     Args:
@@ -211,7 +219,7 @@ def momentum(step_size: Any, mass: float) -> Any:
     """
     schedule = make_schedule(step_size)
 
-    def step(i: Any, gradient: Any, x: Any, velocity: Any) -> Any:
+    def step(i: ArrayLike, gradient: Array, x: Array, velocity: Array) -> tuple[Array, ...]:
         velocity = mass * velocity + gradient
         return x - schedule(i) * velocity, velocity
 
@@ -219,7 +227,7 @@ def momentum(step_size: Any, mass: float) -> Any:
 
 
 @optimizer
-def nesterov(step_size: Any, mass: float) -> Any:
+def nesterov(step_size: StepSize, mass: float) -> _LeafOptimizer:
     """Create the optimizer of gradient descent with Nesterov's momentum.
 
     Args:
@@ -239,7 +247,7 @@ def nesterov(step_size: Any, mass: float) -> Any:
     """
     schedule = make_schedule(step_size)
 
-    def step(i: Any, gradient: Any, x: Any, velocity: Any) -> Any:
+    def step(i: ArrayLike, gradient: Array, x: Array, velocity: Array) -> tuple[Array, ...]:
         velocity = mass * velocity + gradient
         return x - schedule(i) * (gradient + mass * velocity), velocity
 
@@ -247,7 +255,7 @@ def nesterov(step_size: Any, mass: float) -> Any:
 
 
 @optimizer
-def adagrad(step_size: Any, momentum: float = 0.9) -> Any:
+def adagrad(step_size: StepSize, momentum: float = 0.9) -> _LeafOptimizer:
     """Create the optimizer Adagrad with momentum.
 
     Args:
@@ -267,7 +275,7 @@ def adagrad(step_size: Any, momentum: float = 0.9) -> Any:
     """
     schedule = make_schedule(step_size)
 
-    def step(i: Any, gradient: Any, x: Any, squares: Any, mean: Any) -> Any:
+    def step(i: ArrayLike, gradient: Array, x: Array, squares: Array, mean: Array) -> tuple[Array, ...]:
         squares = squares + jnp.square(gradient)
         mean = momentum * mean + (1 - momentum) * gradient * _inverse_root(squares)
         return x - schedule(i) * mean, squares, mean
@@ -275,14 +283,14 @@ def adagrad(step_size: Any, momentum: float = 0.9) -> Any:
     return _with_slots(step, [jnp.zeros_like, jnp.zeros_like])
 
 
-def _inverse_root(squares: Any) -> Any:
+def _inverse_root(squares: Array) -> Array:
     """Return 1 / sqrt(squares), and 0 where there was no gradient yet."""
     is_positive = squares > 0
     return jnp.where(is_positive, 1 / jnp.sqrt(jnp.where(is_positive, squares, 1)), 0)
 
 
 @optimizer
-def rmsprop(step_size: Any, gamma: float = 0.9, eps: float = 1e-8) -> Any:
+def rmsprop(step_size: StepSize, gamma: float = 0.9, eps: float = 1e-8) -> _LeafOptimizer:
     """Create the optimizer RMSProp.
 
     Args:
@@ -303,7 +311,7 @@ def rmsprop(step_size: Any, gamma: float = 0.9, eps: float = 1e-8) -> Any:
     """
     schedule = make_schedule(step_size)
 
-    def step(i: Any, gradient: Any, x: Any, squares: Any) -> Any:
+    def step(i: ArrayLike, gradient: Array, x: Array, squares: Array) -> tuple[Array, ...]:
         squares = gamma * squares + (1 - gamma) * jnp.square(gradient)
         return x - schedule(i) * gradient / jnp.sqrt(squares + eps), squares
 
@@ -311,7 +319,9 @@ def rmsprop(step_size: Any, gamma: float = 0.9, eps: float = 1e-8) -> Any:
 
 
 @optimizer
-def rmsprop_momentum(step_size: Any, gamma: float = 0.9, eps: float = 1e-8, momentum: float = 0.9) -> Any:
+def rmsprop_momentum(
+    step_size: StepSize, gamma: float = 0.9, eps: float = 1e-8, momentum: float = 0.9
+) -> _LeafOptimizer:
     """Create the optimizer RMSProp with momentum.
 
     Args:
@@ -333,7 +343,7 @@ def rmsprop_momentum(step_size: Any, gamma: float = 0.9, eps: float = 1e-8, mome
     """
     schedule = make_schedule(step_size)
 
-    def step(i: Any, gradient: Any, x: Any, squares: Any, displacement: Any) -> Any:
+    def step(i: ArrayLike, gradient: Array, x: Array, squares: Array, displacement: Array) -> tuple[Array, ...]:
         squares = gamma * squares + (1 - gamma) * jnp.square(gradient)
         displacement = momentum * displacement + schedule(i) * gradient / jnp.sqrt(squares + eps)
         return x - displacement, squares, displacement
@@ -342,7 +352,7 @@ def rmsprop_momentum(step_size: Any, gamma: float = 0.9, eps: float = 1e-8, mome
 
 
 @optimizer
-def adam(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Any:
+def adam(step_size: StepSize, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> _LeafOptimizer:
     """Create the optimizer Adam.
 
     Args:
@@ -364,7 +374,7 @@ def adam(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) 
     """
     schedule = make_schedule(step_size)
 
-    def step(i: Any, gradient: Any, x: Any, mean: Any, squares: Any) -> Any:
+    def step(i: ArrayLike, gradient: Array, x: Array, mean: Array, squares: Array) -> tuple[Array, ...]:
         mean = b1 * mean + (1 - b1) * gradient
         squares = b2 * squares + (1 - b2) * jnp.square(gradient)
         unbiased_mean, unbiased_squares = mean / _bias(b1, i, mean), squares / _bias(b2, i, mean)
@@ -373,13 +383,13 @@ def adam(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) 
     return _with_slots(step, [jnp.zeros_like, jnp.zeros_like])
 
 
-def _bias(decay: float, i: Any, like: Any) -> Any:
+def _bias(decay: float, i: ArrayLike, like: Array) -> Array:
     """Return the sum of the weights of a mean that started from 0, after step `i`."""
     return 1 - jnp.asarray(decay, like.dtype) ** (i + 1)
 
 
 @optimizer
-def adamax(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Any:
+def adamax(step_size: StepSize, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> _LeafOptimizer:
     """Create the optimizer AdaMax, Adam with the infinity norm.
 
     Args:
@@ -401,7 +411,7 @@ def adamax(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
     """
     schedule = make_schedule(step_size)
 
-    def step(i: Any, gradient: Any, x: Any, mean: Any, largest: Any) -> Any:
+    def step(i: ArrayLike, gradient: Array, x: Array, mean: Array, largest: Array) -> tuple[Array, ...]:
         mean = b1 * mean + (1 - b1) * gradient
         largest = jnp.maximum(b2 * largest, jnp.abs(gradient))
         return x - schedule(i) / _bias(b1, i, mean) * mean / (largest + eps), mean, largest
@@ -410,7 +420,7 @@ def adamax(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 
 
 @optimizer
-def sm3(step_size: Any, momentum: float = 0.9) -> Any:
+def sm3(step_size: StepSize, momentum: float = 0.9) -> _LeafOptimizer:
     """Create the optimizer SM3, which keeps one vector of squared gradients for each axis of an array.
 
     Args:
@@ -430,10 +440,12 @@ def sm3(step_size: Any, momentum: float = 0.9) -> Any:
     """
     schedule = make_schedule(step_size)
 
-    def vectors(x: Any) -> list[Any]:
+    def vectors(x: Array) -> list[Array]:
         return [jnp.zeros(size, x.dtype) for size in jnp.shape(x)] or [jnp.zeros((), jnp.result_type(x))]
 
-    def step(i: Any, gradient: Any, x: Any, mean: Any, bounds: Any) -> Any:
+    def step(
+        i: ArrayLike, gradient: Array, x: Array, mean: Array, bounds: list[Array]
+    ) -> tuple[Array, Array, list[Array]]:
         ndim = gradient.ndim
         aligned = [
             jnp.expand_dims(bound, [dim for dim in range(ndim) if dim != axis]) for axis, bound in enumerate(bounds)
@@ -446,7 +458,7 @@ def sm3(step_size: Any, momentum: float = 0.9) -> Any:
     return _with_slots(step, [jnp.zeros_like, vectors])
 
 
-def constant(step_size: float) -> Schedule:
+def constant(step_size: ArrayLike) -> Schedule:
     """Create the schedule of a constant.
 
     Args:
@@ -530,14 +542,14 @@ def polynomial_decay(step_size: float, decay_steps: float, final_step_size: floa
         Array(0.5, dtype=float32, weak_type=True)
     """
 
-    def schedule(i: Any) -> Any:
+    def schedule(i: ArrayLike) -> Array:
         remaining = 1 - jnp.minimum(i, decay_steps) / decay_steps
         return final_step_size + (step_size - final_step_size) * remaining**power
 
     return schedule
 
 
-def piecewise_constant(boundaries: Any, values: Any) -> Schedule:
+def piecewise_constant(boundaries: Sequence[float] | Array, values: Sequence[float] | Array) -> Schedule:
     """Create a schedule of several constants.
 
     Args:
@@ -567,7 +579,7 @@ def piecewise_constant(boundaries: Any, values: Any) -> Schedule:
     return lambda i: numbers[jnp.sum(i > limits)]
 
 
-def make_schedule(scalar_or_schedule: Any) -> Schedule:
+def make_schedule(scalar_or_schedule: StepSize) -> Schedule:
     """Convert a number to a schedule.
 
     Args:
@@ -593,7 +605,7 @@ def make_schedule(scalar_or_schedule: Any) -> Schedule:
     )
 
 
-def l2_norm(tree: Any) -> Array:
+def l2_norm(tree: object) -> Array:
     """Compute the Euclidean norm of all elements of a pytree.
 
     Args:
@@ -615,7 +627,7 @@ def l2_norm(tree: Any) -> Array:
 _leaves = tree.leaves  # the parameter of `l2_norm` has the name of the module
 
 
-def clip_grads(grad_tree: Any, max_norm: float) -> Any:
+def clip_grads(grad_tree: _T, max_norm: float) -> _T:
     """Scale gradients so that their Euclidean norm is at most `max_norm`.
 
     Args:
@@ -651,7 +663,7 @@ class JoinPoint:
         [[1, 2]]
     """
 
-    def __init__(self, subtree: Any) -> None:
+    def __init__(self, subtree: object) -> None:
         self.subtree = subtree
 
     def __iter__(self) -> Any:
@@ -678,7 +690,7 @@ def unpack_optimizer_state(opt_state: OptimizerState) -> Any:
     return tree.unflatten(opt_state.tree_def, [JoinPoint(state) for state in _leaf_states(opt_state)])
 
 
-def pack_optimizer_state(marked_pytree: Any) -> OptimizerState:
+def pack_optimizer_state(marked_pytree: object) -> OptimizerState:
     """Convert a pytree of `JoinPoint`s to the state of an optimizer: the inverse of `unpack_optimizer_state`.
 
     Args:

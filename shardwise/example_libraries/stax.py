@@ -16,7 +16,8 @@ from typing import Any
 import shardwise.numpy as jnp
 from shardwise import lax, nn, random
 from shardwise.base.lazy import set_public_names
-from shardwise.nn.initializers import glorot_normal, normal, ones, zeros
+from shardwise.compiler.arrays.methods import Array
+from shardwise.nn.initializers import Initializer, glorot_normal, normal, ones, zeros
 
 __all__ = [
     "AvgPool",
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 Shape = tuple[int, ...]
+_Shapes = Shape | Sequence["_Shapes"]  # of an input, or of the inputs of a layer with several
 Layer = tuple[Callable[..., Any], Callable[..., Any]]
 
 
@@ -61,7 +63,7 @@ def _without_params(output_shape: Callable[[Any], Any], function: Callable[[Any]
     return lambda rng, input_shape: (output_shape(input_shape), ()), lambda params, inputs, **kwargs: function(inputs)
 
 
-def Dense(out_dim: int, W_init: Any = glorot_normal(), b_init: Any = normal()) -> Layer:  # noqa: B008
+def Dense(out_dim: int, W_init: Initializer = glorot_normal(), b_init: Initializer = normal()) -> Layer:  # noqa: B008
     """Create a fully connected layer.
 
     Args:
@@ -81,12 +83,12 @@ def Dense(out_dim: int, W_init: Any = glorot_normal(), b_init: Any = normal()) -
         (5, 3)
     """
 
-    def init(rng: Any, input_shape: Shape) -> Any:
+    def init(rng: Array, input_shape: Shape) -> Any:
         weights_key, bias_key = random.split(rng)
         weights = W_init(weights_key, (input_shape[-1], out_dim))
         return (*input_shape[:-1], out_dim), (weights, b_init(bias_key, (out_dim,)))
 
-    def apply(params: Any, inputs: Any, **kwargs: Any) -> Any:
+    def apply(params: tuple[Array, Array], inputs: Array, **kwargs: object) -> Array:
         weights, bias = params
         return jnp.dot(inputs, weights) + bias
 
@@ -94,19 +96,19 @@ def Dense(out_dim: int, W_init: Any = glorot_normal(), b_init: Any = normal()) -
 
 
 def _convolution_layer(
-    dimension_numbers: Any,
+    dimension_numbers: Sequence[str],
     out_chan: int,
     filter_shape: Sequence[int],
-    W_init: Any,
-    b_init: Any,
-    output_shape: Callable[[Shape, Shape], Any],
-    convolve: Callable[[Any, Any], Any],
+    W_init: Initializer | None,
+    b_init: Initializer,
+    output_shape: Callable[[Shape, Shape], Shape],
+    convolve: Callable[[Array, Array], Array],
 ) -> Layer:
     """Return a layer that convolves its inputs and adds a bias per channel."""
     inputs_spec, filter_spec, outputs_spec = dimension_numbers
     initialize = W_init or glorot_normal(filter_spec.index("I"), filter_spec.index("O"))
 
-    def init(rng: Any, input_shape: Shape) -> Any:
+    def init(rng: Array, input_shape: Shape) -> Any:
         sizes = {"O": out_chan, "I": input_shape[inputs_spec.index("C")]}
         window = iter(filter_shape)
         kernel_shape = tuple(sizes[name] if name in sizes else next(window) for name in filter_spec)
@@ -115,7 +117,7 @@ def _convolution_layer(
         params = initialize(kernel_key, kernel_shape), b_init(bias_key, bias_shape)
         return output_shape(tuple(input_shape), kernel_shape), params
 
-    def apply(params: Any, inputs: Any, **kwargs: Any) -> Any:
+    def apply(params: tuple[Array, Array], inputs: Array, **kwargs: object) -> Array:
         kernel, bias = params
         return convolve(inputs, kernel) + bias
 
@@ -123,13 +125,13 @@ def _convolution_layer(
 
 
 def GeneralConv(
-    dimension_numbers: Any,
+    dimension_numbers: Sequence[str],
     out_chan: int,
     filter_shape: Sequence[int],
     strides: Sequence[int] | None = None,
-    padding: Any = "VALID",
-    W_init: Any = None,
-    b_init: Any = normal(1e-6),  # noqa: B008
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    W_init: Initializer | None = None,
+    b_init: Initializer = normal(1e-6),  # noqa: B008
 ) -> Layer:
     """Create a convolution layer. `Conv` has images with the channels last.
 
@@ -166,13 +168,13 @@ def GeneralConv(
 
 
 def GeneralConvTranspose(
-    dimension_numbers: Any,
+    dimension_numbers: Sequence[str],
     out_chan: int,
     filter_shape: Sequence[int],
     strides: Sequence[int] | None = None,
-    padding: Any = "VALID",
-    W_init: Any = None,
-    b_init: Any = normal(1e-6),  # noqa: B008
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    W_init: Initializer | None = None,
+    b_init: Initializer = normal(1e-6),  # noqa: B008
 ) -> Layer:
     """Create a transposed convolution layer. `ConvTranspose` has images with the channels last.
 
@@ -218,8 +220,8 @@ def BatchNorm(
     epsilon: float = 1e-5,
     center: bool = True,
     scale: bool = True,
-    beta_init: Any = zeros,
-    gamma_init: Any = ones,
+    beta_init: Initializer = zeros,
+    gamma_init: Initializer = ones,
 ) -> Layer:
     """Create a batch normalization layer, which uses the statistics of its inputs only.
 
@@ -245,7 +247,7 @@ def BatchNorm(
     """
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
 
-    def init(rng: Any, input_shape: Shape) -> Any:
+    def init(rng: Array, input_shape: Shape) -> Any:
         shape = tuple(size for dim, size in enumerate(input_shape) if dim not in axes)
         bias_key, scale_key = random.split(rng)
         return input_shape, (
@@ -253,7 +255,7 @@ def BatchNorm(
             gamma_init(scale_key, shape) if scale else (),
         )
 
-    def apply(params: Any, inputs: Any, **kwargs: Any) -> Any:
+    def apply(params: tuple[Array, Array], inputs: Array, **kwargs: object) -> Array:
         bias, factor = params
         result = nn.standardize(inputs, axes, epsilon=epsilon)
         result = jnp.expand_dims(factor, axes) * result if scale else result
@@ -262,7 +264,7 @@ def BatchNorm(
     return init, apply
 
 
-def elementwise(fun: Callable[..., Any], **fun_kwargs: Any) -> Layer:
+def elementwise(fun: Callable[..., Any], **fun_kwargs: object) -> Layer:
     """Create a layer that applies a function to its inputs and keeps their shape.
 
     Args:
@@ -302,7 +304,13 @@ FanInSum = _without_params(lambda shapes: shapes[0], sum)
 
 
 def _pool(
-    reducer: Any, initial: float, window_shape: Sequence[int], strides: Any, padding: Any, spec: Any, mean: bool = False
+    reducer: Callable[[Any, Any], Any],
+    initial: float,
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None,
+    padding: str | Sequence[tuple[int, int]],
+    spec: str | None,
+    mean: bool = False,
 ) -> Layer:
     """Return a layer that reduces windows of the spatial dims."""
     rank = len(window_shape) + 2
@@ -320,7 +328,7 @@ def _pool(
         pads = lax.padtype_to_pads(input_shape, window, steps, padding)
         return lax.reduce_window_shape_tuple(input_shape, window, steps, pads, no_dilation, no_dilation)
 
-    def apply(inputs: Any) -> Any:
+    def apply(inputs: Array) -> Array:
         result = lax.reduce_window(inputs, initial, reducer, window, steps, padding)
         if not mean:
             return result
@@ -331,7 +339,10 @@ def _pool(
 
 
 def MaxPool(
-    window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Any = "VALID", spec: str | None = None
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    spec: str | None = None,
 ) -> Layer:
     """Create a layer of the maxima of windows.
 
@@ -356,7 +367,10 @@ def MaxPool(
 
 
 def SumPool(
-    window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Any = "VALID", spec: str | None = None
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    spec: str | None = None,
 ) -> Layer:
     """Create a layer of the sums of windows.
 
@@ -381,7 +395,10 @@ def SumPool(
 
 
 def AvgPool(
-    window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Any = "VALID", spec: str | None = None
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    spec: str | None = None,
 ) -> Layer:
     """Create a layer of the means of windows; padding does not count.
 
@@ -469,7 +486,7 @@ def Dropout(rate: float, mode: str = "train") -> Layer:
         Array([1., 1.], dtype=float32)
     """
 
-    def apply(params: Any, inputs: Any, *, rng: Any = None, **kwargs: Any) -> Any:
+    def apply(params: object, inputs: Array, *, rng: Array | None = None, **kwargs: object) -> Array:
         if rng is None:
             raise ValueError("Dropout needs a PRNG key: call `apply(params, inputs, rng=key)`")
         if mode != "train":
@@ -498,7 +515,7 @@ def serial(*layers: Layer) -> Layer:
         (4, 2)
     """
 
-    def init(rng: Any, input_shape: Any) -> Any:
+    def init(rng: Array, input_shape: _Shapes) -> Any:
         params = []
         for layer_init, _ in layers:
             rng, key = random.split(rng)
@@ -506,7 +523,7 @@ def serial(*layers: Layer) -> Layer:
             params.append(layer_params)
         return input_shape, params
 
-    def apply(params: Any, inputs: Any, *, rng: Any = None, **kwargs: Any) -> Any:
+    def apply(params: Sequence[object], inputs: object, *, rng: Array | None = None, **kwargs: object) -> Any:
         for (_, layer_apply), layer_params, key in zip(layers, params, _split(rng, len(layers)), strict=True):
             inputs = layer_apply(layer_params, inputs, rng=key, **kwargs)
         return inputs
@@ -533,19 +550,21 @@ def parallel(*layers: Layer) -> Layer:
         (4, 3)
     """
 
-    def init(rng: Any, input_shape: Any) -> Any:
+    def init(rng: Array, input_shape: Sequence[_Shapes]) -> Any:
         keys = _split(rng, len(layers))
         pairs = [layer_init(*pair) for (layer_init, _), *pair in zip(layers, keys, input_shape, strict=True)]
         return tuple(shape for shape, _ in pairs), tuple(params for _, params in pairs)
 
-    def apply(params: Any, inputs: Any, *, rng: Any = None, **kwargs: Any) -> Any:
+    def apply(
+        params: Sequence[object], inputs: Sequence[object], *, rng: Array | None = None, **kwargs: object
+    ) -> list[object]:
         rows = zip(layers, params, inputs, _split(rng, len(layers)), strict=True)
         return [layer_apply(p, x, rng=key, **kwargs) for (_, layer_apply), p, x, key in rows]
 
     return init, apply
 
 
-def _split(rng: Any, count: int) -> Any:
+def _split(rng: Array | None, count: int) -> Sequence[Array | None] | Array:
     return [None] * count if rng is None else random.split(rng, count)
 
 
@@ -568,10 +587,10 @@ def shape_dependent(make_layer: Callable[[Shape], Layer]) -> Layer:
         (4, 6)
     """
 
-    def init(rng: Any, input_shape: Shape) -> Any:
+    def init(rng: Array, input_shape: Shape) -> Any:
         return make_layer(input_shape)[0](rng, input_shape)
 
-    def apply(params: Any, inputs: Any, **kwargs: Any) -> Any:
+    def apply(params: object, inputs: Array, **kwargs: object) -> Any:
         return make_layer(inputs.shape)[1](params, inputs, **kwargs)
 
     return init, apply

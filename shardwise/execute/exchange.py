@@ -12,6 +12,7 @@ import numpy as np
 
 from shardwise.base._jaxlib import join, put, split
 from shardwise.base.caches import registered_cache
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
@@ -152,7 +153,7 @@ def _plan_exchange(shape: Shape, dtype: DType, before: Sharding, after: Sharding
         INDEX,
     ).reshape(len(devices), -1)
 
-    def move_blocks(shard: Any, row: Any) -> list[Any]:
+    def move_blocks(shard: Array, row: Array) -> list[Array]:
         return [_move_blocks(shard, row, rounds, target_shape, len(devices))]
 
     types = [ArrayType(source_shape, dtype), ArrayType((1, table.shape[1]), INDEX)]
@@ -210,7 +211,7 @@ def _marked(sizes: Sequence[Shape], pieces: Sequence[Piece]) -> list[Shape]:
     return [(int(index in receivers), *size) for index, size in enumerate(sizes)]
 
 
-def _move_blocks(shard: Any, row: Any, rounds: Sequence[_Round], target_shape: Shape, devices: int) -> Any:
+def _move_blocks(shard: Array, row: Array, rounds: Sequence[_Round], target_shape: Shape, devices: int) -> Any:
     """Return a device's new shard. `row` has the numbers of all rounds for this device."""
     dtype, ndim = shard.type.dtype, len(target_shape)
     source_shape, zeros = shard.type.shape, (0,) * ndim

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from shardwise.base._jaxlib import CompilerOptions, RuntimeFailure
+from shardwise.base._jaxlib import CompilerOptions, Device, RuntimeFailure
 from shardwise.base.caches import register, registered_cache
 from shardwise.base.call_site import warn_user
 from shardwise.base.config import all_threads, config
 from shardwise.base.lazy import lazy_module
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.ir.dispatch import installed, resolves_shardings
 from shardwise.compiler.ir.op import Op, check_shardings, result_types
@@ -349,7 +350,7 @@ def compile_request(request: Request, constants: Sequence[ArrayImpl] = (), optio
     return lower_for_compile(request, constants).compile(options)
 
 
-def compiler_options(options: Any, function: str) -> CompilerOptions:
+def compiler_options(options: object, function: str) -> CompilerOptions:
     """Check the `compiler_options` argument of `function`, and return it as sorted pairs."""
     if options is None:
         return ()
@@ -370,7 +371,7 @@ def _out_sharding(requested: Sharding | None, layout: Layout, type: ArrayType, t
     return as_typed(sharding, type)
 
 
-def as_array(x: Any, name: str = "array", explicit: bool = False, may_be_donated: bool = False) -> ArrayImpl:
+def as_array(x: object, name: str = "array", explicit: bool = False, may_be_donated: bool = False) -> ArrayImpl:
     """Convert `x` to an array: numpy arrays and scalars are copied to the default device, uncommitted.
 
     Args:
@@ -384,7 +385,7 @@ def as_array(x: Any, name: str = "array", explicit: bool = False, may_be_donated
 
 
 def as_argument(
-    x: Any, name: str = "array", explicit: bool = False, may_be_donated: bool = False
+    x: object, name: str = "array", explicit: bool = False, may_be_donated: bool = False
 ) -> ArrayImpl | HostArgument:
     """Convert `x` as `as_array` does, but leave numpy arrays on the host until `Launch` knows their sharding.
 
@@ -405,7 +406,7 @@ def as_argument(
 
 
 @registered_cache(maxsize=128)
-def _scalar(type: ArrayType, value: Any, text: str, where: Any) -> ArrayImpl:
+def _scalar(type: ArrayType, value: bool | int | float | complex, text: str, where: Device | Sharding) -> ArrayImpl:
     """Return a Python scalar as an uncommitted array on a device or with a sharding.
 
     `text` distinguishes 0.0 from -0.0, which are equal.
@@ -414,7 +415,7 @@ def _scalar(type: ArrayType, value: Any, text: str, where: Any) -> ArrayImpl:
     return place(np.asarray(value, type.dtype), type, sharding, committed=False)
 
 
-def _as_operand(x: Any, first: Any, name: str) -> ArrayImpl:
+def _as_operand(x: object, first: object, name: str) -> ArrayImpl:
     """Convert an operand as `as_array` does; a Python scalar after an array on a mesh is placed there once."""
     if isinstance(first, ArrayImpl) and first.committed and isinstance(x, PYTHON_SCALARS):
         sharding = first.sharding
@@ -430,7 +431,7 @@ class _Executor:
         self._launches = LaunchCache(4096)
         register(self._launches.clear)
 
-    def place(self, value: Any, beside: Any = None) -> ArrayImpl:
+    def place(self, value: np.ndarray[Any, Any], beside: Array | None = None) -> ArrayImpl:
         """Return `value` as an Array: replicated on the devices of the array `beside`.
 
         Without it, the value is replicated on the mesh that `set_mesh` has set, or on the default device.
@@ -500,14 +501,14 @@ class _Executor:
             launch = self._launches.promote(key)
         if launch is None:
 
-            def returns_list(*xs: Any) -> list[Any]:
+            def returns_list(*xs: Array) -> list[Array]:
                 results = function(*xs, **static)
                 return results if isinstance(results, list) else [results]
 
             program, captured = build(returns_list, [x.type for x in arrays], function.__name__)
             assert not captured, f"{function.__name__} closes over arrays"
             launch = self._launches.add(key, compile_request(_request(program, arrays)))
-        return launch.run(arrays)  # type: ignore[no-any-return]
+        return launch.run(arrays)
 
 
 def _request(program: Program, args: Sequence[ArrayImpl]) -> Request:

@@ -1,9 +1,11 @@
 """LaunchCache: compiled programs, by a key that holds the signatures of their arguments."""
 
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from shardwise.execute.lru import LruCache
 from shardwise.runtime.array import ArraySignature
+
+_T = TypeVar("_T")
 
 
 @final
@@ -23,7 +25,7 @@ class LaunchCache(LruCache):
                 self.insert(key, value)
         return value
 
-    def add(self, key: Any, value: Any) -> Any:
+    def add(self, key: tuple[Any, ...], value: _T) -> _T:
         """Add a new entry, and return its value."""
         canonical = _canonical(key)
         return self.insert(key if canonical is None else canonical, value)

@@ -1,6 +1,9 @@
 """LruCache: a two-generation LRU cache whose hits are plain dict lookups."""
 
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
 class LruCache(dict[Any, Any]):
@@ -16,12 +19,12 @@ class LruCache(dict[Any, Any]):
         self._half = bound // 2
         self._old: dict[Any, Any] = {}
 
-    def promote(self, key: Any) -> Any:
+    def promote(self, key: Hashable) -> Any:
         """Return an entry of the old generation and make it young, or return None."""
         value = self._old.get(key)
         return None if value is None else self.insert(key, value)
 
-    def insert(self, key: Any, value: Any) -> Any:
+    def insert(self, key: Hashable, value: _T) -> _T:
         """Add an entry, and return its value."""
         if len(self) >= self._half:
             self._old = self.copy()

@@ -22,7 +22,7 @@ def filter_traceback(function: _Function) -> _Function:
     """Decorate a function so that its errors explain themselves, without this package's frames but the wrapper's."""
 
     @wraps(function, updated=())
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: object, **keywords: object) -> Any:
         try:
             return function(*args, **keywords)
         except Exception as error:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwise.base._jaxlib import copy_to_memory, join, put, split
+from shardwise.base._jaxlib import Buffers, Device, copy_to_memory, join, put, split
 from shardwise.base.lazy import lazy_module
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.placement.constrain import Constrain
@@ -182,13 +183,13 @@ def _slice_blocks(shard: ArrayImpl, boxes: tuple[Box, ...]) -> list[ArrayImpl]:
     return installed.executor.call_list(_slices, (shard,), {"boxes": boxes})
 
 
-def _slices(shard: Any, *, boxes: tuple[Box, ...]) -> list[Any]:
+def _slices(shard: Array, *, boxes: tuple[Box, ...]) -> list[Array]:
     return [slice_dims(shard, [(low, high, 1) for low, high in box]) for box in boxes]
 
 
 def _assemble_shard(
-    array: ArrayImpl, boxes: tuple[Box, ...], blocks: list[Any], shape: tuple[int, ...], device: Any
-) -> Any:
+    array: ArrayImpl, boxes: tuple[Box, ...], blocks: list[Buffers], shape: tuple[int, ...], device: Device
+) -> Buffers:
     """Assemble the padded shard of one device from blocks, each the buffers of one device."""
     if not blocks:  # the shard is all padding
         return put([np.zeros(shape, array.type.dtype)], (device,), (device,))
@@ -200,12 +201,12 @@ def _assemble_shard(
     return shard.buffers
 
 
-def assemble_blocks(*blocks: Any, boxes: tuple[Box, ...], shape: tuple[int, ...]) -> list[Any]:
+def assemble_blocks(*blocks: Array, boxes: tuple[Box, ...], shape: tuple[int, ...]) -> list[Array]:
     """Concatenate blocks that form a grid, and pad the result with zeros to `shape`."""
     block_at = dict(zip(boxes, blocks, strict=True))
     spans = [sorted({box[dim] for box in boxes}) for dim in range(len(shape))]
 
-    def concatenate_from(dim: int, box: Box) -> Any:
+    def concatenate_from(dim: int, box: Box) -> Array:
         if dim == len(shape):
             return block_at[box]
         parts = [concatenate_from(dim + 1, (*box, span)) for span in spans[dim]]

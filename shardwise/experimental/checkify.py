@@ -20,6 +20,7 @@ from shardwise.api.jaxprs.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, interpret_j
 from shardwise.api.jaxprs.primitive import Primitive, lowerings, primitive_batchers, primitive_jvps
 from shardwise.base.lazy import set_public_names
 from shardwise.base.tree_nodes import register_pytree_node
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.experimental.check_sites import (
     DivisionByZeroError,
@@ -31,6 +32,7 @@ from shardwise.experimental.check_sites import (
     Site,
     automatic_sites,
 )
+from shardwise.typing import ArrayLike
 
 __all__ = [
     "Error",
@@ -70,7 +72,7 @@ all_checks = automatic_checks | user_checks
 class Error:
     """The result of the checks of a function. It is a pytree, and may be returned from jitted functions."""
 
-    def __init__(self, code: Any, values: Sequence[Sequence[Any]], sites: tuple[Site, ...]):
+    def __init__(self, code: ArrayLike, values: Sequence[Sequence[Any]], sites: tuple[Site, ...]):
         self._code = code
         self._values = values
         self._sites = sites
@@ -114,7 +116,7 @@ _CHECKS = (check_p, debug_check_p)
 
 
 @check_p.def_impl
-def _raise_now(pred: Any, *values: Any, site: Site) -> list[Any]:
+def _raise_now(pred: Array, *values: Array, site: Site) -> list[Any]:
     if not bool(pred):
         raise JaxRuntimeError(site.text(values))
     return []
@@ -123,11 +125,11 @@ def _raise_now(pred: Any, *values: Any, site: Site) -> list[Any]:
 def _define_rules(primitive: Primitive) -> None:
     """Define how a check is traced, differentiated and batched."""
 
-    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: object) -> tuple[list[Any], list[Any]]:
         primitive.bind(*primals, **params)
         return [], []
 
-    def batch(operands: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tuple[list[Any], list[Any]]:
+    def batch(operands: Sequence[Any], dims: Sequence[int | None], **params: object) -> tuple[list[Any], list[Any]]:
         """Check that all elements of the batch hold; the message shows the values of the first one that does not."""
         pred, *values = operands
         first = 0 if dims[0] is None else jnp.argmin(pred)
@@ -144,7 +146,7 @@ for _primitive in _CHECKS:
     _define_rules(_primitive)
 
 
-def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs: Any) -> None:
+def check(pred: ArrayLike, msg: str, *fmt_args: object, debug: bool = False, **fmt_kwargs: object) -> None:
     """Check a condition, also inside functions that `checkify` transforms and `jit` compiles.
 
     Outside of traced functions, a condition that does not hold raises an error at once.
@@ -179,7 +181,7 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
     primitive.bind(jnp.all(condition), *operands, site=site)
 
 
-def debug_check(pred: Any, msg: str, *fmt_args: Any, **fmt_kwargs: Any) -> None:
+def debug_check(pred: ArrayLike, msg: str, *fmt_args: object, **fmt_kwargs: object) -> None:
     """Check a condition inside functions that `checkify` transforms, and nowhere else.
 
     Args:
@@ -242,11 +244,11 @@ def checkify(f: Callable[..., Out], errors: frozenset[ErrorCategory] = user_chec
     check_function("checkify", f)
 
     @wraps(f)
-    def checked(*args: Any, **keywords: Any) -> tuple[Error, Any]:
+    def checked(*args: object, **keywords: object) -> tuple[Error, Any]:
         leaves, structure = tree.flatten((args, keywords))
         out_tree: list[Any] = []
 
-        def flat(*inputs: Any) -> list[Any]:
+        def flat(*inputs: Array) -> list[Any]:
             inner_args, inner_keywords = structure.unflatten(inputs)
             results, result_structure = tree.flatten(f(*inner_args, **inner_keywords))
             out_tree[:] = [result_structure]
@@ -301,7 +303,7 @@ class _Run:
         return jnp.int32(0), [tuple(jnp.zeros(type.shape, type.dtype) for type in site.types) for site in self.sites]
 
     def jaxpr(
-        self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], code: Any, values: list[tuple[Any, ...]]
+        self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], code: Array, values: list[tuple[Any, ...]]
     ) -> tuple[Any, list[tuple[Any, ...]], list[Any]]:
         """Return the state after the jaxpr, and its results."""
 
@@ -313,7 +315,7 @@ class _Run:
         results = interpret_jaxpr(jaxpr, consts, args, checked_results)
         return code, values, results
 
-    def _equation(self, eqn: JaxprEqn, operands: list[Any], code: Any, values: list[Any]) -> Any:
+    def _equation(self, eqn: JaxprEqn, operands: list[Any], code: Array, values: list[Any]) -> Any:
         name, params = eqn.primitive.name, eqn.params
         has_sites = any(self._contains(inner) for inner in _inner_jaxprs(eqn))
         if eqn.primitive in _CHECKS:
@@ -346,7 +348,7 @@ class _Run:
             for eqn in jaxpr.eqns
         )
 
-    def _fail(self, number: int, failed: Any, shown: Sequence[Any], code: Any, values: list[Any]) -> State:
+    def _fail(self, number: int, failed: Array, shown: Sequence[Any], code: Array, values: list[Any]) -> State:
         """Return the state after a check: the first failure stays."""
         first = failed & (code == 0)
         new = tuple(jnp.where(first, x, old) for x, old in zip(shown, values[number], strict=True))
@@ -355,11 +357,11 @@ class _Run:
     def _function(self, closed: ClosedJaxpr) -> Callable[..., Any]:
         return lambda state, *args: self.jaxpr(closed.jaxpr, closed.consts, args, *state)
 
-    def _scan(self, params: dict[str, Any], operands: list[Any], code: Any, values: list[Any]) -> Any:
+    def _scan(self, params: dict[str, Any], operands: list[Any], code: Array, values: list[Any]) -> Any:
         first, after = params["num_consts"], params["num_consts"] + params["num_carry"]
         closed = params["jaxpr"]
 
-        def body(carry: Any, slices: Any) -> Any:
+        def body(carry: tuple[State, list[Any]], slices: list[Any]) -> tuple[tuple[State, list[Any]], list[Any]]:
             state, carried = carry
             args = [*operands[:first], *carried, *slices]
             new_code, new_values, results = self.jaxpr(closed.jaxpr, closed.consts, args, *state)
@@ -371,7 +373,7 @@ class _Run:
         )
         return *state, [*carried, *stacked]
 
-    def _while(self, params: dict[str, Any], operands: list[Any], code: Any, values: list[Any]) -> Any:
+    def _while(self, params: dict[str, Any], operands: list[Any], code: Array, values: list[Any]) -> Any:
         first, after = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
         condition, loop = params["cond_jaxpr"], params["body_jaxpr"]
 
@@ -380,7 +382,7 @@ class _Run:
             new_code, new_values, (result,) = self.jaxpr(condition.jaxpr, condition.consts, args, *state)
             return result, (new_code, new_values)
 
-        def body(carry: Any) -> Any:
+        def body(carry: tuple[Array, State, list[Any]]) -> tuple[Array, State, list[Any]]:
             _, state, carried = carry
             args = [*operands[first:after], *carried]
             new_code, new_values, results = self.jaxpr(loop.jaxpr, loop.consts, args, *state)

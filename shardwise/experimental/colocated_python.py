@@ -11,6 +11,7 @@ from typing import Any, final
 from shardwise import tree
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.arguments import check_function
+from shardwise.base._jaxlib import Device
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import Mesh, device_grid
@@ -49,7 +50,7 @@ def colocated_cpu_devices(devices_or_mesh: Mesh | Iterable[Any]) -> Any:
     return tuple(_colocated_cpu_device(device) for device in given)
 
 
-def _colocated_cpu_device(device: Any) -> Any:
+def _colocated_cpu_device(device: Device) -> Device:
     """Return the CPU device at the position of a device among those of its process."""
     if device.platform == "cpu":
         return device
@@ -68,15 +69,17 @@ def _colocated_cpu_device(device: Any) -> Any:
 class _ColocatedFunction:
     """A function that runs in the processes of its devices, with what `specialize` says about it."""
 
-    def __init__(self, function: Callable[..., Any], devices: Sequence[Any] | None, out_specs: Any):
+    def __init__(
+        self, function: Callable[..., Any], devices: Sequence[Device] | None, out_specs: Callable[..., Any] | None
+    ):
         self._function, self._devices, self._out_specs = function, devices, out_specs
         update_wrapper(self, function)
 
     def specialize(
         self,
-        in_specs: Any = None,
+        in_specs: object = None,
         out_specs_fn: Callable[..., Any] | None = None,
-        devices: Sequence[Any] | None = None,
+        devices: Sequence[Device] | None = None,
     ) -> "_ColocatedFunction":
         """Return the function with known devices or types of results.
 
@@ -92,7 +95,7 @@ class _ColocatedFunction:
             self._out_specs if out_specs_fn is None else out_specs_fn,
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         arrays = [leaf for leaf in tree.leaves((args, kwargs)) if isinstance(leaf, ArrayImpl)]
         devices = self._devices or [device for array in arrays for device in array.sharding.devices]
         if not devices or any(device.process_index == process_index() for device in devices):
@@ -107,7 +110,7 @@ class _ColocatedFunction:
         return tree.map(_array_elsewhere, self._out_specs(*specs[0], **specs[1]))
 
 
-def _struct(x: Any) -> Any:
+def _struct(x: object) -> Any:
     return ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) if isinstance(x, ArrayImpl) else x
 
 
@@ -170,7 +173,7 @@ def colocated_python_class(cls: type) -> type:
         raise TypeError(f"colocated_python_class needs a class, not {cls!r}")
 
     def method(function: Callable[..., Any]) -> Any:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(self: object, *args: object, **kwargs: object) -> Any:
             return colocated_python(lambda *args, **kwargs: function(self, *args, **kwargs))(*args, **kwargs)
 
         return update_wrapper(call, function)

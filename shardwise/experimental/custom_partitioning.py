@@ -20,6 +20,7 @@ from shardwise.api.arguments import array_leaves, check_function, describe_funct
 from shardwise.api.flatten import FlatFunction
 from shardwise.api.meshes.shard_map import ShardMapOptions, map_shards
 from shardwise.base.lazy import set_public_names
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.candidates.refine import refine_program
@@ -100,7 +101,7 @@ class custom_partitioning:
         infer_sharding_from_operands: Function | None = None,
         propagate_user_sharding: Function | None = None,
         decode_shardings: bool = True,
-        sharding_rule: Any = None,
+        sharding_rule: str | SdyShardingRule | Function | None = None,
         *,
         reduction_factors: tuple[str, ...] = (),
         need_replication_factors: tuple[str, ...] = (),
@@ -171,7 +172,7 @@ class custom_partitioning:
     def _label(self) -> str:
         return f"custom_partitioning of {describe_function(self.fun)}"
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: object, **keywords: object) -> Any:
         if self.definition is None:
             raise AttributeError(
                 f"{self._label} has no sharding rule: define one with `.def_partition(sharding_rule=…)` before the call"
@@ -206,7 +207,7 @@ class custom_partitioning:
 class _Definition:
     """The arguments of `def_partition`."""
 
-    def __init__(self, rule: Any, partition: Function | None):
+    def __init__(self, rule: SdyShardingRule | Function | None, partition: Function | None):
         self.rule = rule
         self.partition = partition
 
@@ -250,7 +251,7 @@ class _BoundFunction:
         static = dict(zip([position for position, _ in self.static], self.static_args, strict=True))
 
         @wraps(self.fun)
-        def bound(*args: Any) -> Any:
+        def bound(*args: object) -> Any:
             dynamic = iter(args)
             return self.fun(*(static[k] if k in static else next(dynamic) for k in range(self.arg_count)))
 
@@ -279,7 +280,7 @@ class _BoundFunction:
 def _vmapped(
     function: Callable[..., list[Any]], axis: BatchAxis, dims: Sequence[int | None], name: str
 ) -> Callable[..., list[Any]]:
-    def call(*leaves: Any) -> list[Any]:
+    def call(*leaves: Array) -> list[Any]:
         size = next(x.type.shape[dim] for x, dim in zip(leaves, dims, strict=True) if dim is not None)
         results, out_dims = map_function(function, replace(axis, size=size), leaves, dims, name)
         return [batch_dim_at(as_operand(x), dim, 0, size) for x, dim in zip(results, out_dims, strict=True)]
@@ -306,7 +307,7 @@ class _UserPartition:
     mesh: Mesh | None
 
     def localize(
-        self, label: str, context: LocalContext, out_types: Sequence[ArrayType], operands: Sequence[Any]
+        self, label: str, context: LocalContext, out_types: Sequence[ArrayType], operands: Sequence[Array]
     ) -> list[Any]:
         """Return the shards of the results: reshard the operands as the callback demands, and run its `lower_fn`."""
         mesh = self._user_mesh(context)
@@ -349,7 +350,7 @@ class _UserPartition:
             ),
         )
 
-        def global_function(*leaves: Any) -> list[Any]:
+        def global_function(*leaves: Array) -> list[Any]:
             return tree.leaves(region(*self.function.structure.unflatten(leaves)[0]))
 
         program, captured = build(global_function, context.global_types, function_name(self.function.fun))
@@ -374,7 +375,9 @@ class _UserPartition:
         fits = all(context.mesh.extent(sub_axes[axis]) == size for axis, size in self.mesh.shape.items())
         return self.mesh if fits else context.mesh
 
-    def _specs(self, label: str, argument: str, shardings: Any, arrays: Any, mesh: AbstractMesh) -> list[PartitionSpec]:
+    def _specs(
+        self, label: str, argument: str, shardings: object, arrays: object, mesh: AbstractMesh
+    ) -> list[PartitionSpec]:
         """Return one spec per array, from a pytree prefix of NamedShardings."""
         try:
             leaves = tree.broadcast_prefix(
@@ -456,7 +459,7 @@ class CustomPartitioned(Op):
         ]
         return sum(sizes) * (count - 1) / count
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Array) -> Any:
         if self.user_partition is not None and context.auto_axes:
             return self.user_partition.localize(self._label, context, self.program.out_types, operands)
         try:

@@ -40,13 +40,13 @@ def _unsupported(name: str) -> NoReturn:
 class HiPrimitive(Primitive):
     """A primitive on hijax types: it can be declared, and not applied."""
 
-    def bind(self, *args: Any, **params: Any) -> Any:
+    def bind(self, *args: object, **params: object) -> Any:
         """Raise NotImplementedError."""
         _unsupported(f"bind of {self.name}")
 
 
 class _Declared:
-    def __init__(self, *args: Any, **keywords: Any):
+    def __init__(self, *args: object, **keywords: object):
         _unsupported(type(self).__name__)
 
 
@@ -92,7 +92,7 @@ def aval_property(fget: Callable[..., Any]) -> property:
     return property(fget)
 
 
-def is_undefined_primal(x: Any) -> bool:
+def is_undefined_primal(x: object) -> bool:
     """Return whether an operand of a transpose rule is linear, so that its value is not known."""
     return isinstance(x, UndefinedPrimal)
 

@@ -31,6 +31,7 @@ from shardwise.api.jit import jit
 from shardwise.api.meshes.constrain import constrain
 from shardwise.base.caches import registered_cache
 from shardwise.base.lazy import set_public_names
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Program
@@ -56,8 +57,8 @@ Function = Callable[..., Any]
 
 def xmap(
     fun: Function,
-    in_axes: Any,
-    out_axes: Any,
+    in_axes: object,
+    out_axes: object,
     *,
     axis_sizes: Mapping[Name, int] = MappingProxyType({}),
     axis_resources: Mapping[Name, Any] = MappingProxyType({}),
@@ -116,7 +117,7 @@ def xmap(
 
     @wraps(fun)
     @filter_traceback
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: object, **keywords: object) -> Any:
         if keywords:
             raise TypeError(
                 f"xmap of {describe_function(fun)} accepts positional arguments only, not "
@@ -125,7 +126,7 @@ def xmap(
             )
         return _compiled(spec, donated)(*args)
 
-    def lower(*args: Any) -> Lowered:
+    def lower(*args: object) -> Lowered:
         """Compile the function for arguments of these types, ahead of time, as `lower` of a jitted function does."""
         lowered: Lowered = _compiled(spec, donated).lower(*args)
         return lowered
@@ -143,7 +144,7 @@ def _compiled(spec: "_XmapSpec", donated: tuple[int, ...]) -> Any:
 
 def _jit(spec: "_XmapSpec", donated: tuple[int, ...]) -> Any:
     @wraps(spec.fun)
-    def global_function(*args: Any) -> Any:
+    def global_function(*args: object) -> Any:
         return spec.run(args)
 
     return jit(global_function, donate_argnums=donated)
@@ -195,7 +196,7 @@ class _XmapSpec:
 
     @staticmethod
     def from_axes(
-        fun: Function, in_axes: Any, out_axes: Any, sizes: Mapping[Name, int], resources: Mapping[Name, Any]
+        fun: Function, in_axes: object, out_axes: object, sizes: Mapping[Name, int], resources: Mapping[Name, Any]
     ) -> "_XmapSpec":
         label = f"xmap of {describe_function(fun)}"
         if isinstance(in_axes, list) and not is_entry(in_axes):
@@ -294,7 +295,7 @@ class _XmapSpec:
             results.append(merge_steps(x, dim))
         return out_tree.unflatten(results)
 
-    def dims_of_leaves(self, argument: str, prefix: Any, values: Any) -> list[NamedDims]:
+    def dims_of_leaves(self, argument: str, prefix: object, values: object) -> list[NamedDims]:
         """Broadcast a pytree prefix of `NamedDims` to the leaves of `values`."""
         try:
             return tree.broadcast_prefix(prefix, values, lambda node: isinstance(node, NamedDims))
@@ -323,7 +324,7 @@ class _XmapSpec:
                 raise ValueError(f"{caller}: all dims with the name {name!r} must have the same size:{lines}")
         return {name: next(iter(sizes.values())) for name, sizes in sources.items()}
 
-    def constrain(self, x: Any, dims: NamedDims) -> Any:
+    def constrain(self, x: Array, dims: NamedDims) -> Array:
         """Constrain the named dims of an array to the mesh axes of `axis_resources`."""
         if not any(self.resources.get(name) for name in dims.names.values()):
             return x
@@ -453,7 +454,7 @@ class _Call:
             "it to out_axes."
         )
 
-    def _move_dims(self, x: Any, names: list[Name | None], dims: NamedDims, number: int) -> Any:
+    def _move_dims(self, x: Array, names: list[Name | None], dims: NamedDims, number: int) -> Array:
         """Move the named dims of a result to their positions in `out_axes`."""
         for name in dims.names.values():
             if name not in names:  # the result does not vary along the name
@@ -486,7 +487,7 @@ def _extra_names(names: Sequence[Name | None], dims: NamedDims) -> list[Name]:
     return [name for name in names if name is not None and name not in dims.all]
 
 
-def _mesh_axes(label: str, name: Name, resource: Any) -> tuple[Any, ...]:
+def _mesh_axes(label: str, name: Name, resource: object) -> tuple[Any, ...]:
     """Return the mesh axes and loops of one entry of `axis_resources`."""
     axes = (resource,) if isinstance(resource, (str, SerialLoop)) else resource
     if not isinstance(axes, tuple) or any(not isinstance(axis, (str, SerialLoop)) for axis in axes):

@@ -3,7 +3,7 @@
 Every process calls these functions with pytrees of the same structure and types.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, final
@@ -26,6 +26,7 @@ from shardwise.runtime.client import process_index
 from shardwise.runtime.cluster import cluster
 from shardwise.runtime.preemption import preemption
 from shardwise.runtime.sharding import NamedSharding
+from shardwise.typing import ArrayLike
 
 __all__ = [
     "ProcessFailureError",
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 
-def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
+def process_allgather(in_tree: object, tiled: bool = False) -> Any:
     """Gather the data of all processes in every process.
 
     Args:
@@ -59,7 +60,7 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
         array([[0, 1, 2]])
     """
 
-    def gather(x: Any) -> np.ndarray[Any, Any]:
+    def gather(x: ArrayLike) -> np.ndarray[Any, Any]:
         if isinstance(x, ArrayImpl) and not x.is_fully_addressable:
             if not tiled:
                 raise ValueError(
@@ -73,7 +74,7 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
     return tree.map(gather, in_tree)
 
 
-def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
+def broadcast_one_to_all(in_tree: object, is_source: bool | None = None) -> Any:
     """Send the data of one process to all.
 
     Args:
@@ -109,7 +110,7 @@ def sync_global_devices(name: str) -> None:
     assert_equal(np.uint32(crc32(name.encode())), f"sync_global_devices: processes differ in the name of {name!r}")
 
 
-def assert_equal(in_tree: Any, fail_message: str = "") -> None:
+def assert_equal(in_tree: object, fail_message: str = "") -> None:
     """Check that all processes have the same data.
 
     Args:
@@ -133,7 +134,7 @@ def assert_equal(in_tree: Any, fail_message: str = "") -> None:
             raise AssertionError(f"{text}. {tree.keystr(path) or 'The value'} is {value} here. {describe_groups(rows)}")
 
 
-def host_local_array_to_global_array(local_inputs: Any, global_mesh: Mesh, pspecs: Any) -> Any:
+def host_local_array_to_global_array(local_inputs: object, global_mesh: Mesh, pspecs: object) -> Any:
     """Create arrays on a mesh to which each process contributes its own data.
 
     The memory of an array that is sharded over this process's devices already is shared, not copied.
@@ -157,19 +158,21 @@ def host_local_array_to_global_array(local_inputs: Any, global_mesh: Mesh, pspec
         P('rows')
     """
 
-    def to_global(x: Any, spec: PartitionSpec) -> Any:
+    def to_global(x: ArrayLike, spec: PartitionSpec) -> Any:
         if isinstance(x, ArrayImpl) and not x.is_fully_addressable:
             return x
         local, sharding = NamedSharding(global_mesh.local_mesh, spec), NamedSharding(global_mesh, spec)
-        if not isinstance(x, ArrayImpl) or not x.sharding.is_equivalent_to(local, x.type.ndim):
-            x = device_put(x, local)
-        shape = _scaled_shape(x.type.shape, local, sharding)
-        return _from_shards(shape, sharding, x)
+        if isinstance(x, ArrayImpl) and x.sharding.is_equivalent_to(local, x.type.ndim):
+            array = x
+        else:
+            array = device_put(x, local)
+        shape = _scaled_shape(array.type.shape, local, sharding)
+        return _from_shards(shape, sharding, array)
 
     return _map_with_specs("host_local_array_to_global_array", to_global, local_inputs, pspecs)
 
 
-def global_array_to_host_local_array(global_inputs: Any, global_mesh: Mesh, pspecs: Any) -> Any:
+def global_array_to_host_local_array(global_inputs: object, global_mesh: Mesh, pspecs: object) -> Any:
     """Return the part of each array that the devices of this process hold, as an array on these devices.
 
     It is the inverse of `host_local_array_to_global_array`.
@@ -193,17 +196,17 @@ def global_array_to_host_local_array(global_inputs: Any, global_mesh: Mesh, pspe
         (8,)
     """
 
-    def to_local(x: Any, spec: PartitionSpec) -> Any:
+    def to_local(x: ArrayLike, spec: PartitionSpec) -> Any:
         if isinstance(x, ArrayImpl) and x.is_fully_addressable:
             return x
         local, sharding = NamedSharding(global_mesh.local_mesh, spec), NamedSharding(global_mesh, spec)
-        x = device_put(x, sharding)
-        return _from_shards(_scaled_shape(x.type.shape, sharding, local), local, x)
+        array: ArrayImpl = device_put(x, sharding)
+        return _from_shards(_scaled_shape(array.type.shape, sharding, local), local, array)
 
     return _map_with_specs("global_array_to_host_local_array", to_local, global_inputs, pspecs)
 
 
-def _map_with_specs(name: str, function: Any, inputs: Any, pspecs: Any) -> Any:
+def _map_with_specs(name: str, function: Callable[[Any, PartitionSpec], Any], inputs: object, pspecs: object) -> Any:
     """Apply a function of an array and its spec to the leaves of a pytree."""
     try:
         specs = tree.broadcast_prefix(pspecs, inputs, lambda x: x is None or isinstance(x, PartitionSpec))

@@ -1,8 +1,8 @@
 """The entries of `in_axes` and `out_axes` of `xmap`: the named dims of each array."""
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 from shardwise import tree, tree_util
 
@@ -19,7 +19,7 @@ class NamedDims:
     text: str
 
     @staticmethod
-    def parse(label: str, entry: Any) -> "NamedDims":
+    def parse(label: str, entry: Mapping[int, Name] | Sequence[Any]) -> "NamedDims":
         if isinstance(entry, dict):
             names, rank = dict(entry), None
         else:
@@ -50,17 +50,17 @@ class NamedDims:
         return dim - sum(other_dim < dim and other not in present for other_dim, other in self.names.items())
 
 
-def is_entry(node: Any) -> bool:
+def is_entry(node: object) -> TypeGuard[Mapping[int, Name] | Sequence[Any]]:
     """Whether a node of a pytree is the entry of one array, rather than a pytree of entries."""
     if isinstance(node, dict):
         return all(type(dim) is int for dim in node) and tree_util.all_leaves(node.values())
     return isinstance(node, (list, tuple)) and tree_util.all_leaves([name for name in node if name is not None])
 
 
-def parse_axes(label: str, axes: Any) -> Any:
+def parse_axes(label: str, axes: object) -> Any:
     """Parse a pytree of axes to a pytree of `NamedDims`."""
 
-    def parse(entry: Any) -> NamedDims:
+    def parse(entry: object) -> NamedDims:
         if not is_entry(entry):
             raise TypeError(
                 f"{label}: an entry must be a list such as ['batch', ...] or a dict such as {{0: 'batch'}}, "
@@ -73,9 +73,9 @@ def parse_axes(label: str, axes: Any) -> Any:
     return tree.map(parse, axes, is_leaf=lambda node: node is None or is_entry(node))
 
 
-def is_named_dims(node: Any) -> bool:
+def is_named_dims(node: object) -> bool:
     return isinstance(node, NamedDims)
 
 
-def named_dims_leaves(axes: Any) -> list[NamedDims]:
+def named_dims_leaves(axes: object) -> list[NamedDims]:
     return tree.leaves(axes, is_named_dims)

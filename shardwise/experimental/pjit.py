@@ -18,8 +18,8 @@ _UNSPECIFIED: Any = object()
 
 def pjit(
     fun: Callable[..., Any] | None = None,
-    in_shardings: Any = _UNSPECIFIED,
-    out_shardings: Any = _UNSPECIFIED,
+    in_shardings: object = _UNSPECIFIED,
+    out_shardings: object = _UNSPECIFIED,
     **options: Any,
 ) -> Any:
     """Compile a function like `jit`, for programs written before `jit` had shardings.
@@ -52,12 +52,12 @@ def pjit(
     return Jitted(fun, replace(jitted.options, follows_with_mesh=True))
 
 
-def _explicit_none(shardings: Any) -> Any:
+def _explicit_none(shardings: object) -> Any:
     """Return shardings with None, which the user wrote, as replicated on the current mesh."""
     if shardings is _UNSPECIFIED:
         return None
 
-    def is_leaf(x: Any) -> bool:
+    def is_leaf(x: object) -> bool:
         return x is None or isinstance(x, (Sharding, PartitionSpec))
 
     return tree.map(lambda x: REPLICATED_ON_CURRENT_MESH if x is None else x, shardings, is_leaf=is_leaf)

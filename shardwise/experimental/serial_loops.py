@@ -8,6 +8,7 @@ from typing import Any, final
 
 from shardwise import tree
 from shardwise.api.control import map as map_slices
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ops.shape.movement import Reshape, move_dim
 
 
@@ -104,14 +105,14 @@ def run_in_steps(
     return tree.flatten(map_slices(step, slices))
 
 
-def _split_dim(x: Any, dim: int, steps: int) -> Any:
+def _split_dim(x: Array, dim: int, steps: int) -> Any:
     """Split a dim into `steps` slices, along a new dim 0."""
     shape = x.type.shape
     split = Reshape((*shape[:dim], steps, shape[dim] // steps, *shape[dim + 1 :]))(x)
     return move_dim(split, dim, 0)
 
 
-def merge_steps(x: Any, dim: int) -> Any:
+def merge_steps(x: Array, dim: int) -> Any:
     """Concatenate the results of all steps, along dim 0, along `dim` of the results."""
     shape = x.type.shape[1:]
     moved = move_dim(x, 0, dim)

@@ -16,8 +16,8 @@ __all__ = ["shard_map"]
 def shard_map(
     f: Callable[..., Any] | None = None,
     mesh: Mesh | AbstractMesh | None = None,
-    in_specs: Any = Infer,
-    out_specs: Any = Infer,
+    in_specs: object = Infer,
+    out_specs: object = Infer,
     check_rep: bool = True,
     auto: Iterable[str] = frozenset(),
 ) -> Any:
@@ -50,8 +50,7 @@ def shard_map(
     if out_specs is Infer:
         raise TypeError("shard_map: out_specs is missing; it defines how the shards of the results are concatenated")
     if f is None:
-        options = {"mesh": mesh, "in_specs": in_specs, "out_specs": out_specs}
-        return partial(shard_map, **options, check_rep=check_rep, auto=auto)
+        return partial(shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_rep=check_rep, auto=auto)
     if not callable(f) or isinstance(f, Mesh | AbstractMesh):  # a mesh is callable: it can decorate functions
         raise TypeError(
             f"shard_map: f must be a function of shards, not {f!r}. To use shard_map as a decorator, pass keywords: "

@@ -53,7 +53,7 @@ class ArrayMapping(tuple[Any, ...]):
         ValueError: if a string is not a valid name, or if `BATCHING` is not the first dim.
     """
 
-    def __new__(cls, *dims: Any) -> "ArrayMapping":
+    def __new__(cls, *dims: str | CompoundFactor) -> "ArrayMapping":
         for position, dim in enumerate(dims):
             if isinstance(dim, str) and dim.startswith(BATCHING):
                 if position:
@@ -385,7 +385,7 @@ def vmapped_rule(rule: FactorRule, dims: Sequence[int | None], size: int) -> Fac
     return FactorRule(operands, results, (*rule.sizes, size), rule.reduce, rule.need_replication, rule.exchange)
 
 
-def _check_name(owner: str, factor: Any) -> None:
+def _check_name(owner: str, factor: object) -> None:
     if not isinstance(factor, str):
         raise TypeError(f"{owner}: a factor must be a string, not {factor!r}")
     if not re.fullmatch(r"[^\W\d_]\w*", factor):

@@ -15,6 +15,7 @@ from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.tree_util import register_pytree_node
+from shardwise.typing import ArrayLike, DTypeLike
 
 __all__ = ["BCOO", "bcoo_fromdense", "bcoo_todense", "todense"]
 
@@ -53,7 +54,7 @@ class BCOO:
 
     def __init__(
         self,
-        args: Any,
+        args: ArrayLike | tuple[ArrayLike, ArrayLike],
         *,
         shape: Sequence[int] | None = None,
         indices_sorted: bool = False,
@@ -76,12 +77,12 @@ class BCOO:
             )
 
     @classmethod
-    def fromdense(cls, mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> "BCOO":
+    def fromdense(cls, mat: ArrayLike, *, nse: int | None = None, index_dtype: DTypeLike = np.int32) -> "BCOO":
         """Convert a dense array; see `bcoo_fromdense`."""
         return bcoo_fromdense(mat, nse=nse, index_dtype=index_dtype)
 
     @classmethod
-    def from_scipy_sparse(cls, mat: Any, *, index_dtype: Any = None) -> "BCOO":
+    def from_scipy_sparse(cls, mat: Any, *, index_dtype: DTypeLike | None = None) -> "BCOO":
         """Convert a sparse matrix of scipy.
 
         Args:
@@ -140,11 +141,11 @@ class BCOO:
         """Return the dense sum along an axis, or over all."""
         return self.todense().sum(axis)
 
-    def astype(self, dtype: Any) -> "BCOO":
+    def astype(self, dtype: DTypeLike) -> "BCOO":
         """Convert the elements to another dtype."""
         return BCOO((self.data.astype(dtype), self.indices), shape=self.shape)
 
-    def __matmul__(self, other: Any) -> Array:
+    def __matmul__(self, other: ArrayLike) -> Array:
         right = as_operand(other, "BCOO")
         if self.ndim != 2:
             raise NotImplementedError(f"BCOO: products need a matrix, not an array of shape {self.shape}")
@@ -157,13 +158,13 @@ class BCOO:
         result = jnp.zeros((*right.shape[:-2], self.shape[0], right.shape[-1]), terms.dtype)
         return result.at[..., rows, :].add(terms, mode="drop")
 
-    def __rmatmul__(self, other: Any) -> Array:
+    def __rmatmul__(self, other: ArrayLike) -> Array:
         left = as_operand(other, "BCOO")
         if left.ndim == 1:
             return self.T @ left
         return jnp.matrix_transpose(self.T @ jnp.matrix_transpose(left))
 
-    def __mul__(self, other: Any) -> "BCOO":
+    def __mul__(self, other: ArrayLike) -> "BCOO":
         factor = as_operand(other, "BCOO")
         if factor.ndim:
             raise NotImplementedError("BCOO: elementwise products need a number; `x.todense() * y` is dense")
@@ -178,7 +179,7 @@ class BCOO:
         return f"BCOO({self.dtype}{list(self.shape)}, nse={self.nse})"
 
 
-def _unflatten(shape: tuple[int, ...], children: Any) -> BCOO:
+def _unflatten(shape: tuple[int, ...], children: tuple[Any, Any]) -> BCOO:
     """Return a sparse array with any children: transformations put other objects into pytrees than arrays."""
     result = object.__new__(BCOO)
     result.data, result.indices = children
@@ -189,7 +190,7 @@ def _unflatten(shape: tuple[int, ...], children: Any) -> BCOO:
 register_pytree_node(BCOO, lambda x: ((x.data, x.indices), x.shape), _unflatten)
 
 
-def bcoo_fromdense(mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> BCOO:
+def bcoo_fromdense(mat: ArrayLike, *, nse: int | None = None, index_dtype: DTypeLike = np.int32) -> BCOO:
     """Convert a dense array to a sparse one.
 
     Args:
@@ -234,7 +235,7 @@ def bcoo_todense(mat: BCOO) -> Array:
     return mat.todense()
 
 
-def todense(arr: Any) -> Array:
+def todense(arr: BCOO | Array) -> Array:
     """Convert a sparse array to a dense one; return a dense one unchanged.
 
     Args:

@@ -22,12 +22,12 @@ class OpaqueTraceState:
         return hash(self._frames)
 
 
-def get_opaque_trace_state(*, convention: Any = None) -> OpaqueTraceState:
+def get_opaque_trace_state(*, convention: object = None) -> OpaqueTraceState:
     """Return the current trace state. `convention` is the library that asks, as in JAX."""
     return OpaqueTraceState()
 
 
-def find_top_trace(_: Any) -> Any:
+def find_top_trace(_: object) -> Any:
     """Return the innermost function that is being traced, which tracers refer to as their `_trace`; None outside."""
     frames = open_frames()
     return frames[-1] if frames else None

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import shardwise.numpy as jnp
 from shardwise import lax
@@ -12,8 +12,9 @@ from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.errors import StrategyError
-from shardwise.parallel.axis_region import AxisRegion, vary_alike
+from shardwise.parallel.axis_region import AxisRegion, MeshAxes, vary_alike
 from shardwise.parallel.ring import ring_region, shard_spec
+from shardwise.typing import ArrayLike
 
 LAYOUTS = ("contiguous", "zigzag")
 
@@ -41,19 +42,19 @@ class SequenceAttention:
 
 
 # The attention of one device: its shards of query, key and value [B, T, N, H], and its segment ids [B, T] if any.
-ShardFunction = Callable[[SequenceAttention, Any, Any, Any, tuple[Any, ...]], Any]
+ShardFunction = Callable[[SequenceAttention, Array, Array, Array, tuple[Array, ...]], Array]
 
 
 def run_attention(
     name: str,
     shard_function: ShardFunction,
     check: Callable[[SequenceAttention, ArrayType, ArrayType], None],
-    query: Any,
-    key: Any,
-    value: Any,
-    axis: Any,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    axis: MeshAxes,
     causal: bool,
-    segment_ids: Any,
+    segment_ids: ArrayLike | None,
     scale: float | None,
     layout: str,
     mesh: Mesh | AbstractMesh | None,
@@ -84,7 +85,7 @@ def run_attention(
     is_batched = types[0].ndim == 4
     arrays = [jnp.asarray(x) if is_batched else jnp.asarray(x)[None] for x in arrays]
 
-    def on_shards(*shards: Any) -> Any:
+    def on_shards(*shards: Array) -> Array:
         q, k, v, *segments = vary_alike(*lax.pcast(shards, region.axes, to="varying"))
         return shard_function(attention, q, k, v, tuple(segments))
 

@@ -5,17 +5,22 @@ is called on them. Elsewhere operands are unsharded arrays, and the function run
 the planner shards along the other axes of the mesh.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from shardwise.api.meshes.shard_map import shard_map
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
 from shardwise.errors import StrategyError
 from shardwise.lax.manual_axes import make_varying
+from shardwise.typing import ArrayLike
+
+# The name of a mesh axis, or several names, the first one major.
+MeshAxes: TypeAlias = str | Sequence[str]
 
 
 @final
@@ -33,7 +38,7 @@ class AxisRegion:
     size: int
     mesh: Mesh | AbstractMesh | None
 
-    def run(self, function: Callable[..., Any], in_specs: Any, out_specs: Any, *operands: Any) -> Any:
+    def run(self, function: Callable[..., Any], in_specs: object, out_specs: object, *operands: object) -> Any:
         """Call `function` on the shards of the operands."""
         if self.mesh is None:
             return function(*operands)
@@ -64,7 +69,7 @@ class AxisRegion:
         return size // self.size
 
 
-def axis_region(name: str, axis: Any, mesh: Mesh | AbstractMesh | None) -> AxisRegion:
+def axis_region(name: str, axis: MeshAxes | None, mesh: Mesh | AbstractMesh | None) -> AxisRegion:
     """Return the region over `axis`: a name of a mesh axis, a tuple of names, or None for one device.
 
     Raises:
@@ -103,7 +108,7 @@ def axis_region(name: str, axis: Any, mesh: Mesh | AbstractMesh | None) -> AxisR
     return AxisRegion(axes, int(mesh.abstract.extent(axes)), mesh)
 
 
-def vary_alike(*operands: Any) -> list[Any]:
+def vary_alike(*operands: ArrayLike) -> list[Array]:
     """Cast operands to varying over all axes that one of them varies over.
 
     The transpose of the casts sums gradients over devices, so a rule for derivatives of the operands need not do it.

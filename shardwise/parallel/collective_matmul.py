@@ -22,13 +22,16 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import StrategyError
-from shardwise.parallel.axis_region import AxisRegion, axis_text, vary_alike
+from shardwise.parallel.axis_region import AxisRegion, MeshAxes, axis_text, vary_alike
 from shardwise.parallel.ring import Ring, ring_region, shard_spec
+from shardwise.typing import ArrayLike
 
 _F32 = np.dtype(np.float32)
 
 
-def all_gather_matmul(x: Any, w: Any, *, axis: Any, dim: int = -2, mesh: Mesh | AbstractMesh | None = None) -> Array:
+def all_gather_matmul(
+    x: ArrayLike, w: ArrayLike, *, axis: MeshAxes, dim: int = -2, mesh: Mesh | AbstractMesh | None = None
+) -> Array:
     """Compute `x @ w` where a mesh axis shards a dim of `x` and the columns of `w`, by a ring of permutes.
 
     Each device multiplies all of `x` with its columns of `w`, block by block, while the blocks of `x` travel. There is
@@ -66,7 +69,7 @@ def all_gather_matmul(x: Any, w: Any, *, axis: Any, dim: int = -2, mesh: Mesh | 
 
 
 def matmul_reduce_scatter(
-    x: Any, w: Any, *, axis: Any, dim: int = -2, mesh: Mesh | AbstractMesh | None = None
+    x: ArrayLike, w: ArrayLike, *, axis: MeshAxes, dim: int = -2, mesh: Mesh | AbstractMesh | None = None
 ) -> Array:
     """Compute `x @ w` where a mesh axis shards the contracted dim, and then a dim of the result, by a ring of permutes.
 
@@ -104,7 +107,7 @@ def matmul_reduce_scatter(
     return _run(region, _multiply_scatter, x, w, dim, (x_type.ndim - 1, 0, dim))
 
 
-def _check_types(name: str, x: Any, w: Any, dim: int) -> tuple[ArrayType, ArrayType, int]:
+def _check_types(name: str, x: ArrayLike, w: ArrayLike, dim: int) -> tuple[ArrayType, ArrayType, int]:
     """Return the types of the operands, and `dim` as a nonnegative number."""
     x_type, w_type = type_of(x, name), type_of(w, name)
     if x_type.ndim < 2 or w_type.ndim != 2 or x_type.shape[-1] != w_type.shape[0]:
@@ -126,12 +129,17 @@ def _check_divisible(name: str, region: AxisRegion, x: ArrayType, dim: int) -> N
 
 
 def _run(
-    region: AxisRegion, function: Callable[..., Any], x: Any, w: Any, dim: int, sharded: tuple[int, int, int]
-) -> Any:
+    region: AxisRegion,
+    function: Callable[[Ring, int, Array, Array], Array],
+    x: ArrayLike,
+    w: ArrayLike,
+    dim: int,
+    sharded: tuple[int, int, int],
+) -> Array:
     """Run `function` on shards; `sharded` are the dims of x, w and the result that the axis shards."""
     ring = Ring(region.axes, region.size)
 
-    def on_shards(x: Any, w: Any) -> Any:
+    def on_shards(x: Array, w: Array) -> Array:
         return function(ring, dim, *vary_alike(*lax.pcast((x, w), region.axes, to="varying")))
 
     x_spec, w_spec, out_spec = (shard_spec(region, each) for each in sharded)
@@ -139,10 +147,10 @@ def _run(
 
 
 @partial(custom_vjp, nondiff_argnums=(0, 1))
-def _gather_multiply(ring: Ring, dim: int, x: Any, w: Any) -> Any:
+def _gather_multiply(ring: Ring, dim: int, x: Array, w: Array) -> Array:
     """Return the product of the blocks of `x` on all devices, joined along `dim`, with this device's `w`."""
 
-    def multiply(y: Any, block: Any, source: Any) -> Any:
+    def multiply(y: Array, block: Array, source: Array) -> Array:
         return _write_block(y, _dot(block, w).astype(x.dtype), source, dim)
 
     own = jnp.expand_dims(_dot(x, w).astype(x.dtype), dim)
@@ -151,16 +159,16 @@ def _gather_multiply(ring: Ring, dim: int, x: Any, w: Any) -> Any:
     return _join_blocks(ring.visit_others(x, multiply, y), dim)
 
 
-def _gather_multiply_forward(ring: Ring, dim: int, x: Any, w: Any) -> Any:
+def _gather_multiply_forward(ring: Ring, dim: int, x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
     return _gather_multiply(ring, dim, x, w), (x, w)
 
 
-def _gather_multiply_backward(ring: Ring, dim: int, residuals: Any, ct_y: Any) -> Any:
+def _gather_multiply_backward(ring: Ring, dim: int, residuals: tuple[Array, Array], ct_y: Array) -> tuple[Array, Array]:
     x, w = residuals
     x = lax.optimization_barrier(x)  # its blocks are sent again: sharing those of the forward pass would keep all of x
     blocks = _split_blocks(ct_y, dim, ring.size)
 
-    def add(ct_w: Any, block: Any, source: Any) -> Any:
+    def add(ct_w: Array, block: Array, source: Array) -> Array:
         return ct_w + _dot_rows(block, _read_block(blocks, source, dim), w)
 
     ct_w = ring.visit_others(x, add, _dot_rows(x, _read_block(blocks, ring.index(), dim), w))
@@ -171,22 +179,24 @@ _gather_multiply.defvjp(_gather_multiply_forward, _gather_multiply_backward)
 
 
 @partial(custom_vjp, nondiff_argnums=(0, 1))
-def _multiply_scatter(ring: Ring, dim: int, x: Any, w: Any) -> Any:
+def _multiply_scatter(ring: Ring, dim: int, x: Array, w: Array) -> Array:
     """Return this device's block along `dim` of the sum over all devices of `x @ w`."""
     blocks = _split_blocks(x, dim, ring.size)
     return ring.sum_terms(lambda target: _dot(_read_block(blocks, target, dim), w), x.dtype)
 
 
-def _multiply_scatter_forward(ring: Ring, dim: int, x: Any, w: Any) -> Any:
+def _multiply_scatter_forward(ring: Ring, dim: int, x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
     return _multiply_scatter(ring, dim, x, w), (x, w)
 
 
-def _multiply_scatter_backward(ring: Ring, dim: int, residuals: Any, ct_y: Any) -> Any:
+def _multiply_scatter_backward(
+    ring: Ring, dim: int, residuals: tuple[Array, Array], ct_y: Array
+) -> tuple[Array, Array]:
     """Return the cotangents; the blocks of `ct_y` travel once for both."""
     x, w = residuals
     blocks = _split_blocks(x, dim, ring.size)
 
-    def visit(carry: Any, block: Any, source: Any) -> Any:
+    def visit(carry: tuple[Array, Array], block: Array, source: Array) -> tuple[Array, Array]:
         ct_x, ct_w = carry
         term = _dot_rows(_read_block(blocks, source, dim), block, w)
         return _write_block(ct_x, _dot(block, w.T).astype(x.dtype), source, dim), ct_w + term
@@ -201,17 +211,17 @@ def _multiply_scatter_backward(ring: Ring, dim: int, residuals: Any, ct_y: Any) 
 _multiply_scatter.defvjp(_multiply_scatter_forward, _multiply_scatter_backward)
 
 
-def _accumulation_dtype(x: Any) -> np.dtype[Any] | None:
+def _accumulation_dtype(x: Array) -> np.dtype[Any] | None:
     """Return the dtype in which products are accumulated; None for their own dtype."""
     return _F32 if x.dtype.itemsize < _F32.itemsize else None
 
 
-def _dot(x: Any, w: Any) -> Any:
+def _dot(x: Array, w: Array) -> Array:
     """Return `x @ w`, not rounded to the dtype of narrow operands."""
     return lax.dot_general(x, w, (((x.ndim - 1,), (0,)), ((), ())), preferred_element_type=_accumulation_dtype(x))
 
 
-def _dot_rows(x: Any, y: Any, w: Any) -> Any:
+def _dot_rows(x: Array, y: Array, w: Array) -> Array:
     """Return the product of [..., K] and [..., N] over all dims but the last: a term of the cotangent of `w` [K, N].
 
     If both are sharded along Explicit axes, the sum over these axes has the sharding of `w`.
@@ -227,18 +237,18 @@ def _dot_rows(x: Any, y: Any, w: Any) -> Any:
     )
 
 
-def _split_blocks(x: Any, dim: int, count: int) -> Any:
+def _split_blocks(x: Array, dim: int, count: int) -> Array:
     """Split `dim` into two dims: the number of a block, and the position in it."""
     return x.reshape(*x.shape[:dim], count, x.shape[dim] // count, *x.shape[dim + 1 :])
 
 
-def _join_blocks(x: Any, dim: int) -> Any:
+def _join_blocks(x: Array, dim: int) -> Array:
     return x.reshape(*x.shape[:dim], x.shape[dim] * x.shape[dim + 1], *x.shape[dim + 2 :])
 
 
-def _read_block(blocks: Any, number: Any, dim: int) -> Any:
+def _read_block(blocks: Array, number: ArrayLike, dim: int) -> Array:
     return lax.dynamic_index_in_dim(blocks, number, dim, keepdims=False)
 
 
-def _write_block(blocks: Any, block: Any, number: Any, dim: int) -> Any:
+def _write_block(blocks: Array, block: Array, number: ArrayLike, dim: int) -> Array:
     return lax.dynamic_update_index_in_dim(blocks, block, number, dim)

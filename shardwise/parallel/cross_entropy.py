@@ -6,7 +6,7 @@ the logits of each block again.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import shardwise.numpy as jnp
 from shardwise import lax
@@ -14,27 +14,31 @@ from shardwise.api.control import scan
 from shardwise.api.transformations.custom import custom_vjp
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
-from shardwise.compiler.dtypes import is_float, is_integer
+from shardwise.compiler.dtypes import DType, is_float, is_integer
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import StrategyError
-from shardwise.parallel.axis_region import AxisRegion, axis_region, vary_alike
+from shardwise.parallel.axis_region import AxisRegion, MeshAxes, axis_region, vary_alike
+from shardwise.typing import ArrayLike
 
 _NAME = "cross_entropy"
 _LANES = 128  # sizes of blocks are multiples of it: products of matrices run fastest so
+_Carry = TypeVar("_Carry")
+_Result = TypeVar("_Result", Array, None)  # of a block; the results of all blocks are concatenated
+_Residuals = tuple[Array, Array, Array, tuple[Array, ...], Array]  # the operands, and the log-sum-exps
 
 
 def cross_entropy(
-    hidden: Any,
-    table: Any,
-    labels: Any,
+    hidden: ArrayLike,
+    table: ArrayLike,
+    labels: ArrayLike,
     *,
-    axis: Any = None,
+    axis: MeshAxes | None = None,
     vocabulary_dim: int = 0,
     vocabulary_size: int | None = None,
     block: int = 8192,
     z_loss: float = 0.0,
-    where: Any = None,
+    where: ArrayLike | None = None,
     mesh: Mesh | AbstractMesh | None = None,
 ) -> Array:
     """Compute the cross entropy of each token's label, without an array of all logits.
@@ -78,7 +82,7 @@ def cross_entropy(
     rows = region.shard_size(_NAME, "the size of the vocabulary", size, hint)
     entries = _entries(vocabulary_size, rows * region.size)
 
-    def statistics(hidden: Any, table: Any, labels: Any) -> tuple[Any, Any]:
+    def statistics(hidden: Array, table: Array, labels: Array) -> tuple[Array, Array]:
         dtype = jnp.promote_types(hidden.dtype, table.dtype)
         hidden, table = hidden.astype(dtype), table.astype(dtype)
         first = lax.axis_index(region.axes) * rows if region.axes else 0
@@ -113,7 +117,7 @@ def _entries(vocabulary_size: int | None, most: int) -> int:
     return vocabulary_size
 
 
-def _combine(region: AxisRegion, total: Any, label_logit: Any) -> tuple[Any, Any]:
+def _combine(region: AxisRegion, total: Array, label_logit: Array) -> tuple[Array, Array]:
     """Combine the log-sum-exps and the logits of the labels of all devices along the axes of a region."""
     if not region.axes:
         return total, label_logit
@@ -122,7 +126,7 @@ def _combine(region: AxisRegion, total: Any, label_logit: Any) -> tuple[Any, Any
     return jnp.log(sums[0]) + largest, sums[1]
 
 
-def _blocks(table: Any, vocabulary_dim: int, block: int) -> tuple[Any, Any]:
+def _blocks(table: Array, vocabulary_dim: int, block: int) -> tuple[Array, Array | None]:
     """Divide a table into a stack of equal blocks, and a smaller last block; None in place of one that is empty."""
     rows = table.shape[vocabulary_dim]
     count = -(-rows // block)
@@ -136,8 +140,12 @@ def _blocks(table: Any, vocabulary_dim: int, block: int) -> tuple[Any, Any]:
 
 
 def _over_blocks(
-    function: Callable[[Any, Any, Any], tuple[Any, Any]], carry: Any, table: Any, vocabulary_dim: int, block: int
-) -> tuple[Any, Any]:
+    function: Callable[[_Carry, Array, ArrayLike], tuple[_Carry, _Result]],
+    carry: _Carry,
+    table: Array,
+    vocabulary_dim: int,
+    block: int,
+) -> tuple[_Carry, _Result]:
     """Apply `function` to a carry, each block of a table, and the index of its first entry.
 
     Returns:
@@ -160,7 +168,7 @@ def _over_blocks(
     return carry, result
 
 
-def _logits(hidden: Any, block: Any, start: Any, entries: tuple[Any, ...], vocabulary_dim: int) -> Any:
+def _logits(hidden: Array, block: Array, start: ArrayLike, entries: tuple[Array, ...], vocabulary_dim: int) -> Array:
     """Return the logits of a block, which starts at an index of the table.
 
     If the table is padded, `entries` has the index of its first entry of padding. Logits from there on are the lowest
@@ -174,24 +182,26 @@ def _logits(hidden: Any, block: Any, start: Any, entries: tuple[Any, ...], vocab
     return logits
 
 
-def _sum_dtype(hidden: Any) -> Any:
+def _sum_dtype(hidden: Array) -> DType:
     """Return the dtype of logits and sums: float32 at least."""
     return jnp.promote_types(hidden.dtype, jnp.float32)
 
 
-def _is_label(labels: Any, start: Any, logits: Any) -> Any:
+def _is_label(labels: Array, start: ArrayLike, logits: Array) -> Array:
     """Return which of the logits of a block, which starts at an index of the vocabulary, are those of the labels."""
     return (labels - start)[..., None] == lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
 
 
 def _statistics_of_blocks(
-    options: tuple[int, int], hidden: Any, table: Any, labels: Any, *entries: Any
-) -> tuple[Any, Any]:
+    options: tuple[int, int], hidden: Array, table: Array, labels: Array, *entries: Array
+) -> tuple[Array, Array]:
     """Return the log-sum-exp of each token's logits, and the logit of its label; 0 if the table lacks the label."""
     vocabulary_dim, block = options
     dtype = _sum_dtype(hidden)
 
-    def add(carry: Any, block: Any, start: Any) -> tuple[Any, None]:
+    def add(
+        carry: tuple[Array, Array, Array], block: Array, start: ArrayLike
+    ) -> tuple[tuple[Array, Array, Array], None]:
         before, total, label_logit = carry
         logits = _logits(hidden, block, start, entries, vocabulary_dim)
         largest = jnp.maximum(before, logits.max(-1))
@@ -205,12 +215,16 @@ def _statistics_of_blocks(
     return jnp.log(total) + largest, label_logit
 
 
-def _forward(options: tuple[int, int], hidden: Any, table: Any, labels: Any, *entries: Any) -> tuple[Any, Any]:
+def _forward(
+    options: tuple[int, int], hidden: Array, table: Array, labels: Array, *entries: Array
+) -> tuple[tuple[Array, Array], _Residuals]:
     total, label_logit = _statistics_of_blocks(options, hidden, table, labels, *entries)
     return (total, label_logit), (hidden, table, labels, entries, total)
 
 
-def _backward(options: tuple[int, int], residuals: Any, cotangents: tuple[Any, Any]) -> tuple[Any, ...]:
+def _backward(
+    options: tuple[int, int], residuals: _Residuals, cotangents: tuple[Array, Array]
+) -> tuple[Array | None, ...]:
     """Return the cotangents of `hidden` and `table`, from those of the log-sum-exps and of the labels' logits."""
     vocabulary_dim, block = options
     hidden, table, labels, entries, total = residuals
@@ -218,7 +232,7 @@ def _backward(options: tuple[int, int], residuals: Any, cotangents: tuple[Any, A
     dtype = _sum_dtype(hidden)
     tokens = tuple(range(labels.ndim))
 
-    def add(of_hidden: Any, block: Any, start: Any) -> tuple[Any, Any]:
+    def add(of_hidden: Array, block: Array, start: ArrayLike) -> tuple[Array, Array]:
         logits = _logits(hidden, block, start, entries, vocabulary_dim)
         of_logits = of_total * jnp.exp(logits - total[..., None])
         of_logits = (of_logits + jnp.where(_is_label(labels, start, logits), of_label, 0)).astype(hidden.dtype)
@@ -236,7 +250,9 @@ _local_statistics = custom_vjp(_statistics_of_blocks, nondiff_argnums=(0,))
 _local_statistics.defvjp(_forward, _backward)
 
 
-def _check_operands(hidden: Any, table: Any, labels: Any, where: Any, vocabulary_dim: int, block: int) -> None:
+def _check_operands(
+    hidden: ArrayLike, table: ArrayLike, labels: ArrayLike, where: ArrayLike | None, vocabulary_dim: int, block: int
+) -> None:
     """Raise StrategyError if the operands do not agree."""
     x, rows, targets = (type_of(operand, _NAME) for operand in (hidden, table, labels))
     if vocabulary_dim not in (0, 1):

@@ -1,7 +1,5 @@
 """Lookup in an embedding table whose vocabulary is sharded: each device looks up the rows that it has."""
 
-from typing import Any
-
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.arrays.methods import Array
@@ -10,13 +8,19 @@ from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import StrategyError
-from shardwise.parallel.axis_region import axis_region
+from shardwise.parallel.axis_region import MeshAxes, axis_region
+from shardwise.typing import ArrayLike
 
 _NAME = "embedding_lookup"
 
 
 def embedding_lookup(
-    table: Any, ids: Any, *, axis: Any, scatter_dim: int | None = None, mesh: Mesh | AbstractMesh | None = None
+    table: ArrayLike,
+    ids: ArrayLike,
+    *,
+    axis: MeshAxes | None,
+    scatter_dim: int | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
 ) -> Array:
     """Look up rows of an embedding table whose vocabulary is sharded, without gathering the table.
 
@@ -67,7 +71,7 @@ def embedding_lookup(
                 f"{region.size} devices do not divide; leave out scatter_dim, or pad ids"
             )
 
-    def lookup(table: Any, ids: Any) -> Any:
+    def lookup(table: Array, ids: Array) -> Array:
         index = ids.astype(jnp.promote_types(ids.dtype, jnp.int32))
         if region.axes:
             index = index - lax.axis_index(region.axes) * count

@@ -7,7 +7,7 @@ import shardwise.numpy as jnp
 from shardwise import tree_util
 
 
-def split_floats(tree: Any) -> tuple[list[Any], list[Any], Callable[[Sequence[Any], Sequence[Any]], Any]]:
+def split_floats(tree: object) -> tuple[list[Any], list[Any], Callable[[Sequence[Any], Sequence[Any]], Any]]:
     """Split the leaves of a tree by whether they have derivatives.
 
     Returns:

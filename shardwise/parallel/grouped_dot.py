@@ -5,17 +5,18 @@ be sharded by the planner. Here rows are on one device, and a loop over blocks m
 iterations depends on the sizes of the groups, so rows after the last group cost nothing.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.control import fori_loop
 from shardwise.api.transformations.custom import custom_vjp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.parallel.axis_region import vary_alike
 from shardwise.parallel.routing import starts
 
 
-def grouped_dot(rows: Any, matrices: Any, sizes: Any, block: int) -> Any:
+def grouped_dot(rows: Array, matrices: Array, sizes: Array, block: int) -> Array:
     """Multiply rows, sorted by group, by the matrix of their group.
 
     Args:
@@ -41,7 +42,9 @@ def block_size(rows: int) -> int:
     return min(4096, max(512, 1 << max(0, rows - 1).bit_length()))
 
 
-def _for_each_block(size: int, rows: Any, sizes: Any, body: Any, carry: Any) -> Any:
+def _for_each_block(
+    size: int, rows: Array, sizes: Array, body: Callable[[Array, Array, Array, Array], Array], carry: Array
+) -> Array:
     """Return the carry after `body(carry, group, start, is_inside)` for all blocks of all groups.
 
     A block has `size` rows from `start` on. `is_inside` says which of them are in the group, and in no block before.
@@ -52,7 +55,7 @@ def _for_each_block(size: int, rows: Any, sizes: Any, body: Any, carry: Any) -> 
     ends = first_row + sizes
     limit = rows.shape[0] - size  # the last start of a block
 
-    def step(number: Any, carry: Any) -> Any:
+    def step(number: Array, carry: Array) -> Array:
         is_begun = (first_block <= number) & (blocks > 0)
         group = jnp.where(is_begun, jnp.arange(count, dtype=jnp.int32), 0).max()
         wanted = first_row[group] + (number - first_block[group]) * size
@@ -64,13 +67,14 @@ def _for_each_block(size: int, rows: Any, sizes: Any, body: Any, carry: Any) -> 
 
 
 _Options = tuple[int, int]  # the dim of the matrices to contract, and the rows of a block
+_Residuals = tuple[Array, Array, Array]  # the rows, the matrices, and the sizes of the groups
 
 
-def _multiply(options: _Options, rows: Any, matrices: Any, sizes: Any) -> Any:
+def _multiply(options: _Options, rows: Array, matrices: Array, sizes: Array) -> Array:
     """Contract the last dim of rows with a dim of the matrices."""
     contract, size = options
 
-    def write(result: Any, group: Any, start: Any, is_inside: Any) -> Any:
+    def write(result: Array, group: Array, start: Array, is_inside: Array) -> Array:
         matrix = lax.dynamic_index_in_dim(matrices, group, 0, keepdims=False)
         product = lax.dot_general(
             lax.dynamic_slice_in_dim(rows, start, size), matrix, (((1,), (contract - 1,)), ((), ()))
@@ -82,15 +86,15 @@ def _multiply(options: _Options, rows: Any, matrices: Any, sizes: Any) -> Any:
     return _for_each_block(size, rows, sizes, write, result)
 
 
-def _multiply_forward(options: _Options, rows: Any, matrices: Any, sizes: Any) -> tuple[Any, Any]:
+def _multiply_forward(options: _Options, rows: Array, matrices: Array, sizes: Array) -> tuple[Array, _Residuals]:
     return _multiply(options, rows, matrices, sizes), (rows, matrices, sizes)
 
 
-def _multiply_backward(options: _Options, residuals: Any, cotangent: Any) -> tuple[Any, Any, None]:
+def _multiply_backward(options: _Options, residuals: _Residuals, cotangent: Array) -> tuple[Array, Array, None]:
     (contract, size), (rows, matrices, sizes) = options, residuals
     dtype = jnp.promote_types(matrices.dtype, jnp.float32)
 
-    def add(total: Any, group: Any, start: Any, is_inside: Any) -> Any:
+    def add(total: Array, group: Array, start: Array, is_inside: Array) -> Array:
         left, right = (rows, cotangent) if contract == 1 else (cotangent, rows)
         left, right = (jnp.where(is_inside, lax.dynamic_slice_in_dim(each, start, size), 0) for each in (left, right))
         term = lax.dot_general(left, right, (((0,), (0,)), ((), ())), preferred_element_type=dtype)

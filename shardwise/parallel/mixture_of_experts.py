@@ -19,12 +19,16 @@ from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import StrategyError
-from shardwise.parallel.axis_region import AxisRegion, axis_region, axis_text
-from shardwise.parallel.expert_products import BatchedProduct, GroupedProduct, gated_mlp
+from shardwise.parallel.axis_region import AxisRegion, MeshAxes, axis_region, axis_text
+from shardwise.parallel.expert_products import BatchedProduct, GroupedProduct, Product, gated_mlp
 from shardwise.parallel.grouped_dot import block_size
 from shardwise.parallel.routing import Routing, route, starts
+from shardwise.typing import ArrayLike
 
 _NAME = "mixture_of_experts"
+
+_Experts = Callable[[Array, Product], Array]  # `experts` with the weights bound
+_Slices = tuple[Array, ...]  # the offsets and sizes of a ragged all-to-all
 
 
 class MixtureAux(NamedTuple):
@@ -44,23 +48,23 @@ class MixtureAux(NamedTuple):
         ([4, 4], 1.0)
     """
 
-    balance_loss: Any
-    z_loss: Any
-    load: Any
-    dropped: Any
+    balance_loss: Array
+    z_loss: Array
+    load: Array
+    dropped: Array
 
 
 def mixture_of_experts(
-    x: Any,
-    router_logits: Any,
-    weights: Any,
+    x: ArrayLike,
+    router_logits: ArrayLike,
+    weights: object,
     *,
     k: int,
-    experts: Callable[[Any, Any, Any], Any] = gated_mlp,
+    experts: Callable[[Any, Array, Product], Array] = gated_mlp,
     capacity_factor: float | None = None,
     normalize: bool = True,
-    axis: Any = None,
-    batch_axes: Any = (),
+    axis: MeshAxes | None = None,
+    batch_axes: MeshAxes = (),
     mesh: Mesh | AbstractMesh | None = None,
 ) -> tuple[Array, MixtureAux]:
     """Apply a mixture-of-experts layer whose experts are sharded over a mesh axis.
@@ -111,7 +115,7 @@ def mixture_of_experts(
         _check_gated_mlp(type_of(x, _NAME).shape[-1], weights)
     everywhere.shard_size(_NAME, "the first dim of x", type_of(x, _NAME).shape[0])
 
-    def layer(x: Any, logits: Any, weights: Any) -> tuple[Any, MixtureAux]:
+    def layer(x: Array, logits: Array, weights: object) -> tuple[Array, MixtureAux]:
         rows = x.reshape(-1, x.shape[-1])
         routing = route(logits.reshape(-1, logits.shape[-1]), k, normalize)
         if capacity_factor is None:
@@ -128,7 +132,7 @@ def mixture_of_experts(
     return result
 
 
-def _aux(region: AxisRegion, routing: Routing, dropped: Any) -> MixtureAux:
+def _aux(region: AxisRegion, routing: Routing, dropped: Array) -> MixtureAux:
     """Return the losses and counts over the tokens of all devices of a region."""
     experts, tokens = routing.counts.size, routing.weight.shape[1] * region.size
     k = routing.weight.shape[0]
@@ -144,8 +148,8 @@ def _aux(region: AxisRegion, routing: Routing, dropped: Any) -> MixtureAux:
 
 
 def _with_capacity(
-    region: AxisRegion, rows: Any, routing: Routing, experts: Callable[[Any, Any], Any], places: int
-) -> tuple[Any, Any]:
+    region: AxisRegion, rows: Array, routing: Routing, experts: _Experts, places: int
+) -> tuple[Array, Array]:
     """Apply experts that have `places` for tokens of each device.
 
     Returns:
@@ -169,7 +173,7 @@ def _with_capacity(
     return kept.reshape(-1, tokens, flat.shape[-1]), (~is_kept).sum(dtype=jnp.int32)
 
 
-def _dropless(region: AxisRegion, rows: Any, routing: Routing, experts: Callable[[Any, Any], Any]) -> Any:
+def _dropless(region: AxisRegion, rows: Array, routing: Routing, experts: _Experts) -> Array:
     """Apply experts to all of their tokens. Returns the result of each assignment, [k, tokens, features]."""
     tokens = rows.shape[0]
     sorted_rows = rows[routing.order % tokens]
@@ -186,7 +190,7 @@ def _dropless(region: AxisRegion, rows: Any, routing: Routing, experts: Callable
     return results[position].reshape(-1, tokens, results.shape[-1])
 
 
-def _slices(region: AxisRegion, counts: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+def _slices(region: AxisRegion, counts: Array) -> tuple[_Slices, _Slices, Array]:
     """Return the slices of the ragged all-to-all to the experts, those of the opposite one, and the experts' sizes.
 
     There is one slice per sender and expert. Senders have them sorted by expert, receivers by expert and then sender.
@@ -198,7 +202,7 @@ def _slices(region: AxisRegion, counts: Any) -> tuple[tuple[Any, ...], tuple[Any
     places = starts(totals).reshape(-1) + starts(table, 0)  # [sender, expert]: on the device of the expert
     origins = starts(table)  # on the sender
 
-    def of_own_experts(array: Any) -> Any:
+    def of_own_experts(array: Array) -> Array:
         return lax.dynamic_slice_in_dim(array, device * own, own, 1).reshape(-1)
 
     there = origins[device], counts, places[device], of_own_experts(table)
@@ -209,17 +213,21 @@ def _slices(region: AxisRegion, counts: Any) -> tuple[tuple[Any, ...], tuple[Any
 _Exchange = tuple[tuple[str, ...], int, int]  # the axes, and the numbers of rows before and after
 
 
-def _send(options: _Exchange, rows: Any, there: tuple[Any, ...], back: tuple[Any, ...]) -> Any:
+def _send(options: _Exchange, rows: Array, there: _Slices, back: _Slices) -> Array:
     """Send slices of rows to other devices. `back` are the slices of the opposite exchange."""
     axes, _, size = options
     return lax.ragged_all_to_all(rows, jnp.zeros((size, *rows.shape[1:]), rows.dtype), *there, axis_name=axes)
 
 
-def _send_forward(options: _Exchange, rows: Any, there: Any, back: Any) -> tuple[Any, Any]:
+def _send_forward(
+    options: _Exchange, rows: Array, there: _Slices, back: _Slices
+) -> tuple[Array, tuple[_Slices, _Slices]]:
     return _send(options, rows, there, back), (there, back)
 
 
-def _send_backward(options: _Exchange, residuals: Any, cotangent: Any) -> tuple[Any, None, None]:
+def _send_backward(
+    options: _Exchange, residuals: tuple[_Slices, _Slices], cotangent: Array
+) -> tuple[Array, None, None]:
     (axes, before, after), (there, back) = options, residuals
     return _send((axes, after, before), cotangent, back, there), None, None
 
@@ -230,7 +238,7 @@ _exchange.defvjp(_send_forward, _send_backward)
 
 
 def _check_operands(
-    x: Any, router_logits: Any, weights: Any, k: int, capacity_factor: float | None, region: AxisRegion
+    x: ArrayLike, router_logits: ArrayLike, weights: object, k: int, capacity_factor: float | None, region: AxisRegion
 ) -> None:
     """Raise StrategyError if the operands do not agree."""
     tokens, logits = type_of(x, _NAME), type_of(router_logits, _NAME)
@@ -260,7 +268,7 @@ def _check_operands(
         )
 
 
-def _check_gated_mlp(features: int, weights: Any) -> None:
+def _check_gated_mlp(features: int, weights: object) -> None:
     """Raise StrategyError if the weights are not those of the default experts."""
     names = ("gate", "up", "down")
     if not isinstance(weights, Mapping) or not set(names) <= set(weights):

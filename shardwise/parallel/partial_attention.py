@@ -5,11 +5,12 @@ f32 [B, T, N]. The results of all parts merge to the attention to all keys. The 
 the log-sum-exp over all keys, and nothing else of the other parts.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
 from shardwise.compiler.ops.shape.movement import permute
 from shardwise.nn.blockwise_attention import (
@@ -25,8 +26,8 @@ _F32 = np.dtype(np.float32)
 class Partial(NamedTuple):
     """The attention to some keys, and the log-sum-exp of their scores."""
 
-    out: Any
-    log_sum: Any
+    out: Array
+    log_sum: Array
 
     def merge(self, other: "Partial") -> "Partial":
         """Return the attention to the keys of both; at least one of them is not masked."""
@@ -35,7 +36,7 @@ class Partial(NamedTuple):
         return Partial(terms[0] + terms[1], log_sum)
 
 
-def attend_part(options: AttentionOptions, q: Any, k: Any, v: Any, arrays: tuple[Any, ...]) -> Partial:
+def attend_part(options: AttentionOptions, q: Array, k: Array, v: Array, arrays: tuple[Array, ...]) -> Partial:
     """Return the attention of `q` [B, T, N, H] to the keys `k` and values `v` [B, S, K, H]."""
     if options.fused:
         out, log_sum = FusedAttention(options.scale, options.is_causal)(q, k, v)
@@ -46,8 +47,15 @@ def attend_part(options: AttentionOptions, q: Any, k: Any, v: Any, arrays: tuple
 
 
 def attend_part_gradients(
-    options: AttentionOptions, q: Any, k: Any, v: Any, arrays: tuple[Any, ...], out: Any, log_sum: Any, ct_out: Any
-) -> tuple[Any, Any, Any]:
+    options: AttentionOptions,
+    q: Array,
+    k: Array,
+    v: Array,
+    arrays: tuple[Array, ...],
+    out: Array,
+    log_sum: Array,
+    ct_out: Array,
+) -> tuple[Array, Array, Array]:
     """Return the terms of a part of the keys in the cotangents of q, k and v, in f32.
 
     `out`, `log_sum` and `ct_out` are the output, the log-sum-exp and the cotangent of the attention to all keys.
@@ -72,7 +80,7 @@ def attend_part_gradients(
     return permute(ct_q, (0, 2, 1, 3, 4)).reshape(q.shape), ct_k, ct_v
 
 
-def _group_heads(x: Any, k: Any) -> Any:
+def _group_heads(x: Array, k: Array) -> Array:
     """Reshape [B, T, N, H] to [B, T, K, G, H]."""
     key_heads = k.shape[2]
     return x.reshape(*x.shape[:2], key_heads, x.shape[2] // key_heads, x.shape[3])

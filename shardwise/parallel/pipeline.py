@@ -13,6 +13,7 @@ import shardwise.numpy as jnp
 from shardwise import lax, tree_util
 from shardwise.api.jit import jit
 from shardwise.api.transformations.remat import checkpoint
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.errors import StrategyError
 from shardwise.parallel.pipeline_forward import Stage, run_forward
@@ -115,7 +116,7 @@ class Pipeline:
         """Return the schedule on this number of devices; `print` draws it."""
         return pipeline_schedule(self.name, devices, self.microbatches, self.chunks)
 
-    def __call__(self, stage_params: Any, batch: Any) -> Any:
+    def __call__(self, stage_params: object, batch: object) -> Any:
         """Return the results of the last stage for a batch.
 
         Raises:
@@ -143,7 +144,7 @@ class Pipeline:
 
         checked = scalar_loss(loss)
 
-        def mean_of_losses(stage_params: Any, batch: Any, targets: Any, *shared: Any) -> Any:
+        def mean_of_losses(stage_params: object, batch: object, targets: object, *shared: object) -> Array:
             rows = split_rows(batch, self.microbatches, "the batch")
             goals = split_rows(targets, self.microbatches, "the targets")
             check_equal_rows(batch=rows, targets=goals)
@@ -161,11 +162,11 @@ class Pipeline:
         """The stage as a jitted function: its loops and their derivatives call it about ten times."""
         return jit(self.stage)
 
-    def _stacked_outputs(self, stage_params: Any, inputs: Any) -> Any:
+    def _stacked_outputs(self, stage_params: object, inputs: object) -> Any:
         """Return the results of the last stage for microbatches that are stacked along dim 0."""
         return call_in_region(self.axis, self.mesh, self.chunks, self._device_outputs, stage_params, (inputs,))
 
-    def _device_outputs(self, devices: int, params: Any, inputs: Any) -> Any:
+    def _device_outputs(self, devices: int, params: object, inputs: object) -> Any:
         """Return the results of the last stage on the last device, and zeros on the others."""
         stage = self._traced_once
         params, inputs, _ = cast_to_activation(stage, self.axis, None, params, inputs, ())
@@ -178,8 +179,15 @@ class Pipeline:
         return tree_util.tree_map(lambda x: jnp.where(is_last, x, jnp.zeros_like(x)), outputs)
 
     def _device_loss(
-        self, loss: Loss, embed: Embed | None, devices: int, params: Any, batch: Any, targets: Any, shared: Any
-    ) -> Any:
+        self,
+        loss: Loss,
+        embed: Embed | None,
+        devices: int,
+        params: object,
+        batch: object,
+        targets: object,
+        shared: tuple[object, ...],
+    ) -> Array:
         """Return the mean loss on the last device, and zero on the others."""
         stage = self._traced_once
         params, batch, shared = cast_to_activation(stage, self.axis, embed, params, batch, shared)

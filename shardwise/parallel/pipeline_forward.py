@@ -7,19 +7,22 @@ collectives along other mesh axes.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import lax, tree_util
 from shardwise.api.transformations.custom import custom_jvp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.report.idle import idle_scope
 from shardwise.compiler.trace.provenance import named_scope, provenance
 from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.pipeline_schedule import FORWARD, Schedule
+from shardwise.typing import ArrayLike
 
-Stage = Callable[[Any, Any], Any]
+_T = TypeVar("_T")
+Stage = Callable[[Any, Any], Any]  # a function of the parameters of a stage, and of a microbatch
 
 
 @final
@@ -33,10 +36,10 @@ class UnitArrays(NamedTuple):
         slot: where the input of the stage is stored.
     """
 
-    active: Any
-    microbatch: Any
-    chunk: Any
-    slot: Any
+    active: Array
+    microbatch: Array
+    chunk: Array
+    slot: Array
 
 
 def unit_arrays(schedule: Schedule, ticks: Sequence[int], axis: str) -> UnitArrays:
@@ -55,7 +58,7 @@ def ticks_of(schedule: Schedule, kind: str) -> list[int]:
     return [tick for tick, other in enumerate(schedule.kinds) if other == kind]
 
 
-def run_forward(stage: Stage, schedule: Schedule, axis: str, params: Any, microbatches: Any) -> Any:
+def run_forward(stage: Stage, schedule: Schedule, axis: str, params: object, microbatches: _T) -> _T:
     """Run the forward passes of all microbatches.
 
     Args:
@@ -74,7 +77,7 @@ def run_forward(stage: Stage, schedule: Schedule, axis: str, params: Any, microb
     # A loop over slices has a cheap derivative. With chunks, the microbatch of a tick is looked up instead.
     fed = tree_util.tree_map(lambda x: pad_rows(x, len(ticks) - len(x)), microbatches) if single else None
 
-    def run_tick(received: Any, tick: tuple[UnitArrays, Any]) -> tuple[Any, Any]:
+    def run_tick(received: _T, tick: tuple[UnitArrays, _T | None]) -> tuple[_T, _T]:
         unit, fresh = tick
         fresh = fresh if single else take(microbatches, unit.microbatch)
         x = select((device == 0) & (unit.chunk == 0), fresh, received)
@@ -103,14 +106,14 @@ def schedule_scope(schedule: Schedule, axis: str) -> AbstractContextManager[None
     return nullcontext() if name in provenance.scope else named_scope(name)
 
 
-def chunk_params(params: Any, schedule: Schedule, unit: UnitArrays) -> Any:
+def chunk_params(params: _T, schedule: Schedule, unit: UnitArrays) -> _T:
     """Return the parameters of a unit's stage."""
     if schedule.chunks == 1:
         return tree_util.tree_map(lambda x: x.reshape(x.shape[1:]), params)  # does not change in the loop
     return take(params, unit.chunk)
 
 
-def send(x: Any, axis: str, schedule: Schedule, step: int) -> Any:
+def send(x: _T, axis: str, schedule: Schedule, step: int) -> _T:
     """Send a value to the next device (step 1) or the previous one (step -1).
 
     With several chunks the devices form a ring; with one, nothing passes between the last and the first device.
@@ -122,22 +125,22 @@ def send(x: Any, axis: str, schedule: Schedule, step: int) -> Any:
     return lax.ppermute(x, axis, pairs)
 
 
-def take(tree: Any, number: Any) -> Any:
+def take(tree: _T, number: ArrayLike) -> _T:
     """Return element `number` along dim 0 of every leaf."""
     return tree_util.tree_map(lambda x: lax.dynamic_index_in_dim(x, number, keepdims=False), tree)
 
 
-def select(condition: Any, tree: Any, other: Any) -> Any:
+def select(condition: ArrayLike, tree: _T, other: _T) -> _T:
     """Return `tree` where a scalar condition holds, else `other`."""
     return tree_util.tree_map(lambda x, y: jnp.where(condition, x, y), tree, other)
 
 
-def pad_rows(x: Any, count: int) -> Any:
+def pad_rows(x: Array, count: int) -> Array:
     """Append `count` rows of zeros."""
     return jnp.pad(x, [(0, count)] + [(0, 0)] * (x.ndim - 1))
 
 
-def _gate_floats(active: Any, tree: Any) -> Any:
+def _gate_floats(active: Array, tree: _T) -> _T:
     """Return `tree`, whose cotangents are zero unless `active`.
 
     An idle device computes on values that no microbatch has. There a derivative may be infinite or NaN, and so would be
@@ -148,11 +151,13 @@ def _gate_floats(active: Any, tree: Any) -> Any:
 
 
 @custom_jvp
-def _gate(active: Any, floats: list[Any]) -> list[Any]:
+def _gate(active: Array, floats: list[Array]) -> list[Array]:
     return floats
 
 
 @_gate.defjvp
-def _gate_jvp(primals: Any, tangents: Any) -> Any:
+def _gate_jvp(
+    primals: tuple[Array, list[Array]], tangents: tuple[Array, list[Array]]
+) -> tuple[list[Array], list[Array]]:
     (active, floats), (_, tangent) = primals, tangents
     return _gate(active, floats), select(active, tangent, [jnp.zeros_like(x) for x in tangent])

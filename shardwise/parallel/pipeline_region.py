@@ -5,28 +5,34 @@ Called from `jit`, a pipeline opens a region over its axis alone; the planner sh
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import shardwise.numpy as jnp
 from shardwise import lax, tree_util
 from shardwise.api.ahead_of_time.inspect import eval_shape
 from shardwise.api.meshes.current_mesh import get_abstract_mesh
 from shardwise.api.meshes.shard_map import shard_map
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import StrategyError
 from shardwise.parallel.pipeline_forward import Stage, take
+from shardwise.tree_util import KeyPath
+from shardwise.typing import ArrayLike
+
+_T = TypeVar("_T")
+_Params = TypeVar("_Params")
 
 
-def split_rows(batch: Any, microbatches: int, name: str) -> Any:
+def split_rows(batch: _T, microbatches: int, name: str) -> _T:
     """Return the microbatches of a batch, stacked along dim 0. Microbatch `k` of `m` has the rows `k`, `k + m`, ….
 
     So a batch whose rows are sharded over another mesh axis becomes microbatches whose rows are.
     """
 
-    def split(path: tuple[Any, ...], rows: Any) -> Any:
+    def split(path: KeyPath, rows: ArrayLike) -> Array:
         shape = jnp.shape(rows)
         if not shape or shape[0] % microbatches:
             leaf = f"{tree_util.keystr(path)} of {name}" if path else name
@@ -39,7 +45,7 @@ def split_rows(batch: Any, microbatches: int, name: str) -> Any:
     return tree_util.tree_map_with_path(split, batch)
 
 
-def check_equal_rows(**batches: Any) -> None:
+def check_equal_rows(**batches: object) -> None:
     """Check that the leaves of microbatches, such as those of a batch and of its targets, have equally many rows.
 
     Raises:
@@ -55,7 +61,7 @@ def check_equal_rows(**batches: Any) -> None:
         raise StrategyError(f"pipeline: all arrays of a batch and its targets need equally many rows, but {texts}")
 
 
-def join_rows(stacked: Any) -> Any:
+def join_rows(stacked: _T) -> _T:
     """Return the batch of microbatches that are stacked along dim 0."""
     return tree_util.tree_map(lambda x: jnp.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:]), stacked)
 
@@ -65,8 +71,8 @@ def call_in_region(
     mesh: Mesh | AbstractMesh | None,
     chunks: int,
     run: Callable[..., Any],
-    stage_params: Any,
-    arguments: tuple[Any, ...],
+    stage_params: object,
+    arguments: tuple[object, ...],
 ) -> Any:
     """Run a function on every device along an axis, and return the sum of its results.
 
@@ -94,13 +100,18 @@ def call_in_region(
 
 
 def _call_in_new_region(
-    axis: str, mesh: Mesh | AbstractMesh, chunks: int, run: Callable[..., Any], stage_params: Any, arguments: Any
+    axis: str,
+    mesh: Mesh | AbstractMesh,
+    chunks: int,
+    run: Callable[..., Any],
+    stage_params: object,
+    arguments: tuple[object, ...],
 ) -> Any:
     _check_axis_types(mesh)
     devices = mesh.shape[axis]
     _check_stages(stage_params, devices, chunks, in_region=False)
 
-    def run_device(stage_params: Any, arguments: Any) -> Any:
+    def run_device(stage_params: object, arguments: tuple[object, ...]) -> Any:
         own = tree_util.tree_map(lambda x: x.reshape(x.shape[1:]), arguments)
         results = run(devices, _stack_chunks(stage_params, chunks), *own)
         return tree_util.tree_map(lambda x: x[None], results)
@@ -115,14 +126,14 @@ def _call_in_new_region(
     return tree_util.tree_map(lambda x: _sum_like(lambda y: y.sum(0), x), terms)
 
 
-def _stack_chunks(stage_params: Any, chunks: int) -> Any:
+def _stack_chunks(stage_params: _T, chunks: int) -> _T:
     """Return the parameters of a device's stages, stacked along dim 0 by chunk."""
     if chunks == 1:
         return stage_params
     return tree_util.tree_map(lambda x: x.reshape(chunks, *x.shape[2:]), stage_params)
 
 
-def _sum_like(total: Callable[[Any], Any], x: Any) -> Any:
+def _sum_like(total: Callable[[Array], Array], x: Array) -> Array:
     """Return the sum of values of which all but one are zero."""
     return total(x.astype(jnp.int32)) != 0 if x.dtype == jnp.bool_ else total(x)
 
@@ -149,7 +160,7 @@ def _check_axis_types(mesh: Mesh | AbstractMesh) -> None:
         )
 
 
-def _check_stages(stage_params: Any, devices: int, chunks: int, in_region: bool) -> None:
+def _check_stages(stage_params: object, devices: int, chunks: int, in_region: bool) -> None:
     """Check that every leaf has a leading dim of stages, or with chunks two; in a region, those of one device."""
     local = 1 if in_region else devices
     expected = (chunks, local) if chunks > 1 else (local,)
@@ -176,8 +187,8 @@ def _check_stages(stage_params: Any, devices: int, chunks: int, in_region: bool)
 
 
 def cast_to_activation(
-    stage: Stage, axis: str, embed: Callable[..., Any] | None, params: Any, batch: Any, shared: tuple[Any, ...]
-) -> tuple[Any, Any, tuple[Any, ...]]:
+    stage: Stage, axis: str, embed: Callable[..., Any] | None, params: _Params, batch: _T, shared: tuple[object, ...]
+) -> tuple[_Params, _T, tuple[object, ...]]:
     """Cast the arguments of a pipeline to varying over the axes along which the values between stages vary.
 
     The sums over these axes, in the derivatives of the casts, then come after the loop over microbatches.
@@ -205,18 +216,18 @@ def cast_to_activation(
         axes |= reached
 
 
-def varying_axes(tree: Any) -> frozenset[str]:
+def varying_axes(tree: object) -> frozenset[str]:
     """Return the axes along which a leaf of a tree of arrays varies."""
     return frozenset().union(*(type_of(leaf).vma for leaf in tree_util.tree_leaves(tree)))
 
 
-def cast_to_varying(tree: Any, axes: Iterable[str]) -> Any:
+def cast_to_varying(tree: _T, axes: Iterable[str]) -> _T:
     """Cast the leaves of a tree to varying over these axes."""
     return lax.pcast(tree, tuple(sorted(axes)), to="varying")
 
 
 def _activation_axes(
-    stage: Stage, embed: Callable[..., Any] | None, params: Any, rows: Any, shared: tuple[Any, ...]
+    stage: Stage, embed: Callable[..., Any] | None, params: object, rows: object, shared: tuple[object, ...]
 ) -> frozenset[str]:
     """Return the axes along which the input of a stage or its result varies.
 
@@ -225,7 +236,7 @@ def _activation_axes(
     """
     axes: list[frozenset[str]] = []
 
-    def record(params: Any, rows: Any, shared: tuple[Any, ...]) -> Any:
+    def record(params: object, rows: object, shared: tuple[object, ...]) -> tuple[object, object]:
         x = rows if embed is None else embed(rows, *shared)
         y = stage(params, x)
         axes.append(varying_axes((x, y)))
@@ -247,7 +258,7 @@ def _activation_axes(
     return axes[0]
 
 
-def _leaf_texts(tree: Any) -> dict[str, str]:
+def _leaf_texts(tree: object) -> dict[str, str]:
     """Return the shape and dtype of each leaf, by path."""
     leaves = tree_util.tree_leaves_with_path(tree)
     return {tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}

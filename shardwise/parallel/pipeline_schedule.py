@@ -14,7 +14,7 @@ groups of `p`: then a unit's operand always arrives in the round before.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 from shardwise.errors import StrategyError
 
@@ -156,7 +156,7 @@ def pipeline_schedule(schedule: str, devices: int, microbatches: int, chunks: in
     return Schedule(schedule, devices, microbatches, chunks, table)
 
 
-def check_schedule(schedule: Any, microbatches: Any, chunks: Any) -> None:
+def check_schedule(schedule: str, microbatches: int, chunks: int) -> None:
     """Check the parameters of a schedule.
 
     Raises:

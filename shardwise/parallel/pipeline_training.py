@@ -7,12 +7,13 @@ is idle in a tick computes on values that no microbatch has, and drops the resul
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, Protocol, TypeVar, final
 
 import shardwise.numpy as jnp
 from shardwise import lax, tree_util
 from shardwise.api.ahead_of_time.inspect import eval_shape
 from shardwise.api.transformations.differentiate import vjp
+from shardwise.compiler.arrays.methods import Array
 from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.pipeline_forward import (
     Stage,
@@ -25,6 +26,9 @@ from shardwise.parallel.pipeline_forward import (
     unit_arrays,
 )
 from shardwise.parallel.pipeline_schedule import BACKWARD, FORWARD, Schedule
+from shardwise.typing import ArrayLike
+
+_T = TypeVar("_T")
 
 
 @final
@@ -38,15 +42,15 @@ class Collected(NamedTuple):
 class Ends(Protocol):
     """The computations before the first stage and after the last one, and their derivatives."""
 
-    def first(self, microbatch: Any) -> Any:
+    def first(self, microbatch: ArrayLike) -> Any:
         """Return the input of the first stage."""
         ...
 
-    def pull_back_first(self, microbatch: Any, cotangent: list[Any]) -> Collected:
+    def pull_back_first(self, microbatch: ArrayLike, cotangent: list[Array]) -> Collected:
         """Return the arrays to collect, from the cotangents of the floating-point leaves of the first stage's input."""
         ...
 
-    def last(self, microbatch: Any, y: Any) -> tuple[list[Any], Collected]:
+    def last(self, microbatch: ArrayLike, y: object) -> tuple[list[Array], Collected]:
         """Return the cotangents of the floating-point leaves of the last stage's result, and the arrays to collect."""
         ...
 
@@ -83,7 +87,7 @@ class _State(NamedTuple):
     totals: Totals
 
 
-def run_both(stage: Stage, schedule: Schedule, axis: str, params: Any, ends: Ends) -> Totals:
+def run_both(stage: Stage, schedule: Schedule, axis: str, params: object, ends: Ends) -> Totals:
     """Run the forward and backward passes of all microbatches.
 
     Args:
@@ -95,10 +99,10 @@ def run_both(stage: Stage, schedule: Schedule, axis: str, params: Any, ends: End
     """
     device = lax.axis_index(axis)
 
-    def is_first(unit: UnitArrays) -> Any:
+    def is_first(unit: UnitArrays) -> Array:
         return (device == 0) & (unit.chunk == 0)
 
-    def is_last(unit: UnitArrays) -> Any:
+    def is_last(unit: UnitArrays) -> Array:
         return (device == schedule.devices - 1) & (unit.chunk == schedule.chunks - 1)
 
     def run_forward_unit(state: _State, unit: UnitArrays) -> _State:
@@ -157,17 +161,17 @@ def _runs(kinds: str) -> list[tuple[int, str, int]]:
     return [run for run in runs if run[2]]
 
 
-def _first_state(schedule: Schedule, params: Any, ends: Ends) -> _State:
+def _first_state(schedule: Schedule, params: object, ends: Ends) -> _State:
     """Return the state before the first tick: zeros of the types that the ticks compute."""
 
-    def collect(microbatch: Any) -> Any:
+    def collect(microbatch: ArrayLike) -> Any:
         x = ends.first(microbatch)
         x_floats = split_floats(x)[0]
         return x, x_floats, ends.pull_back_first(microbatch, x_floats), ends.last(microbatch, x)[1]
 
     x, x_floats, first, last = eval_shape(collect, 0)
 
-    def zeros(tree: Any, *leading: int) -> Any:
+    def zeros(tree: _T, *leading: int) -> _T:
         return tree_util.tree_map(lambda leaf: jnp.zeros((*leading, *leaf.shape), leaf.dtype), tree)
 
     def empty(collected: Collected) -> Collected:
@@ -177,7 +181,7 @@ def _first_state(schedule: Schedule, params: Any, ends: Ends) -> _State:
     return _State(zeros(x), zeros(x_floats), zeros(x, max(schedule.stored)), totals)
 
 
-def _collect(before: Collected, unit: UnitArrays, new: Collected, is_end: Any) -> Collected:
+def _collect(before: Collected, unit: UnitArrays, new: Collected, is_end: Array) -> Collected:
     """Add the arrays of a unit to those that were collected before, if the unit is at this end of the pipeline."""
     condition = unit.active & is_end
     return Collected(
@@ -185,16 +189,16 @@ def _collect(before: Collected, unit: UnitArrays, new: Collected, is_end: Any) -
     )
 
 
-def _put(tree: Any, number: Any, values: Any, condition: Any) -> Any:
+def _put(tree: _T, number: ArrayLike, values: _T, condition: ArrayLike) -> _T:
     """Replace element `number` along dim 0 of every leaf where a scalar condition holds."""
 
-    def put(leaf: Any, value: Any, old: Any) -> Any:
+    def put(leaf: Array, value: Array, old: Array) -> Array:
         return lax.dynamic_update_index_in_dim(leaf, jnp.where(condition, value, old), number, 0)
 
     return tree_util.tree_map(put, tree, values, take(tree, number))
 
 
-def _add(totals: Sequence[Any], terms: Sequence[Any], condition: Any) -> list[Any]:
+def _add(totals: Sequence[Array], terms: Sequence[Array], condition: ArrayLike) -> list[Array]:
     """Add terms to totals where a scalar condition holds; a term may be NaN where it does not."""
     pairs = zip(totals, terms, strict=True)
     return [total + jnp.where(condition, term, jnp.zeros_like(term)) for total, term in pairs]

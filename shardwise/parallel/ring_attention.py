@@ -17,7 +17,7 @@ first half of the keys of a device before it, and the second half of the queries
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -31,21 +31,25 @@ from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.nn.attention import prefers_fused
 from shardwise.nn.blockwise_attention import AttentionOptions
 from shardwise.parallel.attention_operands import SequenceAttention, run_attention
+from shardwise.parallel.axis_region import MeshAxes
 from shardwise.parallel.partial_attention import Partial, attend_part, attend_part_gradients
 from shardwise.parallel.ring import Ring, repeat_steps
+from shardwise.typing import ArrayLike
 
 _T = TypeVar("_T")
+_Block: TypeAlias = tuple[Array, ...]  # keys and values, stacked along dim 2, and the segment ids of the keys if any
+_Residuals: TypeAlias = tuple[Array, Array, Array, tuple[Array, ...], Array, Array]
 _F32 = np.dtype(np.float32)
 
 
 def ring_attention(
-    query: Any,
-    key: Any,
-    value: Any,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
     *,
-    axis: Any,
+    axis: MeshAxes,
     causal: bool = False,
-    segment_ids: Any = None,
+    segment_ids: ArrayLike | None = None,
     scale: float | None = None,
     layout: str = "contiguous",
     mesh: Mesh | AbstractMesh | None = None,
@@ -93,18 +97,20 @@ def _check_nothing(attention: SequenceAttention, query: ArrayType, key: ArrayTyp
 
 
 @partial(custom_vjp, nondiff_argnums=(0,))
-def _attend_shards(attention: SequenceAttention, q: Any, k: Any, v: Any, segments: tuple[Any, ...]) -> Any:
+def _attend_shards(attention: SequenceAttention, q: Array, k: Array, v: Array, segments: tuple[Array, ...]) -> Array:
     """Return the result of one device's queries."""
     return _forward(attention, q, k, v, segments)[0]
 
 
-def _forward(attention: SequenceAttention, q: Any, k: Any, v: Any, segments: tuple[Any, ...]) -> Any:
+def _forward(
+    attention: SequenceAttention, q: Array, k: Array, v: Array, segments: tuple[Array, ...]
+) -> tuple[Array, _Residuals]:
     """Return the result, and the residuals: the operands, the result and the log-sum-exp of the scores."""
     ring, size = Ring(attention.axes, attention.size), attention.size
     own = (jnp.stack([k, v], 2), *segments)  # keys and values travel together
     result = _attend(attention, q, own, segments, attention.causal)
 
-    def step(carry: Any, number: Any) -> Any:
+    def step(carry: tuple[Partial, _Block], number: int | Array) -> tuple[Partial, _Block]:
         result, block = carry
         following = ring.rotate(block)
         return _attend_block(attention, number, result, q, block, segments), following
@@ -117,7 +123,9 @@ def _forward(attention: SequenceAttention, q: Any, k: Any, v: Any, segments: tup
     return out, (q, k, v, segments, out, result.log_sum)
 
 
-def _backward(attention: SequenceAttention, residuals: Any, ct_out: Any) -> Any:
+def _backward(
+    attention: SequenceAttention, residuals: _Residuals, ct_out: Array
+) -> tuple[Array, Array, Array, tuple[None, ...]]:
     """Return the cotangents of the operands."""
     q, k, v, segments, out, log_sum = residuals
     ring, size = Ring(attention.axes, attention.size), attention.size
@@ -125,13 +133,13 @@ def _backward(attention: SequenceAttention, residuals: Any, ct_out: Any) -> Any:
     own = (jnp.stack([k, v], 2), *segments)
     ct_q, ct_own = _gradients(attention, rows, own, attention.causal)
 
-    def add_terms(number: Any, ct_q: Any, ct_block: Any, block: Any) -> tuple[Any, Any]:
+    def add_terms(number: int | Array, ct_q: Array, ct_block: Array, block: _Block) -> tuple[Array, Array]:
         """Add this device's terms to the cotangents of a block, which arrive while the terms are computed."""
         arriving = ring.rotate(ct_block)
         ct_q_term, term = _block_gradients(attention, number, rows, block)
         return ct_q + ct_q_term, arriving + term
 
-    def step(carry: Any, number: Any) -> Any:
+    def step(carry: tuple[Array, Array, _Block], number: int | Array) -> tuple[Array, Array, _Block]:
         ct_q, ct_block, block = carry
         following = ring.rotate(block)
         return *add_terms(number, ct_q, ct_block, block), following
@@ -155,27 +163,29 @@ _attend_shards.defvjp(_forward, _backward)
 class _Rows(NamedTuple):
     """Queries, their outputs with log-sum-exp and cotangents, and their segment ids; the sequence is dim 1 of all."""
 
-    q: Any
-    out: Any
-    log_sum: Any
-    ct_out: Any
-    segments: tuple[Any, ...]
+    q: Array
+    out: Array
+    log_sum: Array
+    ct_out: Array
+    segments: tuple[Array, ...]
 
 
-def _options(attention: SequenceAttention, q: Any, is_causal: bool) -> AttentionOptions:
+def _options(attention: SequenceAttention, q: Array, is_causal: bool) -> AttentionOptions:
     names = ("query_segment_ids", "key_segment_ids") if attention.has_segments else ()
     options = AttentionOptions(attention.scale, is_causal, optional_names=names)
     return replace(options, fused=prefers_fused(options, q.type))
 
 
-def _attend(attention: SequenceAttention, q: Any, block: Any, segments: tuple[Any, ...], is_causal: bool) -> Partial:
+def _attend(
+    attention: SequenceAttention, q: Array, block: _Block, segments: tuple[Array, ...], is_causal: bool
+) -> Partial:
     """Return the attention of the queries `q`, with the segment ids `segments`, to one block."""
     pair, *key_segments = block
     options = _options(attention, q, is_causal)
     return attend_part(options, q, pair[:, :, 0], pair[:, :, 1], (*segments, *key_segments))
 
 
-def _gradients(attention: SequenceAttention, rows: _Rows, block: Any, is_causal: bool) -> tuple[Any, Any]:
+def _gradients(attention: SequenceAttention, rows: _Rows, block: _Block, is_causal: bool) -> tuple[Array, Array]:
     """Return the terms of one block in the cotangent of the queries, and those of `rows` in that of the block."""
     pair, *key_segments = block
     arrays = (*rows.segments, *key_segments)
@@ -193,7 +203,12 @@ def _gradients(attention: SequenceAttention, rows: _Rows, block: Any, is_causal:
 
 
 def _attend_block(
-    attention: SequenceAttention, number: Any, result: Partial, q: Any, block: Any, segments: tuple[Any, ...]
+    attention: SequenceAttention,
+    number: int | Array,
+    result: Partial,
+    q: Array,
+    block: _Block,
+    segments: tuple[Array, ...],
 ) -> Partial:
     """Merge the attention to the block of step `number` with the result so far."""
 
@@ -214,20 +229,22 @@ def _attend_block(
     return cond(_comes_from_before(attention, number), attend_all, lambda result: result, result)
 
 
-def _block_gradients(attention: SequenceAttention, number: Any, rows: _Rows, block: Any) -> tuple[Any, Any]:
+def _block_gradients(
+    attention: SequenceAttention, number: int | Array, rows: _Rows, block: _Block
+) -> tuple[Array, Array]:
     """Return the terms of the block of step `number`, as `_gradients` does."""
 
-    def of_all(rows: _Rows, block: Any) -> tuple[Any, Any]:
+    def of_all(rows: _Rows, block: _Block) -> tuple[Array, Array]:
         return _gradients(attention, rows, block, False)
 
-    def of_nothing(rows: _Rows, block: Any) -> tuple[Any, Any]:
+    def of_nothing(rows: _Rows, block: _Block) -> tuple[Array, Array]:
         return jnp.zeros_like(rows.q, dtype=_F32), jnp.zeros_like(block[0], dtype=_F32)
 
-    def of_first_keys(rows: _Rows, block: Any) -> tuple[Any, Any]:
+    def of_first_keys(rows: _Rows, block: _Block) -> tuple[Array, Array]:
         ct_q, first = _gradients(attention, rows, _half(block, 0), False)
         return ct_q, jnp.concatenate([first, jnp.zeros_like(first)], 1)
 
-    def of_last_queries(rows: _Rows, block: Any) -> tuple[Any, Any]:
+    def of_last_queries(rows: _Rows, block: _Block) -> tuple[Array, Array]:
         last, ct_block = _gradients(attention, _half(rows, 1), block, False)
         return jnp.concatenate([jnp.zeros_like(last), last], 1), ct_block
 
@@ -238,7 +255,7 @@ def _block_gradients(attention: SequenceAttention, number: Any, rows: _Rows, blo
     return cond(_comes_from_before(attention, number), of_all, of_nothing, rows, block)
 
 
-def _comes_from_before(attention: SequenceAttention, number: Any) -> Any:
+def _comes_from_before(attention: SequenceAttention, number: int | Array) -> Array:
     """Return whether the block of step `number` is that of a device before this one."""
     return number <= lax.axis_index(attention.axes)
 

@@ -4,10 +4,11 @@ An *assignment* is a pair of a token and one of the k experts that it is routed 
 first choices first, then all second choices, so that first choices have priority where an expert is full.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import shardwise.numpy as jnp
 from shardwise import lax, nn
+from shardwise.compiler.arrays.methods import Array
 
 
 class Routing(NamedTuple):
@@ -23,16 +24,16 @@ class Routing(NamedTuple):
         log_sum: the sum over all tokens of the squared log-sum-exp of the logits.
     """
 
-    expert: Any
-    weight: Any
-    counts: Any
-    order: Any
-    rank: Any
-    probability: Any
-    log_sum: Any
+    expert: Array
+    weight: Array
+    counts: Array
+    order: Array
+    rank: Array
+    probability: Array
+    log_sum: Array
 
 
-def route(logits: Any, k: int, normalize: bool) -> Routing:
+def route(logits: Array, k: int, normalize: bool) -> Routing:
     """Route tokens with these router logits, [tokens, experts], to their k most probable experts."""
     experts = logits.shape[-1]
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
@@ -57,6 +58,6 @@ def route(logits: Any, k: int, normalize: bool) -> Routing:
     )
 
 
-def starts(sizes: Any, axis: int = -1) -> Any:
+def starts(sizes: Array, axis: int = -1) -> Array:
     """Return the start of each part, given the sizes of consecutive parts."""
     return jnp.cumsum(sizes, axis) - sizes

@@ -8,7 +8,6 @@ contiguous blocks, without further communication.
 """
 
 from dataclasses import replace
-from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise import lax
@@ -19,18 +18,19 @@ from shardwise.errors import StrategyError
 from shardwise.nn.attention import compiled_attention, prefers_fused
 from shardwise.nn.blockwise_attention import AttentionOptions
 from shardwise.parallel.attention_operands import SequenceAttention, run_attention
-from shardwise.parallel.axis_region import axis_text
+from shardwise.parallel.axis_region import MeshAxes, axis_text
 from shardwise.parallel.zigzag import unzigzag, zigzag
+from shardwise.typing import ArrayLike
 
 
 def ulysses_attention(
-    query: Any,
-    key: Any,
-    value: Any,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
     *,
-    axis: Any,
+    axis: MeshAxes,
     causal: bool = False,
-    segment_ids: Any = None,
+    segment_ids: ArrayLike | None = None,
     scale: float | None = None,
     layout: str = "contiguous",
     mesh: Mesh | AbstractMesh | None = None,
@@ -85,7 +85,7 @@ def _check_heads(attention: SequenceAttention, query: ArrayType, key: ArrayType)
         )
 
 
-def _attend_shards(attention: SequenceAttention, q: Any, k: Any, v: Any, segments: tuple[Any, ...]) -> Any:
+def _attend_shards(attention: SequenceAttention, q: Array, k: Array, v: Array, segments: tuple[Array, ...]) -> Array:
     """Return the result of one device's queries."""
     axes, size = attention.axes, attention.size
     batch, rows, heads, head_dim = q.shape

@@ -6,14 +6,13 @@ The sequence is divided into 2n chunks for n devices, and device i holds the chu
     chunks    0, 7   1, 6   2, 5   3, 4
 """
 
-from typing import Any
-
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.methods import Array
 from shardwise.errors import StrategyError
+from shardwise.typing import ArrayLike
 
 
-def zigzag(x: Any, shards: int, *, dim: int = 1) -> Array:
+def zigzag(x: ArrayLike, shards: int, *, dim: int = 1) -> Array:
     """Permute a sequence into the zigzag order: shard i of the result holds the chunks i and 2·shards - 1 - i.
 
     Permute tokens, targets, positions and segment ids once, where batches are made. All functions of single positions
@@ -40,7 +39,7 @@ def zigzag(x: Any, shards: int, *, dim: int = 1) -> Array:
     return jnp.concatenate([first, jnp.flip(second, dim + 1)], dim).swapaxes(dim, dim + 1).reshape(x.shape)
 
 
-def unzigzag(x: Any, shards: int, *, dim: int = 1) -> Array:
+def unzigzag(x: ArrayLike, shards: int, *, dim: int = 1) -> Array:
     """Permute a sequence from the zigzag order into its own order: the inverse of `zigzag`.
 
     Args:
@@ -64,7 +63,7 @@ def unzigzag(x: Any, shards: int, *, dim: int = 1) -> Array:
     return jnp.concatenate([first, jnp.flip(second, dim + 1)], dim).reshape(x.shape)
 
 
-def _check(name: str, x: Any, shards: int, dim: int) -> tuple[Any, int]:
+def _check(name: str, x: ArrayLike, shards: int, dim: int) -> tuple[Array, int]:
     """Return `x` as an array and `dim` as a nonnegative number."""
     x = jnp.asarray(x)
     if not -x.ndim <= dim < x.ndim:

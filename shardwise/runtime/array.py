@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
 from shardwise.base._jaxlib import (
+    Buffers,
     Device,
     RuntimeFailure,
     address_of,
@@ -47,6 +48,7 @@ from shardwise.runtime.sharding import (
     explicit_sharding,
 )
 from shardwise.runtime.transfer_guard import check_transfer
+from shardwise.typing import DTypeLike
 
 if TYPE_CHECKING:
     from shardwise.runtime.process_set import ProcessSet
@@ -100,12 +102,12 @@ class Shard:
 
     def __init__(
         self,
-        device: Any,
+        device: Device,
         index: tuple[slice, ...],
         spans: Box,
         replica_id: int,
         type: ArrayType,
-        buffers: Any,
+        buffers: Buffers | None,
         memory_kind: str | None,
         origin: "ProcessSet | None",
     ):
@@ -179,7 +181,7 @@ class ArrayImpl(Array):
     type: ArrayType
 
     @staticmethod
-    def from_buffers(buffers: Any, signature: ArraySignature) -> "ArrayImpl":
+    def from_buffers(buffers: Buffers, signature: ArraySignature) -> "ArrayImpl":
         """Wrap jaxlib buffers. An `__init__` would take a third of the time that wrapping many results takes."""
         array = ArrayImpl()
         array.buffers = array.run = buffers
@@ -223,7 +225,7 @@ class ArrayImpl(Array):
         """The layout in memory, which is row-major, and the sharding."""
         return row_major(self.type.ndim, self.sharding)
 
-    def to_device(self, device: Any, *, stream: None = None) -> "ArrayImpl":
+    def to_device(self, device: Device | Sharding, *, stream: None = None) -> "ArrayImpl":
         """Return the array on another device or in another sharding."""
         if stream is not None:
             raise NotImplementedError("to_device: streams are not supported; copies wait for their operands")
@@ -430,7 +432,7 @@ class ArrayImpl(Array):
         if processes is not None:
             processes.wait(self.buffers, lambda: f"this {self.type}")
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self._read(), dtype=dtype, copy=copy)
 
     def __buffer__(self, flags: int) -> memoryview:
@@ -453,7 +455,7 @@ class ArrayImpl(Array):
     def __dlpack__(
         self,
         *,
-        stream: Any = None,
+        stream: int | None = None,
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
@@ -495,7 +497,7 @@ class ArrayImpl(Array):
         """Return the only element, or the one at this index, as a Python scalar."""
         return self._read().item(*args)
 
-    def tobytes(self, order: Any = "C") -> bytes:
+    def tobytes(self, order: Literal["C", "F", "A", "K"] | None = "C") -> bytes:
         """Return the elements as bytes, as numpy does."""
         return self._read().tobytes(order)
 
@@ -659,7 +661,7 @@ def key_data_sharding(sharding: Sharding) -> Sharding:
     return sharding.reshape((*sharding.shape, 1)) if isinstance(sharding, PositionalSharding) else sharding
 
 
-def single_device_array(shard: Any, type: ArrayType, device: Any, memory_kind: str | None = None) -> ArrayImpl:
+def single_device_array(shard: Buffers, type: ArrayType, device: Device, memory_kind: str | None = None) -> ArrayImpl:
     """Wrap the buffers of one device as an array on it, sharing their memory, which is of this kind."""
     physical = type.physical
     buffers = join([shard], physical.shape, physical.dtype, (device,), (device,), memory_kind)

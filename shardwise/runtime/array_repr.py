@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from shardwise.base._jaxlib import Device
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.runtime.box import Box, Span, box_of, box_text
@@ -116,12 +117,12 @@ def devices_by_shard(shape: tuple[int, ...], sharding: Sharding) -> dict[Box, li
     return {**dict(sorted(shards.items())), **({((0, 0),) * len(shape): empty} if empty else {})}
 
 
-def device_label(devices: list[Any]) -> str:
+def device_label(devices: list[Device]) -> str:
     """Return a label such as `CPU 0,1`."""
     return f"{devices[0].platform.upper()} {','.join(str(device.id) for device in sorted(devices, key=_by_id))}"
 
 
-def _by_id(device: Any) -> int:
+def _by_id(device: Device) -> int:
     return int(device.id)
 
 

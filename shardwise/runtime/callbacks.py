@@ -79,7 +79,7 @@ class _Guarded:
     def __init__(self, callbacks: Callbacks, call: HostCallback):
         self.callbacks, self.call = callbacks, call
 
-    def __call__(self, *args: Any) -> tuple[Any, ...]:
+    def __call__(self, *args: object) -> tuple[Any, ...]:
         tokens, arrays = (args[:1], args[1:]) if self.call.ordered else ((), args)
         if not self.callbacks.is_failing:
             try:

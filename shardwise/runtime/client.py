@@ -10,11 +10,20 @@ creates the clients.
 import os
 import threading
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from shardwise.base._jaxlib import RuntimeFailure, cpu_client, cuda_client, cuda_library, record_tracebacks
+from shardwise.base._jaxlib import (
+    Client,
+    Device,
+    RuntimeFailure,
+    cpu_client,
+    cuda_client,
+    cuda_library,
+    record_tracebacks,
+)
 from shardwise.base.config import FIRST_USE, config
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.shardings.mesh import device_grid
@@ -32,7 +41,7 @@ _PLATFORMS = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu"}  # the names that users
 class DeviceList(list[Any]):
     """A list of devices that can be reshaped into the grid of a mesh."""
 
-    def reshape(self, *shape: Any) -> np.ndarray[Any, Any]:
+    def reshape(self, *shape: int | Sequence[int]) -> np.ndarray[Any, Any]:
         return device_grid(self, *shape)
 
 
@@ -49,12 +58,12 @@ class _Clients:
         """Replace the lock in a forked child: the thread that held it in the parent does not exist there."""
         self._creation = threading.RLock()
 
-    def get(self, platform: str | None = None) -> Any:
+    def get(self, platform: str | None = None) -> Client:
         """Return the client of a platform, or of the default platform."""
         name = self._default if platform is None else _platform_name(platform)
         return self.by_platform[name] if name in self.by_platform else self._create(platform)
 
-    def _create(self, platform: str | None) -> Any:
+    def _create(self, platform: str | None) -> Client:
         with self._creation:
             if not self.by_platform and LAUNCHER_PID in os.environ:
                 launched_process.join_at_first_use()
@@ -64,7 +73,7 @@ class _Clients:
                 return self.by_platform[self._default]
             return self._create_platform(platform)
 
-    def _create_platform(self, platform: str) -> Any:
+    def _create_platform(self, platform: str) -> Client:
         name = _platform_name(platform)
         if name not in self.by_platform:
             if name == "gpu" and cuda_library() is None:
@@ -73,13 +82,13 @@ class _Clients:
             _on_first_use()
         return self.by_platform[name]
 
-    def set(self, platform: str, client: Any) -> None:
+    def set(self, platform: str, client: Client) -> None:
         """Use this client for a platform, and make that the default platform."""
         self.by_platform[platform] = client
         self._default = platform
         _on_first_use()
 
-    def all(self) -> list[Any]:
+    def all(self) -> list[Client]:
         """Return the clients that exist."""
         return list(self.by_platform.values())
 
@@ -267,7 +276,7 @@ def default_backend() -> str:
     return config.target_platform or platform_of(clients.get().devices()[0])
 
 
-def platform_of(device: Any) -> str:
+def platform_of(device: Device) -> str:
     """Return the platform of a device: `cpu` or `gpu`."""
     return _PLATFORMS[str(device.platform)]
 

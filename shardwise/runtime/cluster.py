@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, TypeVar, final
 
 from shardwise.base._jaxlib import (
+    Client,
     RuntimeFailure,
     cluster_cpu_client,
     cluster_store,
@@ -223,7 +224,7 @@ class _Cluster:
         """Create the client of the CPUs, and that of the GPUs if there are any. All processes create the same."""
         rank, processes, host = member.rank, member.num_processes, member.local_host
 
-        def create(make_client: Callable[..., Any], *arguments: Any) -> Any:
+        def create(make_client: Callable[..., Client], *arguments: object) -> Client:
             make = partial(make_client, *arguments)
             return self.wait_for_processes(make, range(processes), _INITIALIZE)
 

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from shardwise.base._jaxlib import (
     CompilerOptions,
+    Executable,
     RuntimeFailure,
     compile_text,
     deserialize_executable,
@@ -125,7 +126,7 @@ def _read(path: Path, text: str, devices: Sequence[Any], options: CompilerOption
     return executable
 
 
-def _write(path: Path, executable: Any) -> None:
+def _write(path: Path, executable: Executable) -> None:
     """Write an executable to the cache. Failures are logged: the program is compiled anyway."""
     try:
         blob = serialize_executable(executable)

@@ -26,7 +26,7 @@ _DTYPES: dict[tuple[int, int], Any] = {
 }
 
 
-def type_in(capsule: Any) -> ArrayType:
+def type_in(capsule: object) -> ArrayType:
     """Return the type of the array in an unused capsule.
 
     Raises:

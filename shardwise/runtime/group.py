@@ -52,7 +52,7 @@ class Group:
         self._number = 0
         self._last_progress = 0.0
 
-    def exchange(self, message: Any) -> list[Any]:
+    def exchange(self, message: object) -> list[Any]:
         """Return the messages of all processes of the group, in their order. A message is JSON.
 
         Raises:
@@ -145,7 +145,7 @@ class Group:
         """Raise an error in every process if one of them failed: its own there, a CheckpointError in the others."""
         self._exchange_results(None, error)
 
-    def _exchange_results(self, result: Any, error: Exception | None) -> list[Any]:
+    def _exchange_results(self, result: object, error: Exception | None) -> list[Any]:
         if isinstance(error, PeerFailure):
             raise error  # at once: the others find it themselves
         messages = self.exchange([None if error is None else f"{type(error).__name__}: {error}", result])

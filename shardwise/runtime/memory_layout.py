@@ -3,6 +3,7 @@
 from typing import Any, final
 
 from shardwise.compiler.ir.record import record
+from shardwise.runtime.sharding import Sharding
 
 
 @final
@@ -41,7 +42,7 @@ class Format:
     sharding: Any = None
 
 
-def row_major(ndim: int, sharding: Any) -> Format:
+def row_major(ndim: int, sharding: Sharding) -> Format:
     """Return the format of arrays of this rank: they are row-major in memory."""
     return Format(Layout(tuple(range(ndim))), sharding)
 

@@ -1,7 +1,8 @@
 """MemoryStats: the memory that one device needs for one run of a compiled program."""
 
-from typing import Any, final
+from typing import final
 
+from shardwise.base._jaxlib import Executable
 from shardwise.compiler.ir.record import record
 
 
@@ -26,7 +27,7 @@ class MemoryStats:
     host_generated_code_size_in_bytes: int
 
     @staticmethod
-    def from_executable(executable: Any) -> "MemoryStats":
+    def from_executable(executable: Executable) -> "MemoryStats":
         """Return XLA's statistics of an executable, except its peak, which excludes temporaries."""
         stats = executable.get_compiled_memory_stats()
         return MemoryStats(**{name: int(getattr(stats, name)) for name in MemoryStats.__annotations__})

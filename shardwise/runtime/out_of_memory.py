@@ -1,9 +1,8 @@
 """check_memory: turn XLA's out-of-memory failures into errors that say what needs how much memory."""
 
 from collections.abc import Callable
-from typing import Any
 
-from shardwise.base._jaxlib import RuntimeFailure
+from shardwise.base._jaxlib import Executable, RuntimeFailure
 from shardwise.errors import OutOfMemoryError, PeerFailure
 from shardwise.runtime.memory_stats import MemoryStats
 
@@ -27,7 +26,7 @@ def check_memory(error: RuntimeFailure, what: str, needs: Callable[[], str] = st
     ) from error
 
 
-def program_needs(executable: Any) -> str:
+def program_needs(executable: Executable) -> str:
     """Return the memory that each device needs for a compiled program, as a sentence; "" if it is unknown."""
     try:
         stats = MemoryStats.from_executable(executable)

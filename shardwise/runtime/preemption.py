@@ -4,7 +4,7 @@ import signal
 import threading
 from typing import Any, final
 
-from shardwise.base._jaxlib import preemption_sync_manager
+from shardwise.base._jaxlib import Store, preemption_sync_manager
 
 
 @final
@@ -18,7 +18,7 @@ class _Preemption:
     def __init__(self) -> None:
         self._reset(None)
 
-    def _reset(self, store: Any) -> None:
+    def _reset(self, store: Store | None) -> None:
         self._store = store
         self._manager: Any = None
         self._watchers = 0
@@ -28,7 +28,7 @@ class _Preemption:
         self._has_sync_point_caller = False
         self._has_reported_sync_point = False
 
-    def watch(self, store: Any) -> None:
+    def watch(self, store: Store) -> None:
         """Notice SIGTERM, which ends the process otherwise, until `unwatch` is called as often.
 
         Meanwhile, XLA's handler replaces the program's. `store` is the cluster's.
@@ -55,7 +55,7 @@ class _Preemption:
             self._is_reached = bool(self._manager.reached_sync_point(self._calls))
         return self._is_reached
 
-    def reached_sync_point(self, store: Any) -> bool:
+    def reached_sync_point(self, store: Store | None) -> bool:
         """Return True at one call after a SIGTERM, the same in all processes. `store` is None without a cluster.
 
         The first call watches for SIGTERM until the program ends.

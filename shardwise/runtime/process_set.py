@@ -23,7 +23,7 @@ from weakref import ref
 
 import numpy as np
 
-from shardwise.base._jaxlib import RuntimeFailure
+from shardwise.base._jaxlib import Buffers, RuntimeFailure, Token
 from shardwise.base.call_site import user_frame
 from shardwise.base.config import config
 from shardwise.compiler.lower.hlo import without_locations
@@ -266,7 +266,7 @@ class ProcessSet:
         verdict = self._member.ask_for_failure(self.name, reason, lost)
         return self._member.error(self.name, self.ranks) or verdict
 
-    def wait(self, awaited: Any, describe: Callable[[], str]) -> None:
+    def wait(self, awaited: Buffers | Token, describe: Callable[[], str]) -> None:
         """Wait for buffers or a token of a run on this set, but no longer than the other processes live.
 
         It returns at once if only this process is needed to complete the run.
@@ -311,7 +311,7 @@ class ProcessSet:
         """Return whether a process of the set has failed, or has launched another program."""
         return self._member.error(self.name, self.ranks) is not None
 
-    def wait_for_token(self, token: Any) -> None:
+    def wait_for_token(self, token: Token) -> None:
         """Wait until a run on this set is complete, as `wait` does."""
         self.wait(token, lambda: "an earlier program")
 
@@ -450,7 +450,7 @@ class _Wait:
 
     __slots__ = ("awaited", "is_over", "wakeup")
 
-    def __init__(self, awaited: Any):
+    def __init__(self, awaited: Buffers | Token):
         self.awaited = awaited
         self.is_over = False
         self.wakeup = threading.Lock()
@@ -472,7 +472,7 @@ class Waiters:
         self._idle = 0  # threads that have no work
         self._busy = 0  # threads that wait for XLA
 
-    def wait(self, awaited: Any, has_failed: Callable[[], bool], timeout: float) -> bool:
+    def wait(self, awaited: Buffers | Token, has_failed: Callable[[], bool], timeout: float) -> bool:
         """Wait until `awaited.block_until_ready()` returns or raises. Return False on a failure or timeout before.
 
         After a failure, values that are ready can still be read, so a short time is left for them.
@@ -490,7 +490,7 @@ class Waiters:
             with self._lock:
                 self._waits.discard(wait)
 
-    def watch(self, awaited: Any) -> "_Wait":
+    def watch(self, awaited: Buffers | Token) -> "_Wait":
         """Let a thread wait until `awaited.block_until_ready()` returns or raises; `drain` waits for that thread."""
         wait = _Wait(awaited)
         with self._lock:

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.base._jaxlib import Device
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.local_program import Placement
@@ -263,7 +264,7 @@ class NamedSharding(Sharding):
     def replicated(self) -> "NamedSharding":
         return NamedSharding(self.mesh, PartitionSpec())
 
-    def with_spec(self, spec: Any) -> "NamedSharding":
+    def with_spec(self, spec: PartitionSpec | Sequence[Any]) -> "NamedSharding":
         """Return the sharding with another spec on the same mesh."""
         return self.update(spec=spec if isinstance(spec, PartitionSpec) else PartitionSpec(*spec))
 
@@ -349,7 +350,7 @@ class SingleDeviceSharding(Sharding):
 
     mesh_shape = ONE_DEVICE
 
-    def __init__(self, device: Any, *, memory_kind: str | None = None):
+    def __init__(self, device: Device, *, memory_kind: str | None = None):
         self.devices = (device,)
         self.nondefault_memory = _nondefault_memory("SingleDeviceSharding", memory_kind, self.devices)
 
@@ -407,7 +408,7 @@ class PositionalSharding(Sharding):
         ((4, 3), (4, 6))
     """
 
-    def __init__(self, devices: Any, *, memory_kind: str | None = None):
+    def __init__(self, devices: Sequence[Device] | np.ndarray[Any, Any], *, memory_kind: str | None = None):
         grid = np.asarray(devices, dtype=object)
         if wrong := [device for device in grid.flat if not hasattr(device, "device_kind")]:
             raise TypeError(f"PositionalSharding: needs devices, such as those of `devices()`, not {wrong[0]!r}")
@@ -605,7 +606,7 @@ def sharding_in_force(spec: PartitionSpec, what: str) -> NamedSharding:
     return NamedSharding(mesh_context.mesh, spec)
 
 
-def resolve_sharding(target: Any, what: str) -> Any:
+def resolve_sharding(target: object, what: str) -> Any:
     """Return a bare spec, and a sharding on the axes of the current mesh, as a sharding on that mesh.
 
     Anything else is returned unchanged. `what` names the argument for the error.
@@ -613,7 +614,7 @@ def resolve_sharding(target: Any, what: str) -> Any:
     return sharding_in_force(target, what) if isinstance(target, PartitionSpec) else on_current_mesh(target)
 
 
-def on_current_mesh(sharding: Any) -> Any:
+def on_current_mesh(sharding: object) -> Any:
     """Return a sharding on an abstract mesh as one on the current mesh, if that has the same axes; else unchanged."""
     current = mesh_context.mesh
     if not isinstance(current, Mesh) or not isinstance(sharding, NamedSharding) or isinstance(sharding.mesh, Mesh):

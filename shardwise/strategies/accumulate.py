@@ -8,8 +8,11 @@ import shardwise.numpy as jnp
 from shardwise import tree_util
 from shardwise.api.ahead_of_time.inspect import eval_shape
 from shardwise.api.control import scan
+from shardwise.compiler.arrays.methods import Array
 from shardwise.errors import StrategyError
 from shardwise.strategies.leaves import is_array, leaf_name
+from shardwise.tree_util import KeyPath
+from shardwise.typing import ArrayLike, DTypeLike
 
 _NAME = "accumulate_gradients"
 
@@ -48,7 +51,7 @@ def accumulate_gradients(
         raise StrategyError(f"{_NAME}: microbatches must be an integer of at least 1, not {microbatches!r}")
 
     @wraps(function)
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: object, **keywords: object) -> Any:
         positions = _positions(batch_argnums, len(args))
         parts = {position: _split(args[position], position, microbatches) for position in positions}
 
@@ -58,7 +61,7 @@ def accumulate_gradients(
         types = eval_shape(lambda: call_part(tree_util.tree_map(lambda x: x[0], parts)))
         zeros = tree_util.tree_map_with_path(_zeros, types)
 
-        def add(total: Any, part: dict[int, Any]) -> tuple[Any, None]:
+        def add(total: object, part: dict[int, Any]) -> object:
             return tree_util.tree_map(lambda sum, term: sum + term.astype(sum.dtype), total, call_part(part)), None
 
         total, _ = scan(add, zeros, parts)
@@ -80,16 +83,17 @@ def _positions(batch_argnums: int | Sequence[int] | None, count: int) -> tuple[i
     return positions
 
 
-def _split(batch: Any, position: int, microbatches: int) -> Any:
+def _split(batch: object, position: int, microbatches: int) -> Any:
     """Return the microbatches of a batch, stacked along a new first dim."""
 
     sizes: dict[int, str] = {}
 
-    def split(path: tuple[Any, ...], x: Any) -> Any:
+    def split(path: KeyPath, x: ArrayLike) -> Array:
         where = f"argument {position}{' at ' + repr(leaf_name(path)) if path else ''}"
-        if not is_array(x) or not x.shape:
+        shape = x.shape if is_array(x) else ()
+        if not shape:
             raise StrategyError(f"{_NAME}: {where} is {x!r:.80}, which has no rows: exclude it by `batch_argnums`")
-        rows = x.shape[0]
+        rows = shape[0]
         if rows % microbatches:
             raise StrategyError(
                 f"{_NAME}: {where} has {rows} rows, which {microbatches} microbatches do not divide. Use a batch of "
@@ -100,12 +104,12 @@ def _split(batch: Any, position: int, microbatches: int) -> Any:
             texts = ", but ".join(f"{where} has {rows} rows" for rows, where in sizes.items())
             raise StrategyError(f"{_NAME}: {texts}: a batch has equally many rows in all of its arrays")
         # The rows of a device are consecutive: to take every n-th one keeps each of them on its device.
-        return jnp.moveaxis(jnp.reshape(x, (rows // microbatches, microbatches, *x.shape[1:])), 1, 0)
+        return jnp.moveaxis(jnp.reshape(x, (rows // microbatches, microbatches, *shape[1:])), 1, 0)
 
     return tree_util.tree_map_with_path(split, batch)
 
 
-def _zeros(path: tuple[Any, ...], type: Any) -> Any:
+def _zeros(path: KeyPath, type: Any) -> Array:
     """Return zeros to add results of this type to, with its sharding along Explicit mesh axes."""
     if jnp.issubdtype(type.dtype, jnp.inexact):
         return jnp.zeros(type.shape, jnp.promote_types(type.dtype, jnp.float32), out_sharding=type.sharding)
@@ -114,6 +118,6 @@ def _zeros(path: tuple[Any, ...], type: Any) -> Any:
     raise StrategyError(f"{_NAME}: the result at {leaf_name(path)!r} has dtype {type.dtype}, which has no mean")
 
 
-def _finish(total: Any, dtype: Any, microbatches: int) -> Any:
+def _finish(total: Array, dtype: DTypeLike, microbatches: int) -> Array:
     """Return the mean of floating-point results, and the sum of integers, in their own dtype."""
     return (total / microbatches).astype(dtype) if jnp.issubdtype(dtype, jnp.inexact) else total

@@ -1,6 +1,6 @@
 """Strategies for batches and activations: sequences sharded over a mesh axis."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from shardwise.api.meshes.placement import with_sharding_constraint
 from shardwise.compiler.shardings.mesh import Mesh
@@ -9,9 +9,11 @@ from shardwise.runtime.sharding import NamedSharding
 from shardwise.strategies.leaves import map_arrays
 from shardwise.strategies.specs import check_axis, checked_sharding, spec_of_dims
 
+_T = TypeVar("_T")
+
 
 def context_parallel(
-    batch: Any, mesh: Mesh, axis: str = "sequence", *, batch_axis: str | None = "data", dim: int = 1
+    batch: object, mesh: Mesh, axis: str = "sequence", *, batch_axis: str | None = "data", dim: int = 1
 ) -> Any:
     """Shard the sequences of a batch over a mesh axis, and its rows over another one.
 
@@ -42,8 +44,8 @@ def context_parallel(
 
 
 def sequence_parallel(
-    activations: Any, mesh: Mesh, axis: str = "model", *, batch_axis: str | None = "data", dim: int = 1
-) -> Any:
+    activations: _T, mesh: Mesh, axis: str = "model", *, batch_axis: str | None = "data", dim: int = 1
+) -> _T:
     """Constrain activations to be sharded along their sequences, over the mesh axis of tensor parallelism.
 
     Between the layers that `tensor_parallel` shards, activations are otherwise replicated along that axis, with all
@@ -74,7 +76,7 @@ def sequence_parallel(
     return with_sharding_constraint(activations, shardings)
 
 
-def _shardings(who: str, tree: Any, mesh: Mesh, axis: str, batch_axis: str | None, dim: int) -> Any:
+def _shardings(who: str, tree: object, mesh: Mesh, axis: str, batch_axis: str | None, dim: int) -> Any:
     check_axis(mesh, axis, who)
     if dim < 1:
         raise StrategyError(f"{who}: dim must be at least 1, not {dim}: the first dim has the rows of the batch")

@@ -28,7 +28,7 @@ def initialize(init: Callable[..., Any], choose: Callable[[Any], Any]) -> Callab
         P(None, 'data')
     """
 
-    def create(*args: Any, **keywords: Any) -> Any:
+    def create(*args: object, **keywords: object) -> Any:
         shardings = choose(eval_shape(init, *args, **keywords))
         return jit(init, out_shardings=shardings)(*args, **keywords)
 

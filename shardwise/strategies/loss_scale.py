@@ -1,12 +1,25 @@
 """Dynamic loss scaling: keep the gradients of float16 computations in its range, and skip steps that overflow."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, final
+from typing import Self, TypedDict, TypeVar, Unpack, final
 
 import shardwise.numpy as jnp
 from shardwise import tree_util
+from shardwise.compiler.arrays.methods import Array
 from shardwise.errors import StrategyError
 from shardwise.strategies.leaves import has_dtype, map_dtype
+from shardwise.typing import ArrayLike
+
+_T = TypeVar("_T")
+
+
+class _Options(TypedDict, total=False):
+    """The options of `LossScale.create`, for type checkers."""
+
+    growth_interval: int
+    growth: float
+    minimum: float
+    maximum: float
 
 
 @final
@@ -34,15 +47,15 @@ class LossScale:
         (Array(512., dtype=float32), Array(1024., dtype=float32))
     """
 
-    factor: Any
-    finite_steps: Any
+    factor: Array
+    finite_steps: Array
     growth_interval: int = field(default=2000, metadata={"static": True})
     growth: float = field(default=2.0, metadata={"static": True})
     minimum: float = field(default=1.0, metadata={"static": True})
     maximum: float = field(default=2.0**24, metadata={"static": True})
 
     @classmethod
-    def create(cls, factor: float = 2.0**15, **options: Any) -> Self:
+    def create(cls, factor: float = 2.0**15, **options: Unpack[_Options]) -> Self:
         """Return the state before the first step.
 
         Args:
@@ -60,23 +73,23 @@ class LossScale:
             )
         return scale
 
-    def scale(self, loss: Any) -> Any:
+    def scale(self, loss: _T) -> _T:
         """Return the loss times the factor, in float32 at least."""
 
-        def multiply(x: Any) -> Any:
+        def multiply(x: Array) -> Array:
             return x.astype(jnp.promote_types(x.dtype, jnp.float32)) * self.factor
 
         return map_dtype(multiply, loss, jnp.inexact)
 
-    def unscale(self, tree: Any) -> Any:
+    def unscale(self, tree: _T) -> _T:
         """Return gradients, or a loss, divided by the factor."""
 
-        def divide(x: Any) -> Any:
+        def divide(x: Array) -> Array:
             return (x.astype(jnp.promote_types(x.dtype, jnp.float32)) / self.factor).astype(x.dtype)
 
         return map_dtype(divide, tree, jnp.inexact)
 
-    def update(self, is_finite: Any) -> Self:
+    def update(self, is_finite: ArrayLike) -> Self:
         """Return the state for the next step. `is_finite` says whether all gradients of this one were finite."""
         steps = self.finite_steps + 1
         grows = steps >= self.growth_interval
@@ -89,7 +102,7 @@ class LossScale:
         )
 
 
-def all_finite(tree: Any) -> Any:
+def all_finite(tree: object) -> Array:
     """Return whether all floating-point elements of a pytree are finite.
 
     The number of other elements is summed over all arrays first, so there is one all-reduce for all of them.
@@ -117,7 +130,7 @@ def all_finite(tree: Any) -> Any:
     return sum(counts[1:], counts[0]) == 0
 
 
-def select(condition: Any, on_true: Any, on_false: Any) -> Any:
+def select(condition: ArrayLike, on_true: _T, on_false: _T) -> _T:
     """Return one of two pytrees, by a boolean scalar that may be traced: the updated state, or that before a bad step.
 
     Args:
@@ -135,4 +148,5 @@ def select(condition: Any, on_true: Any, on_false: Any) -> Any:
         >>> jax.strategies.select(jnp.array(False), {"w": jnp.ones(2)}, {"w": jnp.zeros(2)})
         {'w': Array([0., 0.], dtype=float32)}
     """
-    return tree_util.tree_map(lambda new, old: jnp.where(condition, new, old), on_true, on_false)
+    selected: _T = tree_util.tree_map(lambda new, old: jnp.where(condition, new, old), on_true, on_false)
+    return selected

@@ -1,12 +1,14 @@
 """Strategies for memory: rematerialization by the name of a policy, and state in host memory."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from shardwise import tree_util
 from shardwise.api.transformations.remat import checkpoint, checkpoint_policies
 from shardwise.errors import StrategyError
 from shardwise.runtime.sharding import Sharding
+
+_T = TypeVar("_T")
 
 _POLICIES: dict[str, Callable[..., Any]] = {
     "nothing": checkpoint_policies.nothing_saveable,
@@ -55,7 +57,7 @@ def remat(
     return checkpoint(function, policy=checkpoint_policies.save_from_both_policies(named, _POLICIES[save]))
 
 
-def offload(shardings: Any, kind: str = "pinned_host") -> Any:
+def offload(shardings: _T, kind: str = "pinned_host") -> _T:
     """Return shardings that keep arrays in host memory, such as an optimizer's state between its updates.
 
     A compiled function accepts arguments in any memory, reads them into the memory of the devices, and leaves results
@@ -79,7 +81,8 @@ def offload(shardings: Any, kind: str = "pinned_host") -> Any:
         'pinned_host'
     """
 
-    def move(sharding: Any) -> Any:
+    def move(sharding: object) -> object:
         return sharding.with_memory_kind(kind) if isinstance(sharding, Sharding) else sharding
 
-    return tree_util.tree_map(move, shardings)
+    moved: _T = tree_util.tree_map(move, shardings)
+    return moved

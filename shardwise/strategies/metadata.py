@@ -1,6 +1,6 @@
 """Shardings from the partitioning metadata of Flax: variables of NNX, and boxes of Linen."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -11,12 +11,13 @@ from shardwise.runtime.sharding import NamedSharding
 from shardwise.strategies.leaves import is_array, leaf_name
 from shardwise.strategies.parameters import Rules
 from shardwise.strategies.specs import checked_sharding, spec_of_dims
+from shardwise.tree_util import KeyPath
 
 _WHO = "partition_metadata"
 _KEYS = ("out_sharding", "sharding_names", "sharding")  # of NNX; the first one since Flax 0.12
 
 
-def partition_metadata(params: Any, mesh: Mesh, rules: Rules = (), *, allow_uneven: bool = False) -> Any:
+def partition_metadata(params: object, mesh: Mesh, rules: Rules = (), *, allow_uneven: bool = False) -> Any:
     """Return the shardings that the partitioning metadata of Flax asks for.
 
     A variable of NNX has metadata with the name `out_sharding` (before Flax 0.12, `sharding`), as
@@ -42,7 +43,7 @@ def partition_metadata(params: Any, mesh: Mesh, rules: Rules = (), *, allow_unev
     """
     table = dict(rules)
 
-    def choose(path: tuple[Any, ...], node: Any) -> Any:
+    def choose(path: KeyPath, node: object) -> object:
         value = _value(node)
         if not is_array(value):
             return None
@@ -54,7 +55,7 @@ def partition_metadata(params: Any, mesh: Mesh, rules: Rules = (), *, allow_unev
     return tree_util.tree_map_with_path(choose, params, is_leaf=_has_metadata)
 
 
-def _has_metadata(node: Any) -> bool:
+def _has_metadata(node: object) -> bool:
     return hasattr(node, "get_metadata") or hasattr(node, "replace_boxed")
 
 
@@ -75,7 +76,7 @@ def _names(node: Any) -> tuple[Any, ...]:
     return tuple(names.spec if isinstance(names, NamedSharding) else names)
 
 
-def _mesh_axes(entry: Any, table: Mapping[str, Any], mesh: Mesh, name: str) -> tuple[str, ...]:
+def _mesh_axes(entry: str | Sequence[str] | None, table: Mapping[str, Any], mesh: Mesh, name: str) -> tuple[str, ...]:
     axes: list[str] = []
     for each in () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry):
         mapped = table.get(each, each)
@@ -91,7 +92,7 @@ def _mesh_axes(entry: Any, table: Mapping[str, Any], mesh: Mesh, name: str) -> t
     return tuple(axes)
 
 
-def _replaced(node: Any, sharding: NamedSharding) -> Any:
+def _replaced(node: Any, sharding: NamedSharding) -> object:
     if not _has_metadata(node):
         return sharding
     return node.replace_boxed(sharding) if hasattr(node, "replace_boxed") else node.replace(sharding)

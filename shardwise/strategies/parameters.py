@@ -19,11 +19,12 @@ from shardwise.strategies.leaves import (
     map_arrays,
 )
 from shardwise.strategies.specs import check_axis, check_mesh, checked_sharding, dims_of, spec_of_dims
+from shardwise.tree_util import KeyPath
 
 Rules = Mapping[str, Any] | Sequence[tuple[str, Any]]
 
 
-def data_parallel(params: Any, mesh: Mesh) -> Any:
+def data_parallel(params: object, mesh: Mesh) -> Any:
     """Replicate all parameters: every device has all of them, and a part of each batch.
 
     Args:
@@ -44,7 +45,7 @@ def data_parallel(params: Any, mesh: Mesh) -> Any:
     return map_arrays(lambda name, shape: NamedSharding(mesh, PartitionSpec()), params)
 
 
-def tensor_parallel(params: Any, mesh: Mesh, rules: Rules, *, allow_uneven: bool = False) -> Any:
+def tensor_parallel(params: object, mesh: Mesh, rules: Rules, *, allow_uneven: bool = False) -> Any:
     """Shard parameters by rules on their names. Parameters that no rule matches are replicated.
 
     Args:
@@ -96,7 +97,7 @@ def _hint(pattern: str, names: Sequence[str]) -> str:
     return f"Names of parameters are such as {', '.join(map(repr, near))}." if near else "There are no parameters."
 
 
-def expert_parallel(params: Any, mesh: Mesh, pattern: str, axis: str = "expert", *, base: Any = None) -> Any:
+def expert_parallel(params: object, mesh: Mesh, pattern: str, axis: str = "expert", *, base: object = None) -> Any:
     """Shard the weights of experts, which are stacked along their first dim, over a mesh axis.
 
     Args:
@@ -142,7 +143,7 @@ def expert_parallel(params: Any, mesh: Mesh, pattern: str, axis: str = "expert",
     return map_arrays(choose, params)
 
 
-def logical_axes(axes: Any, mesh: Mesh, rules: Rules) -> Any:
+def logical_axes(axes: object, mesh: Mesh, rules: Rules) -> Any:
     """Return shardings for parameters whose dims have logical names, such as `("embed", "mlp")`.
 
     Args:
@@ -165,7 +166,7 @@ def logical_axes(axes: Any, mesh: Mesh, rules: Rules) -> Any:
     check_mesh(mesh, "logical_axes")
     table = dict(rules)
 
-    def choose(path: tuple[Any, ...], names: Any) -> NamedSharding:
+    def choose(path: KeyPath, names: Sequence[str | None] | None) -> NamedSharding:
         dims = []
         for name in names or ():
             if name is not None and name not in table:
@@ -179,13 +180,13 @@ def logical_axes(axes: Any, mesh: Mesh, rules: Rules) -> Any:
                 check_axis(mesh, axis, f"logical_axes: the rule for {name!r}")
         return NamedSharding(mesh, spec_of_dims(dims))
 
-    def is_names(node: Any) -> bool:
+    def is_names(node: object) -> bool:
         return node is None or (isinstance(node, tuple) and all(x is None or isinstance(x, str) for x in node))
 
     return tree_util.tree_map_with_path(choose, axes, is_leaf=is_names)
 
 
-def fsdp(params: Any, mesh: Mesh, axis: str = "data", *, base: Any = None, min_size: int = 1024) -> Any:
+def fsdp(params: object, mesh: Mesh, axis: str = "data", *, base: object = None, min_size: int = 1024) -> Any:
     """Shard every parameter over a mesh axis, so that each device stores a part of all of them.
 
     Each parameter is sharded along its largest dim that the axis divides and that `base` leaves unsharded. A compiled
@@ -228,7 +229,7 @@ def fsdp(params: Any, mesh: Mesh, axis: str = "data", *, base: Any = None, min_s
     return map_arrays(choose, params)
 
 
-def like_parameters(state: Any, params: Any, shardings: Any) -> Any:
+def like_parameters(state: object, params: object, shardings: object) -> Any:
     """Return shardings for an optimizer's state: every array in it that belongs to a parameter is sharded like it.
 
     An array belongs to a parameter if its name ends with the parameter's name, and it has the same shape. Others, such
@@ -269,7 +270,7 @@ def like_parameters(state: Any, params: Any, shardings: Any) -> Any:
     return map_arrays(choose, state)
 
 
-def count_bytes(tree: Any, shardings: Any) -> int:
+def count_bytes(tree: object, shardings: object) -> int:
     """Return the bytes of a tree of arrays on one device, by its shardings.
 
     Args:

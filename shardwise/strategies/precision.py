@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import shardwise.numpy as jnp
 from shardwise.errors import StrategyError
 from shardwise.strategies.leaves import map_dtype
+from shardwise.typing import DTypeLike
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class PrecisionPolicy(NamedTuple):
@@ -23,24 +27,24 @@ class PrecisionPolicy(NamedTuple):
         {'step': 3, 'w': Array([1., 1.], dtype=float16)}
     """
 
-    params: Any = jnp.float32
-    compute: Any = jnp.bfloat16
-    output: Any = jnp.float32
+    params: DTypeLike = jnp.float32
+    compute: DTypeLike = jnp.bfloat16
+    output: DTypeLike = jnp.float32
 
-    def cast_to_params(self, tree: Any) -> Any:
+    def cast_to_params(self, tree: _T) -> _T:
         """Return a pytree with its floating-point arrays in the dtype of parameters."""
         return _cast(tree, self.params)
 
-    def cast_to_compute(self, tree: Any) -> Any:
+    def cast_to_compute(self, tree: _T) -> _T:
         """Return a pytree with its floating-point arrays in the dtype of the computation."""
         return _cast(tree, self.compute)
 
-    def cast_to_output(self, tree: Any) -> Any:
+    def cast_to_output(self, tree: _T) -> _T:
         """Return a pytree with its floating-point arrays in the dtype of results."""
         return _cast(tree, self.output)
 
 
-def mixed_precision(function: Callable[..., Any], policy: PrecisionPolicy | None = None) -> Callable[..., Any]:
+def mixed_precision(function: Callable[_P, _T], policy: PrecisionPolicy | None = None) -> Callable[_P, _T]:
     """Return a function that computes in another dtype than that of its arguments and results.
 
     Each floating-point array among the arguments is cast once, where the function begins. Under FSDP the cast comes
@@ -68,12 +72,12 @@ def mixed_precision(function: Callable[..., Any], policy: PrecisionPolicy | None
             raise StrategyError(f"mixed_precision: {name} must be a floating-point dtype, not {dtype}")
 
     @wraps(function)
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: _P.args, **keywords: _P.kwargs) -> _T:
         args, keywords = chosen.cast_to_compute((args, keywords))
         return chosen.cast_to_output(function(*args, **keywords))
 
     return call
 
 
-def _cast(tree: Any, dtype: Any) -> Any:
+def _cast(tree: _T, dtype: DTypeLike) -> _T:
     return map_dtype(lambda x: x.astype(dtype), tree, jnp.floating)

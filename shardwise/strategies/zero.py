@@ -22,7 +22,14 @@ class Zero(NamedTuple):
 
 
 def zero(
-    params: Any, state: Any, mesh: Mesh, stage: int, axis: str = "data", *, base: Any = None, min_size: int = 1024
+    params: object,
+    state: object,
+    mesh: Mesh,
+    stage: int,
+    axis: str = "data",
+    *,
+    base: object = None,
+    min_size: int = 1024,
 ) -> Zero:
     """Shard the optimizer's state (stage 1), also the gradients (stage 2), also the parameters (stage 3, FSDP).
 

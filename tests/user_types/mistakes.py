@@ -29,3 +29,9 @@ scale(x).nonexistent()  # mistake
 jax.jit(scale, static_argnum=0)  # mistake
 jax.grad(scale)(x, factr=3.0)  # mistake
 jax.vmap(scale)(x, 1.0, 2.0)  # mistake
+jax.strategies.mixed_precision(scale)(x, factr=3.0)  # mistake
+jax.ShapeDtypeStruct((3,), 4)  # mistake
+lax.cond("yes", scale, scale, x)  # mistake
+lax.fori_loop(0, 3.0, lambda index, total: total, x)  # mistake
+jax.parallel.embedding_lookup(x, x, axis=0)  # mistake
+jax.new_ref(x)["w"] = x  # mistake

@@ -111,3 +111,21 @@ Model().apply(x)
 jax.device_put(x, sharding)
 assert_type(lax.with_sharding_constraint(x, sharding), Array)
 total, products = lax.scan(lambda carry, row: (carry + row, carry * row), jnp.zeros(4), x)
+
+
+# A pytree may hold anything. Functions that keep its types return what they accept.
+weights = {"w": x}
+assert_type(jax.block_until_ready(weights), dict[str, Array])
+assert_type(jax.strategies.select(x[0, 0] > 0, weights, {"w": -x}), dict[str, Array])
+assert_type(jax.strategies.mixed_precision(loss)({"w": x.T}, x), Array)
+jax.device_put({"w": x, "step": 3}, {"w": sharding, "step": None})
+jax.eval_shape(loss, {"w": jax.ShapeDtypeStruct((4, 4), jnp.float32)}, x)
+lax.cond(x[0, 0] > 0, lambda tree: tree, lambda tree: {"w": -tree["w"]}, weights)
+lax.fori_loop(0, np.int32(3), lambda index, total: total + index, 0)
+jax.debug.print("{} {name}", x[0], name="a text")
+
+# Refs are indexed like arrays, and read as arrays.
+ref = jax.new_ref(x)
+ref[0, 1:] = 1
+ref[...] += x
+assert_type(ref[0], Array)

@@ -307,7 +307,7 @@ class Compiled(_PlannedStage):
         self._launch = launch
 
     @filter_traceback
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: object, **keywords: object) -> Any:
         leaves, structure = tree.flatten((args, keywords))
         if structure != self.in_tree:
             name = self._request.program.name

@@ -14,9 +14,10 @@ from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.retype import zeros_of
+from shardwise.typing import ArrayLike
 
 
-def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+def eval_shape(function: Callable[..., Any], *args: object, **keywords: object) -> Any:
     """Compute the shapes and dtypes of a function's results without computing anything else.
 
     Args:
@@ -40,7 +41,7 @@ def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any
     abstract_results: dict[int, ShapeDtypeStruct] = {}
 
     @wraps(function)
-    def with_arrays(*args: Any, **keywords: Any) -> Any:
+    def with_arrays(*args: object, **keywords: object) -> Any:
         leaves, structure = tree.flatten(function(*args, **keywords))
         abstract_results.update({n: leaf for n, leaf in enumerate(leaves) if isinstance(leaf, ShapeDtypeStruct)})
         return structure.unflatten([zeros_of(x.type) if isinstance(x, ShapeDtypeStruct) else x for x in leaves])
@@ -85,7 +86,7 @@ def make_jaxpr(
     static = select_arguments(function, "static", static_argnums, None)
 
     @wraps(function)
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: object, **keywords: object) -> Any:
         traced = _trace(function, static, args, keywords)
         if traced.written:
             raise NotImplementedError(
@@ -110,7 +111,7 @@ def _trace(
     return trace(arguments.bind(function), structure, types)
 
 
-def typeof(x: Any) -> ArrayType | AbstractRef:
+def typeof(x: ArrayLike | Ref) -> ArrayType | AbstractRef:
     """Return the type of an array or a number: shape, dtype, whether it is weakly typed, and its varying mesh axes.
 
     Args:

@@ -12,6 +12,7 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.execute.request import default_device
 from shardwise.runtime.array import ArraySignature, array_signature
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, sharding_in_force, traced_sharding
+from shardwise.typing import DTypeLike
 
 
 @final
@@ -41,7 +42,14 @@ class ShapeDtypeStruct(Typed):
 
     __slots__ = ("_sharding", "type")
 
-    def __init__(self, shape: Sequence[int], dtype: Any, *, sharding: Any = None, weak_type: bool = False):
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: DTypeLike,
+        *,
+        sharding: Sharding | PartitionSpec | None = None,
+        weak_type: bool = False,
+    ):
         if dtype is None:
             raise ValueError("ShapeDtypeStruct needs a dtype")
         if sharding is not None and not isinstance(sharding, (Sharding, PartitionSpec)):
@@ -62,7 +70,7 @@ class ShapeDtypeStruct(Typed):
             self.type = self.type.with_explicit(traced_sharding(sharding, self.type.shape))
 
     @staticmethod
-    def like(x: Any) -> "ShapeDtypeStruct":
+    def like(x: object) -> "ShapeDtypeStruct":
         """Return the struct of an array, a number or another struct, with the sharding of a committed array."""
         type = leaf_type(x, "ShapeDtypeStruct.like")
         sharding = getattr(x, "sharding", None) if getattr(x, "committed", True) else None
@@ -106,7 +114,7 @@ class ShapeDtypeStruct(Typed):
         return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{sharding}{weak})"
 
 
-def leaf_type(leaf: Any, name: str) -> ArrayType:
+def leaf_type(leaf: object, name: str) -> ArrayType:
     """Return the type of an array, of a number, or of any object with a `shape` and a `dtype`."""
     shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
     if shape is not None and dtype is not None and not hasattr(leaf, "type"):

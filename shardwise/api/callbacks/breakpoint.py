@@ -9,7 +9,7 @@ import cmd
 import pprint
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
@@ -63,7 +63,7 @@ def debug_breakpoint(
         raise ValueError(f"debug.breakpoint: backend must be None or 'cli', not {backend!r}")
     frames = _caller_frames(sys._getframe(1), filter_frames)[:num_frames]
 
-    def enter(*values: Any) -> None:
+    def enter(*values: object) -> None:
         remaining = map(printable, values)
         with _lock:
             recorded = [frame.with_values(remaining) for frame in frames]
@@ -118,7 +118,7 @@ class RecordedFrame:
         return f"{self.file}({self.line}): {self.function}"
 
 
-def _flatten(x: Any) -> tuple[list[Any], Any]:
+def _flatten(x: object) -> tuple[list[Any], tree.Structure]:
     """Flatten a variable. An object that is not a pytree of arrays is one leaf."""
     if isinstance(x, Iterator):
         return [x], tree.structure(0)
@@ -128,11 +128,11 @@ def _flatten(x: Any) -> tuple[list[Any], Any]:
         return [x], tree.structure(0)
 
 
-def _has_leaked_tracer(x: Any) -> bool:
+def _has_leaked_tracer(x: object) -> bool:
     return any(_is_traced(leaf) and leaf.frame not in open_frames() for leaf in _flatten(x)[0])
 
 
-def _is_traced(x: Any) -> bool:
+def _is_traced(x: object) -> bool:
     return isinstance(x, Tracer)
 
 
@@ -163,7 +163,7 @@ class Debugger(cmd.Cmd):
         frame = self.frames[self.position]
         return eval(expression, dict(frame.global_variables), dict(frame.variables))
 
-    def _show(self, expression: str, show: Any) -> None:
+    def _show(self, expression: str, show: Callable[[Any], str]) -> None:
         try:
             self._print(show(self._evaluate(expression)))
         except Exception as error:

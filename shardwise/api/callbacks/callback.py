@@ -12,6 +12,7 @@ from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.callback import Callback
 from shardwise.execute.traceback_filter import filter_traceback
+from shardwise.typing import ArrayLike
 
 Function = Callable[..., Any]
 _METHODS = {None: "", "sequential": "", "expand_dims": "expand_dims", "broadcast_all": "broadcast_all"}
@@ -53,7 +54,7 @@ class _HostFunction:
             )
         return tuple(self._check_result(x, type) for x, type in zip(leaves, self.types, strict=True))
 
-    def _check_result(self, x: Any, type: ArrayType) -> np.ndarray[Any, Any]:
+    def _check_result(self, x: ArrayLike, type: ArrayType) -> np.ndarray[Any, Any]:
         array = np.asarray(x, type.dtype) if isinstance(x, PYTHON_SCALARS) else np.asarray(x)
         shape = array.shape[len(array.shape) - type.ndim :] if self.vectorized else array.shape
         if shape != type.shape or array.dtype != type.dtype:
@@ -67,11 +68,11 @@ class _HostFunction:
 @filter_traceback
 def pure_callback(
     callback: Function,
-    result_shape_dtypes: Any,
-    *args: Any,
+    result_shape_dtypes: object,
+    *args: object,
     sharding: None = None,
     vmap_method: str | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Any:
     """Call a host function without side effects from a program.
 
@@ -110,11 +111,11 @@ def pure_callback(
 @filter_traceback
 def io_callback(
     callback: Function,
-    result_shape_dtypes: Any,
-    *args: Any,
+    result_shape_dtypes: object,
+    *args: object,
     sharding: None = None,
     ordered: bool = False,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Any:
     """Call a host function that may have side effects from a program.
 
@@ -153,11 +154,11 @@ NO_RESULT = object()
 
 def call_host(
     callback: Function,
-    result_shape_dtypes: Any,
+    result_shape_dtypes: object,
     args: tuple[Any, ...],
     keywords: dict[str, Any],
     kind: str,
-    sharding: Any = None,
+    sharding: object = None,
     vectorized: str = "",
     partitioned: bool = False,
 ) -> Any:
@@ -174,7 +175,7 @@ def call_host(
     return None if out_tree is None else out_tree.unflatten(list(results))
 
 
-def _result_type(callback: Function, x: Any) -> ArrayType:
+def _result_type(callback: Function, x: object) -> ArrayType:
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is None or dtype is None:
         raise TypeError(

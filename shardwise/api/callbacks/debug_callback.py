@@ -1,6 +1,6 @@
 """debug.callback and debug.print: call a host function with values of a running program, for debugging."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from string import Formatter
 from typing import Any, final
 
@@ -21,7 +21,7 @@ Function = Callable[..., Any]
 
 
 def debug_callback(
-    callback: Function | None = None, *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any
+    callback: Function | None = None, *args: object, ordered: bool = False, partitioned: bool = False, **kwargs: object
 ) -> Any:
     """Call a host function with values of a program, for debugging.
 
@@ -82,7 +82,7 @@ class _StructuredCallback:
         self.__name__ = function_name(callback)
         self.__wrapped__ = callback
 
-    def __call__(self, *arrays: Any) -> None:
+    def __call__(self, *arrays: np.ndarray[Any, Any]) -> None:
         values = iter(
             array_from_words(x, self.key_types[index]) if index in self.key_types else x
             for index, x in enumerate(arrays)
@@ -96,11 +96,11 @@ class _StructuredCallback:
 
 def debug_print(
     fmt: str | None = None,
-    *args: Any,
+    *args: object,
     ordered: bool = False,
     partitioned: bool = False,
     skip_format_check: bool = False,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Any:
     """Print values of a program when it runs, as `print(fmt.format(*args, **kwargs))`.
 
@@ -166,13 +166,15 @@ def _check_no_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 class _FormatChecker(Formatter):
     """Check that fields and arguments match, without formatting the values, which are not known yet."""
 
-    def format_field(self, value: Any, format_spec: str) -> str:
+    def format_field(self, value: object, format_spec: str) -> str:
         return ""
 
-    def convert_field(self, value: Any, conversion: Any) -> Any:
+    def convert_field(self, value: object, conversion: str | None) -> Any:
         return ""
 
-    def check_unused_args(self, used_args: Any, args: Any, kwargs: Any) -> None:
+    def check_unused_args(
+        self, used_args: Collection[int | str], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
         unused = [repr(key) for key in (*range(len(args)), *kwargs) if key not in used_args]
         if unused:
             raise ValueError(f"debug.print: the format has no field for argument {', '.join(unused)}")
@@ -186,7 +188,7 @@ class _PrintableArray(np.ndarray[Any, Any]):
         return np.ndarray.__repr__(self.view(np.ndarray)).replace("array(", "Array(", 1)
 
 
-def printable(x: Any) -> Any:
+def printable(x: object) -> Any:
     """Return a numpy array with the repr of an Array; any other object itself."""
     return x.view(_PrintableArray) if isinstance(x, np.ndarray) else x
 
@@ -201,7 +203,7 @@ class _Printer:
         self.options = np.get_printoptions()
         self.__name__ = "print"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, *args: object, **kwargs: object) -> None:
         args, kwargs = tree.map(printable, (args, kwargs))
         with np.printoptions(**self.options):
             if self.has_fields or not args:

@@ -17,6 +17,7 @@ from typing import Any, final
 
 from shardwise.api.jaxprs.jaxpr import eval_jaxpr
 from shardwise.api.jaxprs.jaxpr_forms import closed_jaxpr, equation_form
+from shardwise.api.jaxprs.primitive import Primitive
 from shardwise.compiler.ir.dispatch import open_frames, use_frames
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.control.custom_derivatives import CustomJvp, CustomVjp
@@ -56,7 +57,7 @@ class Trace(Frame):
         """The open frames, and this one as the innermost."""
         return [*open_frames(), self]
 
-    def process_primitive(self, primitive: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
+    def process_primitive(self, primitive: Primitive, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
         """Return the results of a primitive, applied to tracers and arrays. Subclasses define it."""
         raise NotImplementedError(f"{self.name} must define process_primitive, which {primitive} needs")
 
@@ -81,7 +82,7 @@ class OpenFrames:
     def __init__(self) -> None:
         self.frames = list(open_frames())
 
-    def stage_value(self, value: Any) -> Any:
+    def stage_value(self, value: object) -> Any:
         """Return the value: frames capture outer values when they use them."""
         return value
 

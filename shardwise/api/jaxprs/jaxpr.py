@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, final
 
 from shardwise.api.jaxprs.primitive import Primitive
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.ir.program import NOWHERE, Program, Source
 from shardwise.compiler.ir.types import ArrayType
@@ -20,6 +21,7 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import provenance
 from shardwise.compiler.transforms.replay import restore_source
+from shardwise.typing import ArrayLike
 
 
 class Var:
@@ -41,7 +43,7 @@ class DropVar(Var):
 class Literal:
     """A scalar constant as an operand of an equation."""
 
-    def __init__(self, val: Any, aval: ArrayType | None = None):
+    def __init__(self, val: ArrayLike, aval: ArrayType | None = None):
         self.val = val
         self.aval = type_of(val) if aval is None else aval
 
@@ -171,7 +173,7 @@ class ClosedJaxpr:
     __repr__ = __str__
 
 
-def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], *args: Any, propagate_source_info: bool = True) -> list[Any]:
+def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], *args: ArrayLike, propagate_source_info: bool = True) -> list[Any]:
     """Evaluate a jaxpr by applying its primitives one by one.
 
     Args:
@@ -224,7 +226,7 @@ def interpret_jaxpr(
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def match_weak_type(x: Any, aval: ArrayType) -> Any:
+def match_weak_type(x: ArrayLike, aval: ArrayType) -> Array:
     """Return an argument, weakly typed as its variable: nested programs expect the types that were traced."""
     operand = as_operand(x)
     if operand.type.dtype != aval.dtype or operand.type.weak == aval.weak:
@@ -255,7 +257,7 @@ def program_of(closed: ClosedJaxpr) -> Program:
         return closed._program
     count = len(closed.jaxpr.invars)
 
-    def evaluate(*inputs: Any) -> list[Any]:
+    def evaluate(*inputs: Array) -> list[Array]:
         return [as_operand(x) for x in eval_jaxpr(closed.jaxpr, inputs[count:], *inputs[:count])]
 
     types = [var.aval for var in (*closed.jaxpr.invars, *closed.jaxpr.constvars)]

@@ -23,6 +23,7 @@ from shardwise.api.jaxprs.jaxpr import (
     program_of,
 )
 from shardwise.api.jaxprs.primitive import Primitive, thaw
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program, Source, Value
@@ -58,6 +59,7 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Slice
 from shardwise.compiler.ops.special import approximations, gamma_erf, hypergeometric, incomplete
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.replay import replay
+from shardwise.typing import ArrayLike
 
 Params = dict[str, Any]
 
@@ -80,7 +82,7 @@ class Form:
     order: tuple[int, ...] | None = None
 
 
-def _reduction(op_class: Any, name: str) -> Form:
+def _reduction(op_class: Callable[[tuple[int, ...]], Op], name: str) -> Form:
     return Form(name, lambda op: {"axes": op.dims, "out_sharding": None}, lambda p: op_class(tuple(p["axes"])))
 
 
@@ -243,7 +245,7 @@ def _with_carry(program: Program, consts: int, count: int) -> Program:
     if types == program.out_types:
         return program
 
-    def body(*inputs: Any) -> list[Any]:
+    def body(*inputs: Array) -> list[Array]:
         return list(map(match_weak_type, replay(program, inputs), types))
 
     return rewrite(program.name, program.in_types, body)
@@ -273,7 +275,7 @@ class OpPrimitive(Primitive):
             return dict(params)
         return {**params, "subfuns": (_JaxprFunction(params["call_jaxpr"]),)}
 
-    def bind(self, *args: Any, **params: Any) -> Any:
+    def bind(self, *args: ArrayLike, **params: Any) -> Any:
         operands: list[Any] = [as_operand(x, self.name) for x in args]
         if _accepts_scalars(self.op_class):
             shape = max((x.type.shape for x in operands), key=len, default=())

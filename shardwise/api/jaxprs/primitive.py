@@ -14,6 +14,7 @@ by the rules alone. It is propagated, partitioned and explained as any other pro
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.dispatch import recording_frame, use_frames
@@ -28,6 +29,7 @@ from shardwise.compiler.trace.provenance import current_source
 from shardwise.compiler.transforms.memoize import memoized
 from shardwise.errors import MissingRuleError
 from shardwise.tree_util import register_pytree_node
+from shardwise.typing import ArrayLike, SupportsShape
 
 Function = Callable[..., Any]
 
@@ -83,7 +85,7 @@ class Primitive:
     def def_effectful_abstract_eval(self, abstract_eval: Function) -> Function:
         """Define the types of the results, by a function that returns them with a set of effects."""
 
-        def without_effects(*types: Any, **params: Any) -> Any:
+        def without_effects(*types: ArrayType, **params: object) -> Any:
             return abstract_eval(*types, **params)[0]
 
         self.abstract_eval = without_effects
@@ -93,7 +95,7 @@ class Primitive:
         """Return the keyword arguments with which an interpreter applies an equation with these parameters."""
         return dict(params)
 
-    def bind(self, *args: Any, **params: Any) -> Any:
+    def bind(self, *args: ArrayLike, **params: object) -> Any:
         """Apply the primitive to arrays, with static parameters.
 
         Raises:
@@ -107,7 +109,7 @@ class Primitive:
                 raise MissingRuleError(f"the primitive {self.name!r} has no implementation: define it with `def_impl`")
         return self.apply_lowering(*operands, **params)
 
-    def apply_lowering(self, *args: Any, **params: Any) -> Any:
+    def apply_lowering(self, *args: ArrayLike, **params: object) -> Any:
         """Apply the primitive by its lowering: as a compiled program, which is cached, if nothing is traced."""
         operands = [as_operand(x, self.name) for x in args]
         types, frozen = tuple(x.type for x in operands), _freeze(params)
@@ -152,11 +154,11 @@ class Zero:
         aval: its type.
     """
 
-    def __init__(self, aval: Any):
+    def __init__(self, aval: SupportsShape):
         self.aval = as_type(aval)
 
     @staticmethod
-    def from_primal_value(value: Any) -> "Zero":
+    def from_primal_value(value: ArrayLike) -> "Zero":
         """Return the zero tangent of a value."""
         return Zero(type_of(value))
 
@@ -169,12 +171,12 @@ register_pytree_node(Zero, lambda zero: ((), zero.aval), lambda type, _: Zero(ty
 register_pytree_node(UndefinedPrimal, lambda primal: ((), primal.type), lambda type, _: UndefinedPrimal(type))
 
 
-def instantiate_zeros(x: Any) -> Any:
+def instantiate_zeros(x: object) -> Any:
     """Return an array of zeros for a `Zero`, and anything else as it is."""
     return zeros_of(x.aval) if isinstance(x, Zero) else x
 
 
-def as_type(aval: Any) -> ArrayType:
+def as_type(aval: SupportsShape) -> ArrayType:
     """Return a type as rules of primitives may state it: anything with a shape and a dtype."""
     return aval if isinstance(aval, ArrayType) else ArrayType(tuple(aval.shape), aval.dtype)
 
@@ -226,7 +228,7 @@ class _Rules:
             raise MissingRuleError(f"the primitive {self.name!r} {problem}: it has no rule in `{path}`")
         return table[self.primitive]
 
-    def _array_or_none(self, x: Any) -> Any:
+    def _array_or_none(self, x: object) -> Array | None:
         if x is None or isinstance(x, (Zero, UndefinedPrimal)):
             return None
         operand = as_operand(x, self.name)
@@ -241,7 +243,7 @@ def _lowered_program(
     params = thaw(frozen)
     expected = primitive.result_types(types, params)
 
-    def compute(*operands: Any) -> list[Any]:
+    def compute(*operands: Array) -> list[Array]:
         if lowering is None:
             assert expected is not None
             return list(MissingLowering(primitive.lowering_problem, tuple(expected))(*operands))

@@ -6,7 +6,7 @@ function, both are `reshard` ops; outside, arrays are put on a mesh of the same 
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 from shardwise import tree
 from shardwise.api.arguments import check_function
@@ -21,13 +21,15 @@ from shardwise.errors import ShardingError, ShardingTypeError
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.sharding import NamedSharding, Sharding
 
+_T = TypeVar("_T")
+
 
 def auto_axes(
     f: Callable[..., Any] | None = None,
     /,
     *,
     axes: str | Sequence[str] | None = None,
-    out_sharding: Any = None,
+    out_sharding: object = None,
 ) -> Callable[..., Any]:
     """Let the planner decide along Explicit mesh axes inside a function.
 
@@ -67,7 +69,7 @@ def auto_axes(
     given = out_sharding
 
     @wraps(f)
-    def call(*args: Any, out_sharding: Any = None, **keywords: Any) -> Any:
+    def call(*args: object, out_sharding: object = None, **keywords: object) -> Any:
         specs = given if out_sharding is None else out_sharding
         if specs is None:
             raise TypeError("auto_axes: missing keyword argument 'out_sharding': the shardings of the results")
@@ -89,7 +91,7 @@ def explicit_axes(
     /,
     *,
     axes: str | Sequence[str] | None = None,
-    in_sharding: Any = None,
+    in_sharding: object = None,
 ) -> Callable[..., Any]:
     """Put the sharding along Auto mesh axes into types inside a function.
 
@@ -128,7 +130,7 @@ def explicit_axes(
     given = in_sharding
 
     @wraps(f)
-    def call(*args: Any, in_sharding: Any = None, **keywords: Any) -> Any:
+    def call(*args: object, in_sharding: object = None, **keywords: object) -> Any:
         specs = given if in_sharding is None else in_sharding
         if specs is None:
             raise TypeError("explicit_axes: missing keyword argument 'in_sharding': the shardings of the arguments")
@@ -147,7 +149,7 @@ def explicit_axes(
 
 
 def _meshes(
-    name: str, shardings: Any, arguments: Any, axes: str | Sequence[str] | None, axis_type: AxisType
+    name: str, shardings: object, arguments: object, axes: str | Sequence[str] | None, axis_type: AxisType
 ) -> tuple[Mesh | AbstractMesh, AbstractMesh] | None:
     """Return the mesh outside, and its axes inside; None if no axis changes its type."""
     mesh = _mesh_of(shardings, arguments)
@@ -155,7 +157,7 @@ def _meshes(
     return None if mesh is None or inside is None else (mesh, inside)
 
 
-def _mesh_of(shardings: Any, arguments: Any) -> Mesh | AbstractMesh | None:
+def _mesh_of(shardings: object, arguments: object) -> Mesh | AbstractMesh | None:
     """Return the current mesh; without one, the mesh of the shardings or of the arguments."""
     if mesh_context.mesh is not None:
         return mesh_context.mesh
@@ -170,7 +172,7 @@ def _mesh_of(shardings: Any, arguments: Any) -> Mesh | AbstractMesh | None:
     return next((mesh for mesh in found if isinstance(mesh, Mesh)), next(iter(found), None))
 
 
-def _is_sharding(x: Any) -> bool:
+def _is_sharding(x: object) -> bool:
     return isinstance(x, (Sharding, PartitionSpec))
 
 
@@ -192,7 +194,7 @@ def _with_axis_type(
     return None if changed == mesh else changed
 
 
-def _cast(x: Any, axes: AbstractMesh) -> Any:
+def _cast(x: _T, axes: AbstractMesh) -> _T:
     """Return the arrays of a pytree on the current mesh, sharded as their types say along its Explicit axes `axes`."""
     return tree.map(lambda leaf: _cast_array(leaf, axes) if isinstance(leaf, Array) else leaf, x)
 

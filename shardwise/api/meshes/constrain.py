@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.ops.placement.reshard import reshard_to
@@ -35,7 +36,7 @@ def constrain_all(
     ]
 
 
-def constrain(x: Any, sharding: Sharding, requested_by: str = "", pins_auto: bool = True) -> Any:
+def constrain(x: Array, sharding: Sharding, requested_by: str = "", pins_auto: bool = True) -> Array:
     """Pin `x` to a sharding, including its memory kind.
 
     Args:
@@ -48,7 +49,7 @@ def constrain(x: Any, sharding: Sharding, requested_by: str = "", pins_auto: boo
     return InMemory(sharding.nondefault_memory)(pinned) if sharding.nondefault_memory else pinned
 
 
-def _constrain_layout(x: Any, sharding: Sharding, requested_by: str, pins_auto: bool) -> Any:
+def _constrain_layout(x: Array, sharding: Sharding, requested_by: str, pins_auto: bool) -> Array:
     """Pin `x` to the layout of a sharding; one on one device, or on a mesh without axes, pins nothing."""
     mesh = sharding.mesh if isinstance(sharding, NamedSharding) else mesh_of(sharding)
     if mesh is None or not mesh.axis_names:

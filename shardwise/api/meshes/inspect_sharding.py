@@ -10,9 +10,10 @@ from typing import Any
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ops.placement.inspect_sharding import Inspect
 from shardwise.runtime.array import ArrayImpl
+from shardwise.typing import ArrayLike
 
 
-def inspect_array_sharding(value: Any, *, callback: Callable[[Any], None] = print) -> None:
+def inspect_array_sharding(value: ArrayLike, *, callback: Callable[[Any], None] = print) -> None:
     """Call a function with the sharding of a value.
 
     Under `jit` the sharding is the one that the planner chose, and `callback` is called once per compilation. For a

@@ -5,15 +5,17 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from shardwise.api.meshes.placement import reshard, with_sharding_constraint
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.dispatch import installed, resolve_shardings
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError, ShardingTypeError
-from shardwise.runtime.sharding import NamedSharding, resolve_sharding
+from shardwise.runtime.sharding import NamedSharding, Sharding, resolve_sharding
+from shardwise.typing import OutSharding
 
 
-def constrain_sharding(x: Any, out_sharding: Any, keeps_sums: bool = False) -> Any:
+def constrain_sharding(x: Array, out_sharding: Sharding | PartitionSpec | None, keeps_sums: bool = False) -> Array:
     """Pin `x` to `out_sharding`, if it is given; along Explicit axes, reshard it.
 
     Args:
@@ -47,7 +49,7 @@ def constrain_sharding(x: Any, out_sharding: Any, keeps_sums: bool = False) -> A
     return with_sharding_constraint(x, target)
 
 
-def _says_nothing(out_sharding: Any) -> bool:
+def _says_nothing(out_sharding: Sharding | PartitionSpec) -> bool:
     """Return whether a sharding is that of a type without Explicit axes: `typeof(x).sharding` leaves Auto axes open."""
     return (
         isinstance(out_sharding, NamedSharding)
@@ -57,14 +59,14 @@ def _says_nothing(out_sharding: Any) -> bool:
     )
 
 
-def unreduced_axes(out_sharding: Any) -> frozenset[str]:
+def unreduced_axes(out_sharding: OutSharding) -> frozenset[str]:
     """Return the axes over which `out_sharding` is unreduced."""
     spec = out_sharding.spec if isinstance(out_sharding, NamedSharding) else out_sharding
     return spec.unreduced if isinstance(spec, PartitionSpec) else frozenset()
 
 
 def check_sums(
-    name: str, out_sharding: Any, operands: Sequence[Any], summed: Iterable[Sequence[tuple[int, int]]]
+    name: str, out_sharding: OutSharding, operands: Sequence[Any], summed: Iterable[Sequence[tuple[int, int]]]
 ) -> None:
     """Check that `out_sharding` is unreduced only over axes that shard the summed dims of all operands alike.
 
@@ -94,7 +96,7 @@ def check_sums(
         )
 
 
-def decided_by(out_sharding: Any) -> AbstractContextManager[None]:
+def decided_by(out_sharding: OutSharding) -> AbstractContextManager[None]:
     """Return a context in which types may conflict along Explicit axes, if `out_sharding` decides the result's."""
     return _NO_DECISION if out_sharding is None else resolve_shardings()
 

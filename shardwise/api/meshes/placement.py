@@ -14,6 +14,7 @@ from shardwise.api.process_data import check_equal, digest
 from shardwise.base._jaxlib import Device
 from shardwise.base.caches import registered_cache
 from shardwise.base.config import config
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed, is_staging
@@ -39,6 +40,7 @@ from shardwise.runtime.sharding import (
     traced_sharding,
 )
 from shardwise.runtime.transfer_guard import check_transfer
+from shardwise.typing import ArrayLike, Placement
 
 _T = TypeVar("_T")
 
@@ -85,7 +87,9 @@ def make_mesh(
     return Mesh(device_grid(available[:count], sizes), tuple(axis_names), axis_types)
 
 
-def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = False, may_alias: Any = None) -> Any:
+def device_put(
+    x: object, device: object = None, *, src: object = None, donate: object = False, may_alias: object = None
+) -> Any:
     """Put the arrays of a pytree on devices.
 
     The results are committed to their devices. Under `jit` it is a sharding constraint. Along the unreduced axes of a
@@ -175,7 +179,7 @@ def _copy(array: ArrayImpl) -> ArrayImpl:
     return copy
 
 
-def with_sharding_constraint(x: _T, shardings: Any) -> _T:
+def with_sharding_constraint(x: _T, shardings: object) -> _T:
     """Pin the arrays of a pytree to shardings, which the planner never overrides.
 
     Outside `jit`, arrays that have another sharding are resharded.
@@ -217,7 +221,7 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
     return structure.unflatten(out)
 
 
-def _with_typed_axes(operand: Any, sharding: Sharding) -> Sharding:
+def _with_typed_axes(operand: Array, sharding: Sharding) -> Sharding:
     """Return a sharding that names Auto axes alone with the Explicit axes of the operand's type before them."""
     if not isinstance(sharding, NamedSharding) or operand.type.explicit is None:
         return sharding
@@ -233,7 +237,7 @@ def _with_typed_axes(operand: Any, sharding: Sharding) -> Sharding:
     return sharding.update(spec=PartitionSpec(*entries, unreduced=explicit.unreduced, reduced=explicit.reduced))
 
 
-def _check_explicit(name: str, operand: Any, sharding: Sharding) -> None:
+def _check_explicit(name: str, operand: Array, sharding: Sharding) -> None:
     """Check that a value has a sharding along Explicit axes, where its type and not the planner decides."""
     if not isinstance(sharding, NamedSharding) or not sharding.mesh_shape.explicit_axes:
         return
@@ -245,7 +249,7 @@ def _check_explicit(name: str, operand: Any, sharding: Sharding) -> None:
         )
 
 
-def reshard(x: Any, out_shardings: Any) -> Any:
+def reshard(x: object, out_shardings: object) -> Any:
     """Change the shardings of the arrays of a pytree along Explicit mesh axes.
 
     Inside traced functions too, it is differentiable: the cotangent has the sharding that belongs to the type of `x`.
@@ -270,7 +274,7 @@ def reshard(x: Any, out_shardings: Any) -> Any:
     return reshard_leaves("reshard", "out_shardings", x, out_shardings)
 
 
-def reshard_leaves(name: str, parameter: str, x: Any, shardings: Any) -> Any:
+def reshard_leaves(name: str, parameter: str, x: object, shardings: object) -> Any:
     """Reshard as `reshard` does, for the public function `name`, whose parameter holds the shardings."""
     leaves, structure = tree.flatten(x)
     out = []
@@ -310,10 +314,10 @@ def _reject_auto_axes(name: str, sharding: NamedSharding) -> None:
         )
 
 
-def broadcast_shardings(name: str, parameter: str, prefix: Any, x: Any, full_tree: str = "x") -> list[Any]:
+def broadcast_shardings(name: str, parameter: str, prefix: object, x: object, full_tree: str = "x") -> list[Any]:
     """Broadcast a tree prefix of shardings or devices to the leaves of `x`, which errors call `full_tree`."""
 
-    def is_leaf(node: Any) -> bool:
+    def is_leaf(node: object) -> bool:
         return node is None or isinstance(node, (Sharding, Device, PartitionSpec))
 
     try:
@@ -324,7 +328,7 @@ def broadcast_shardings(name: str, parameter: str, prefix: Any, x: Any, full_tre
         raise ShardingError(f"{name}: {parameter} must be a tree prefix of {full_tree}.\n  {text}") from None
 
 
-def as_sharding(name: str, target: Any) -> Sharding | None:
+def as_sharding(name: str, target: object) -> Sharding | None:
     """Return a sharding, a bare spec on the current mesh, or a device as a sharding; None stays None."""
     if isinstance(target, Device):
         return SingleDeviceSharding(target)
@@ -338,7 +342,7 @@ def _is_unconstrained(sharding: Sharding) -> bool:
     return isinstance(sharding, NamedSharding) and any(entry is PartitionSpec.UNCONSTRAINED for entry in sharding.spec)
 
 
-def _check_rank(name: str, leaf: Any, sharding: Sharding) -> None:
+def _check_rank(name: str, leaf: ArrayLike, sharding: Sharding) -> None:
     type = type_of(leaf, name)
     try:
         sharding.pin(type.shape)
@@ -346,7 +350,7 @@ def _check_rank(name: str, leaf: Any, sharding: Sharding) -> None:
         raise ShardingError(f"{name}: cannot shard {type}.\n  {error}") from None
 
 
-def _put(leaf: Any, sharding: Sharding | None) -> Any:
+def _put(leaf: ArrayLike, sharding: Sharding | None) -> Array:
     if sharding is None:
         return leaf if isinstance(leaf, Tracer) else as_array(leaf, "device_put", explicit=True, may_be_donated=True)
     _check_rank("device_put", leaf, sharding)
@@ -415,7 +419,7 @@ def _check_host_value(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sh
         )
 
 
-def create_on_device(function: Callable[..., Any], args: tuple[Any, ...], device: Any, name: str) -> Any:
+def create_on_device(function: Callable[..., Any], args: tuple[Any, ...], device: Placement, name: str) -> Any:
     """Compute `function(*args)` on a device or a sharding, where each device computes only its own shard.
 
     `args` are concrete and hashable. `name` is the public function that was called, for messages.
@@ -436,7 +440,7 @@ def _jit_with_out_sharding(
     return jit(partial(function, *args), out_shardings=sharding)
 
 
-def device_get(x: Any) -> Any:
+def device_get(x: object) -> Any:
     """Copy the arrays of a pytree to the host.
 
     Args:
@@ -454,7 +458,7 @@ def device_get(x: Any) -> Any:
         {'x': array([0, 1, 2], dtype=int32), 'y': 2}
     """
 
-    def get(leaf: Any) -> Any:
+    def get(leaf: object) -> Any:
         if not isinstance(leaf, ArrayImpl) or is_key(leaf.type.dtype):
             return leaf
         check_transfer("device_to_host", leaf.type, explicit=True)
@@ -463,7 +467,7 @@ def device_get(x: Any) -> Any:
     return tree.map(get, x)
 
 
-def block_until_ready(x: Any) -> Any:
+def block_until_ready(x: _T) -> _T:
     """Wait until all arrays of a pytree have been computed.
 
     Args:

@@ -30,7 +30,7 @@ from shardwise.api.meshes.shard_map import ShardMapOptions, map_shards
 from shardwise.api.static_args import ArgumentSelection, SplitArguments, check_overlap, select_arguments, split_static
 from shardwise.api.transformations.float0 import is_float0
 from shardwise.base.config import config
-from shardwise.compiler.arrays.methods import reshape
+from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ops.control.manual import DimAxes, Manual
 from shardwise.compiler.shardings.layout import Layout
@@ -40,6 +40,7 @@ from shardwise.errors import ShardingError, UnboundAxisError
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.client import process_index
 from shardwise.runtime.sharding import NamedSharding, Sharding
+from shardwise.typing import ArrayLike
 
 Function = Callable[..., Any]
 _P = ParamSpec("_P")
@@ -52,8 +53,8 @@ def pmap(
     fun: Callable[_P, _R],
     axis_name: str | None = None,
     *,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
+    in_axes: object = 0,
+    out_axes: object = 0,
     static_broadcasted_argnums: int | Iterable[int] = (),
     devices: Sequence[Any] | None = None,
     backend: str | None = None,
@@ -199,7 +200,7 @@ class Pmapped(jit.Jitted[_P, _R]):
         name = self.options.axis_name
 
         @wraps(function)
-        def call(*args: Any, **keywords: Any) -> Any:
+        def call(*args: object, **keywords: object) -> Any:
             mapping = _Mapping.from_arguments(function, self.options, args, keywords)
             try:
                 return mapping.run(DEFAULT_AXIS_NAME if name is None else name)
@@ -220,7 +221,7 @@ class Pmapped(jit.Jitted[_P, _R]):
         return call
 
     def _in_shardings(
-        self, traced: jit.TracedFunction, arguments: Any, names: Sequence[str]
+        self, traced: jit.TracedFunction, arguments: jit.Arguments, names: Sequence[str]
     ) -> tuple[Sharding | None, ...]:
         region = _manual_region(traced)
         return tuple(_named_sharding(region, dim_axes) for dim_axes in region.in_dim_axes[: len(arguments.types)])
@@ -291,7 +292,7 @@ class _Mapping:
         """The function of one device's shards, in which mapped dims have size 1."""
 
         @wraps(self.function, updated=())  # without its `__signature__`: the arguments are the leaves
-        def on_shards(*shards: Any) -> Any:
+        def on_shards(*shards: Array) -> Any:
             slices = [
                 x if dim is None else reshape(x, shape=(*x.type.shape[:dim], *x.type.shape[dim + 1 :]))
                 for x, dim in zip(shards, self.dims, strict=True)
@@ -306,7 +307,7 @@ class _Mapping:
 
         return on_shards
 
-    def _add_dim(self, number: int, x: Any, axis: int | None) -> Any:
+    def _add_dim(self, number: int, x: ArrayLike, axis: int | None) -> Any:
         """Insert a dim of size 1 at `axis` into result `number`, along which the results of all devices are stacked."""
         if axis is None:
             return x

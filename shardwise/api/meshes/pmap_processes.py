@@ -4,8 +4,6 @@ Each process passes slices for its own devices to pmap and receives the slices t
 works on global arrays, which are sharded over the devices of all processes.
 """
 
-from typing import Any
-
 from shardwise.api.creation import make_array_from_single_device_arrays
 from shardwise.api.meshes.placement import device_put
 from shardwise.compiler.arrays.methods import Array
@@ -13,9 +11,10 @@ from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.runtime.sharding import NamedSharding
+from shardwise.typing import ArrayLike
 
 
-def local_to_global(x: Any, dim: int | None, mesh: Mesh) -> Array:
+def local_to_global(x: ArrayLike, dim: int | None, mesh: Mesh) -> Array:
     """Return the global array whose slices along `dim` on this process's devices are `x`.
 
     If `dim` is None, all processes pass the same `x`, and the result is replicated.

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, TypeGuard
 
 from shardwise import tree
 from shardwise.compiler.ops.control.region_boundary import ShardSpec
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.spec import PartitionSpec, spec_of
+from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError, ShardingTypeError
 
 Function = Callable[..., Any]
 
 
-def is_spec(x: Any) -> bool:
+def is_spec(x: object) -> TypeGuard[PartitionSpec]:
     """Return whether `x` is a PartitionSpec."""
     return isinstance(x, PartitionSpec)
 
@@ -24,7 +25,7 @@ def spec_text(spec: ShardSpec) -> str:
     return str(PartitionSpec(*entries, unreduced=spec.unreduced, reduced=spec.reduced))
 
 
-def check_specs(label: str, parameter: str, specs: Any) -> None:
+def check_specs(label: str, parameter: str, specs: object) -> None:
     """Raise TypeError if a leaf of `in_specs` or `out_specs` is not a PartitionSpec."""
     for spec in tree.leaves(specs, is_spec):
         if not is_spec(spec):
@@ -46,14 +47,14 @@ def split_unmapped(f: Function, specs: Sequence[PartitionSpec | None], args: tup
     unmapped = [(leaf,) if spec is None else () for leaf, spec in zip(leaves, specs, strict=True)]
 
     @wraps(f)
-    def call(*mapped: Any) -> Any:
+    def call(*mapped: object) -> Any:
         rest = iter(tree.leaves(mapped))
         return f(*structure.unflatten([kept[0] if kept else next(rest) for kept in unmapped]))
 
     return call, structure.unflatten([None if kept else leaf for kept, leaf in zip(unmapped, leaves, strict=True)])
 
 
-def sums_error(label: str, x: Any, spec: ShardSpec, name: str) -> ShardingTypeError:
+def sums_error(label: str, x: Tracer, spec: ShardSpec, name: str) -> ShardingTypeError:
     """Return the error for a result whose unreduced or reduced axes are not those of its spec."""
     mat = x.type.mat
     fixes = []
@@ -62,9 +63,9 @@ def sums_error(label: str, x: Any, spec: ShardSpec, name: str) -> ShardingTypeEr
         fixes.append(f"reduce it with `lax.psum(x, {axis!r})`, or name {axis!r} in `P(..., unreduced=...)`")
     if copies := mat.reduced - set(spec.reduced):
         fixes.append(f"name {sorted(copies)[0]!r} in `P(..., reduced=...)`")
-    if terms := set(spec.unreduced) - mat.unreduced - mat.varying:
+    if terms := frozenset(spec.unreduced) - mat.unreduced - mat.varying:
         fixes.append(f"only a value that varies along {sorted(terms)[0]!r} can become unreduced along it")
-    if copies := set(spec.reduced) - mat.reduced:
+    if copies := frozenset(spec.reduced) - mat.reduced:
         fixes.append(f"cast a replicated result with `lax.pcast(x, {sorted(copies)[0]!r}, to='reduced')`")
     return ShardingTypeError(
         f"{label}: out_specs={spec_text(spec)} does not agree with result {name}, which has type {x.type}, "
@@ -72,7 +73,7 @@ def sums_error(label: str, x: Any, spec: ShardSpec, name: str) -> ShardingTypeEr
     )
 
 
-def replication_error(label: str, x: Any, spec: ShardSpec, name: str, axes: Sequence[str]) -> ShardingError:
+def replication_error(label: str, x: Tracer, spec: ShardSpec, name: str, axes: Sequence[str]) -> ShardingError:
     """Return the error for a result that varies over axes which its spec does not use."""
     axis_argument = repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
     fixes = [f"reduce it, for example with `lax.psum(…, {axis_argument})`"]

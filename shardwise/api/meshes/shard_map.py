@@ -4,7 +4,7 @@ A call traces the function on the types of the shards and applies one `Manual` o
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack, final, overload
@@ -29,6 +29,7 @@ from shardwise.api.meshes.region_specs import (
     split_unmapped,
     sums_error,
 )
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames, use_frames
 from shardwise.compiler.ir.program import Program
@@ -86,10 +87,10 @@ def shard_map(
     f: Function | None = None,
     /,
     *,
-    out_specs: Any,
-    in_specs: Any = Infer,
+    out_specs: object,
+    in_specs: object = Infer,
     mesh: Mesh | AbstractMesh | None = None,
-    axis_names: Any = frozenset(),
+    axis_names: Iterable[str] = frozenset(),
     check_vma: bool = True,
 ) -> Any:
     """Map a function over shards: every device runs it on its own shards of the arguments.
@@ -157,7 +158,7 @@ def map_shards(f: Function, options: ShardMapOptions) -> Function:
 
     @wraps(f)
     @filter_traceback
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: object, **keywords: object) -> Any:
         if keywords:
             raise TypeError(
                 f"{options.name} of {describe_function(f)} accepts positional arguments only, as in_specs has one "
@@ -207,9 +208,11 @@ class _Region:
         outputs = op(*operands, *captured)
         return body.out_tree.unflatten(list(map(self.with_spec, outputs, self.out_specs(body.out_tree))))
 
-    def with_spec(self, x: Any, spec: PartitionSpec) -> Any:
+    def with_spec(self, x: Array, spec: PartitionSpec) -> Array:
         """Return a result outside any trace with the spec that the user wrote: `P(None)` and `P()` mean the same."""
-        own = x.sharding if isinstance(x, ArrayImpl) else None
+        if not isinstance(x, ArrayImpl):
+            return x
+        own = x.sharding
         if not isinstance(own, NamedSharding) or own.spec == spec or own.mesh_shape.explicit_axes:
             return x
         sharding = own.with_spec(spec)
@@ -300,7 +303,7 @@ class _Region:
         specs = [spec for spec in all_specs if spec is not None]
         return function, leaves, in_tree, argument_names(self.f, mapped, {}), specs
 
-    def _infer_spec(self, leaf: Any, name: str) -> PartitionSpec:
+    def _infer_spec(self, leaf: object, name: str) -> PartitionSpec:
         """Return the manual axes in an argument's own spec."""
         is_typed = not isinstance(leaf, Tracer) or bool(self.abstract.explicit_axes)
         sharding = getattr(leaf, "sharding", None) if is_typed else None
@@ -446,7 +449,7 @@ class _ShardFunction(FlatFunction):
         self.region = region
         self.out_specs: list[ShardSpec] = []
 
-    def __call__(self, *leaves: Any) -> list[Any]:
+    def __call__(self, *leaves: object) -> list[Any]:
         region = self.region
         outputs = [as_operand(x) for x in super().__call__(*leaves)]
         specs, names = region.out_specs(self.out_tree), _result_names(self.out_tree)

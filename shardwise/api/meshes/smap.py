@@ -13,14 +13,14 @@ _F = TypeVar("_F", bound=Function)
 
 
 @overload
-def smap(f: _F, /, *, in_axes: Any = Infer, out_axes: Any, axis_name: str) -> _F: ...
+def smap(f: _F, /, *, in_axes: object = Infer, out_axes: object, axis_name: str) -> _F: ...
 
 
 @overload
-def smap(f: None = None, /, *, in_axes: Any = Infer, out_axes: Any, axis_name: str) -> Callable[[_F], _F]: ...
+def smap(f: None = None, /, *, in_axes: object = Infer, out_axes: object, axis_name: str) -> Callable[[_F], _F]: ...
 
 
-def smap(f: Function | None = None, /, *, in_axes: Any = Infer, out_axes: Any, axis_name: str) -> Any:
+def smap(f: Function | None = None, /, *, in_axes: object = Infer, out_axes: object, axis_name: str) -> Any:
     """Map a function over the shards along one axis of the current mesh.
 
     Along the other mesh axes the planner shards arrays, as it does outside. `smap` can be nested for different axes.

@@ -19,7 +19,7 @@ Function = Callable[..., Any]
 
 
 @filter_traceback
-def closure_convert(fun: Function, *example_args: Any) -> tuple[Function, list[Any]]:
+def closure_convert(fun: Function, *example_args: object) -> tuple[Function, list[Any]]:
     """Convert the values that a function closes over into additional arguments.
 
     Only values that a derivative can depend on are converted: tracers of a floating or complex dtype.
@@ -48,7 +48,7 @@ def closure_convert(fun: Function, *example_args: Any) -> tuple[Function, list[A
     count = len(example_args)
 
     @wraps(fun)
-    def converted(*args: Any) -> Any:
+    def converted(*args: object) -> Any:
         if len(args) != count + len(values):
             raise TypeError(
                 f"closure_convert: the converted function takes {count} arguments and {len(values)} closed-over "
@@ -92,23 +92,23 @@ def custom_gradient(fun: Function) -> Function:
 
     @custom_vjp
     @wraps(fun)
-    def value(*args: Any) -> Any:
+    def value(*args: object) -> Any:
         return _value_and_pullback(fun, args)[0]
 
-    def forward(*args: Any) -> tuple[Any, _Pullback]:
+    def forward(*args: object) -> tuple[Any, _Pullback]:
         out, pullback = _value_and_pullback(fun, args)
         cotangent = tree.map(as_operand, out)
         traced, _ = _trace(pullback, (cotangent,))
         return out, _Pullback(traced.program, traced.structure, traced.constants)
 
-    def backward(pullback: _Pullback, cotangent: Any) -> tuple[Any, ...]:
+    def backward(pullback: _Pullback, cotangent: object) -> tuple[Any, ...]:
         cotangents = pullback(cotangent)
         return cotangents if isinstance(cotangents, tuple) else (cotangents,)
 
     value.defvjp(forward, backward)
 
     @wraps(fun)
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: object, **keywords: object) -> Any:
         if not keywords:
             return value(*args)
         return custom_gradient(lambda *positional: fun(*positional, **keywords))(*args)
@@ -138,7 +138,7 @@ class _Pullback:
     def __init__(self, program: Program, structure: tree.Structure, captured: list[Any]):
         self.program, self.structure, self.captured = program, structure, captured
 
-    def __call__(self, cotangent: Any) -> Any:
+    def __call__(self, cotangent: object) -> Any:
         operands = [as_operand(x) for x in (*tree.leaves(cotangent), *self.captured)]
         return self.structure.unflatten(replay(self.program, operands))
 

@@ -13,6 +13,7 @@ from shardwise.api.transformations.derivative_rules import FlatJvpRule, FlatVjpR
 from shardwise.api.transformations.float0 import flatten_hiding_float0
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import recording_frame
+from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ops.control.custom_derivatives import (
     CustomJvp,
     CustomVjp,
@@ -60,7 +61,7 @@ class _CustomDerivative(ForwardsDefinitions, Generic[_P, _R]):
     def __repr__(self) -> str:
         return f"<{self.name} of {call_text(self.fun)}>"
 
-    def _op(self, call: RuleCall, results: Results, program: Any, captured_count: int) -> Any:
+    def _op(self, call: RuleCall, results: Results, program: Program, captured_count: int) -> Any:
         """Return the op of a traced call."""
         raise NotImplementedError
 
@@ -162,7 +163,7 @@ class custom_jvp(_CustomDerivative[_P, _R]):
 
         function: Function = self
 
-        def sum_of_rules(primals: Any, tangents: Any) -> Any:
+        def sum_of_rules(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
             result = function(*primals)
             parts = [rule(t, result, *primals) for rule, t in zip(jvps, tangents, strict=True) if rule is not None]
             total = parts[0] if parts else tree.map(lambda x: full(x.type.shape, 0, x.type.dtype), result)
@@ -179,7 +180,7 @@ class custom_jvp(_CustomDerivative[_P, _R]):
             )
         return FlatJvpRule(call, self.jvp, results, self.symbolic_zeros)
 
-    def _op(self, call: RuleCall, results: Results, program: Any, captured_count: int) -> Any:
+    def _op(self, call: RuleCall, results: Results, program: Program, captured_count: int) -> Any:
         return CustomJvp(program, captured_count, self._rule(call, results))
 
     def _differentiate(
@@ -241,7 +242,7 @@ class custom_vjp(_CustomDerivative[_P, _R]):
             )
         return FlatVjpRule(call, self.fwd, self.bwd, results, self.symbolic_zeros)
 
-    def _op(self, call: RuleCall, results: Results, program: Any, captured_count: int) -> Any:
+    def _op(self, call: RuleCall, results: Results, program: Program, captured_count: int) -> Any:
         return CustomVjp(program, captured_count, self._rule(call, results))
 
     def _differentiate(

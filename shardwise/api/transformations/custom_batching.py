@@ -11,6 +11,7 @@ from shardwise.api.control import map as map_slices
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.transformations.custom import ForwardsDefinitions
 from shardwise.api.transformations.float0 import flatten_hiding_float0
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.dispatch import resolve_shardings
@@ -176,7 +177,7 @@ class _JvpOfRule:
         ]
         out_batched: list[bool] = []
 
-        def batched_function(*args: Any) -> list[Any]:
+        def batched_function(*args: Array) -> list[Any]:
             nonlocal out_batched
             results, out_batched = self.rule.vmap(axis, args, either)
             return results
@@ -194,7 +195,7 @@ class _JvpOfRule:
         return _JvpOfRule(self, active)
 
 
-def _batch(x: Any, is_batched: bool, target: bool, axis: BatchAxis) -> Any:
+def _batch(x: Array, is_batched: bool, target: bool, axis: BatchAxis) -> Array:
     """Return `x` with a batch dim, if `target` and it has none."""
     return batch_dim_at(x, None, 0, axis.size) if target and not is_batched else x
 
@@ -225,7 +226,7 @@ def sequential_vmap(f: Callable[_P, _R]) -> custom_vmap[_P, _R]:
     function: custom_vmap[_P, _R] = custom_vmap(f)
     call_slice: Function = function
 
-    def rule(axis_size: int, in_batched: list[Any], *args: Any) -> tuple[Any, Any]:
+    def rule(axis_size: int, in_batched: list[Any], *args: object) -> tuple[Any, Any]:
         flags = tree.leaves(in_batched)
         leaves, structure = tree.flatten(args)
         mapped = [x for x, is_batched in zip(leaves, flags, strict=True) if is_batched]

@@ -11,6 +11,7 @@ from shardwise.api.arguments import describe_function, function_name
 from shardwise.api.flatten import check_outputs
 from shardwise.api.ref import hide_refs
 from shardwise.api.transformations.float0 import flatten_hiding_float0, float0
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand
 from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.compiler.ir.dispatch import resolve_shardings
@@ -18,6 +19,7 @@ from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.placement.reshard import cotangent_type
 from shardwise.compiler.trace.summed_gradients import ignore_summed_gradients
+from shardwise.typing import ArrayLike
 
 Function = Callable[..., Any]
 
@@ -38,7 +40,7 @@ class RuleCall(NamedTuple):
             for position in range(self.arg_count)
         ]
 
-    def bound_function(self, *args: Any) -> Any:
+    def bound_function(self, *args: object) -> Any:
         """Call the function with these differentiable arguments."""
         return self.function(*self.arguments(flatten_hiding_float0(hide_refs(args))[0]))
 
@@ -59,7 +61,7 @@ class Results:
         self.structure: tree.Structure = structure
         self.types = types
 
-    def leaves(self, rule: str, value: Any, function: Function) -> list[Any]:
+    def leaves(self, rule: str, value: object, function: Function) -> list[Any]:
         """Return the leaves of a rule's result, which must have the function's structure, shapes and dtypes."""
         if self.structure is None:
             leaves, self.structure = flatten_hiding_float0(value)
@@ -73,7 +75,7 @@ class Results:
             for index, (leaf, type) in enumerate(zip(leaves, self.types, strict=True))
         ]
 
-    def tangents(self, rule: str, value: Any, function: Function) -> list[Any]:
+    def tangents(self, rule: str, value: object, function: Function) -> list[Any]:
         """Return the leaves of the tangent of a rule's result; one that is zero becomes None."""
         leaves = self._flatten(rule, "tangent", value, function)
         return [
@@ -83,7 +85,7 @@ class Results:
             for index, (leaf, type) in enumerate(zip(leaves, self.types, strict=True))
         ]
 
-    def _flatten(self, rule: str, role: str, value: Any, function: Function) -> list[Any]:
+    def _flatten(self, rule: str, role: str, value: object, function: Function) -> list[Any]:
         leaves, structure = tree.flatten(value, lambda x: isinstance(x, SymbolicZero))
         if structure != self.structure:
             raise TypeError(
@@ -93,7 +95,7 @@ class Results:
         return leaves
 
     @staticmethod
-    def _operand(rule: str, role: str, number: int, leaf: Any, type: ArrayType, function: Function) -> Any:
+    def _operand(rule: str, role: str, number: int, leaf: ArrayLike, type: ArrayType, function: Function) -> Array:
         x = as_operand(leaf, rule)
         if x.type.shape != type.shape or x.type.dtype != type.dtype:
             raise TypeError(
@@ -218,7 +220,7 @@ class _CotangentMap:
         return out
 
 
-def _cotangent_leaves(argument: tree.Structure, cotangent: Any) -> list[Any] | None:
+def _cotangent_leaves(argument: tree.Structure, cotangent: object) -> list[Any] | None:
     """Return the cotangents of the leaves of an argument; None if the structures differ.
 
     The cotangent may be a tree prefix of the argument: Flax returns arrays in place of nodes with one leaf.
@@ -259,7 +261,7 @@ class CustomVJPPrimal:
     perturbed: bool
 
 
-def _rule_operand(type: ArrayType, derivative: Any, symbolic: bool) -> Any:
+def _rule_operand(type: ArrayType, derivative: Array | None, symbolic: bool) -> Any:
     """Return a tangent or cotangent as a rule receives it: zeros for None, or a SymbolicZero; float0 for integers."""
     if not is_inexact(type.dtype):
         return SymbolicZero(type) if symbolic else np.zeros(type.shape, float0)
@@ -268,7 +270,7 @@ def _rule_operand(type: ArrayType, derivative: Any, symbolic: bool) -> Any:
     return derivative
 
 
-def _check_cotangent(type: ArrayType, leaf: Any, function: Function) -> Any:
+def _check_cotangent(type: ArrayType, leaf: object, function: Function) -> Any:
     if leaf is None or isinstance(leaf, SymbolicZero) or not is_inexact(type.dtype):
         return None
     x = as_operand(leaf, "bwd rule")

@@ -14,7 +14,7 @@ from shardwise.api.ref import RefScope
 from shardwise.api.transformations.float0 import flatten_hiding_float0, float0
 from shardwise.api.transformations.vmap import vmap
 from shardwise.api.wrapping import wraps
-from shardwise.compiler.arrays.methods import reshape
+from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.compiler.ir.program import Program
@@ -51,7 +51,7 @@ class _Aux:
     Only its tracers take part in a transformation; all other leaves are returned as they are.
     """
 
-    def __init__(self, aux: Any):
+    def __init__(self, aux: object):
         leaves, self._structure = tree.flatten(aux)
         self._leaves = [_TRACED if isinstance(leaf, Tracer) else leaf for leaf in leaves]
 
@@ -61,7 +61,7 @@ class _Aux:
         return self._structure.unflatten([next(remaining) if x is _TRACED else x for x in self._leaves])
 
 
-def _tracers(aux: Any) -> list[Any]:
+def _tracers(aux: object) -> list[Tracer]:
     return [leaf for leaf in tree.leaves(aux) if isinstance(leaf, Tracer)]
 
 
@@ -80,11 +80,11 @@ class _FlatFunctionWithAux(FlatFunction):
         self.aux: _Aux
         self.scope = RefScope()
 
-    def __call__(self, *leaves: Any) -> list[Any]:
+    def __call__(self, *leaves: object) -> list[Any]:
         with self.scope:
             return [*self._call_function(*leaves), *self.scope.written_values]
 
-    def _call_function(self, *leaves: Any) -> list[Any]:
+    def _call_function(self, *leaves: object) -> list[Any]:
         if not self.has_aux:
             return super().__call__(*leaves)
         result = self.function(*self.primals.unflatten(leaves))
@@ -112,13 +112,13 @@ class _FlatFunctionWithAux(FlatFunction):
         """Return the function's value as a pytree; `values` are the flat results."""
         return self.out_tree.unflatten(list(values[: self.out_tree.num_leaves]))
 
-    def with_aux(self, first: Any, values: Sequence[Any]) -> Any:
+    def with_aux(self, first: tuple[Any, ...], values: Sequence[Any]) -> Any:
         """Return the tuple `first`, with aux appended if there is one; `values` are the flat results."""
         return (*first, self.aux.restore(values[self.out_tree.num_leaves :])) if self.has_aux else first
 
 
 @filter_traceback
-def vjp(function: Function, *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
+def vjp(function: Function, *primals: object, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """Compute a function's value and its vector-Jacobian product (reverse mode).
 
     Args:
@@ -167,7 +167,7 @@ class _Pullback:
     primals: tree.Structure
     in_types: tuple[ArrayType, ...]
 
-    def __call__(self, residuals: Sequence[Any], cotangent: Any) -> tuple[Any, ...]:
+    def __call__(self, residuals: Sequence[Any], cotangent: object) -> tuple[Any, ...]:
         expected = list(map(cotangent_type, self.out_types))
         out_cotangents = _check_leaves("vjp", "cotangent", cotangent, self.out_tree, expected, self.function)
         aux_cotangents = [None] * (len(self.nonzero) - len(out_cotangents))
@@ -180,7 +180,7 @@ class _Pullback:
 
 
 @filter_traceback
-def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) -> Any:
+def jvp(function: Function, primals: object, tangents: object, has_aux: bool = False) -> Any:
     """Compute a function's value and its Jacobian-vector product (forward mode).
 
     Args:
@@ -216,7 +216,7 @@ def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) 
 
 
 @filter_traceback
-def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
+def linearize(function: Function, *primals: object, has_aux: bool = False) -> Any:
     """Compute a function's value and its linear approximation, which can be evaluated for many tangents.
 
     Args:
@@ -261,7 +261,7 @@ class _Pushforward:
     primals: tree.Structure
     in_types: tuple[ArrayType, ...]
 
-    def __call__(self, residuals: Sequence[Any], *tangents: Any) -> Any:
+    def __call__(self, residuals: Sequence[Any], *tangents: object) -> Any:
         leaves = _check_leaves("linearize", "tangent", tangents, self.primals, self.in_types, self.function)
         dense = [zeros_of(type.strong()) if t is None else t for type, t in zip(self.in_types, leaves, strict=True)]
         out_tangents = insert_none(replay(self.program, [*residuals, *dense]), self.nonzero)
@@ -270,7 +270,7 @@ class _Pushforward:
         )
 
 
-def linear_transpose(function: Function, *primals: Any, reduce_axes: Sequence[Any] = ()) -> Function:
+def linear_transpose(function: Function, *primals: object, reduce_axes: Sequence[Any] = ()) -> Function:
     """Transpose a linear function.
 
     Args:
@@ -320,7 +320,7 @@ class _LinearTranspose:
     primals: tree.Structure
     in_types: tuple[ArrayType, ...]
 
-    def __call__(self, captured: Sequence[Any], cotangent: Any) -> tuple[Any, ...]:
+    def __call__(self, captured: Sequence[Any], cotangent: object) -> tuple[Any, ...]:
         expected = list(map(cotangent_type, self.program.out_types))
         out_cotangents = _check_leaves(
             "linear_transpose", "cotangent", cotangent, self.out_tree, expected, self.function
@@ -372,7 +372,7 @@ def value_and_grad(
 
     @wraps(function)
     @filter_traceback
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: object, **keywords: object) -> Any:
         inner, active, positions = _select_argnums(function, argnums, args, keywords)
         _check_inputs("grad", function, args, positions, tree.leaves(active), holomorphic, allow_int)
         flat, linear, operands = _linearized(inner, active, has_aux)
@@ -430,7 +430,7 @@ def grad(
 
     @wraps(function)
     @filter_traceback
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: _P.args, **keywords: _P.kwargs) -> Any:
         value, gradient = both(*args, **keywords)
         return (gradient, value[1]) if has_aux else gradient
 
@@ -468,7 +468,7 @@ def jacfwd(
 
     @wraps(function)
     @filter_traceback
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: object, **keywords: object) -> Any:
         inner, active, positions = _select_argnums(function, argnums, args, keywords)
         _check_inputs("jacfwd", function, args, positions, tree.leaves(active), holomorphic, allow_int=False)
         leaves, structure = tree.flatten(active)
@@ -479,7 +479,7 @@ def jacfwd(
         traced_aux = _Aux(None)
         for number, x in enumerate(operands):
 
-            def push(tangent: Any, number: int = number) -> Any:
+            def push(tangent: Array, number: int = number) -> Any:
                 nonlocal traced_aux
                 tangents = [tangent if i == number else zeros_like(y) for i, y in enumerate(operands)]
                 primal = structure.unflatten(operands)
@@ -534,7 +534,7 @@ def jacrev(
 
     @wraps(function)
     @filter_traceback
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: object, **keywords: object) -> Any:
         inner, active, positions = _select_argnums(function, argnums, args, keywords)
         _check_inputs("jacrev", function, args, positions, tree.leaves(active), holomorphic, allow_int)
         value, pullback, *aux = vjp(inner, *active, has_aux=has_aux)
@@ -548,7 +548,7 @@ def jacrev(
         rows = []
         for number, y in enumerate(outputs):
 
-            def pull(cotangent: Any, number: int = number) -> Any:
+            def pull(cotangent: Array, number: int = number) -> Any:
                 cotangents = [cotangent if i == number else zeros_like(z) for i, z in enumerate(outputs)]
                 return pullback(out_tree.unflatten(cotangents))
 
@@ -614,7 +614,7 @@ def _transpose_linearized(
     return transpose(program, is_linear, residuals, out_cotangents)
 
 
-def _instantiate(type: ArrayType, derivative: Any) -> Any:
+def _instantiate(type: ArrayType, derivative: Array | None) -> Array | np.ndarray[Any, Any]:
     """Return a tangent or cotangent as users see it: an array of zeros for None, float0 for integers."""
     if not is_inexact(type.dtype):
         return np.zeros(type.shape, float0)
@@ -642,7 +642,7 @@ def _select_argnums(
     positions = [number % len(args) for number in numbers]
 
     @wraps(function)
-    def inner(*active: Any) -> Any:
+    def inner(*active: object) -> Any:
         all_args = list(args)
         for position, value in zip(positions, active, strict=True):
             all_args[position] = value
@@ -652,7 +652,7 @@ def _select_argnums(
 
 
 def _check_leaves(
-    name: str, role: str, derivatives: Any, structure: tree.Structure, types: Sequence[ArrayType], function: Function
+    name: str, role: str, derivatives: object, structure: tree.Structure, types: Sequence[ArrayType], function: Function
 ) -> list[Any]:
     """Return the leaves of a pytree of tangents or cotangents, which must match these types; None for integers.
 

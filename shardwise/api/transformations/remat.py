@@ -12,6 +12,8 @@ from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.static_args import select_arguments, split_static
 from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.control.remat import CheckpointName, Offload, Policy, Remat
 from shardwise.compiler.trace.build import build
@@ -87,7 +89,7 @@ def checkpoint(
 
     @wraps(function)
     @filter_traceback
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: object, **keywords: object) -> Any:
         arguments = split_static(function, static, args, keywords, cached=False)
         bound = arguments.bind(function)
         leaves, structure = array_leaves(bound, arguments.args, arguments.keywords)
@@ -101,7 +103,7 @@ def checkpoint(
     return call
 
 
-def checkpoint_name(x: Any, name: str) -> Any:
+def checkpoint_name(x: object, name: str) -> Any:
     """Name values for checkpoint policies such as `save_only_these_names`.
 
     Args:
@@ -138,22 +140,22 @@ class checkpoint_policies:
     """
 
     @staticmethod
-    def everything_saveable(op: Any, *types: Any) -> bool:
+    def everything_saveable(op: Op, *types: ArrayType) -> bool:
         """Save all values."""
         return True
 
     @staticmethod
-    def nothing_saveable(op: Any, *types: Any) -> bool:
+    def nothing_saveable(op: Op, *types: ArrayType) -> bool:
         """Save nothing; the default."""
         return False
 
     @staticmethod
-    def dots_saveable(op: Any, *types: Any) -> bool:
+    def dots_saveable(op: Op, *types: ArrayType) -> bool:
         """Save the results of matrix products."""
         return isinstance(op, Dot)
 
     @staticmethod
-    def dots_with_no_batch_dims_saveable(op: Any, *types: Any) -> bool:
+    def dots_with_no_batch_dims_saveable(op: Op, *types: ArrayType) -> bool:
         """Save the results of matrix products without batch dims, such as products with weights."""
         return isinstance(op, Dot) and not op.batch[0]
 
@@ -219,5 +221,5 @@ class _NamePolicy:
         self.names = frozenset(names)
         self.save = save
 
-    def __call__(self, op: Any, *types: Any) -> bool:
+    def __call__(self, op: Op, *types: ArrayType) -> bool:
         return isinstance(op, CheckpointName) and (op.label in self.names) == self.save

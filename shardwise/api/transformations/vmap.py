@@ -13,7 +13,7 @@ from shardwise.api.flatten import FlatFunction
 from shardwise.api.ref import Ref, RefScope
 from shardwise.api.transformations.float0 import float0, is_float0
 from shardwise.api.wrapping import wraps
-from shardwise.compiler.arrays.methods import is_array_like
+from shardwise.compiler.arrays.methods import Array, is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ops.placement.reshard import reshard_to
@@ -28,8 +28,8 @@ _R = TypeVar("_R")
 
 def vmap(
     fun: Callable[_P, _R],
-    in_axes: Any = 0,
-    out_axes: Any = 0,
+    in_axes: object = 0,
+    out_axes: object = 0,
     axis_name: Hashable = None,
     axis_size: int | None = None,
     spmd_axis_name: str | tuple[str, ...] | None = None,
@@ -115,7 +115,7 @@ class _FunctionOfSlices(FlatFunction):
             return [*outputs, *(ref[...] for ref in refs.values())]
 
 
-def _mesh_axes(label: str, spmd_axis_name: Any) -> tuple[str, ...]:
+def _mesh_axes(label: str, spmd_axis_name: object) -> tuple[str, ...]:
     axes = () if spmd_axis_name is None else (spmd_axis_name,) if isinstance(spmd_axis_name, str) else spmd_axis_name
     if not isinstance(axes, tuple) or any(not isinstance(axis, str) for axis in axes) or len(set(axes)) != len(axes):
         raise TypeError(
@@ -171,14 +171,18 @@ class _Result:
 
 
 def _with_batch_dim(
-    label: str, number: int, result: Any, axis: int | None, size: int, sharding: ExplicitSharding | None
-) -> Any:
+    label: str,
+    number: int,
+    result: _Result | np.ndarray[Any, Any],
+    axis: int | None,
+    size: int,
+    sharding: ExplicitSharding | None,
+) -> Array | np.ndarray[Any, Any]:
     """Return result `number`, a `_Result` or a float0 array, with its batch dim at `axis`.
 
     The batch dim of a result that does not depend on a mapped argument gets the sharding of the mapped dims.
     """
-    shape = result.shape if is_float0(result) else result.value.type.shape
-    dim = None if is_float0(result) else result.dim
+    shape, dim = (result.value.type.shape, result.dim) if isinstance(result, _Result) else (result.shape, None)
     rank = len(shape) + (dim is None)
     if axis is None:
         if dim is not None:
@@ -186,12 +190,12 @@ def _with_batch_dim(
                 f"{label}: out_axes is None for result {number}, but this result depends on a mapped argument: "
                 "give its batch axis a position, such as 0"
             )
-        return result if is_float0(result) else result.value
+        return result.value if isinstance(result, _Result) else result
     if not -rank <= axis < rank:
         raise ValueError(
             f"{label}: out_axes has axis {axis} for result {number}, but with the batch axis its rank is {rank}"
         )
-    if is_float0(result):
+    if not isinstance(result, _Result):
         return np.zeros((*shape[: axis % rank], size, *shape[axis % rank :]), float0)
     x = batch_dim_at(result.value, dim, axis % rank, size)
     if dim is not None or sharding is None:

@@ -17,6 +17,7 @@ from shardwise.experimental.array_serialization.tensorstore_impl import (
     async_serialize,
 )
 from shardwise.runtime.group import Group
+from shardwise.typing import SupportsShape
 
 __all__ = [
     "TS_CONTEXT",
@@ -36,7 +37,7 @@ def get_tensorstore_spec(
     ckpt_path: str | os.PathLike[str],
     ocdbt: bool = False,
     process_idx: int | None = None,
-    arr: Any = None,
+    arr: SupportsShape | None = None,
     driver: str = "zarr",
 ) -> dict[str, Any]:
     """Return the spec of an array at a path, by default as a zarr array in a folder of its own.
@@ -150,11 +151,23 @@ class GlobalAsyncCheckpointManagerBase(ABC):
         """Wait until all writes are finished."""
 
     @abstractmethod
-    def serialize(self, arrays: Any, tensorstore_specs: Any, *, on_commit_callback: Any) -> Any:
+    def serialize(
+        self,
+        arrays: Sequence[Any],
+        tensorstore_specs: Sequence[dict[str, Any]],
+        *,
+        on_commit_callback: Callable[[], None] | None,
+    ) -> Any:
         """Write arrays."""
 
     @abstractmethod
-    def deserialize(self, shardings: Any, tensorstore_specs: Any, global_shapes: Any, dtypes: Any) -> Any:
+    def deserialize(
+        self,
+        shardings: Sequence[Any],
+        tensorstore_specs: Sequence[Any],
+        global_shapes: Sequence[Sequence[int] | None] | None,
+        dtypes: Sequence[Any] | None,
+    ) -> Any:
         """Read arrays."""
 
 
@@ -205,7 +218,7 @@ class GlobalAsyncCheckpointManager(GlobalAsyncCheckpointManagerBase):
         tensorstore_specs: Sequence[dict[str, Any]],
         *,
         on_commit_callback: Callable[[], None] | None = None,
-        transaction: Any = None,
+        transaction: object = None,
     ) -> None:
         """Write arrays in the background, after the write before has finished.
 
@@ -261,7 +274,7 @@ class GlobalAsyncCheckpointManager(GlobalAsyncCheckpointManagerBase):
         paths: Sequence[str | os.PathLike[str]],
         *,
         on_commit_callback: Callable[[], None] | None = None,
-        transaction: Any = None,
+        transaction: object = None,
     ) -> None:
         """Write arrays to paths, as `serialize` does."""
         specs = [get_tensorstore_spec(path) for path in paths]

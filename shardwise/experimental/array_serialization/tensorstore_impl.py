@@ -24,6 +24,7 @@ from shardwise.runtime.box import Box, block_shape, box_index, box_shape, box_si
 from shardwise.runtime.client import process_count, process_index
 from shardwise.runtime.memory_layout import Format, sharding_of_format
 from shardwise.runtime.sharding import Sharding
+from shardwise.typing import DTypeLike, SupportsShape
 
 __all__ = ["ByteLimiter", "async_deserialize", "async_serialize", "get_tensorstore_spec"]
 
@@ -37,7 +38,7 @@ def get_tensorstore_spec(
     ckpt_path: str | os.PathLike[str],
     ocdbt: bool = True,
     process_idx: int | None = None,
-    arr: Any = None,
+    arr: SupportsShape | None = None,
     driver: str = "zarr3",
 ) -> dict[str, Any]:
     """Return the spec of an array at a path.
@@ -81,7 +82,7 @@ def get_tensorstore_spec(
     return spec if arr is None else {**spec, "metadata": _metadata(arr, driver)}
 
 
-def _metadata(arr: Any, driver: str) -> dict[str, Any]:
+def _metadata(arr: SupportsShape, driver: str) -> dict[str, Any]:
     """Return the metadata of an array whose chunks are its shards, or blocks of them."""
     shape, dtype = tuple(arr.shape), np.dtype(arr.dtype)
     shard_shape = arr.sharding.shard_shape(shape) if isinstance(arr, ArrayImpl) else shape
@@ -95,7 +96,7 @@ def _metadata(arr: Any, driver: str) -> dict[str, Any]:
     raise ValueError(f"the driver {driver!r} of a spec must be 'zarr' or 'zarr3'")
 
 
-def _has_metadata(spec: Any) -> bool:
+def _has_metadata(spec: object) -> bool:
     """Return whether a spec, or one inside it such as that of a `cast` driver, has metadata."""
     return isinstance(spec, dict) and ("metadata" in spec or any(map(_has_metadata, spec.values())))
 
@@ -133,14 +134,14 @@ class ByteLimiter:
 
 
 async def async_serialize(
-    arr_inp: Any,
+    arr_inp: Array,
     tensorstore_spec: dict[str, Any],
     commit_future: list[Any] | None = None,
-    context: Any = None,
-    chunk_layout: Any = None,
+    context: ts.Context | None = None,
+    chunk_layout: ts.ChunkLayout | None = None,
     primary_host: int | None = None,
     replica_id: int = 0,
-    transaction: Any = None,
+    transaction: ts.Transaction | None = None,
 ) -> None:
     """Write the shards of an array that this process holds.
 
@@ -182,7 +183,7 @@ async def async_serialize(
     if spec["driver"] == "zarr":
         spec.setdefault("dtype", str(np.dtype(arr_inp.dtype)))
 
-    def open_store(**options: Any) -> Any:
+    def open_store(**options: object) -> Any:
         options = {
             "context": context or TS_CONTEXT,
             "chunk_layout": chunk_layout,
@@ -208,7 +209,7 @@ async def async_serialize(
     await asyncio.gather(*(_write_shard(store, box, data, commit_future) for box, data in shards))
 
 
-async def _write_shard(store: Any, box: Box, data: ArrayImpl, commit_future: list[Any] | None) -> None:
+async def _write_shard(store: ts.TensorStore, box: Box, data: ArrayImpl, commit_future: list[Any] | None) -> None:
     # The host array shares the memory of a buffer, which XLA neither changes nor reuses while it exists.
     written = store[box_index(box)].write(np.asarray(data), can_reference_source_data_indefinitely=True)
     if commit_future is None:
@@ -219,13 +220,13 @@ async def _write_shard(store: Any, box: Box, data: ArrayImpl, commit_future: lis
 
 
 async def async_deserialize(
-    in_type: Any,
-    tensorstore_spec: Any,
+    in_type: Sharding | Format | ShapeDtypeStruct,
+    tensorstore_spec: dict[str, Any] | ts.Spec,
     global_shape: Sequence[int] | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     byte_limiter: ByteLimiter | None = None,
-    context: Any = None,
-    chunk_layout: Any = None,
+    context: ts.Context | None = None,
+    chunk_layout: ts.ChunkLayout | None = None,
     assume_metadata: bool = False,
 ) -> Array:
     """Read an array; each device gets its shard.
@@ -288,7 +289,7 @@ async def async_deserialize(
     return join_shards([shards[device] for device in sharding.local_devices], ArrayType(shape, target), sharding)
 
 
-def _sharding_of(in_type: Any, ndim: int) -> Sharding:
+def _sharding_of(in_type: object, ndim: int) -> Sharding:
     sharding = in_type.sharding if isinstance(in_type, ShapeDtypeStruct) else in_type
     if isinstance(sharding, Format):
         sharding = sharding_of_format("async_deserialize", sharding, ndim)
@@ -300,7 +301,7 @@ def _sharding_of(in_type: Any, ndim: int) -> Sharding:
     return sharding
 
 
-async def _read_box(store: Any, box: Box) -> np.ndarray[Any, Any]:
+async def _read_box(store: ts.TensorStore, box: Box) -> np.ndarray[Any, Any]:
     """Return the elements in a box, with zeros outside of the stored array."""
     stored = tuple((low, max(low, min(high, size))) for (low, high), size in zip(box, store.shape, strict=True))
     if stored == box:

@@ -7,6 +7,7 @@ import numpy as np
 from shardwise.compiler.dtypes import KeyDType as ExtendedDType
 from shardwise.dtypes import TypePromotionError, extended, finfo
 from shardwise.jax_modules.missing import report_missing
+from shardwise.typing import DTypeLike
 
 __all__ = [
     "DType",  # Flax
@@ -21,12 +22,12 @@ __all__ = [
 DType = np.dtype
 
 
-def supports_inf(dtype: Any) -> bool:
+def supports_inf(dtype: DTypeLike) -> bool:
     """Return whether a floating dtype has infinities."""
     return bool(np.isinf(np.array(np.inf).astype(dtype)))
 
 
-def to_complex_dtype(dtype: Any) -> np.dtype[Any]:
+def to_complex_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     """Return the complex dtype that holds a real dtype."""
     return np.result_type(np.dtype(dtype), np.complex64)
 

@@ -1,6 +1,6 @@
 """jax.extend.linear_util: functions with positional arguments that other functions wrap."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import wraps
 from typing import Any, final
@@ -22,12 +22,14 @@ class WrappedFun:
         self.f = function
         self.__name__ = getattr(function, "__name__", "function")
 
-    def call_wrapped(self, *args: Any, **keywords: Any) -> Any:
+    def call_wrapped(self, *args: object, **keywords: object) -> Any:
         """Call the function."""
         return self.f(*args, **keywords)
 
 
-def wrap_init(function: Callable[..., Any], params: Any = None, *, debug_info: Any = None) -> WrappedFun:
+def wrap_init(
+    function: Callable[..., Any], params: Mapping[str, Any] | None = None, *, debug_info: object = None
+) -> WrappedFun:
     """Wrap a function, with keyword parameters bound."""
     if not params:
         return WrappedFun(function)
@@ -41,9 +43,9 @@ def transformation(generator: Callable[..., Any]) -> Callable[..., WrappedFun]:
     a sequence and keywords, receives the result of the call, and then yields the new result.
     """
 
-    def wrap(function: WrappedFun, *bound: Any) -> WrappedFun:
+    def wrap(function: WrappedFun, *bound: object) -> WrappedFun:
         @wraps(function.f)
-        def call(*args: Any, **keywords: Any) -> Any:
+        def call(*args: object, **keywords: object) -> Any:
             with closing(generator(*bound, *args, **keywords)) as steps:  # also if the function fails
                 inner_args, inner_keywords = next(steps)
                 return steps.send(function.call_wrapped(*inner_args, **inner_keywords))

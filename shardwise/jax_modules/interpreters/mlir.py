@@ -5,11 +5,12 @@ too. It may call Python functions by `emit_python_callback`, as Equinox does; bu
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.callbacks.callback import call_host
 from shardwise.api.jaxprs.primitive import Primitive, lowerings
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.errors import MissingRuleError
@@ -34,7 +35,7 @@ class _LoweringContext:
         self.avals_in, self.avals_out = avals_in, avals_out
         self.module_context = self
 
-    def add_keepalive(self, value: Any) -> None:
+    def add_keepalive(self, value: object) -> None:
         """Do nothing: programs keep their callbacks alive."""
 
 
@@ -43,32 +44,39 @@ def lower_fun(function: Callable[..., Any], multiple_results: bool = True) -> _T
     return _TracedLowering(function)
 
 
-def register_lowering(primitive: Primitive, rule: Any, platform: str | None = None, **_: Any) -> Any:
-    """Register the lowering of a primitive: what `lower_fun` has made, or a rule that calls Python functions."""
+_Rule = TypeVar("_Rule", bound=_TracedLowering | Callable[..., Any])
 
-    def call_rule(*operands: Any, **params: Any) -> Any:
+
+def register_lowering(primitive: Primitive, rule: _Rule, platform: str | None = None, **_: object) -> _Rule:
+    """Register the lowering of a primitive: what `lower_fun` has made, or a rule that calls Python functions."""
+    if isinstance(rule, _TracedLowering):
+        lowerings[primitive] = rule.function
+        return rule
+    call: Callable[..., Any] = rule
+
+    def call_rule(*operands: Array, **params: object) -> Sequence[Array] | Array:
         types = [type_of(x) for x in operands]
         results = primitive.result_types(types, params)
         try:
-            values = list(rule(_LoweringContext(types, results or ()), *operands, **params))
+            values = list(call(_LoweringContext(types, results or ()), *operands, **params))
         except Exception as error:
             raise MissingRuleError(primitive.lowering_problem) from error
         return values if primitive.multiple_results else values[0]
 
-    lowerings[primitive] = rule.function if isinstance(rule, _TracedLowering) else call_rule
+    lowerings[primitive] = call_rule
     return rule
 
 
 def emit_python_callback(
-    ctx: Any,
+    ctx: object,
     callback: Callable[..., Any],
-    token: Any,
-    operands: Sequence[Any],
+    token: object,
+    operands: Sequence[Array],
     operand_avals: Sequence[ArrayType],
     result_avals: Sequence[ArrayType],
     *,
     has_side_effect: bool,
-    sharding: Any = None,
+    sharding: object = None,
 ) -> tuple[Sequence[Any], Any, None]:
     """Call a Python function of arrays from the program. Returns the results, the token, and None."""
     structs = tuple(ShapeDtypeStruct(type.shape, type.dtype) for type in result_avals)

@@ -1,8 +1,9 @@
 """jax.interpreters.partial_eval: which results of a function are known, if only some of its arguments are."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.trace.build import build
@@ -20,7 +21,7 @@ class PartialVal(NamedTuple):
     const: Any
 
     @staticmethod
-    def known(const: Any) -> "PartialVal":
+    def known(const: object) -> "PartialVal":
         """Return a known value."""
         return PartialVal(None, const)
 
@@ -40,7 +41,7 @@ def trace_to_jaxpr_nounits(
     """
     results: list[PartialVal] = []
 
-    def partially_known(*tracers: Any) -> list[Any]:
+    def partially_known(*tracers: Array) -> list[Any]:
         rest = iter(tracers)
         leaves = [value.const if value.aval is None else next(rest) for value in arguments]
         unknown = []
@@ -53,7 +54,7 @@ def trace_to_jaxpr_nounits(
                 results.append(PartialVal.known(x))
         return unknown
 
-    def partial_frame(name: str, stages_all: bool, axes: Any, tracked: Any) -> Frame:
+    def partial_frame(name: str, stages_all: bool, axes: Mapping[Hashable, int], tracked: frozenset[str]) -> Frame:
         return Frame(name, False, axes, tracked)  # ops on known values run
 
     types = [value.aval for value in arguments if value.aval is not None]
