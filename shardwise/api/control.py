@@ -23,7 +23,6 @@ from shardwise.compiler.arrays.methods import where
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import integer_range, is_integer
-from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import varying
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType, spec_text
@@ -41,6 +40,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.make_varying import cast_to_varying, make_varying
 from shardwise.errors import ConcretizationTypeError, ShardingTypeError
 from shardwise.execute.traceback_filter import filter_traceback
+from shardwise.numpy.joining import stack
 
 Function = Callable[..., Any]
 _ABSENT: Any = object()
@@ -703,7 +703,7 @@ def _scan_in_python(f: Function, init: Any, slices: Sequence[Any], reverse: bool
     for x in reversed(slices) if reverse else slices:
         carry, y = f(carry, x)
         ys.append(y)
-    return carry, tree.map(lambda *leaves: installed.namespace.stack(leaves), *(reversed(ys) if reverse else ys))
+    return carry, tree.map(lambda *leaves: stack(leaves), *(reversed(ys) if reverse else ys))
 
 
 def _map_in_batches(f: Function, xs: Any, size: int) -> Any:

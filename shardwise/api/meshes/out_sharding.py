@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.api.meshes.placement import reshard, with_sharding_constraint
 from shardwise.compiler.arrays.operands import type_of
-from shardwise.compiler.ir.dispatch import installed, resolve_shardings
+from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError, ShardingTypeError
@@ -100,7 +100,3 @@ def decided_by(out_sharding: Any) -> AbstractContextManager[None]:
 
 
 _NO_DECISION = nullcontext()
-
-
-installed.constrain_sharding = constrain_sharding
-installed.decided_by = decided_by

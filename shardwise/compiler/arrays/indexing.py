@@ -18,16 +18,17 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise import tree
 from shardwise.compiler.arrays.operands import (
     as_operand,
     broadcast_to_shape,
     compiled_function,
+    resolve_array,
     static_integer,
     type_of,
 )
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import integer_range, is_inexact, is_integer
-from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, Scalar, Typed
@@ -142,12 +143,18 @@ def _list_to_array(entry: Any) -> Any:
     try:
         array = np.asarray(entry)
     except ConcretizationTypeError:  # traced elements
-        return installed.namespace.array(entry)
+        return _first_array(entry).__array_namespace__().array(entry)
     except ValueError:  # a ragged list
         return entry
     if not array.size:
         return array.astype(INDICES[0])
     return array if array.dtype.kind in "biuf" else entry
+
+
+def _first_array(entry: Sequence[Any]) -> Any:
+    """Return the first array in nested lists that have one."""
+    leaves = map(resolve_array, tree.leaves(entry, lambda leaf: hasattr(leaf, "__jax_array__")))
+    return next(leaf for leaf in leaves if isinstance(leaf, Typed))
 
 
 def _normalize_entry(entry: Any, type: ArrayType) -> list[Any]:

@@ -5,9 +5,8 @@ vmap) accept ops that touch one of their own tracers, so that work on outer valu
 axis name that the frame binds (vmap).
 
 Higher layers install what lower layers call: `executor` runs an op on concrete arrays, `transforms` rewrites the
-programs that ops hold, `namespace` is the module of array functions, some of which are also methods of arrays,
-`type_sharding` returns the sharding of a type as users see it, and `explicit_sharding` the part of it in types;
-`constrain_sharding` and `decided_by` apply the parameter `out_sharding` of methods of arrays.
+programs that ops hold, `type_sharding` returns the sharding of a type as users see it, and `explicit_sharding` the part
+of it in types.
 """
 
 import threading
@@ -102,10 +101,7 @@ class _Stack(threading.local):
 class _Installed:
     executor: Executor
     transforms: Transforms
-    namespace: Any
     type_sharding: "Callable[[ArrayType], Any]"
-    constrain_sharding: Callable[[Any, Any], Any]
-    decided_by: Callable[[Any], AbstractContextManager[None]]
     explicit_sharding: "Callable[[Any, tuple[int, ...]], ExplicitSharding | None]"
 
 

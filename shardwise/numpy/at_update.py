@@ -8,10 +8,11 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, final
+from typing import Any, ParamSpec, final
 
 import numpy as np
 
+from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
 from shardwise.base.config import config
 from shardwise.compiler.arrays.arithmetic import divide, negative, power
 from shardwise.compiler.arrays.dynamic_index import has_dynamic_slices, replace_dynamic_slices
@@ -23,6 +24,7 @@ from shardwise.compiler.arrays.indexing import (
     out_of_bounds_fill,
     parse_index,
 )
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -33,7 +35,6 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import integer_range, is_integer
-from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.control.retype import with_sums_of, with_varying_of
 from shardwise.compiler.ops.control.while_loop import while_capturing
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
@@ -49,9 +50,6 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Pad, Reverse
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.errors import ConcretizationTypeError
-
-if TYPE_CHECKING:
-    from shardwise.compiler.arrays.methods import Array
 
 _Parameters = ParamSpec("_Parameters")
 
@@ -73,40 +71,40 @@ class IndexUpdateHelper:
 
 
 def _combining(
-    like: Callable[_Parameters, "Array"],
+    like: Callable[_Parameters, Array],
     name: str,
     reduction: str,
     doc: str,
     prepare: Callable[[Any], Any] = lambda values: values,
-) -> Callable[_Parameters, "Array"]:
+) -> Callable[_Parameters, Array]:
     """Make a method with the signature of `like` that combines elements with `prepare(values)` by a reduction."""
 
-    def method(self: "IndexUpdateRef", values: Any, **options: Any) -> "Array":
+    def method(self: "IndexUpdateRef", values: Any, **options: Any) -> Array:
         return self._update(reduction, prepare(values), **options)
 
     return _update_method(method, like, name, doc)
 
 
 def _with_ones(
-    like: Callable[_Parameters, "Array"], name: str, function: Callable[[Any, Any], Any], doc: str
-) -> Callable[_Parameters, "Array"]:
+    like: Callable[_Parameters, Array], name: str, function: Callable[[Any, Any], Any], doc: str
+) -> Callable[_Parameters, Array]:
     """Make a method with the signature of `like` that applies `function` to all elements.
 
     Its second operand is the product of the values for an element, and 1 for elements that are not indexed.
     """
 
-    def method(self: "IndexUpdateRef", values: Any, *, out_sharding: Any = None, **options: Any) -> "Array":
+    def method(self: "IndexUpdateRef", values: Any, *, out_sharding: Any = None, **options: Any) -> Array:
         operand = self._ones()._update("mul", values, out_sharding=out_sharding, **options)
-        with installed.decided_by(out_sharding):
+        with decided_by(out_sharding):
             result = function(self.array, operand)
-        return installed.constrain_sharding(result, out_sharding)
+        return constrain_sharding(result, out_sharding)
 
     return _update_method(method, like, name, doc)
 
 
 def _update_method(
-    method: Callable[..., "Array"], like: Callable[_Parameters, "Array"], name: str, doc: str
-) -> Callable[_Parameters, "Array"]:
+    method: Callable[..., Array], like: Callable[_Parameters, Array], name: str, doc: str
+) -> Callable[_Parameters, Array]:
     """Set the signature, the name and the docstring of a method."""
     method = wraps(like)(method)
     method.__name__, method.__qualname__, method.__doc__ = name, f"IndexUpdateRef.{name}", doc
@@ -140,7 +138,7 @@ class IndexUpdateRef:
         fill_value: Any = None,
         out_sharding: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> "Array":
+    ) -> Array:
         """Return `x[index]`."""
         fills = index_mode("at.get", mode, "clip") in ("fill", "drop")
         check_bounds = mode is None and config.check_static_indices
@@ -148,11 +146,11 @@ class IndexUpdateRef:
             self.index, self.array.type, not fills, wrap_negative_indices, check_bounds=check_bounds
         )
         fill = out_of_bounds_fill(fill_value, self.array.type.dtype) if fills else None
-        with installed.decided_by(out_sharding):
+        with decided_by(out_sharding):
             result = gather_by_index(
                 self.array, *arrays, indexer=indexer, fill=fill, sorted=indices_are_sorted, unique=unique_indices
             )
-        return installed.constrain_sharding(result, out_sharding)
+        return constrain_sharding(result, out_sharding)
 
     def set(
         self,
@@ -163,7 +161,7 @@ class IndexUpdateRef:
         mode: Any = None,
         out_sharding: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> "Array":
+    ) -> Array:
         """Set the elements to `values`. If indices repeat, it is undefined which value is used."""
         return self._update(
             "set",
@@ -191,7 +189,7 @@ class IndexUpdateRef:
         unique_indices: bool = False,
         mode: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> "Array":
+    ) -> Array:
         """Apply the elementwise function `func` to the elements, once for each time that an index occurs."""
         clip = index_mode("at.apply", mode, "drop") == "clip"
         indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative_indices, reads=False)
@@ -222,7 +220,7 @@ class IndexUpdateRef:
         mode: Any = None,
         out_sharding: Any = None,
         wrap_negative_indices: bool = True,
-    ) -> "Array":
+    ) -> Array:
         clip = index_mode(f"at.{name}", mode, "drop") == "clip"
         indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative_indices, reads=False)
         if type(values) is int and is_integer(self.array.type.dtype):
@@ -242,12 +240,12 @@ class IndexUpdateRef:
                 "indexed elements"
             )
         if not self.array.type.size:
-            return installed.constrain_sharding(self.array, out_sharding)
+            return constrain_sharding(self.array, out_sharding)
         if indexer.slice_ops and all(isinstance(array, int) for array in arrays):
             if any(index == indexer.type.shape[dim] for index, dim in zip(arrays, indexer.dims, strict=True)):
-                return installed.constrain_sharding(self.array, out_sharding)
+                return constrain_sharding(self.array, out_sharding)
             indexer, arrays = indexer.with_static_indices(arrays), []
-        with installed.decided_by(out_sharding):
+        with decided_by(out_sharding):
             result = update_at_index(
                 self.array,
                 values,
@@ -258,7 +256,7 @@ class IndexUpdateRef:
                 sorted=indices_are_sorted,
                 unique=unique_indices,
             )
-        return installed.constrain_sharding(result, out_sharding)
+        return constrain_sharding(result, out_sharding)
 
 
 def _max_index_count(indexer: Indexer, arrays: list[Any], clip: bool) -> int | None:
