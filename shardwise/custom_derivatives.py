@@ -9,7 +9,7 @@ from shardwise.api.transformations.custom import custom_jvp, custom_vjp
 from shardwise.api.transformations.derivative_rules import CustomVJPPrimal, SymbolicZero
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import type_of
-from shardwise.compiler.ops.control.retype import zeros_of
+from shardwise.compiler.ops.placement.retype import zeros_of
 
 __all__ = [
     "CustomVJPPrimal",

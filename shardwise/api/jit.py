@@ -43,10 +43,10 @@ from shardwise.base.caches import register
 from shardwise.base.config import all_threads, config
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.control.call import Call
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames
 from shardwise.compiler.ir.program import Program, Source
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.shardings.mesh import Mesh, mesh_context
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source

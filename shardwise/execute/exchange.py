@@ -12,13 +12,13 @@ import numpy as np
 
 from shardwise.base._jaxlib import join, put, split
 from shardwise.base.caches import registered_cache
+from shardwise.compiler.control.manual import Manual
+from shardwise.compiler.control.region_boundary import ShardSpec
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.block_schedule import Piece, schedule
 from shardwise.compiler.ops.collective.named_exchange import NamedPermute
-from shardwise.compiler.ops.control.manual import Manual
-from shardwise.compiler.ops.control.region_boundary import ShardSpec
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice

@@ -20,13 +20,13 @@ from shardwise.base.call_site import warn_user
 from shardwise.base.config import all_threads, config
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
+from shardwise.compiler.control.callback import Callback
+from shardwise.compiler.control.output_memory import out_kinds
 from shardwise.compiler.ir.dispatch import installed, resolves_shardings
 from shardwise.compiler.ir.op import Op, check_shardings, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.callback import Callback
 from shardwise.compiler.ops.placement.inspect_sharding import Inspect
-from shardwise.compiler.ops.placement.memory_space import out_kinds
 from shardwise.compiler.partition.reason import Conversion
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip

@@ -10,9 +10,9 @@ from typing import Any, final
 
 from shardwise.base.config import config
 from shardwise.compiler.candidates.refine import refine_program
+from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
-from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.ops.shape.constants import ArrayConstant

@@ -23,13 +23,13 @@ from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.candidates.refine import refine_program
+from shardwise.compiler.control.call import Call
+from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Call
-from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.shape.constants import IdentityKey, hashable

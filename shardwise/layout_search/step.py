@@ -17,10 +17,10 @@ from shardwise.compiler.candidates.layout_problem import ProgramStructure
 from shardwise.compiler.candidates.open_arguments import loop_groups
 from shardwise.compiler.candidates.output_layouts import infer_output_pins
 from shardwise.compiler.candidates.unfold import Unfolded
+from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.pipeline import simplify

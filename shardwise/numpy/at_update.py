@@ -34,14 +34,14 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import promote_dtypes
+from shardwise.compiler.control.while_loop import while_capturing
 from shardwise.compiler.dtypes import integer_range, is_integer
-from shardwise.compiler.ops.control.retype import with_sums_of, with_varying_of
-from shardwise.compiler.ops.control.while_loop import while_capturing
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.placement.retype import with_sums_of, with_varying_of
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.reductions import ReduceOr
 from shardwise.compiler.ops.shape.constants import full

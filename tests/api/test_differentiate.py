@@ -7,8 +7,8 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise.compiler.control.call import Call
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ops.control.call import Call
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

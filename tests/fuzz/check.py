@@ -21,15 +21,15 @@ from shardwise.base._jaxlib import put
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.candidates.candidate import PARTIAL_SUM, REPLICATED, Candidate, State
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
+from shardwise.compiler.control.custom_derivatives import Custom
 from shardwise.compiler.dtypes import is_float, is_inexact, is_key
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import lower
-from shardwise.compiler.ops.control.control import Control
-from shardwise.compiler.ops.control.custom_derivatives import Custom
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.constants import ArrayConstant
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards, split_into_shards

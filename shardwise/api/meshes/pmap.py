@@ -32,7 +32,7 @@ from shardwise.api.transformations.float0 import is_float0
 from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import type_of
-from shardwise.compiler.ops.control.manual import DimAxes, Manual
+from shardwise.compiler.control.manual import DimAxes, Manual
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import Mesh, mesh_context
 from shardwise.compiler.shardings.spec import spec_of

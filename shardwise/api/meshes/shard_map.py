@@ -30,12 +30,12 @@ from shardwise.api.meshes.region_specs import (
     sums_error,
 )
 from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.control.manual import Manual
+from shardwise.compiler.control.region_boundary import ShardSpec
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames, use_frames
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import AssertReplicated, PUnreduced, PVary
-from shardwise.compiler.ops.control.manual import Manual
-from shardwise.compiler.ops.control.region_boundary import ShardSpec
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context, mesh_of_types
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.compiler.trace.build import build

@@ -4,21 +4,19 @@ A frame stages ops into a program (see `trace/`). A frame with `stages_all` (jit
 vmap) accept ops that touch one of their own tracers, so that work on outer values stays outside, and ops that use an
 axis name that the frame binds (vmap).
 
-Higher layers install what lower layers call: `executor` runs an op on concrete arrays, `transforms` rewrites the
-programs that ops hold, `type_sharding` returns the sharding of a type as users see it, and `explicit_sharding` the part
-of it in types.
+Higher layers install what lower layers call: `executor` runs an op on concrete arrays, `type_sharding` returns the
+sharding of a type as users see it, and `explicit_sharding` the part of it in types.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from shardwise.errors import UnexpectedTracerError
 
 if TYPE_CHECKING:
-    from shardwise.compiler.ir.op import BatchAxis, Op
-    from shardwise.compiler.ir.program import Program, Value
+    from shardwise.compiler.ir.op import Op
     from shardwise.compiler.ir.types import ArrayType
     from shardwise.compiler.shardings.explicit import ExplicitSharding
 
@@ -44,54 +42,6 @@ class Executor(Protocol):
     def transfer(self, array: Any, sharding: Any) -> Any: ...
 
 
-class Transforms(Protocol):
-    """Transformations of programs, for the rules of ops that hold a program or a function."""
-
-    def jvp(
-        self, program: "Program", active: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
-    ) -> "tuple[Program, tuple[bool, ...]]": ...
-    def linearize(
-        self, program: "Program", active: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
-    ) -> "tuple[Program, Program, tuple[bool, ...]]": ...
-    def transpose(
-        self,
-        program: "Program",
-        linear: tuple[bool, ...],
-        cotangents: tuple[bool, ...],
-        instantiate: tuple[bool, ...] = (),
-    ) -> "tuple[Program, tuple[bool, ...]]": ...
-    def build(
-        self, function: Callable[..., Sequence[Any]], types: "Sequence[ArrayType]", name: str
-    ) -> "tuple[Program, list[Any]]": ...
-    def rewrite(self, name: str, types: "Sequence[ArrayType]", body: Callable[..., Sequence[Any]]) -> "Program": ...
-    def inline(self, program: "Program", opaque: bool = True) -> "Program": ...
-    def shrink_loop_residuals(
-        self, forward: "Program", linear: "Program", count: int, free: "Collection[Value]"
-    ) -> "tuple[Program, Program]": ...
-    def dce(self, program: "Program") -> "Program": ...
-    def without_effects(self, op: "Op") -> "Op": ...
-    def erase_varying(self, program: "Program") -> "Program": ...
-    def lower_keys(self, program: "Program") -> "Program": ...
-    def vmap(
-        self,
-        program: "Program",
-        axis: "BatchAxis",
-        dims: tuple[int | None, ...],
-        everywhere: bool | tuple[bool, ...] = False,
-    ) -> "tuple[Program, tuple[int | None, ...]]": ...
-    def map_function(
-        self,
-        function: Callable[..., Sequence[Any]],
-        axis: "BatchAxis",
-        args: Sequence[Any],
-        dims: Sequence[int | None],
-        name: str,
-    ) -> tuple[list[Any], list[int | None]]: ...
-    def rematerialize(
-        self, program: "Program", active: tuple[bool, ...], policy: Callable[..., Any] | None
-    ) -> "tuple[Program, Program, tuple[bool, ...]]": ...
-
-
 class _Stack(threading.local):
     def __init__(self) -> None:
         self.frames: list[Frame] = []
@@ -100,7 +50,6 @@ class _Stack(threading.local):
 
 class _Installed:
     executor: Executor
-    transforms: Transforms
     type_sharding: "Callable[[ArrayType], Any]"
     explicit_sharding: "Callable[[Any, tuple[int, ...]], ExplicitSharding | None]"
 

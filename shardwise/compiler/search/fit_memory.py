@@ -9,8 +9,8 @@ stacks, until the rest fits or none is left.
 from collections.abc import Collection, Mapping
 
 from shardwise.compiler.candidates.layout_problem import reduce_in_loops
+from shardwise.compiler.control.region_boundary import Carry, Stack
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.ops.control.region_boundary import Carry, Stack
 from shardwise.compiler.partition.liveness import peak, total_bytes
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.regather import regather_to_fit
