@@ -24,8 +24,8 @@ from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.named_sharding import traced_sharding
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.runtime.sharding import traced_sharding
 
 __all__ = [
     "AbstractValue",

@@ -48,6 +48,8 @@ from shardwise.compiler.ir.dispatch import bound_axes, open_frames
 from shardwise.compiler.ir.program import Program, Source
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import Mesh, mesh_context
+from shardwise.compiler.shardings.named_sharding import traced_sharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
@@ -61,7 +63,6 @@ from shardwise.execute.request import Request
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import local_devices
-from shardwise.runtime.sharding import Sharding, traced_sharding
 
 _flatten = tree.registry.flatten
 _LEAF = _flatten(0)[1]

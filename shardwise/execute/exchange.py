@@ -15,7 +15,7 @@ from shardwise.base.caches import registered_cache
 from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.control.region_boundary import ShardSpec
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir import dispatch
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.block_schedule import Piece, schedule
 from shardwise.compiler.ops.collective.named_exchange import NamedPermute
@@ -28,12 +28,13 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Pad, slice_dims
 from shardwise.compiler.shardings.mesh import Mesh, device_grid, mesh_context
+from shardwise.compiler.shardings.named_sharding import NamedSharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.build import build
 from shardwise.execute.block_plan import plan_blocks
 from shardwise.runtime.array import ArrayImpl, array_signature, put_shards
 from shardwise.runtime.process_set_registry import process_sets
-from shardwise.runtime.sharding import NamedSharding, Sharding
 
 AXIS = "device"  # the mesh axis of all devices that take part
 INDEX = np.dtype(np.int32)
@@ -107,7 +108,7 @@ def exchange(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     table_type = ArrayType(plan.table.shape, INDEX)
     table = put_shards(rows, table_type.with_shape(rows[0].shape), table_sharding)
     with mesh_context.entered(None):
-        (result,) = installed.executor.run(
+        (result,) = dispatch.executor.run(
             plan.op,
             (
                 ArrayImpl.from_buffers(operand, _signature(source_shape, type, mesh)),

@@ -38,6 +38,7 @@ from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.refine import coarsen_layout, sub_axes_of
 from shardwise.compiler.shardings.spec import PartitionSpec, spec_of
 from shardwise.compiler.trace.build import build
@@ -58,7 +59,6 @@ from shardwise.experimental.sharding_rule import (
     parse_rule,
     vmapped_rule,
 )
-from shardwise.runtime.sharding import NamedSharding
 
 __all__ = ["BATCHING", "ArrayMapping", "CompoundFactor", "SdyShardingRule", "custom_partitioning"]
 

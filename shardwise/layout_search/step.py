@@ -26,10 +26,10 @@ from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.pipeline import simplify
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.transforms.dce import dce
 from shardwise.execute.executor import as_array
 from shardwise.execute.request import Request, lift_held_arrays
-from shardwise.runtime.sharding import NamedSharding
 
 STATE, PARAMETER, BATCH, FIXED = "state", "parameter", "batch", "fixed"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise import tree_util
-from shardwise.runtime.sharding import NamedSharding
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 
 # A function from the name and the shape of a parameter to its sharding.
 Choose = Callable[[str, tuple[int, ...]], NamedSharding]

@@ -5,8 +5,8 @@ from typing import Any
 
 from shardwise import tree_util
 from shardwise.api.transformations.remat import checkpoint, checkpoint_policies
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.errors import StrategyError
-from shardwise.runtime.sharding import Sharding
 
 _POLICIES: dict[str, Callable[..., Any]] = {
     "nothing": checkpoint_policies.nothing_saveable,

@@ -8,9 +8,10 @@ from shardwise.api.meshes.placement import reshard, with_sharding_constraint
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError, ShardingTypeError
-from shardwise.runtime.sharding import NamedSharding, resolve_sharding
+from shardwise.runtime.sharding import resolve_sharding
 
 
 def constrain_sharding(x: Any, out_sharding: Any, keeps_sums: bool = False) -> Any:

@@ -1,11 +1,11 @@
-"""Dispatch of applied ops: to the innermost open frame that accepts the op, else to the installed executor.
+"""Dispatch of applied ops: to the innermost open frame that accepts the op, else to the executor.
 
 A frame stages ops into a program (see `trace/`). A frame with `stages_all` (jit) accepts every op. Other frames (grad,
 vmap) accept ops that touch one of their own tracers, so that work on outer values stays outside, and ops that use an
 axis name that the frame binds (vmap).
 
-Higher layers install what lower layers call: `executor` runs an op on concrete arrays, `type_sharding` returns the
-sharding of a type as users see it, and `explicit_sharding` the part of it in types.
+`executor` is the one object through which lower layers call a higher one: `execute/executor.py`, which runs compiled
+programs, sets it when the package is imported.
 """
 
 import threading
@@ -17,8 +17,6 @@ from shardwise.errors import UnexpectedTracerError
 
 if TYPE_CHECKING:
     from shardwise.compiler.ir.op import Op
-    from shardwise.compiler.ir.types import ArrayType
-    from shardwise.compiler.shardings.explicit import ExplicitSharding
 
 
 class Frame(Protocol):
@@ -48,14 +46,8 @@ class _Stack(threading.local):
         self.resolves = False
 
 
-class _Installed:
-    executor: Executor
-    type_sharding: "Callable[[ArrayType], Any]"
-    explicit_sharding: "Callable[[Any, tuple[int, ...]], ExplicitSharding | None]"
-
-
 _stack = _Stack()
-installed = _Installed()
+executor: Executor = None  # type: ignore[assignment]  # before `execute/executor.py` is imported
 
 
 def open_frames() -> list[Frame]:
@@ -182,4 +174,4 @@ def bind(op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:
     for arg in args:
         if (closed_frame := getattr(arg, "frame", None)) is not None:
             raise UnexpectedTracerError(closed_frame.leak_message(arg))
-    return installed.executor.run(op, args)
+    return executor.run(op, args)

@@ -71,7 +71,7 @@ from shardwise.compiler.samplers.poisson_binomial import CountSampler
 from shardwise.compiler.samplers.sampler import Sampler
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.mesh import ONE_DEVICE, AbstractMesh
 from shardwise.compiler.special.gamma_erf import MultiOperandFunction, SpecialFunction
 from shardwise.compiler.special.hypergeometric import Hyp1f1GradParameter, Hyp2f1GradParameter
 from shardwise.compiler.trace.build import rewrite
@@ -82,7 +82,7 @@ from shardwise.compiler.transforms.vmap import vmap_program
 from shardwise.execute.load import load
 from shardwise.runtime.array import place
 from shardwise.runtime.client import devices
-from shardwise.runtime.sharding import ONE_DEVICE, SingleDeviceSharding
+from shardwise.runtime.sharding import SingleDeviceSharding
 from tests.compiler.ops.cases import Case, plain
 
 
