@@ -24,8 +24,9 @@ from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.named_sharding import traced_sharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.runtime.sharding import Sharding, traced_sharding
 from shardwise.typing import DTypeLike
 
 __all__ = [

@@ -10,7 +10,7 @@ from shardwise.api.transformations.derivative_rules import CustomVJPPrimal, Symb
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
-from shardwise.compiler.ops.control.retype import zeros_of
+from shardwise.compiler.ops.placement.retype import zeros_of
 from shardwise.typing import ArrayLike
 
 __all__ = [

@@ -5,8 +5,10 @@ from shardwise.api.meshes.current_mesh import get_abstract_mesh, get_mesh, set_m
 from shardwise.api.meshes.placement import reshard
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.runtime.sharding import NamedSharding, PositionalSharding, Sharding, SingleDeviceSharding
+from shardwise.runtime.sharding import PositionalSharding, SingleDeviceSharding
 
 __all__ = [
     "AbstractMesh",

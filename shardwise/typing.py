@@ -12,8 +12,9 @@ import numpy as np
 from shardwise.base import _jaxlib
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.shardings.named_sharding import NamedSharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.runtime.sharding import NamedSharding, Sharding
 
 __all__ = ["ArrayLike", "DTypeLike"]
 

@@ -13,9 +13,10 @@ from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import mesh_context
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError
-from shardwise.runtime.sharding import Sharding, resolve_sharding
+from shardwise.runtime.sharding import resolve_sharding
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -22,25 +22,25 @@ from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array, where
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes
+from shardwise.compiler.control.cond import Cond
+from shardwise.compiler.control.make_varying import cast_to_varying, make_varying
+from shardwise.compiler.control.remat import Remat
+from shardwise.compiler.control.scan import Scan
+from shardwise.compiler.control.while_loop import While
 from shardwise.compiler.dtypes import integer_range, is_integer
-from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import varying
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType, spec_text
 from shardwise.compiler.ops.collective.named import Named, NamedIndex
-from shardwise.compiler.ops.control.cond import Cond
-from shardwise.compiler.ops.control.remat import Remat
-from shardwise.compiler.ops.control.retype import match_type
-from shardwise.compiler.ops.control.scan import Scan
-from shardwise.compiler.ops.control.while_loop import While
+from shardwise.compiler.ops.placement.retype import match_type
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.trace.build import build, rewrite
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.compiler.transforms.make_varying import cast_to_varying, make_varying
 from shardwise.errors import ConcretizationTypeError, ShardingTypeError
 from shardwise.execute.traceback_filter import filter_traceback
+from shardwise.numpy.joining import stack
 from shardwise.tree_util import Difference
 from shardwise.typing import ArrayLike
 
@@ -708,7 +708,7 @@ def _scan_in_python(f: Function, init: object, slices: Sequence[Any], reverse: b
     for x in reversed(slices) if reverse else slices:
         carry, y = f(carry, x)
         ys.append(y)
-    return carry, tree.map(lambda *leaves: installed.namespace.stack(leaves), *(reversed(ys) if reverse else ys))
+    return carry, tree.map(lambda *leaves: stack(leaves), *(reversed(ys) if reverse else ys))
 
 
 def _map_in_batches(f: Function, xs: object, size: int) -> Any:

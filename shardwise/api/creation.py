@@ -13,15 +13,16 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import SMALL_INTEGERS, is_key
-from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir import dispatch
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError, UnexpectedTracerError
 from shardwise.execute.transfer import assemble_blocks, transfer
 from shardwise.runtime.array import ArrayImpl, array_signature, join_shards, padded, put_shards
 from shardwise.runtime.box import Box, Span, box_index, box_of, box_shape, whole
-from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, resolve_sharding
+from shardwise.runtime.sharding import SingleDeviceSharding, resolve_sharding
 from shardwise.typing import ArrayLike, DTypeLike
 
 NumpyArray = np.ndarray[Any, Any]
@@ -161,7 +162,7 @@ def make_array_from_single_device_arrays(
             )
         if shard.type.shape != padded_shape:
             box = tuple((0, size) for size in expected)
-            (shard,) = installed.executor.call_list(assemble_blocks, [shard], {"boxes": (box,), "shape": padded_shape})
+            (shard,) = dispatch.executor.call_list(assemble_blocks, [shard], {"boxes": (box,), "shape": padded_shape})
         shards.append(transfer(shard, SingleDeviceSharding(device, memory_kind=checked_sharding.nondefault_memory)))
     return join_shards(shards, type, checked_sharding)
 

@@ -43,11 +43,13 @@ from shardwise.base.caches import register
 from shardwise.base.config import State, all_threads, config
 from shardwise.compiler.arrays.methods import Array, is_array_like
 from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.control.call import Call
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames
 from shardwise.compiler.ir.program import Program, Source
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.shardings.mesh import Mesh, mesh_context
+from shardwise.compiler.shardings.named_sharding import traced_sharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
@@ -61,7 +63,6 @@ from shardwise.execute.request import Request
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import local_devices
-from shardwise.runtime.sharding import Sharding, traced_sharding
 
 _flatten = tree.registry.flatten
 _LEAF = _flatten(0)[1]

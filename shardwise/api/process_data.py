@@ -13,10 +13,10 @@ from shardwise.base.caches import registered_cache
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.shardings.mesh import Mesh, mesh_context
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.execute.process_rows import WORD, NumpyArray, gather_words, process_mesh, row_of_each_process
 from shardwise.runtime.client import devices, process_count
-from shardwise.runtime.sharding import NamedSharding
 
 if TYPE_CHECKING:
     import hashlib

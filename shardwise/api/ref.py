@@ -17,7 +17,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.retype import match_type, zeros_of
+from shardwise.compiler.ops.placement.retype import match_type, zeros_of
 from shardwise.compiler.trace.provenance import current_source
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.tree_util import register_pytree_node

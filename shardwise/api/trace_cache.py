@@ -8,9 +8,9 @@ from shardwise.base.caches import register
 from shardwise.base.config import config
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames, tracked_axes
 from shardwise.compiler.shardings.mesh import AbstractMesh, mesh_context
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.execute.lru import LruCache
-from shardwise.runtime.sharding import NamedSharding
 
 MAX_BODIES = 64  # per function; the least recently used are evicted first
 

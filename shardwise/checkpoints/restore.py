@@ -20,9 +20,9 @@ from shardwise.checkpoints.snapshot import named_leaves
 from shardwise.checkpoints.target import Target, default_target, target_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.runtime.array import ArrayImpl, array_signature, join_shards, key_data_sharding
 from shardwise.runtime.box import Box, whole
-from shardwise.runtime.sharding import Sharding
 
 
 def restore(

@@ -18,13 +18,13 @@ from shardwise.checkpoints.blocks import LARGEST_FILE, stored_dtype
 from shardwise.checkpoints.manifest import DTYPES, ArrayLeaf, Chunked, Leaf, Part, Shape, ValueLeaf, check_value
 from shardwise.checkpoints.names import leaf_name, position_keys
 from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import CheckpointError
 from shardwise.random.keys import key_impl
 from shardwise.runtime.array import ArrayImpl, await_elements, without_padding
 from shardwise.runtime.box import Box, block_shape, box_shape, whole
 from shardwise.runtime.client import process_count
-from shardwise.runtime.sharding import Sharding
 
 _T = TypeVar("_T")
 

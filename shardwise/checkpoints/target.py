@@ -10,11 +10,12 @@ from shardwise.api.meshes.placement import as_sharding
 from shardwise.checkpoints.manifest import ArrayLeaf, Leaf, Shape, ValueLeaf
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import KEY_DTYPES, is_key
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.errors import CheckpointError
 from shardwise.execute.request import default_device
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import process_count
-from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
+from shardwise.runtime.sharding import SingleDeviceSharding
 from shardwise.typing import DTypeLike
 
 

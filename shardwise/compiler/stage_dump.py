@@ -6,7 +6,7 @@ themselves, which are formatted when they are read.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import final
+from typing import TypeAlias, final
 
 from shardwise.compiler.candidates.layout_problem import LayoutProblem, format_candidates
 from shardwise.compiler.ir.program import Program
@@ -15,7 +15,7 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.plan.plan import LayoutPlan
 
-Stage = Program | LayoutProblem | LayoutPlan | LocalProgram | PartitionedProgram | StableHlo
+Stage: TypeAlias = Program | LayoutProblem | LayoutPlan | LocalProgram | PartitionedProgram | StableHlo
 
 
 @final

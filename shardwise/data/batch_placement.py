@@ -9,10 +9,12 @@ from shardwise import tree
 from shardwise.api.creation import make_array_from_callback, make_array_from_process_local_data
 from shardwise.base.config import config
 from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.shardings.named_sharding import NamedSharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import DataError
 from shardwise.runtime.client import process_count
-from shardwise.runtime.sharding import NamedSharding, Sharding, SingleDeviceSharding, resolve_sharding
+from shardwise.runtime.sharding import SingleDeviceSharding, resolve_sharding
 
 NumpyArray = np.ndarray[Any, Any]
 

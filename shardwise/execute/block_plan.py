@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.base.caches import registered_cache
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.runtime.box import Box, box_of, relative
-from shardwise.runtime.sharding import Sharding
 
 
 @final

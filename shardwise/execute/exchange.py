@@ -13,13 +13,13 @@ import numpy as np
 from shardwise.base._jaxlib import join, put, split
 from shardwise.base.caches import registered_cache
 from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.control.manual import Manual
+from shardwise.compiler.control.region_boundary import ShardSpec
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir import dispatch
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.block_schedule import Piece, schedule
 from shardwise.compiler.ops.collective.named_exchange import NamedPermute
-from shardwise.compiler.ops.control.manual import Manual
-from shardwise.compiler.ops.control.region_boundary import ShardSpec
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
@@ -29,12 +29,13 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Pad, slice_dims
 from shardwise.compiler.shardings.mesh import Mesh, device_grid, mesh_context
+from shardwise.compiler.shardings.named_sharding import NamedSharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.build import build
 from shardwise.execute.block_plan import plan_blocks
 from shardwise.runtime.array import ArrayImpl, array_signature, put_shards
 from shardwise.runtime.process_set_registry import process_sets
-from shardwise.runtime.sharding import NamedSharding, Sharding
 
 AXIS = "device"  # the mesh axis of all devices that take part
 INDEX = np.dtype(np.int32)
@@ -108,7 +109,7 @@ def exchange(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     table_type = ArrayType(plan.table.shape, INDEX)
     table = put_shards(rows, table_type.with_shape(rows[0].shape), table_sharding)
     with mesh_context.entered(None):
-        (result,) = installed.executor.run(
+        (result,) = dispatch.executor.run(
             plan.op,
             (
                 ArrayImpl.from_buffers(operand, _signature(source_shape, type, mesh)),

@@ -21,18 +21,21 @@ from shardwise.base.config import all_threads, config
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
-from shardwise.compiler.ir.dispatch import installed, resolves_shardings
+from shardwise.compiler.control.callback import Callback
+from shardwise.compiler.control.output_memory import out_kinds
+from shardwise.compiler.ir import dispatch
+from shardwise.compiler.ir.dispatch import resolves_shardings
 from shardwise.compiler.ir.op import Op, check_shardings, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.callback import Callback
 from shardwise.compiler.ops.placement.inspect_sharding import Inspect
-from shardwise.compiler.ops.placement.memory_space import out_kinds
 from shardwise.compiler.partition.reason import Conversion
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbsentDevice, Mesh, mesh_context
+from shardwise.compiler.shardings.named_sharding import NamedSharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.stage_dump import StageDump
 from shardwise.compiler.trace.build import build
@@ -65,7 +68,7 @@ from shardwise.runtime.client import platform_of
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.out_of_memory import check_memory, program_needs
 from shardwise.runtime.process_set_registry import process_sets
-from shardwise.runtime.sharding import NamedSharding, Sharding, SingleDeviceSharding, as_typed
+from shardwise.runtime.sharding import SingleDeviceSharding, as_typed
 from shardwise.runtime.transfer_guard import check_transfer
 
 if TYPE_CHECKING:
@@ -524,4 +527,4 @@ def _request(program: Program, args: Sequence[ArrayImpl]) -> Request:
     )
 
 
-installed.executor = _Executor()
+dispatch.executor = _Executor()

@@ -5,8 +5,8 @@ from typing import Any
 
 from shardwise.base._jaxlib import CompilerOptions
 from shardwise.compiler.pipeline import Stages
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.runtime.executable import Executable
-from shardwise.runtime.sharding import Sharding
 
 
 def load(

@@ -8,10 +8,10 @@ import numpy as np
 from shardwise.base.caches import registered_cache
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import Mesh, device_grid, mesh_context
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.execute.transfer import transfer
 from shardwise.runtime.array import ArrayImpl, array_signature, put_shards
-from shardwise.runtime.sharding import NamedSharding
 
 NumpyArray = np.ndarray[Any, Any]
 WORD = np.dtype(np.uint32)

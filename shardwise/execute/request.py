@@ -10,9 +10,9 @@ from typing import Any, final
 
 from shardwise.base.config import config
 from shardwise.compiler.candidates.refine import refine_program
+from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
-from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.ops.shape.constants import ArrayConstant
@@ -20,8 +20,10 @@ from shardwise.compiler.pipeline import Stages, run_stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip_of
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, absent_mesh, device_grid
+from shardwise.compiler.shardings.mesh import ONE_DEVICE, AbsentDevice, AbstractMesh, Mesh, absent_mesh, device_grid
+from shardwise.compiler.shardings.named_sharding import NamedSharding, explicit_sharding
 from shardwise.compiler.shardings.refine import coarsen_layout, common_mesh, refine_pin
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.compiler.stage_dump import StageDump
 from shardwise.compiler.trace.provenance import user_source
@@ -31,16 +33,7 @@ from shardwise.compiler.transforms.lift_constants import lift_constants
 from shardwise.errors import DeviceMismatchError, ShardingError
 from shardwise.runtime.array import ArrayImpl, ArraySignature, array_signature
 from shardwise.runtime.client import local_devices, platform_of
-from shardwise.runtime.sharding import (
-    ONE_DEVICE,
-    NamedSharding,
-    PositionalSharding,
-    Sharding,
-    SingleDeviceSharding,
-    check_argument_type,
-    explicit_sharding,
-    mesh_of,
-)
+from shardwise.runtime.sharding import PositionalSharding, SingleDeviceSharding, check_argument_type, mesh_of
 
 
 @final

@@ -15,13 +15,15 @@ from shardwise.base._jaxlib import Buffers, Device, copy_to_memory, join, put, s
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import is_key
-from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir import dispatch
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_dims
 from shardwise.compiler.shardings.mesh import Mesh, device_grid
+from shardwise.compiler.shardings.named_sharding import NamedSharding, explicit_sharding
 from shardwise.compiler.shardings.refine import common_mesh
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.execute.block_plan import plan_blocks
 from shardwise.runtime.array import (
@@ -34,7 +36,7 @@ from shardwise.runtime.array import (
 )
 from shardwise.runtime.box import Box
 from shardwise.runtime.process_set_registry import process_sets
-from shardwise.runtime.sharding import NamedSharding, Sharding, explicit_sharding, mesh_of
+from shardwise.runtime.sharding import mesh_of
 
 if TYPE_CHECKING:
     from shardwise.execute import exchange
@@ -59,7 +61,7 @@ def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
         if array.sharding.shard_indices(shape) == sharding.shard_indices(shape):
             return array.with_signature(array_signature(array.type, sharding, True))
         if source_mesh is not None and target_mesh is not None and common_mesh((source_mesh, target_mesh)) is not None:
-            (resharded,) = installed.executor.run(
+            (resharded,) = dispatch.executor.run(
                 Constrain(sharding.pin(shape).layout.dims, target_mesh.with_auto_axes()), (_on_auto_axes(array),)
             )
             return resharded.with_signature(array_signature(array.type, sharding, True))  # type: ignore[no-any-return]
@@ -117,7 +119,7 @@ def _transfer_terms(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
 def _reshard(array: ArrayImpl, sharding: NamedSharding) -> ArrayImpl:
     """Return the array with another sharding along the Explicit axes of its mesh."""
     op = Reshard.to(explicit_sharding(sharding, array.type.shape), array.type.ndim, sharding.grid)
-    (resharded,) = installed.executor.run(op, (array,))
+    (resharded,) = dispatch.executor.run(op, (array,))
     return resharded.with_signature(array_signature(array.type, sharding, True))  # type: ignore[no-any-return]
 
 
@@ -153,7 +155,7 @@ def _mesh_over(devices: Sequence[Any], mesh: Mesh) -> Mesh:
 
 def _copy_shards(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     """Copy each shard to the device at the same position of `sharding`, which has the same layout."""
-    shard_shape = sharding.placement(array.type).shard_shape(sharding.mesh_shape)
+    shard_shape = sharding.shard_shape(array.type.shape)
     shards = split(array.buffers)
     buffers = join(shards, shard_shape, array.type.dtype, sharding.devices, sharding.devices)
     return _computed_from(array, ArrayImpl.from_buffers(buffers, array_signature(array.type, sharding, True)))
@@ -180,7 +182,7 @@ def _redistributed(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
 def _slice_blocks(shard: ArrayImpl, boxes: tuple[Box, ...]) -> list[ArrayImpl]:
     if boxes == (tuple((0, size) for size in shard.type.shape),):
         return [shard]
-    return installed.executor.call_list(_slices, (shard,), {"boxes": boxes})
+    return dispatch.executor.call_list(_slices, (shard,), {"boxes": boxes})
 
 
 def _slices(shard: Array, *, boxes: tuple[Box, ...]) -> list[Array]:
@@ -197,7 +199,7 @@ def _assemble_shard(
     if len(blocks) == 1 and types[0].shape == shape:
         return blocks[0]
     copied = [single_device_array(block, type, device) for block, type in zip(blocks, types, strict=True)]
-    (shard,) = installed.executor.call_list(assemble_blocks, copied, {"boxes": boxes, "shape": shape})
+    (shard,) = dispatch.executor.call_list(assemble_blocks, copied, {"boxes": boxes, "shape": shape})
     return shard.buffers
 
 

@@ -24,13 +24,13 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.candidates.refine import refine_program
+from shardwise.compiler.control.call import Call
+from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Call
-from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.shape.constants import IdentityKey, hashable
@@ -39,6 +39,7 @@ from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.refine import coarsen_layout, sub_axes_of
 from shardwise.compiler.shardings.spec import PartitionSpec, spec_of
 from shardwise.compiler.trace.build import build
@@ -59,7 +60,6 @@ from shardwise.experimental.sharding_rule import (
     parse_rule,
     vmapped_rule,
 )
-from shardwise.runtime.sharding import NamedSharding
 
 __all__ = ["BATCHING", "ArrayMapping", "CompoundFactor", "SdyShardingRule", "custom_partitioning"]
 

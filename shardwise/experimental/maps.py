@@ -39,6 +39,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.shape.movement import permute
 from shardwise.compiler.shardings.mesh import Mesh, mesh_context
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import UNCONSTRAINED, PartitionSpec
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.replay import replay
@@ -48,7 +49,6 @@ from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.experimental.named_dims import Name, NamedDims, is_entry, is_named_dims, named_dims_leaves, parse_axes
 from shardwise.experimental.serial_loops import SerialLoop, merge_steps, run_in_steps, serial_loop, split_resources
 from shardwise.runtime.client import default_backend
-from shardwise.runtime.sharding import NamedSharding
 
 __all__ = ["SerialLoop", "serial_loop", "xmap"]
 

@@ -19,13 +19,13 @@ from shardwise.api.process_data import broadcast_row, describe_groups, digest, g
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.execute.transfer import transfer
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import process_index
 from shardwise.runtime.cluster import cluster
 from shardwise.runtime.preemption import preemption
-from shardwise.runtime.sharding import NamedSharding
 from shardwise.typing import ArrayLike
 
 __all__ = [

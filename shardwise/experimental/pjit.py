@@ -8,8 +8,8 @@ from shardwise import tree
 from shardwise.api.arguments import REPLICATED_ON_CURRENT_MESH
 from shardwise.api.jit import Jitted, jit
 from shardwise.base.lazy import set_public_names
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.runtime.sharding import Sharding
 
 __all__ = ["pjit"]
 

@@ -14,10 +14,12 @@ from rich.text import Text
 
 from shardwise.api.meshes.inspect_sharding import inspect_array_sharding
 from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.shardings.named_sharding import NamedSharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.array_repr import device_label, devices_by_shard
 from shardwise.runtime.box import Box, Span, box_text
-from shardwise.runtime.sharding import NamedSharding, PositionalSharding, Sharding
+from shardwise.runtime.sharding import PositionalSharding
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
 _HEIGHT, _WIDTH = 3, 16  # of the largest of uneven shards, in lines and characters

@@ -10,7 +10,7 @@ from shardwise.api.ahead_of_time.aot import Compiled, Lowered
 from shardwise.api.jit import Jitted, jit
 from shardwise.base.config import config
 from shardwise.base.lazy import lazy_module
-from shardwise.compiler.ops.control.call import Call
+from shardwise.compiler.control.call import Call
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip

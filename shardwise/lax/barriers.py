@@ -10,8 +10,8 @@ from shardwise import tree
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.remat import Barrier
 from shardwise.compiler.ops.elementwise.bitwise import Or
+from shardwise.compiler.ops.elementwise.identities import Barrier
 from shardwise.compiler.ops.placement.inspect_sharding import Inspect
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.trace.tracer import Tracer

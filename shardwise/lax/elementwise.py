@@ -25,7 +25,7 @@ from shardwise.compiler.ops.elementwise import bitwise, complex_parts, min_max, 
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, Sub
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full, zeros_like
-from shardwise.compiler.ops.special import gamma_erf
+from shardwise.compiler.special import gamma_erf
 from shardwise.lax.precision import check_accuracy
 from shardwise.typing import ArrayLike, DTypeLike
 

@@ -6,16 +6,17 @@ from typing import Any, final
 from shardwise import tree
 from shardwise.api.transformations.differentiate import linear_transpose
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.control.call import Call
+from shardwise.compiler.control.custom_derivatives import CustomJvp
+from shardwise.compiler.control.linear_solve import LinearSolve
+from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Call, drop_none, insert_none, present_mask
-from shardwise.compiler.ops.control.custom_derivatives import CustomJvp
-from shardwise.compiler.ops.control.retype import match_type
 from shardwise.compiler.ops.elementwise.arithmetic import Neg
-from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
+from shardwise.compiler.ops.placement.retype import match_type
 from shardwise.compiler.ops.shape.constants import full
-from shardwise.compiler.trace.build import build
+from shardwise.compiler.trace.build import build, rewrite
+from shardwise.compiler.transforms.linearize import linearize_program
 
 Function = Callable[..., Any]
 
@@ -192,7 +193,7 @@ class _RootRule:
         """
         types = [*self.solver.in_types, *(x.type for x in values)]
         solver_operands = len(self.unknown.types) + self.captured_count
-        program = installed.transforms.rewrite("solve", types, lambda *xs: Call(self.solver)(*xs[:solver_operands]))
+        program = rewrite("solve", types, lambda *xs: Call(self.solver)(*xs[:solver_operands]))
         return CustomJvp(program, 0, self)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -221,7 +222,7 @@ class _RootRule:
         tangents = [*dx, *value_tangents]
         if not drop_none(tangents):
             return [None] * len(self.unknown.types)
-        forward, linear, has_tangent = installed.transforms.linearize(self.function, present_mask(tangents))
+        forward, linear, has_tangent = linearize_program(self.function, present_mask(tangents))
         residuals = Call(forward)(*x, *values)[len(self.unknown.types) :]
         return insert_none(Call(linear)(*residuals, *drop_none(tangents)), has_tangent)
 

@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function
-from shardwise.compiler.ops.special import approximations, gamma_erf, incomplete
+from shardwise.compiler.special import approximations, gamma_erf, incomplete
 from shardwise.lax.elementwise import broadcast_operands
 from shardwise.typing import ArrayLike
 

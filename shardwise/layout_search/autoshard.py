@@ -17,6 +17,7 @@ from shardwise.compiler.plan.hardware import chip as chip_named
 from shardwise.compiler.plan.hardware import chip_of
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, device_grid
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.errors import AutoshardError
 from shardwise.execute.request import memory_limit_of
@@ -30,7 +31,6 @@ from shardwise.layout_search.source import StepSource, pipeline_parameters
 from shardwise.layout_search.step import Step, pinned_sharding, program_meshes
 from shardwise.layout_search.variants import VariantSearch
 from shardwise.runtime.client import devices as all_devices
-from shardwise.runtime.sharding import NamedSharding
 
 _LARGER = 6  # doublings of the number of devices that are tried when nothing fits
 

@@ -6,7 +6,7 @@ dim groups. State is sharded along its largest dims.
 
 from collections.abc import Collection, Sequence
 
-from shardwise.compiler.ops.control.region_boundary import Join, Split
+from shardwise.compiler.control.region_boundary import Join, Split
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.step import BATCH, PARAMETER, STATE, Step

@@ -17,19 +17,19 @@ from shardwise.compiler.candidates.layout_problem import ProgramStructure
 from shardwise.compiler.candidates.open_arguments import loop_groups
 from shardwise.compiler.candidates.output_layouts import infer_output_pins
 from shardwise.compiler.candidates.unfold import Unfolded
+from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.pipeline import simplify
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.transforms.dce import dce
 from shardwise.execute.executor import as_array
 from shardwise.execute.request import Request, lift_held_arrays
-from shardwise.runtime.sharding import NamedSharding
 
 STATE, PARAMETER, BATCH, FIXED = "state", "parameter", "batch", "fixed"
 

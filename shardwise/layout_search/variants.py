@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import final
 
 from shardwise.base.config import config
-from shardwise.compiler.ops.control.scan import Scan
+from shardwise.compiler.control.scan import Scan
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.evaluate import PLAIN, Alternative, Evaluator, SearchState, Variant

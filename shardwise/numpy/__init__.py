@@ -3,11 +3,7 @@
 Semantics follow JAX's: dtype promotion, weak types, 32-bit defaults. The public names are listed in `__init__.pyi`.
 """
 
-import sys
-
 from shardwise.base.lazy import lazy_namespace
-from shardwise.compiler.ir.dispatch import installed
 from shardwise.numpy.einsum import einsum as einsum  # its module has the same name
 
 __all__, __getattr__, __dir__ = lazy_namespace(__name__, __file__)
-installed.namespace = sys.modules[__name__]

@@ -33,7 +33,7 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.dtypes import is_integer
-from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir import dispatch
 from shardwise.compiler.ir.types import Scalar
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Rem
 from shardwise.compiler.ops.elementwise.min_max import Max
@@ -280,7 +280,7 @@ def _nonzero_indices(name: str, a: ArrayLike, size: int | None, fill_value: _Fil
             f"Pass an upper bound: `{name}(a, size=...)`"
         )
         indices = np.nonzero(concrete_value(name, a, unknown))
-        return installed.executor.place(np.asarray(indices, default_dtype("int*")), beside=a)
+        return dispatch.executor.place(np.asarray(indices, default_dtype("int*")), beside=a)
     fills = fill_value if isinstance(fill_value, tuple) else (fill_value,) * a_type.ndim
     if len(fills) != a_type.ndim:
         raise ValueError(f"{name}: {len(fills)} fill values for {a_type}, which has rank {a_type.ndim}")

@@ -6,8 +6,8 @@ import numpy as np
 
 from shardwise.api import interchange
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.namespace import VERSIONS
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.numpy.array_methods import VERSIONS
 from shardwise.numpy.dtypes import isdtype
 from shardwise.runtime.client import devices
 from shardwise.typing import ArrayLike, Placement

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from typing import Any, final
 
+from shardwise import numpy
 from shardwise.api.control import scan
 from shardwise.api.transformations.vmap import vmap
 from shardwise.base.docstrings import documented
@@ -12,7 +13,6 @@ from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape, compiled_function, type_of
-from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax.shape import broadcast_shapes, expand_dims, squeeze
 from shardwise.numpy.creation import array, asarray, full
@@ -284,7 +284,7 @@ def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: ArrayLike | 
 
 
 def _load_ufunc(name: str) -> "ufunc":
-    return getattr(installed.namespace, name)
+    return getattr(numpy, name)
 
 
 @final
@@ -338,7 +338,7 @@ class ufunc:
 
     def __reduce__(self) -> Any:
         """Pickle a public ufunc by name."""
-        is_public = getattr(installed.namespace, self.__name__, None) is self
+        is_public = getattr(numpy, self.__name__, None) is self
         return (_load_ufunc, (self.__name__,)) if is_public else super().__reduce__()
 
     def __repr__(self) -> str:

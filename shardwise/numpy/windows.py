@@ -13,7 +13,7 @@ from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_we
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.transcendental import Exp
-from shardwise.compiler.ops.special.approximations import BesselI0e
+from shardwise.compiler.special.approximations import BesselI0e
 from shardwise.numpy.families import ARRAYS
 from shardwise.typing import ArrayLike
 

@@ -14,11 +14,11 @@ from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.transcendental import Log
 from shardwise.compiler.ops.indexing.sort import Sort, TopK
-from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.prng import random_bits, split_key
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, move_dim
 from shardwise.compiler.ops.shape.slicing import slice_along
+from shardwise.compiler.samplers import distributions
+from shardwise.compiler.samplers.prng import random_bits, split_key
 from shardwise.numpy.indexing import take
 from shardwise.numpy.ordering import cumsum, searchsorted
 from shardwise.random.continuous import sample_gumbel

@@ -18,9 +18,9 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Exp, Log, Log1p, Tan
-from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.distributions import mantissa_bits, scale_uniform
-from shardwise.compiler.ops.random.prng import random_bits
+from shardwise.compiler.samplers import distributions
+from shardwise.compiler.samplers.distributions import mantissa_bits, scale_uniform
+from shardwise.compiler.samplers.prng import random_bits
 from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
     StaticShape,

@@ -14,13 +14,13 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.rounding import Floor
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Log, Log1p
-from shardwise.compiler.ops.random import distributions
 from shardwise.compiler.ops.random.counter_based import constant_counters, row_major_strides
 from shardwise.compiler.ops.random.key_data import KeyData
-from shardwise.compiler.ops.random.poisson_binomial import RejectionSampler, WaitingTimeSampler
-from shardwise.compiler.ops.random.prng import random_keys
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import move_dim
+from shardwise.compiler.samplers import distributions
+from shardwise.compiler.samplers.poisson_binomial import RejectionSampler, WaitingTimeSampler
+from shardwise.compiler.samplers.prng import random_keys
 from shardwise.lax.cumulative import cumsum
 from shardwise.random.keys import key_impl, single_key
 from shardwise.random.sampling import (

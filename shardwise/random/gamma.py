@@ -11,13 +11,13 @@ from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.compiler.ops.elementwise.transcendental import Exp
-from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.distributions import RandomGamma
 from shardwise.compiler.ops.random.key_data import KeyData
-from shardwise.compiler.ops.random.prng import random_keys, split_key
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.reductions import ReduceMax
 from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.samplers import distributions
+from shardwise.compiler.samplers.distributions import RandomGamma
+from shardwise.compiler.samplers.prng import random_keys, split_key
 from shardwise.random.continuous import sample_exponential
 from shardwise.random.keys import key_impl, single_key
 from shardwise.random.sampling import (

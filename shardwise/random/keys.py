@@ -18,9 +18,9 @@ from shardwise.compiler.dtypes import KEY_DTYPES, KeyDType, is_integer, is_key, 
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.random import prng
 from shardwise.compiler.ops.random.counter_based import WORD
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
+from shardwise.compiler.samplers import prng
 from shardwise.random.sampling import canonical_shape
 from shardwise.typing import ArrayLike
 

@@ -17,10 +17,10 @@ from shardwise.compiler.ops.elementwise.powers import Sqrt, Square
 from shardwise.compiler.ops.elementwise.rounding import Nextafter
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Exp
-from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.prng import split_key
 from shardwise.compiler.ops.reduce.sum import Sum
-from shardwise.compiler.ops.special.gamma_erf import Erf, ErfInv
+from shardwise.compiler.samplers import distributions
+from shardwise.compiler.samplers.prng import split_key
+from shardwise.compiler.special.gamma_erf import Erf, ErfInv
 from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
     StaticShape,

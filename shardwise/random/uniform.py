@@ -14,11 +14,11 @@ from shardwise.compiler.ops.elementwise.bitwise import bit_width
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Clamp
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.random import distributions
 from shardwise.compiler.ops.random.counter_based import WIDTHS
-from shardwise.compiler.ops.random.distributions import mantissa_bits, scale_uniform
-from shardwise.compiler.ops.random.prng import random_bits, split_key
 from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.samplers import distributions
+from shardwise.compiler.samplers.distributions import mantissa_bits, scale_uniform
+from shardwise.compiler.samplers.prng import random_bits, split_key
 from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
     StaticShape,

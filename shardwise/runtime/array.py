@@ -27,11 +27,13 @@ from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.scalars import check_index, check_scalar, check_truth_value
 from shardwise.compiler.dtypes import is_key
-from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir import dispatch
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import zero_term
 from shardwise.compiler.ops.shape.slicing import Slice
 from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.named_sharding import NamedSharding, explicit_sharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingTypeError
 from shardwise.runtime.array_repr import array_html, array_repr, array_str, local_part_str
@@ -40,13 +42,7 @@ from shardwise.runtime.client import local_devices, process_index
 from shardwise.runtime.memory_layout import Format, row_major
 from shardwise.runtime.out_of_memory import array_needs, check_memory
 from shardwise.runtime.process_set_registry import process_sets
-from shardwise.runtime.sharding import (
-    NamedSharding,
-    PositionalSharding,
-    Sharding,
-    SingleDeviceSharding,
-    explicit_sharding,
-)
+from shardwise.runtime.sharding import PositionalSharding, SingleDeviceSharding, has_all_shards_here
 from shardwise.runtime.transfer_guard import check_transfer
 from shardwise.typing import DTypeLike
 
@@ -138,8 +134,8 @@ class Shard:
         ends = tuple(high - first for (_, high), (first, _) in zip(spans, self.spans, strict=True))
         if ends == self._type.shape and not any(starts):
             return shard
-        (block,) = installed.executor.run(Slice(starts, ends, (1,) * len(starts)), (shard,))
-        return installed.executor.transfer(block, shard.sharding)  # type: ignore[no-any-return]
+        (block,) = dispatch.executor.run(Slice(starts, ends, (1,) * len(starts)), (shard,))
+        return dispatch.executor.transfer(block, shard.sharding)  # type: ignore[no-any-return]
 
     def _padded(self) -> "ArrayImpl":
         """Return the shard as an array on its device, with padding."""
@@ -232,7 +228,7 @@ class ArrayImpl(Array):
         if not isinstance(device, (Device, Sharding)):
             raise TypeError(f"to_device needs a device or a Sharding, not {device!r}")
         sharding = SingleDeviceSharding(device) if isinstance(device, Device) else device
-        transferred = installed.executor.transfer(self, sharding)
+        transferred = dispatch.executor.transfer(self, sharding)
         return transferred.with_signature(array_signature(self.type, sharding, True))  # type: ignore[no-any-return]
 
     @property
@@ -252,8 +248,7 @@ class ArrayImpl(Array):
         replicas: dict[Any, int] = {}
         terms = self.sharding.terms
         addressable = self.sharding.addressable_devices
-        placement = self.sharding.placement(self.type)
-        shard_type = self.type.with_shape(placement.shard_shape(self.sharding.mesh_shape))
+        shard_type = self.type.with_shape(self.sharding.shard_shape(self.type.shape))
         local_buffers = iter(split(self._alive().buffers))
         shape, memory_kind = self.type.shape, self.sharding.nondefault_memory
         origin = self.processes() if process_sets.member is not None else None
@@ -309,7 +304,7 @@ class ArrayImpl(Array):
         """Whether this process can read all elements without a collective."""
         if self.is_unreduced or self.is_deleted():
             return False
-        return self.sharding.has_all_shards_here(self.type.shape)
+        return has_all_shards_here(self.sharding, self.type.shape)
 
     def _check_reduced(self) -> None:
         """Raise an error if the elements are sums whose terms are on several devices."""
@@ -347,7 +342,7 @@ class ArrayImpl(Array):
             self.await_elements()
         if self.is_fully_replicated and self.sharding.has_addressable_devices:
             return to_numpy(first_shard(self._alive().buffers))
-        if not self.sharding.has_all_shards_here(self.type.shape):
+        if not has_all_shards_here(self.sharding, self.type.shape):
             raise RuntimeError(
                 f"this {self.type} in {self.sharding} {self._elsewhere()}, so process {process_index()} cannot read "
                 "its value. Every process gets it with `experimental.multihost_utils.process_allgather(x, "

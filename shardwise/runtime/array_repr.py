@@ -14,8 +14,8 @@ import numpy as np
 from shardwise.base._jaxlib import Device
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.runtime.box import Box, Span, box_of, box_text
-from shardwise.runtime.sharding import Sharding
 
 html = lazy_module("html")
 

@@ -9,10 +9,11 @@ from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.lower.lower import StableHlo
 from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.shardings.mesh import ranks_of
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.runtime.array import ArrayImpl, ResultTemplate, array_signature
 from shardwise.runtime.callbacks import Callbacks
-from shardwise.runtime.process_set_registry import process_sets, ranks_of
-from shardwise.runtime.sharding import Sharding
+from shardwise.runtime.process_set_registry import process_sets
 from shardwise.runtime.thread_guard import guard
 
 if TYPE_CHECKING:

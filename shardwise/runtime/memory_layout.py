@@ -3,7 +3,7 @@
 from typing import Any, final
 
 from shardwise.compiler.ir.record import record
-from shardwise.runtime.sharding import Sharding
+from shardwise.compiler.shardings.sharding import Sharding
 
 
 @final

@@ -5,7 +5,7 @@ cost nothing.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from shardwise.base._jaxlib import RuntimeFailure
 from shardwise.base.lazy import lazy_module
@@ -108,8 +108,3 @@ class _ProcessSets:
 
 
 process_sets = _ProcessSets()
-
-
-def ranks_of(devices: Sequence[Any]) -> tuple[int, ...]:
-    """Return the numbers of the processes that devices belong to, in order."""
-    return tuple(sorted({device.process_index for device in devices}))

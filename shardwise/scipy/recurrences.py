@@ -14,7 +14,7 @@ from shardwise.api.control import fori_loop
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, type_of
 from shardwise.compiler.dtypes import is_integer
-from shardwise.compiler.ops.special import gamma_erf
+from shardwise.compiler.special import gamma_erf
 from shardwise.errors import ConcretizationTypeError
 from shardwise.typing import ArrayLike
 

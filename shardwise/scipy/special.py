@@ -20,7 +20,7 @@ from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.formula import Expr
 from shardwise.compiler.ops.elementwise.transcendental import Logistic
-from shardwise.compiler.ops.special import approximations, gamma_erf, hypergeometric, incomplete
+from shardwise.compiler.special import approximations, gamma_erf, hypergeometric, incomplete
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.recurrences import bessel_jn, loggamma, sph_harm_y
 from shardwise.typing import ArrayLike, Axes

@@ -4,8 +4,8 @@ from typing import Any, TypeVar
 
 from shardwise.api.meshes.placement import with_sharding_constraint
 from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.errors import StrategyError
-from shardwise.runtime.sharding import NamedSharding
 from shardwise.strategies.leaves import map_arrays
 from shardwise.strategies.specs import check_axis, checked_sharding, spec_of_dims
 

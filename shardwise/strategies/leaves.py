@@ -5,7 +5,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import shardwise.numpy as jnp
 from shardwise import tree_util
-from shardwise.runtime.sharding import NamedSharding
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.tree_util import KeyPath
 from shardwise.typing import DTypeLike, SupportsShape
 

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 from shardwise import tree_util
 from shardwise.api.transformations.remat import checkpoint, checkpoint_policies
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.errors import StrategyError
-from shardwise.runtime.sharding import Sharding
 
 _T = TypeVar("_T")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from shardwise import tree_util
 from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.errors import StrategyError
-from shardwise.runtime.sharding import NamedSharding
 from shardwise.strategies.leaves import is_array, leaf_name
 from shardwise.strategies.parameters import Rules
 from shardwise.strategies.specs import checked_sharding, spec_of_dims

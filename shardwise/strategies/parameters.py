@@ -8,9 +8,9 @@ from typing import Any
 
 from shardwise import tree_util
 from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import StrategyError
-from shardwise.runtime.sharding import NamedSharding
 from shardwise.strategies.leaves import (
     array_shapes,
     arrays_with_shardings,

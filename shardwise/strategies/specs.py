@@ -3,9 +3,9 @@
 import math
 
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import StrategyError
-from shardwise.runtime.sharding import NamedSharding
 
 Dims = list[tuple[str, ...]]
 

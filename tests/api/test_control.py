@@ -8,10 +8,10 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax, tree
+from shardwise.compiler.control.cond import Cond
+from shardwise.compiler.control.scan import Scan
+from shardwise.compiler.control.while_loop import While
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ops.control.cond import Cond
-from shardwise.compiler.ops.control.scan import Scan
-from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.execute.executor import compile_request

@@ -7,8 +7,8 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ops.control.call import Call
+from shardwise.compiler.control.call import Call
+from shardwise.compiler.ir import dispatch
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -17,7 +17,7 @@ from shardwise.sharding import PartitionSpec as P
 def executed(monkeypatch):
     """Count the ops that run eagerly; a call counts as the ops inside it."""
     counts = Counter()
-    run, call = installed.executor.run, installed.executor.call
+    run, call = dispatch.executor.run, dispatch.executor.call
 
     def note(program):
         for equation in program.equations:
@@ -37,8 +37,8 @@ def executed(monkeypatch):
         counts[function.__name__] += 1
         return call(function, args, static)
 
-    monkeypatch.setattr(installed.executor, "run", counted_run)
-    monkeypatch.setattr(installed.executor, "call", counted_call)
+    monkeypatch.setattr(dispatch.executor, "run", counted_run)
+    monkeypatch.setattr(dispatch.executor, "call", counted_call)
     return counts
 
 

@@ -21,19 +21,19 @@ from shardwise.base._jaxlib import put
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.candidates.candidate import PARTIAL_SUM, REPLICATED, Candidate, State
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
+from shardwise.compiler.control.custom_derivatives import Custom
 from shardwise.compiler.dtypes import is_float, is_inexact, is_key
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import lower
-from shardwise.compiler.ops.control.control import Control
-from shardwise.compiler.ops.control.custom_derivatives import Custom
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.constants import ArrayConstant
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards, split_into_shards
-from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.choose import Picks, is_compatible, plan_from_picks
@@ -490,8 +490,7 @@ def run_jit(case: Case, compiler_options: dict[str, str] | None = None) -> list[
         return [np.asarray(as_array(x)) for x in jitted(*case.args)]
     arrays = []
     for arg, type, sharding in zip(case.args, case.in_types, in_shardings, strict=True):
-        shards = put(
-            split_into_shards(sharding.placement(type), arg, mesh.abstract), mesh.flat_devices, mesh.flat_devices
-        )
+        placement = Placement(type, sharding.pin(type.shape).layout)
+        shards = put(split_into_shards(placement, arg, mesh.abstract), mesh.flat_devices, mesh.flat_devices)
         arrays.append(ArrayImpl.from_buffers(shards, array_signature(type, sharding, True)))
     return [np.asarray(as_array(x)) for x in jit()(*arrays)]

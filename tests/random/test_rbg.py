@@ -5,7 +5,7 @@ import pytest
 
 import shardwise as sw
 from shardwise import random
-from shardwise.compiler.ops.random.philox import PhiloxBits
+from shardwise.compiler.samplers.philox import PhiloxBits
 
 IMPLS = ("rbg", "unsafe_rbg")
 RATES = np.array([0.5, 3, 20], np.float32)

@@ -10,7 +10,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.base._jaxlib import RuntimeFailure
-from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir import dispatch
 from shardwise.errors import JaxRuntimeError, OutOfMemoryError
 from shardwise.execute.lru import LruCache
 from shardwise.runtime.out_of_memory import check_memory, size
@@ -142,7 +142,7 @@ def test_lru_cache_keeps_recently_used_entries():
 
 
 def test_the_cache_of_single_op_programs_is_bounded():
-    table = installed.executor._launches
+    table = dispatch.executor._launches
     assert isinstance(table, LruCache) and table._half == 2048
 
 

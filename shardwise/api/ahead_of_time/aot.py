@@ -20,6 +20,7 @@ from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import DeviceMismatchError
 from shardwise.execute.executor import Launch, LoweredRequest, as_array, lower_for_compile
@@ -30,7 +31,6 @@ from shardwise.execute.transfer import transfer
 from shardwise.runtime.array import ArrayImpl, ArraySignature
 from shardwise.runtime.client import canonical_platform
 from shardwise.runtime.memory_stats import MemoryStats
-from shardwise.runtime.sharding import Sharding
 
 if TYPE_CHECKING:
     from shardwise.compiler.report.report import Plan

@@ -13,7 +13,7 @@ from shardwise.api.static_args import NO_ARGUMENTS, ArgumentSelection, select_ar
 from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.retype import zeros_of
+from shardwise.compiler.ops.placement.retype import zeros_of
 from shardwise.typing import ArrayLike
 
 

@@ -8,10 +8,12 @@ from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType, ManualAxisType, Typed
 from shardwise.compiler.shardings.mesh import mesh_context
+from shardwise.compiler.shardings.named_sharding import traced_sharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.execute.request import default_device
 from shardwise.runtime.array import ArraySignature, array_signature
-from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, sharding_in_force, traced_sharding
+from shardwise.runtime.sharding import SingleDeviceSharding, sharding_in_force
 from shardwise.typing import DTypeLike
 
 

@@ -9,8 +9,8 @@ from shardwise import tree
 from shardwise.api.arguments import array_leaves, describe_function, function_name
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand
 from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.control.callback import Callback
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.callback import Callback
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.typing import ArrayLike
 

@@ -18,9 +18,9 @@ from typing import Any, final
 from shardwise.api.jaxprs.jaxpr import eval_jaxpr
 from shardwise.api.jaxprs.jaxpr_forms import closed_jaxpr, equation_form
 from shardwise.api.jaxprs.primitive import Primitive
+from shardwise.compiler.control.custom_derivatives import CustomJvp, CustomVjp
 from shardwise.compiler.ir.dispatch import open_frames, use_frames
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ops.control.custom_derivatives import CustomJvp, CustomVjp
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.trace.tracer import Frame
 

@@ -25,18 +25,18 @@ from shardwise.api.jaxprs.jaxpr import (
 from shardwise.api.jaxprs.primitive import Primitive, thaw
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape
+from shardwise.compiler.control.call import Call
+from shardwise.compiler.control.cond import Cond
+from shardwise.compiler.control.custom_batching import CustomVmap
+from shardwise.compiler.control.custom_derivatives import CustomJvp, CustomVjp
+from shardwise.compiler.control.primitive_call import PrimitiveCall
+from shardwise.compiler.control.remat import Remat
+from shardwise.compiler.control.scan import Scan
+from shardwise.compiler.control.while_loop import While
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot, default_precision
-from shardwise.compiler.ops.control.call import Call
-from shardwise.compiler.ops.control.cond import Cond
-from shardwise.compiler.ops.control.custom_batching import CustomVmap
-from shardwise.compiler.ops.control.custom_derivatives import CustomJvp, CustomVjp
-from shardwise.compiler.ops.control.primitive_call import PrimitiveCall
-from shardwise.compiler.ops.control.remat import Remat
-from shardwise.compiler.ops.control.scan import Scan
-from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.ops.elementwise import (
     arithmetic,
     bitwise,
@@ -56,7 +56,7 @@ from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Slice
-from shardwise.compiler.ops.special import approximations, gamma_erf, hypergeometric, incomplete
+from shardwise.compiler.special import approximations, gamma_erf, hypergeometric, incomplete
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.replay import replay
 from shardwise.typing import ArrayLike

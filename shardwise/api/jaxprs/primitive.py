@@ -16,13 +16,13 @@ from typing import Any, final
 
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
+from shardwise.compiler.control.primitive_call import MissingLowering, Params, PrimitiveCall
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.dispatch import recording_frame, use_frames
 from shardwise.compiler.ir.op import BatchAxis, UndefinedPrimal
 from shardwise.compiler.ir.program import Program, Source
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.primitive_call import MissingLowering, Params, PrimitiveCall
-from shardwise.compiler.ops.control.retype import zeros_of
+from shardwise.compiler.ops.placement.retype import zeros_of
 from shardwise.compiler.ops.shape.constants import IdentityKey, hashable
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.provenance import current_source

@@ -16,10 +16,11 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, mesh_context, mesh_of_types
+from shardwise.compiler.shardings.named_sharding import NamedSharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError, ShardingTypeError
 from shardwise.runtime.array import ArrayImpl
-from shardwise.runtime.sharding import NamedSharding, Sharding
 
 _T = TypeVar("_T")
 

@@ -8,15 +8,10 @@ from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.shardings.mesh import mesh_context
+from shardwise.compiler.shardings.named_sharding import NamedSharding, traced_sharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.errors import ShardingError
-from shardwise.runtime.sharding import (
-    NamedSharding,
-    Sharding,
-    check_argument_type,
-    is_scoped,
-    mesh_of,
-    traced_sharding,
-)
+from shardwise.runtime.sharding import check_argument_type, is_scoped, mesh_of
 
 
 def constrain_all(

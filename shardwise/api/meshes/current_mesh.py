@@ -5,9 +5,16 @@ from contextlib import contextmanager
 from typing import final
 
 from shardwise.compiler.ir.dispatch import is_staging, open_frames
-from shardwise.compiler.shardings.mesh import EMPTY_MESH, AbstractMesh, AxisType, Mesh, mesh_context, mesh_of_types
+from shardwise.compiler.shardings.mesh import (
+    EMPTY_MESH,
+    ONE_DEVICE,
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    mesh_context,
+    mesh_of_types,
+)
 from shardwise.errors import ShardingError
-from shardwise.runtime.sharding import ONE_DEVICE
 
 
 @final

@@ -7,11 +7,13 @@ from typing import Any
 from shardwise.api.meshes.placement import reshard, with_sharding_constraint
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
-from shardwise.compiler.ir.dispatch import installed, resolve_shardings
+from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError, ShardingTypeError
-from shardwise.runtime.sharding import NamedSharding, Sharding, resolve_sharding
+from shardwise.runtime.sharding import resolve_sharding
 from shardwise.typing import OutSharding
 
 
@@ -102,7 +104,3 @@ def decided_by(out_sharding: OutSharding) -> AbstractContextManager[None]:
 
 
 _NO_DECISION = nullcontext()
-
-
-installed.constrain_sharding = constrain_sharding
-installed.decided_by = decided_by

@@ -17,10 +17,13 @@ from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_key
-from shardwise.compiler.ir.dispatch import installed, is_staging
+from shardwise.compiler.ir import dispatch
+from shardwise.compiler.ir.dispatch import is_staging
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, AxisType, Mesh, device_grid
+from shardwise.compiler.shardings.named_sharding import NamedSharding, traced_sharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError, ShardingTypeError
@@ -30,15 +33,7 @@ from shardwise.runtime.array import ArrayImpl, array_signature, deleted_error, p
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.client import process_count
 from shardwise.runtime.memory_layout import Format, sharding_of_format
-from shardwise.runtime.sharding import (
-    NamedSharding,
-    Sharding,
-    SingleDeviceSharding,
-    is_scoped,
-    mesh_of,
-    resolve_sharding,
-    traced_sharding,
-)
+from shardwise.runtime.sharding import SingleDeviceSharding, is_scoped, mesh_of, resolve_sharding
 from shardwise.runtime.transfer_guard import check_transfer
 from shardwise.typing import ArrayLike, Placement
 
@@ -175,7 +170,7 @@ def _copy(array: ArrayImpl) -> ArrayImpl:
     """Return a copy with the same sharding: the result of a compiled identity has its own memory."""
     if array.sharding.nondefault_memory:
         return transfer_to_memory(array, array.sharding, copied=True)
-    (copy,) = installed.executor.run(Convert(array.type.dtype, array.type.weak), (array,))
+    (copy,) = dispatch.executor.run(Convert(array.type.dtype, array.type.weak), (array,))
     return copy
 
 

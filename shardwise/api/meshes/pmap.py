@@ -32,14 +32,15 @@ from shardwise.api.transformations.float0 import is_float0
 from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import type_of
-from shardwise.compiler.ops.control.manual import DimAxes, Manual
+from shardwise.compiler.control.manual import DimAxes, Manual
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import Mesh, mesh_context
+from shardwise.compiler.shardings.named_sharding import NamedSharding
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.errors import ShardingError, UnboundAxisError
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.client import process_index
-from shardwise.runtime.sharding import NamedSharding, Sharding
 from shardwise.typing import ArrayLike
 
 Function = Callable[..., Any]

@@ -9,8 +9,8 @@ from shardwise.api.meshes.placement import device_put
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.runtime.sharding import NamedSharding
 from shardwise.typing import ArrayLike
 
 

@@ -5,7 +5,7 @@ from functools import wraps
 from typing import Any, TypeGuard
 
 from shardwise import tree
-from shardwise.compiler.ops.control.region_boundary import ShardSpec
+from shardwise.compiler.control.region_boundary import ShardSpec
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.spec import PartitionSpec, spec_of
 from shardwise.compiler.trace.tracer import Tracer

@@ -31,13 +31,14 @@ from shardwise.api.meshes.region_specs import (
 )
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.control.manual import Manual
+from shardwise.compiler.control.region_boundary import ShardSpec
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames, use_frames
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import AssertReplicated, PUnreduced, PVary
-from shardwise.compiler.ops.control.manual import Manual
-from shardwise.compiler.ops.control.region_boundary import ShardSpec
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context, mesh_of_types
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.summed_gradients import warn_of_summed_gradients
@@ -48,7 +49,6 @@ from shardwise.errors import DeviceMismatchError, ShardingError, ShardingTypeErr
 from shardwise.execute.executor import as_array
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import ArrayImpl, array_signature
-from shardwise.runtime.sharding import NamedSharding
 
 Function = Callable[..., Any]
 _F = TypeVar("_F", bound=Function)

@@ -12,14 +12,14 @@ from shardwise.api.ref import hide_refs
 from shardwise.api.transformations.derivative_rules import FlatJvpRule, FlatVjpRule, Results, RuleCall
 from shardwise.api.transformations.float0 import flatten_hiding_float0
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.ir.dispatch import recording_frame
-from shardwise.compiler.ir.program import Program
-from shardwise.compiler.ops.control.custom_derivatives import (
+from shardwise.compiler.control.custom_derivatives import (
     CustomJvp,
     CustomVjp,
     forward_mode_error,
     linearize_by_rule,
 )
+from shardwise.compiler.ir.dispatch import recording_frame
+from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.trace.build import build

@@ -13,13 +13,13 @@ from shardwise.api.transformations.custom import ForwardsDefinitions
 from shardwise.api.transformations.float0 import flatten_hiding_float0
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.control.custom_batching import BatchingRule, CustomVmap
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.dispatch import resolve_shardings
+from shardwise.compiler.ir.masks import insert_none
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import insert_none
-from shardwise.compiler.ops.control.custom_batching import BatchingRule, CustomVmap
-from shardwise.compiler.ops.control.retype import zeros_of
+from shardwise.compiler.ops.placement.retype import zeros_of
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.linearize import jvp_function

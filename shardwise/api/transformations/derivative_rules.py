@@ -16,8 +16,8 @@ from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand
 from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.ir.types import ArrayType, Typed
-from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.placement.reshard import cotangent_type
+from shardwise.compiler.ops.placement.retype import zeros_of
 from shardwise.compiler.trace.summed_gradients import ignore_summed_gradients
 from shardwise.typing import ArrayLike
 

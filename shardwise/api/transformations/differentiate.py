@@ -17,13 +17,13 @@ from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_float, is_inexact
+from shardwise.compiler.ir.masks import insert_none
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import insert_none
-from shardwise.compiler.ops.control.retype import match_type, zeros_of
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.placement.reshard import cotangent_type
+from shardwise.compiler.ops.placement.retype import match_type, zeros_of
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.trace.build import build

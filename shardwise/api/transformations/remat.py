@@ -12,11 +12,13 @@ from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.static_args import select_arguments, split_static
 from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.control.remat import Remat
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
-from shardwise.compiler.ops.control.remat import CheckpointName, Offload, Policy, Remat
+from shardwise.compiler.ops.elementwise.identities import CheckpointName
 from shardwise.compiler.trace.build import build
+from shardwise.compiler.transforms.checkpoint_policy import Offload, Policy
 from shardwise.execute.traceback_filter import filter_traceback
 
 Function = Callable[..., Any]

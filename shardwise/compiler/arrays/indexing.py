@@ -18,20 +18,20 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise import tree
 from shardwise.compiler.arrays.operands import (
     as_operand,
     broadcast_to_shape,
     compiled_function,
+    resolve_array,
     static_integer,
     type_of,
 )
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import integer_range, is_inexact, is_integer
-from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, Scalar, Typed
-from shardwise.compiler.ops.control.retype import with_sums_of, with_varying_of
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Min
@@ -39,6 +39,7 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.indexing.index_vectors import INDICES, Indexed, WindowDims, clamp_index, join_columns
+from shardwise.compiler.ops.placement.retype import with_sums_of, with_varying_of
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Reverse, Slice
@@ -142,12 +143,18 @@ def _list_to_array(entry: Any) -> Any:
     try:
         array = np.asarray(entry)
     except ConcretizationTypeError:  # traced elements
-        return installed.namespace.array(entry)
+        return _first_array(entry).__array_namespace__().array(entry)
     except ValueError:  # a ragged list
         return entry
     if not array.size:
         return array.astype(INDICES[0])
     return array if array.dtype.kind in "biuf" else entry
+
+
+def _first_array(entry: Sequence[Any]) -> Any:
+    """Return the first array in nested lists that have one."""
+    leaves = map(resolve_array, tree.leaves(entry, lambda leaf: hasattr(leaf, "__jax_array__")))
+    return next(leaf for leaf in leaves if isinstance(leaf, Typed))
 
 
 def _normalize_entry(entry: Any, type: ArrayType) -> list[Any]:

@@ -30,7 +30,6 @@ from shardwise.compiler.arrays.arithmetic import (
     right_shift,
     subtract,
 )
-from shardwise.compiler.arrays.at_update import IndexUpdateHelper
 from shardwise.compiler.arrays.device_attributes import DeviceAttributes
 from shardwise.compiler.arrays.dynamic_index import has_dynamic_slices, read_dynamic_slices
 from shardwise.compiler.arrays.indexing import gather_by_index, parse_index
@@ -210,6 +209,16 @@ class Array(NamespaceMethods, DeviceAttributes):
         """The type: shape, dtype, whether it is weak, and the axes over which it varies."""
         return self.type
 
+    @property
+    def itemsize(self) -> int:
+        """The size of an element in bytes."""
+        return int(self.type.dtype.itemsize)
+
+    @property
+    def flat(self) -> Any:
+        """Not supported, because arrays are immutable."""
+        raise NotImplementedError("arrays have no `flat`; use `x.flatten()`")
+
     def __len__(self) -> int:
         if not self.type.ndim:
             raise TypeError("a 0-d array has no length")
@@ -227,11 +236,6 @@ class Array(NamespaceMethods, DeviceAttributes):
 
     def __contains__(self, x: Any) -> bool:
         return bool(sometrue(compare(self, x, direction="EQ")))
-
-    @property
-    def at(self) -> IndexUpdateHelper:
-        """Functional updates: `x.at[index].set(values)` returns a copy of `x` with these elements replaced."""
-        return IndexUpdateHelper(self)
 
     def __iter__(self) -> "Iterator[Array]":
         if not self.type.ndim:

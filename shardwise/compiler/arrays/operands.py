@@ -12,7 +12,8 @@ import numpy as np
 from shardwise.base.config import config
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, scalar_type
 from shardwise.compiler.dtypes import is_inexact
-from shardwise.compiler.ir.dispatch import installed, open_frames, recording_frame
+from shardwise.compiler.ir import dispatch
+from shardwise.compiler.ir.dispatch import open_frames, recording_frame
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -32,12 +33,12 @@ def compiled_function(function: _Function) -> _Function:
 
     Positional arguments are arrays, keyword-only arguments are static.
     """
-    return _staged(function, lambda args, static: installed.executor.call(function, args, static))
+    return _staged(function, lambda args, static: dispatch.executor.call(function, args, static))
 
 
 def compiled_list_function(function: _Function) -> _Function:
     """Like `compiled_function`, for a function that returns a list."""
-    return _staged(function, lambda args, static: installed.executor.call_list(function, args, static))
+    return _staged(function, lambda args, static: dispatch.executor.call_list(function, args, static))
 
 
 def _staged(function: _Function, compiled: Callable[[Any, dict[str, Any]], Any]) -> _Function:
@@ -104,7 +105,7 @@ def as_operand(x: Any, name: str = "array") -> "Array":
     type = type_of(x, name)
     if isinstance(x, (*PYTHON_SCALARS, np.generic)):
         return full((), x, type.dtype, type.weak)
-    return installed.executor.place(x) if isinstance(x, np.ndarray) else x
+    return dispatch.executor.place(x) if isinstance(x, np.ndarray) else x
 
 
 def as_inexact(x: Any, name: str) -> "Array":

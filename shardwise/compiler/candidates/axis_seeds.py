@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from shardwise.compiler.candidates.dim_groups import DimGroups
+from shardwise.compiler.control.region_boundary import Join, Split
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
-from shardwise.compiler.ops.control.region_boundary import Join, Split
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh

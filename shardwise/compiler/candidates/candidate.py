@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.base.caches import registered_cache
+from shardwise.compiler.control.region_boundary import Join, Split
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.region_boundary import Join, Split
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.reduction import SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule

@@ -32,10 +32,11 @@ from shardwise.compiler.candidates.explicit_axes import (
 from shardwise.compiler.candidates.output_layouts import infer_output_pins
 from shardwise.compiler.candidates.refine import refine_program
 from shardwise.compiler.candidates.unfold import Unfolded, unfold
+from shardwise.compiler.control.region_boundary import Join, Split, Unstack
+from shardwise.compiler.ir.control import BoundaryOp
 from shardwise.compiler.ir.format import format_stage
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.control.region_boundary import BoundaryOp, Join, Split, Unstack
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Pin

@@ -18,8 +18,8 @@ from shardwise.compiler.candidates.layout_problem import (
     pinned_values,
 )
 from shardwise.compiler.candidates.unfold import Unfolded
+from shardwise.compiler.control.region_boundary import Argument, Stack, Unstack
 from shardwise.compiler.ir.program import Equation, Value
-from shardwise.compiler.ops.control.region_boundary import Argument, Stack, Unstack
 
 
 def open_arguments(

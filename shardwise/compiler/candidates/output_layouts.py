@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from shardwise.compiler.control.manual import Manual
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.control.control import Control
-from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.shardings.layout import Layout, Pin

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from shardwise.compiler.control.manual import Manual
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.control import Control
-from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.refine import refine_axis_types, refine_pin, sub_axes_of

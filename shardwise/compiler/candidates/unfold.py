@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
+from shardwise.compiler.control.manual import Manual
+from shardwise.compiler.ir.control import Control, Endpoint
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.collective.named import Named
-from shardwise.compiler.ops.control.control import Control, Endpoint
-from shardwise.compiler.ops.control.manual import Manual
 
 Regions = Mapping[str, tuple[str, ...]]  # the axes of manual regions, with the mesh axes that they consist of
 ASSUMED_TRIP_COUNT = 16  # for loops of unknown length

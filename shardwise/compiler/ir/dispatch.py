@@ -1,27 +1,22 @@
-"""Dispatch of applied ops: to the innermost open frame that accepts the op, else to the installed executor.
+"""Dispatch of applied ops: to the innermost open frame that accepts the op, else to the executor.
 
 A frame stages ops into a program (see `trace/`). A frame with `stages_all` (jit) accepts every op. Other frames (grad,
 vmap) accept ops that touch one of their own tracers, so that work on outer values stays outside, and ops that use an
 axis name that the frame binds (vmap).
 
-Higher layers install what lower layers call: `executor` runs an op on concrete arrays, `transforms` rewrites the
-programs that ops hold, `namespace` is the module of array functions, some of which are also methods of arrays,
-`type_sharding` returns the sharding of a type as users see it, and `explicit_sharding` the part of it in types;
-`constrain_sharding` and `decided_by` apply the parameter `out_sharding` of methods of arrays.
+`executor` is the one object through which lower layers call a higher one: `execute/executor.py`, which runs compiled
+programs, sets it when the package is imported.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from shardwise.errors import UnexpectedTracerError
 
 if TYPE_CHECKING:
-    from shardwise.compiler.ir.op import BatchAxis, Op
-    from shardwise.compiler.ir.program import Program, Value
-    from shardwise.compiler.ir.types import ArrayType
-    from shardwise.compiler.shardings.explicit import ExplicitSharding
+    from shardwise.compiler.ir.op import Op
 
 
 class Frame(Protocol):
@@ -45,72 +40,14 @@ class Executor(Protocol):
     def transfer(self, array: Any, sharding: Any) -> Any: ...
 
 
-class Transforms(Protocol):
-    """Transformations of programs, for the rules of ops that hold a program or a function."""
-
-    def jvp(
-        self, program: "Program", active: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
-    ) -> "tuple[Program, tuple[bool, ...]]": ...
-    def linearize(
-        self, program: "Program", active: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
-    ) -> "tuple[Program, Program, tuple[bool, ...]]": ...
-    def transpose(
-        self,
-        program: "Program",
-        linear: tuple[bool, ...],
-        cotangents: tuple[bool, ...],
-        instantiate: tuple[bool, ...] = (),
-    ) -> "tuple[Program, tuple[bool, ...]]": ...
-    def build(
-        self, function: Callable[..., Sequence[Any]], types: "Sequence[ArrayType]", name: str
-    ) -> "tuple[Program, list[Any]]": ...
-    def rewrite(self, name: str, types: "Sequence[ArrayType]", body: Callable[..., Sequence[Any]]) -> "Program": ...
-    def inline(self, program: "Program", opaque: bool = True) -> "Program": ...
-    def shrink_loop_residuals(
-        self, forward: "Program", linear: "Program", count: int, free: "Collection[Value]"
-    ) -> "tuple[Program, Program]": ...
-    def dce(self, program: "Program") -> "Program": ...
-    def without_effects(self, op: "Op") -> "Op": ...
-    def erase_varying(self, program: "Program") -> "Program": ...
-    def lower_keys(self, program: "Program") -> "Program": ...
-    def vmap(
-        self,
-        program: "Program",
-        axis: "BatchAxis",
-        dims: tuple[int | None, ...],
-        everywhere: bool | tuple[bool, ...] = False,
-    ) -> "tuple[Program, tuple[int | None, ...]]": ...
-    def map_function(
-        self,
-        function: Callable[..., Sequence[Any]],
-        axis: "BatchAxis",
-        args: Sequence[Any],
-        dims: Sequence[int | None],
-        name: str,
-    ) -> tuple[list[Any], list[int | None]]: ...
-    def rematerialize(
-        self, program: "Program", active: tuple[bool, ...], policy: Callable[..., Any] | None
-    ) -> "tuple[Program, Program, tuple[bool, ...]]": ...
-
-
 class _Stack(threading.local):
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self.resolves = False
 
 
-class _Installed:
-    executor: Executor
-    transforms: Transforms
-    namespace: Any
-    type_sharding: "Callable[[ArrayType], Any]"
-    constrain_sharding: Callable[[Any, Any], Any]
-    decided_by: Callable[[Any], AbstractContextManager[None]]
-    explicit_sharding: "Callable[[Any, tuple[int, ...]], ExplicitSharding | None]"
-
-
 _stack = _Stack()
-installed = _Installed()
+executor: Executor = None  # type: ignore[assignment]  # before `execute/executor.py` is imported
 
 
 def open_frames() -> list[Frame]:
@@ -237,4 +174,4 @@ def bind(op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:
     for arg in args:
         if (closed_frame := getattr(arg, "frame", None)) is not None:
             raise UnexpectedTracerError(closed_frame.leak_message(arg))
-    return installed.executor.run(op, args)
+    return executor.run(op, args)

@@ -16,7 +16,7 @@ names of their own in each op have `**_: Any` in the base class, so that mypy ac
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, final
+from typing import Any, ClassVar, Protocol, Self, final
 
 import numpy as np
 
@@ -240,11 +240,11 @@ class Op:
         """The programs that the op holds: branches, loop bodies, callees."""
         return ()
 
-    def with_programs(self, programs: Sequence[Program]) -> "Op":
+    def with_programs(self, programs: Sequence[Program]) -> Self:
         """Return the op with other programs in place of those that it holds."""
         raise self.missing_rule("with_programs")
 
-    def map_programs(self, function: Callable[[Program], Program]) -> "Op":
+    def map_programs(self, function: Callable[[Program], Program]) -> Self:
         """Return the op with `function` applied to the programs that it holds; itself if that changes none of them."""
         programs = [function(program) for program in self.programs]
         if all(new is old for new, old in zip(programs, self.programs, strict=True)):

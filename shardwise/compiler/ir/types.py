@@ -20,9 +20,10 @@ from shardwise.compiler.dtypes import (
     key_words,
     short_name,
 )
-from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.shardings.explicit import ExplicitSharding
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.mesh import ONE_DEVICE, AbstractMesh, Mesh, mesh_context, mesh_of_types
+from shardwise.compiler.shardings.named_sharding import NamedSharding, traced_sharding
+from shardwise.compiler.shardings.spec import PartitionSpec
 
 
 @final
@@ -141,9 +142,22 @@ class ArrayType:
         return ArrayType(self.shape, self.dtype, self.weak) if self.varying or self.explicit else self
 
     @property
-    def sharding(self) -> Any:
-        """The sharding along Explicit axes, as a `NamedSharding` on an abstract mesh."""
-        return installed.type_sharding(self)
+    def sharding(self) -> NamedSharding:
+        """The sharding along the Explicit axes of its mesh, which is abstract.
+
+        Without Explicit axes, the mesh is the current mesh, else that of the arguments of the traced function.
+        """
+        explicit = self.explicit
+        if explicit is None:
+            current = mesh_context.region_mesh or mesh_context.mesh
+            if current is None:
+                current, mesh_context.reads_argument_mesh = mesh_context.argument_mesh, True
+            mesh = ONE_DEVICE if current is None else mesh_of_types(current).abstract
+            return NamedSharding(mesh, PartitionSpec(*[None] * self.ndim))
+        entries = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in explicit.dims]
+        axes = explicit.mesh.abstract.explicit_axes
+        unreduced, reduced = ([axis for axis in of if axis in axes] for of in (explicit.unreduced, explicit.reduced))
+        return NamedSharding(explicit.mesh.abstract, PartitionSpec(*entries, unreduced=unreduced, reduced=reduced))
 
     @property
     def vma(self) -> frozenset[str]:
@@ -200,7 +214,7 @@ class ArrayType:
             self.dtype if dtype is None else dtype,
             self.weak if weak_type is None else weak_type,
             self.varying,
-            explicit if sharding is None else installed.explicit_sharding(sharding, shape),
+            explicit if sharding is None else traced_sharding(sharding, shape),
         )
 
     def str_short(self, short_dtypes: bool = False) -> str:
@@ -228,7 +242,7 @@ class ArrayType:
 
 def spec_text(type: ArrayType) -> str:
     """Return the PartitionSpec of a type along Explicit axes as a user writes it: `P('x', None)`."""
-    return str(installed.type_sharding(type).spec)
+    return str(type.sharding.spec)
 
 
 # dtype, dims with their Explicit axes, weak type; varying, unreduced and reduced axes

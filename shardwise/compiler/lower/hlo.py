@@ -12,7 +12,7 @@ from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective, CollectivePermute
-from shardwise.compiler.ops.control.remat import Barrier
+from shardwise.compiler.ops.elementwise.identities import Barrier
 from shardwise.compiler.ops.shape.movement import i64_array_attribute
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.compiler.reduction import Reduction

@@ -1,10 +1,10 @@
 """Common-subexpression elimination of collectives: equal collectives on the same operands run once."""
 
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.collective.collectives import Collective
-from shardwise.compiler.ops.control.control import Control
 
 
 @verifies_result

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ops.collective.collectives import Collective, zero_term
-from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from shardwise.compiler.control.callback import CallOnce
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.collective.collectives import Collective, PPermute
-from shardwise.compiler.ops.control.callback import CallOnce
-from shardwise.compiler.ops.control.remat import Barrier
+from shardwise.compiler.ops.elementwise.identities import Barrier
 from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.shape.constants import Nullary
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
-from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.partition.local_program import LocalProgram
 

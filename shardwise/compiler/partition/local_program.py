@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.format import format_stage
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.collective.collectives import Collective
-from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.partition.kernels import KernelGroups, group_kernels
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.reduction import SUM

@@ -18,9 +18,9 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.collective.collectives import AllGather
-from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.convert import Convert

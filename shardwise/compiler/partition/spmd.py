@@ -10,9 +10,10 @@ from typing import Any
 from shardwise.base.config import config
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.candidates.unfold import BoundarySlot
+from shardwise.compiler.control.data_dependent import DataDependentControl
+from shardwise.compiler.control.manual import Manual
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.control.control import Control, DataDependentControl
-from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.collective_cse import merge_equal_collectives
 from shardwise.compiler.partition.copies import Copies, ShardedCopy, localize

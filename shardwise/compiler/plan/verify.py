@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from shardwise.compiler.candidates.candidate import PARTIAL_SUM
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
+from shardwise.compiler.control.region_boundary import Join, Split
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.ops.control.region_boundary import Join, Split
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.shardings.factors import Dims, FactorRule

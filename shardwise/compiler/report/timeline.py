@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.contract.fused_attention import Attention
-from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.liveness import Held, Sweep
 from shardwise.compiler.partition.local_program import LocalProgram

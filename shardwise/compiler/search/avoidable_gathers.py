@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
+from shardwise.compiler.ir.control import BoundaryOp
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.collective.collectives import AllGather
-from shardwise.compiler.ops.control.region_boundary import BoundaryOp
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.movement import MovementOp

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
 from shardwise.compiler.candidates.layout_problem import reduce_in_loops
+from shardwise.compiler.control.region_boundary import Carry, Stack
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.ops.control.region_boundary import Carry, Stack
 from shardwise.compiler.partition.liveness import peak, total_bytes
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.regather import regather_to_fit

@@ -7,8 +7,8 @@ the consumer and the operands of the producer in such layouts.
 from collections.abc import Iterator, Mapping
 
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
+from shardwise.compiler.control.region_boundary import Join
 from shardwise.compiler.ir.program import Equation, Value
-from shardwise.compiler.ops.control.region_boundary import Join
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Conversion, Exchange, is_inserted
 from shardwise.compiler.plan.plan import Choice, LayoutPlan

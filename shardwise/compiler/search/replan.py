@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from shardwise.compiler.candidates.layout_problem import LayoutProblem, layout_problem
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Value
-from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram

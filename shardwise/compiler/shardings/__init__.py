@@ -1,1 +1,1 @@
-"""Meshes, specs, layouts and factor rules, as names and integers. Nothing here depends on the IR or on devices."""
+"""Meshes, specs, shardings, layouts and factor rules. Nothing here depends on the IR or on the runtime."""

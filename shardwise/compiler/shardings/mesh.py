@@ -568,3 +568,11 @@ def absent_mesh(mesh: AbstractMesh) -> Mesh:
     """Return a mesh of placeholder devices: programs can be planned and lowered for it, but not run."""
     absent = [AbsentDevice(index) for index in range(mesh.device_count)]
     return Mesh(device_grid(absent, mesh.axis_sizes), mesh.axis_names, mesh.axis_types)
+
+
+def ranks_of(devices: Sequence[Any]) -> tuple[int, ...]:
+    """Return the numbers of the processes that devices belong to, in order."""
+    return tuple(sorted({device.process_index for device in devices}))
+
+
+ONE_DEVICE = AbstractMesh((), ())  # of arrays that are on one device, and on no mesh

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from shardwise.base.call_site import PACKAGE
-from shardwise.compiler.ir.dispatch import installed
 
 _LIBRARIES = (PACKAGE, str(Path(np.__file__).resolve().parent) + "/")
 
@@ -61,11 +60,14 @@ def _lookup(expression: ast.expr, frame: FrameType) -> Any:
     return None
 
 
-def shared_numpy_name(function: Any) -> str:
-    """Return the name of a numpy function that `shardwise.numpy` has too, such as `linalg.norm`; "" for others."""
+def shared_numpy_name(function: Any, namespace: Any) -> str:
+    """Return the name of a numpy function that `namespace` has too, such as `linalg.norm`; "" for others.
+
+    `namespace` is `shardwise.numpy`.
+    """
     module = "numpy" if isinstance(function, np.ufunc) else str(getattr(function, "__module__", ""))
     package, *parts = [*module.split("."), str(getattr(function, "__name__", ""))]
-    namespace = installed.namespace if package == "numpy" else None
+    found = namespace if package == "numpy" else None
     for part in parts:
-        namespace = getattr(namespace, part, None)
-    return "" if namespace is None else ".".join(parts)
+        found = getattr(found, part, None)
+    return "" if found is None else ".".join(parts)

@@ -300,8 +300,18 @@ class Tracer(Array):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         use = "numpy needs the elements of an array"
-        return np.asarray(
-            self.frame.concrete(self, TracerArrayConversionError, use, _numpy_advice), dtype=dtype, copy=copy
+        concrete = self.frame.concrete(self, TracerArrayConversionError, use, self._numpy_advice)
+        return np.asarray(concrete, dtype=dtype, copy=copy)
+
+    def _numpy_advice(self) -> str:
+        function = shared_numpy_name(running_call(), self.__array_namespace__())
+        if not function:
+            return (
+                "use the functions of shardwise.numpy instead of numpy's, for\n  example `jnp.sin(x)` instead of "
+                f"`np.sin(x)`, or {_STATIC}."
+            )
+        return (
+            f"write `jnp.{function}` instead of\n  `np.{function}`; functions of shardwise.numpy accept traced arrays."
         )
 
     def __copy__(self) -> "Tracer":
@@ -349,13 +359,3 @@ def _integer_advice() -> str:
     if running_call() is range:
         return f"loop with\n  {loop},\n  or {_STATIC}."
     return f"a shape or an index of a list must be static: {_STATIC}.\n  For a loop, write {loop}."
-
-
-def _numpy_advice() -> str:
-    function = shared_numpy_name(running_call())
-    if not function:
-        return (
-            "use the functions of shardwise.numpy instead of numpy's, for\n  example `jnp.sin(x)` instead of "
-            f"`np.sin(x)`, or {_STATIC}."
-        )
-    return f"write `jnp.{function}` instead of\n  `np.{function}`; functions of shardwise.numpy accept traced arrays."

@@ -6,9 +6,9 @@ windows between devices and masks the ends of shards. The slice of the pad is `x
 one exchange. Values with Explicit shardings stay as they are: their types say what is resharded.
 """
 
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.shape.slicing import Pad, Slice
 
 

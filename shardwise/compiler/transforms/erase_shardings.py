@@ -8,15 +8,15 @@ types of each sharding's mesh say along which axes the planner decides.
 
 from dataclasses import replace
 
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.shardings.explicit import ExplicitSharding
-from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType
+from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import refine_sharding
 from shardwise.errors import ShardingError
 
@@ -80,8 +80,8 @@ def _erase_op(op: Op, mesh: AbstractMesh, shardings: ValueShardings) -> Op:
             return Constrain(op.dims, mesh, (), mesh.explicit_axes, requested_by="reshard")
         axes = sharding.mesh.explicit_axes if sharding.scoped else mesh.explicit_axes
         return Constrain(sharding.dims, mesh, (), axes, sharding.unreduced, requested_by="reshard")
-    if isinstance(op, Manual):
-        manual = [part for parts in op.mesh_axes.values() for part in parts]
-        mesh = mesh.update_axis_types(dict.fromkeys(manual, AxisType.Manual))
-    op = op.map_programs(lambda program: _erase_program(program, mesh, shardings))
-    return replace(op, explicit=False) if isinstance(op, Manual) else op
+    if not isinstance(op, Control):
+        return op
+    inside = op.mesh_inside(mesh)
+    op = op.map_programs(lambda program: _erase_program(program, inside, shardings))
+    return op.without_explicit()

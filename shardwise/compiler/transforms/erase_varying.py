@@ -6,6 +6,7 @@ chosen.
 
 from dataclasses import replace
 
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
@@ -19,18 +20,18 @@ from shardwise.compiler.ops.collective.named import (
     PVary,
 )
 from shardwise.compiler.ops.collective.named_exchange import NamedAllGather, NamedReduceScatter
-from shardwise.compiler.ops.control.manual import Manual
 
 
 @verifies_result
 def erase_varying(program: Program) -> Program:
     """Return the program without Manual axes in types; `program` itself if it has no manual region."""
-    if not any(isinstance(equation.op, (Manual, PVary)) or _has_manual_axes(equation) for equation in program.walk()):
-        return program
-    return _erase_program(program)
+    return _erase_program(program) if any(map(_has_manual_axes, program.walk())) else program
 
 
 def _has_manual_axes(equation: Equation) -> bool:
+    op = equation.op
+    if isinstance(op, PVary) or (isinstance(op, Control) and op.is_manual):
+        return True
     return any(_erase_type(value.type) is not value.type for value in (*equation.inputs, *equation.outputs))
 
 
@@ -58,8 +59,8 @@ def _erase_program(program: Program) -> Program:
 def _erase_op(op: Op) -> Op:
     op = op.map_programs(_erase_program)
     match op:
-        case Manual():
-            return replace(op, tracked=False)
+        case Control():
+            return op.without_varying()
         case NamedReduction():
             return replace(op, invariant=False)
         case NamedIndex():

@@ -1,21 +1,20 @@
-"""hoist: move loop-invariant conversions to a smaller dtype out of scans.
+"""hoist: move loop-invariant conversions to a smaller dtype out of loops with a known trip count.
 
 A loop that converts its weights from f32 to bf16 in every iteration gets them as bf16 instead: half the bytes are
 gathered for it, and held while it runs. Other loop-invariant equations stay inside: XLA's loop-invariant code motion
 hoists them, and the partitioner reshards loop-invariant values outside of the loop anyway.
 """
 
+from shardwise.compiler.ir.control import Control, Port
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.control import Control
-from shardwise.compiler.ops.control.remat import Barrier
-from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.identities import Barrier
 
 
 @verifies_result
 def hoist(program: Program) -> Program:
-    """Hoist conversions out of the scans of a program, nested ones too.
+    """Hoist conversions out of the loops of a program, nested ones too.
 
     Returns:
         The program with the conversions before its loops; `program` itself if there are none.
@@ -26,7 +25,7 @@ def hoist(program: Program) -> Program:
         op = equation.op
         if isinstance(op, Control):
             op = op.map_programs(hoist)
-            hoisted, loop = _hoist_scan(equation, op) if isinstance(op, Scan) else ([], None)
+            hoisted, loop = _hoist_loop(equation, op) if (op.trip_count or 0) > 1 else ([], None)
             if loop is None and op is not equation.op:
                 loop = equation.replace(op=op)
             changed |= loop is not None
@@ -36,13 +35,15 @@ def hoist(program: Program) -> Program:
     return program.with_equations(equations) if changed else program
 
 
-def _hoist_scan(equation: Equation, op: Scan) -> tuple[list[Equation], Equation | None]:
-    """Return the equations to place before a scan, and the scan that uses them; None if nothing can be hoisted."""
-    body = op.program
-    producers, conversions = _invariant_conversions(op)
-    if op.length < 2 or not conversions:
+def _hoist_loop(equation: Equation, op: Control) -> tuple[list[Equation], Equation | None]:
+    """Return the equations to place before a loop, and the loop that uses them; None if nothing can be hoisted."""
+    (body,) = op.programs
+    ((const_group, _),) = op.const_groups
+    ports = op.ports(equation.inputs, [body.inputs], [body.outputs])
+    outside: dict[Value, Value] = {port.entries[0]: port.operand for port in ports if port.group == const_group}
+    producers, conversions = _invariant_conversions(body, set(outside))
+    if not conversions:
         return [], None
-    outside = dict(zip(body.inputs[: op.consts], equation.inputs, strict=False))
     hoisted: list[Equation] = []
 
     def hoist_value(value: Value) -> Value:
@@ -54,29 +55,22 @@ def _hoist_scan(equation: Equation, op: Scan) -> tuple[list[Equation], Equation 
             hoisted.append(producer.replace(inputs=inputs, outputs=[outside[value]]))
         return outside[value]
 
-    new_operands = [hoist_value(value) for value in conversions]
+    new_ports = [Port(const_group, hoist_value(value), {0: value}) for value in conversions]
     removed = set(conversions)
-    new_body = Program(
-        (*body.inputs[: op.consts], *conversions, *body.inputs[op.consts :]),
-        tuple(inner for inner in body.equations if removed.isdisjoint(inner.outputs)),
-        body.outputs,
-        body.name,
-    )
-    loop = Scan(new_body, op.length, op.consts + len(conversions), op.carried, op.reverse, op.unroll)
-    inputs = (*equation.inputs[: op.consts], *new_operands, *equation.inputs[op.consts :])
-    return hoisted, equation.replace(op=loop, inputs=inputs)
+    new_body = body.with_equations([inner for inner in body.equations if removed.isdisjoint(inner.outputs)])
+    loop, operands, _ = op.rebuild([*ports, *new_ports], [new_body])
+    return hoisted, equation.replace(op=loop, inputs=operands)
 
 
-def _invariant_conversions(op: Scan) -> tuple[dict[Value, Equation], list[Value]]:
-    """Find the loop-invariant conversions to a smaller dtype in the body of a scan.
+def _invariant_conversions(body: Program, consts: set[Value]) -> tuple[dict[Value, Equation], list[Value]]:
+    """Find the loop-invariant conversions to a smaller dtype in the body of a loop. `consts`: its invariant inputs.
 
     Returns:
         The cheap equations of the body that depend only on constants and loop-invariant inputs, by their result; and
         the results of those among them that convert a loop-invariant input to a smaller dtype.
     """
-    body = op.program
     producers: dict[Value, Equation] = {}
-    from_inputs = set(body.inputs[: op.consts])  # invariant inputs and values that depend on one, not on constants only
+    from_inputs = set(consts)  # invariant inputs and values that depend on one, not on constants only
     conversions: list[Value] = []
     for inner in body.equations:
         if (

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.control import Control
 
 
 @verifies_result

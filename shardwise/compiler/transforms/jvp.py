@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.call import drop_none, insert_none, present_mask
-from shardwise.compiler.ops.control.retype import match_type, zeros_of
+from shardwise.compiler.ops.placement.retype import match_type, zeros_of
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.memoize import memoized
 from shardwise.compiler.transforms.replay import for_each_equation

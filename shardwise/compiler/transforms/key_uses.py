@@ -12,12 +12,10 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import NumpyArray, Op
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.cond import Cond
-from shardwise.compiler.ops.control.scan import Scan
-from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
 from shardwise.errors import KeyReuseError
 
@@ -95,12 +93,8 @@ class KeyUses:
             return [self.new_keys(types[0].shape)]
         if op.is_call:
             return self.run(op.programs[0], operands)
-        if isinstance(op, Cond):
-            return self._run_branches(op, operands[1:], types)
-        if isinstance(op, Scan):
-            return self._run_scan(op, operands, types)
-        if isinstance(op, While):
-            return self._run_while(op, operands)
+        if isinstance(op, Control) and (results := op.track_keys(self, operands, types)) is not None:
+            return results
         if all(x is not None for x in operands) and not (op.programs or op.effect):
             return self._evaluate(op, equation, operands)
         return self._moved([x for x, v in zip(operands, equation.inputs, strict=True) if is_key(v.type.dtype)], types)
@@ -122,48 +116,15 @@ class KeyUses:
         key = self._unite(keys)
         return [np.full(type.shape, key) if is_key(type.dtype) else None for type in types]
 
-    def _run_branches(self, op: Cond, operands: Sequence[Any], types: Sequence[ArrayType]) -> list[NumpyArray | None]:
-        """Run all branches: a key that one of them uses is used."""
+    def run_branches(
+        self, branches: Sequence[Program], operands: Sequence[NumpyArray | None], types: Sequence[ArrayType]
+    ) -> list[NumpyArray | None]:
+        """Run all branches, of which one is selected at run time: a key that one of them uses is used."""
         before, after, results = dict(self._used_at), {}, []
-        for branch in op.branches:
+        for branch in branches:
             self._used_at = dict(before)
             results.append(self.run(branch, operands))
             after.update(self._used_at)
         self._used_at = after
         columns = zip(types, zip(*results, strict=True), strict=True)
         return [self._moved(column, [type])[0] for type, column in columns]
-
-    def _run_scan(self, op: Scan, operands: list[Any], types: Sequence[ArrayType]) -> list[NumpyArray | None]:
-        consts, carry = operands[: op.consts], operands[op.consts : op.consts + op.carried]
-        stacks = operands[op.consts + op.carried :]
-        stacked = [value.type for value in op.program.inputs[op.consts + op.carried :]]
-        for index in range(min(op.length, 2)):
-            at = op.length - 1 - index if op.reverse else index
-            slices = [x[at] if is_key(type.dtype) else None for x, type in zip(stacks, stacked, strict=True)]
-            carry = self.run(op.program, [*consts, *carry, *slices])[: op.carried]
-            carry = [x if is_key(type.dtype) else None for x, type in zip(carry, types, strict=False)]
-        for keys, type in zip(stacks, stacked, strict=True):  # what two iterations do with their slices, all do
-            if is_key(type.dtype) and op.length and (source := self.used_at(keys[-1 if op.reverse else 0].flat[0])):
-                for key in keys.flat:
-                    self.mark(key, source)
-        new = [self.new_keys(type.shape) if is_key(type.dtype) else None for type in types[op.carried :]]
-        return [*carry, *new]
-
-    def _run_while(self, op: While, operands: list[Any]) -> list[NumpyArray | None]:
-        cond, body = operands[: op.cond_consts], operands[op.cond_consts : op.cond_consts + op.body_consts]
-        carry = operands[op.cond_consts + op.body_consts :]
-        carry = [x if is_key(v.type.dtype) else None for x, v in zip(carry, op.body.outputs, strict=True)]
-        for _ in range(2):
-            self.run(op.cond, [*cond, *carry])
-            carry = self.run(op.body, [*body, *carry])
-            carry = [x if is_key(v.type.dtype) else None for x, v in zip(carry, op.body.outputs, strict=True)]
-        return carry
-
-
-def repeat_key_uses(op: Op) -> Op:
-    """Return the op of a recomputation, in which the keys are used again on purpose."""
-    if isinstance(op, KeyData):
-        return KeyData()
-    return op.map_programs(
-        lambda program: program.with_equations([e.replace(op=repeat_key_uses(e.op)) for e in program.equations])
-    )

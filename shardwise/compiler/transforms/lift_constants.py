@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from shardwise.compiler.ir.control import Control, Port
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.control import Control, Port
 from shardwise.compiler.ops.shape.constants import ArrayConstant
 
 

@@ -10,10 +10,10 @@ from typing import Any, final
 
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import open_frames, resolve_shardings, use_frames
+from shardwise.compiler.ir.masks import drop_none, present_mask
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.call import drop_none, present_mask
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.provenance import current_source, provenance
 from shardwise.compiler.trace.tracer import Frame, Tracer

@@ -6,10 +6,10 @@ An op on keys only moves or compares them. It is batched over the dim of the wor
 from typing import Any
 
 from shardwise.compiler.dtypes import is_key, key_words
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceOr

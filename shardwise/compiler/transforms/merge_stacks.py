@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Slice
 

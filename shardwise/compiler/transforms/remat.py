@@ -5,18 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.base.config import config
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.remat import Offload, Policy
-from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.checkpoint_policy import Offload, Policy
 from shardwise.compiler.transforms.dce import dce, live_equations
 from shardwise.compiler.transforms.drop_effects import without_effects
 from shardwise.compiler.transforms.inline import inline
-from shardwise.compiler.transforms.key_uses import repeat_key_uses
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.memoize import memoized
+from shardwise.compiler.transforms.repeat_key_uses import repeat_key_uses
 from shardwise.compiler.transforms.replay import replay
 
 
@@ -68,11 +68,11 @@ def _split(
             saveable += equation.outputs
             if isinstance(decision, Offload):
                 offloaded |= dict.fromkeys(equation.outputs, decision.kind)
-        elif isinstance(equation.op, Scan) and policy is not None:
-            saving_scan, repeated, stacks = _split_scan(equation, equation.op, policy)
+        elif policy is not None and isinstance(equation.op, Control) and equation.op.stack_length is not None:
+            saving_loop, repeated, stacks = _split_loop(equation, equation.op, equation.op.stack_length, policy)
             saveable += stacks
             recomputed.append(repeated)
-            equations.append(saving_scan)
+            equations.append(saving_loop)
             continue
         else:
             recomputed.append(repeated)
@@ -88,17 +88,18 @@ def _split(
     return saving, replace(recompute, inputs=(*recompute.inputs, *saved))
 
 
-def _split_scan(equation: Equation, op: Scan, policy: Policy) -> tuple[Equation, Equation, list[Value]]:
-    """Split a scan by splitting its body. The saved values of its iterations are stacked, so none is offloaded.
+def _split_loop(equation: Equation, op: Control, length: int, policy: Policy) -> tuple[Equation, Equation, list[Value]]:
+    """Split a loop by splitting its body. The saved values of its iterations are stacked, so none is offloaded.
 
     Returns:
-        A scan that also stacks the saved values of its body; a scan that reads these stacks and recomputes the other
+        A loop that also stacks the saved values of its body; a loop that reads these stacks and recomputes the other
         values; and the stacks.
     """
-    outputs = op.program.outputs
-    saving_body, recompute_body = _split(op.program, outputs, outputs, lambda *args: bool(policy(*args)))
+    (body,) = op.programs
+    outputs = body.outputs
+    saving_body, recompute_body = _split(body, outputs, outputs, lambda *args: bool(policy(*args)))
     saved = saving_body.outputs[len(outputs) :]
-    stacks = [Value(value.type.with_dim(0, op.length)) for value in saved]
+    stacks = [Value(value.type.with_dim(0, length)) for value in saved]
     saving = equation.replace(op=op.with_programs([saving_body]), outputs=(*equation.outputs, *stacks))
     recompute = equation.replace(op=op.with_programs([recompute_body]), inputs=(*equation.inputs, *stacks))
     return saving, recompute, stacks

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.remat import Barrier, CheckpointName
+from shardwise.compiler.ops.elementwise.identities import Barrier, CheckpointName
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.transforms.dce import live_equations

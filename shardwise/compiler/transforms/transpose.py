@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.compiler.ir.dispatch import resolve_shardings
+from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
 from shardwise.compiler.ir.op import Op, UndefinedPrimal
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.call import drop_none, insert_none, present_mask
-from shardwise.compiler.ops.control.retype import match_cotangent_type
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
 from shardwise.compiler.ops.placement.reshard import cotangent_type
+from shardwise.compiler.ops.placement.retype import match_cotangent_type
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.jvp import instantiate_zeros
 from shardwise.compiler.transforms.memoize import memoized

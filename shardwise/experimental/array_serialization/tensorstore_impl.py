@@ -19,11 +19,11 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.runtime.array import ArrayImpl, join_shards
 from shardwise.runtime.box import Box, block_shape, box_index, box_shape, box_size, relative
 from shardwise.runtime.client import process_count, process_index
 from shardwise.runtime.memory_layout import Format, sharding_of_format
-from shardwise.runtime.sharding import Sharding
 from shardwise.typing import DTypeLike, SupportsShape
 
 __all__ = ["ByteLimiter", "async_deserialize", "async_serialize", "get_tensorstore_spec"]

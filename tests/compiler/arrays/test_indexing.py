@@ -5,7 +5,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir import dispatch
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.trace.build import rewrite
 from shardwise.sharding import NamedSharding
@@ -287,7 +287,7 @@ def test_gradients_of_indexing():
 def test_all_static_indices_share_one_program():
     x = jnp.asarray(example())
     x[1, 2]
-    launches = installed.executor._launches
+    launches = dispatch.executor._launches
     before = len(launches)
     assert [float(x[i, j].sum()) for i in range(5) for j in range(4)] == example().sum(2).reshape(-1).tolist()
     assert len(launches) <= before + 1  # the sum

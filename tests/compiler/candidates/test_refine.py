@@ -3,8 +3,8 @@
 import shardwise as sw
 from shardwise import lax
 from shardwise.compiler.candidates.refine import refine_program
+from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.ir.types import parse_type
-from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import split_mesh, sub_axes_of

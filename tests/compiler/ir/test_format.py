@@ -7,6 +7,7 @@ import textwrap
 import numpy as np
 import pytest
 
+from shardwise.compiler.control.call import Call
 from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.compiler.ir.format import format_op
 from shardwise.compiler.ir.parse import parse_program
@@ -14,7 +15,6 @@ from shardwise.compiler.ir.program import Equation, Program, Reason, Source, Val
 from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ops.collective.collectives import AllReduce
 from shardwise.compiler.ops.contract.dot import Dot
-from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare

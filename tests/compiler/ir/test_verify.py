@@ -9,11 +9,11 @@ import pytest
 
 import shardwise as sw
 from shardwise.compiler import transforms
+from shardwise.compiler.control.call import Call
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.program import Equation, Program, Reason, Source, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verifies_result, verify
-from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.reduce.sum import Sum

@@ -15,7 +15,13 @@ from typing import Any, final
 import ml_dtypes
 import numpy as np
 
+from shardwise.compiler.control.call import Call
+from shardwise.compiler.control.cond import Cond
+from shardwise.compiler.control.linear_solve import LinearSolve
+from shardwise.compiler.control.scan import Scan
+from shardwise.compiler.control.while_loop import While
 from shardwise.compiler.dtypes import SHORT_NAMES, DType, is_inexact, is_integer, numpy_carrier
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.format import format_op
 from shardwise.compiler.ir.op import NumpyArray, Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
@@ -23,12 +29,6 @@ from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
-from shardwise.compiler.ops.control.call import Call
-from shardwise.compiler.ops.control.cond import Cond
-from shardwise.compiler.ops.control.control import Control
-from shardwise.compiler.ops.control.remat import CheckpointName
-from shardwise.compiler.ops.control.scan import Scan
-from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, StopGradient, Sub
 from shardwise.compiler.ops.elementwise.bitwise import (
     And,
@@ -45,6 +45,7 @@ from shardwise.compiler.ops.elementwise.bitwise import (
 )
 from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Conj, Imag, Real, Sign
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.identities import CheckpointName
 from shardwise.compiler.ops.elementwise.min_max import Clamp, Max, Min, Relu
 from shardwise.compiler.ops.elementwise.powers import Cbrt, IntegerPow, Pow, Rsqrt, Sqrt, Square
 from shardwise.compiler.ops.elementwise.rounding import Ceil, Floor, IsFinite, Nextafter, ReducePrecision, Round
@@ -79,15 +80,12 @@ from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
 from shardwise.compiler.ops.linalg.fft import Fft
 from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg, Schur, Tridiagonal
 from shardwise.compiler.ops.linalg.householder import Geqrf, HouseholderProduct, Ormqr, Qr
-from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
 from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation
 from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.ops.placement.reshard import Reshard
-from shardwise.compiler.ops.random.distributions import RandomGamma
-from shardwise.compiler.ops.random.poisson_binomial import CountSampler, RejectionSampler, WaitingTimeSampler
 from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys
 from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin, ExtremumWithIndex
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -101,7 +99,11 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.ops.shape.roll import Roll
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice
-from shardwise.compiler.ops.special.approximations import (
+from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM
+from shardwise.compiler.samplers.distributions import RandomGamma
+from shardwise.compiler.samplers.poisson_binomial import CountSampler, RejectionSampler, WaitingTimeSampler
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType
+from shardwise.compiler.special.approximations import (
     BesselI0e,
     BesselI1e,
     CosineIntegral,
@@ -114,7 +116,7 @@ from shardwise.compiler.ops.special.approximations import (
     SineIntegral,
     Spence,
 )
-from shardwise.compiler.ops.special.gamma_erf import (
+from shardwise.compiler.special.gamma_erf import (
     Digamma,
     Entr,
     Erf,
@@ -126,10 +128,8 @@ from shardwise.compiler.ops.special.gamma_erf import (
     Xlogy,
     Zeta,
 )
-from shardwise.compiler.ops.special.hypergeometric import Hyp1f1, Hyp1f1GradParameter, Hyp2f1, Hyp2f1GradParameter
-from shardwise.compiler.ops.special.incomplete import Betainc, Expn, Igamma, Igammac, IgammaGradA, RandomGammaGrad
-from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM
-from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType
+from shardwise.compiler.special.hypergeometric import Hyp1f1, Hyp1f1GradParameter, Hyp2f1, Hyp2f1GradParameter
+from shardwise.compiler.special.incomplete import Betainc, Expn, Igamma, Igammac, IgammaGradA, RandomGammaGrad
 from shardwise.compiler.trace.build import rewrite
 
 

@@ -25,7 +25,9 @@ import numpy as np
 
 from shardwise.compiler.candidates.candidate import factor_candidate
 from shardwise.compiler.candidates.layout_problem import layout_problem
+from shardwise.compiler.control.linear_solve import LinearSolve
 from shardwise.compiler.dtypes import DType, is_float, is_inexact
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, factor_rule, result_types
 from shardwise.compiler.ir.parse import parse_program
@@ -34,7 +36,6 @@ from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
-from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, StopGradient, Sub
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.elementwise.bitwise import BitcastConvert
@@ -52,28 +53,27 @@ from shardwise.compiler.ops.indexing.sort import Sort
 from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
 from shardwise.compiler.ops.linalg.hessenberg_schur import SimilarityReduction
 from shardwise.compiler.ops.linalg.householder import HouseholderOp
-from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
 from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard
-from shardwise.compiler.ops.random.distributions import RandomGamma
-from shardwise.compiler.ops.random.poisson_binomial import CountSampler
-from shardwise.compiler.ops.random.sampler import Sampler
 from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.reduce.reductions import ReduceExtremum
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import Full, Nullary
 from shardwise.compiler.ops.shape.movement import MovementOp
-from shardwise.compiler.ops.special.gamma_erf import MultiOperandFunction, SpecialFunction
-from shardwise.compiler.ops.special.hypergeometric import Hyp1f1GradParameter, Hyp2f1GradParameter
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.choose import choose
+from shardwise.compiler.samplers.distributions import RandomGamma
+from shardwise.compiler.samplers.poisson_binomial import CountSampler
+from shardwise.compiler.samplers.sampler import Sampler
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.mesh import ONE_DEVICE, AbstractMesh
+from shardwise.compiler.special.gamma_erf import MultiOperandFunction, SpecialFunction
+from shardwise.compiler.special.hypergeometric import Hyp1f1GradParameter, Hyp2f1GradParameter
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.linearize import linearize_program
@@ -82,7 +82,7 @@ from shardwise.compiler.transforms.vmap import vmap_program
 from shardwise.execute.load import load
 from shardwise.runtime.array import place
 from shardwise.runtime.client import devices
-from shardwise.runtime.sharding import ONE_DEVICE, SingleDeviceSharding
+from shardwise.runtime.sharding import SingleDeviceSharding
 from tests.compiler.ops.cases import Case, plain
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from shardwise.compiler.control.call import Call
 from shardwise.compiler.ir.op import BatchAxis, Op, result_types
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.ops.contract.dot import Dot
-from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem
 from shardwise.compiler.ops.elementwise.bitwise import And, BitcastConvert, ShiftLeft
 from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Real
@@ -23,8 +23,8 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
-from shardwise.compiler.ops.special.gamma_erf import Erf, Polygamma
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.special.gamma_erf import Erf, Polygamma
 from shardwise.compiler.trace.build import rewrite
 from shardwise.errors import MissingRuleError
 

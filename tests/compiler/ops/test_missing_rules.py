@@ -4,20 +4,21 @@ import inspect
 
 import pytest
 
+from shardwise.compiler.control.data_dependent import DataDependentControl
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.collective.collectives import Collective, CollectivePermute
 from shardwise.compiler.ops.collective.named import NamedReduction
 from shardwise.compiler.ops.collective.named_exchange import NamedExchangeOp
-from shardwise.compiler.ops.control.control import Control, DataDependentControl
 from shardwise.compiler.ops.elementwise.base import Unary
 from shardwise.compiler.ops.elementwise.bitwise import Shift
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.ops.random.counter_based import CounterBased
-from shardwise.compiler.ops.random.sampler import Sampler
 from shardwise.compiler.ops.random.threefry import Threefry
 from shardwise.compiler.ops.reduce.cumulative import PrefixScan
 from shardwise.compiler.ops.reduce.window_argmax import WindowOp
-from shardwise.compiler.ops.special.gamma_erf import CompositeFunction, MultiOperandFunction
+from shardwise.compiler.samplers.sampler import Sampler
+from shardwise.compiler.special.gamma_erf import CompositeFunction, MultiOperandFunction
 from shardwise.errors import MissingRuleError
 
 RULES = {

@@ -8,12 +8,12 @@ import pytest
 
 import shardwise as sw
 from shardwise.compiler.candidates.candidate import PARTIAL_SUM, REPLICATED
+from shardwise.compiler.control.region_boundary import Stack
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, AllToAll, LocalSlice, ReduceScatter
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.contract.fused_attention import FusedAttention
-from shardwise.compiler.ops.control.region_boundary import Stack
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.plan.cost import COMBINED_REDUCTIONS, FORBIDDEN, TO_PARTIAL, Costs, compute_cost, reshard_cost
 from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import shardwise.numpy as jnp
 from shardwise.base.call_site import PACKAGE
 from shardwise.compiler.trace.running_call import running_call, shared_numpy_name
 
@@ -74,4 +75,4 @@ def test_unknown_calls():
     ],
 )
 def test_name_that_shardwise_numpy_shares(function, name):
-    assert shared_numpy_name(function) == name
+    assert shared_numpy_name(function, jnp) == name

@@ -6,10 +6,10 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.verify import verify
-from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from tests.compiler.ops.cases import op_cases

@@ -8,7 +8,7 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.verify import verify
-from shardwise.compiler.ops.control.remat import Barrier
+from shardwise.compiler.ops.elementwise.identities import Barrier
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.hoist import hoist
 from shardwise.compiler.transforms.inline import inline

@@ -7,12 +7,12 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax, nn
 from shardwise.ad_checkpoint import checkpoint_name
+from shardwise.compiler.control.scan import Scan
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.contract.dot import Dot
-from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.reduce.broadcast import Broadcast

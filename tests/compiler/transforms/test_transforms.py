@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from shardwise.compiler.control.call import Call
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, NumpyArray
@@ -13,7 +14,6 @@ from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.collective.collectives import AllReduce
 from shardwise.compiler.ops.contract.dot import Dot
-from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Max

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ops.control import while_loop
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or
@@ -133,16 +132,3 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     for coefficient in reversed(coefficients[:-1]):
         total = total * x + coefficient
     return total
-
-
-def while_any(
-    name: str, start: Sequence[Expr], condition: Callable[..., Expr], body: Callable[..., Sequence[Expr]]
-) -> list[Expr]:
-    """Apply `body` repeatedly while any element of `condition` is true; return the final carry."""
-    arrays = while_loop.while_any(
-        name,
-        [expr.array for expr in start],
-        lambda *carry: condition(*map(Expr, carry)).array,
-        lambda *carry: [expr.array for expr in body(*map(Expr, carry))],
-    )
-    return list(map(Expr, arrays))

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray
-from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.ops.elementwise.base import Elementwise
 
 
@@ -38,18 +36,3 @@ class InMemory(Elementwise):
 
     def reference(self, *operands: NumpyArray) -> Any:
         return operands[0]
-
-
-def out_kinds(program: Program) -> tuple[str | None, ...]:
-    """Return for each output of a program the kind of memory that it is left in; None for the default memory."""
-    producers = program.producers()
-    kinds: list[str | None] = []
-    for output in program.outputs:
-        equation = producers.get(output)
-        if equation is None:
-            kinds.append(None)
-        elif isinstance(equation.op, Call):
-            kinds.append(out_kinds(equation.op.program)[list(equation.outputs).index(output)])
-        else:
-            kinds.append(equation.op.kind if isinstance(equation.op, InMemory) else None)
-    return tuple(kinds)

@@ -1,1 +1,1 @@
-"""Random bits and keys, and samplers of distributions."""
+"""PRNG keys, and random bits that one op computes."""

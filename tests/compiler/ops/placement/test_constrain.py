@@ -12,12 +12,12 @@ from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec, spec_of
 from shardwise.compiler.transforms.vmap import vmap_program
 from shardwise.execute.load import load
 from shardwise.runtime.array import place
 from shardwise.runtime.client import devices
-from shardwise.runtime.sharding import NamedSharding
 from tests.compiler.ops.cases import Case, constrain_cases, one_op
 
 MESH = AbstractMesh((2, 3), ("a", "b"))

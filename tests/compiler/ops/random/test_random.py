@@ -6,8 +6,6 @@ import pytest
 import shardwise as sw
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ops.random.counter_based import row_major_strides
-from shardwise.compiler.ops.random.distributions import RandomGamma
-from shardwise.compiler.ops.random.poisson_binomial import RejectionSampler, WaitingTimeSampler
 from shardwise.compiler.ops.random.rng_bit_generator import RngBitGenerator, RngUniform
 from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys, threefry2x32
 
@@ -69,23 +67,6 @@ def test_row_major_strides():
         (RandomBits((3,), (1,), 32), "u32[2] u32[]", "random_bits: needs a counter for each key"),
         (RandomKeys((3,), ()), "u32[2] u64[]", "random_keys: strides"),
         (RandomBits((3,), (1,), 12), "u32[2] u64[]", "random_bits: width must be one of 8, 16, 32, 64, not 12"),
-        (RandomGamma(False), "u32[2] f32[3]", "random_gamma: needs a key for each element"),
-        (RandomGamma(False), "u32[3,2] i32[3]", "random_gamma: needs a float parameter"),
-        (
-            WaitingTimeSampler("pareto", (1,)),
-            "u32[2] u64[] f32[3]",
-            "random_waiting: 'pareto' with 1 parameters is not supported",
-        ),
-        (
-            WaitingTimeSampler("poisson", (1,)),
-            "u32[2] u64[] i32[3]",
-            "random_waiting: parameters must be floats of one type",
-        ),
-        (
-            RejectionSampler("poisson", (1,)),
-            "u32[2] u64[] i32[] bool[2] f32[3]",
-            "random_rejection: needs one i32 of min_iterations per key and a mask",
-        ),
         (
             RngBitGenerator((3,), np.dtype(U32), "DEFAULT"),
             "u32[3]",
@@ -98,10 +79,7 @@ def test_row_major_strides():
         ),
         (RngUniform((3,)), "f32[] i32[]", "rng_uniform: needs two scalars of one dtype"),
     ],
-    ids=[
-        *("signed", "three-words", "counter", "strides", "width", "gamma-keys", "gamma-integers", "kind", "integers"),
-        *("live", "state", "signed-bits", "two-dtypes"),
-    ],
+    ids=["signed", "three-words", "counter", "strides", "width", "state", "signed-bits", "two-dtypes"],
 )
 def test_wrong_operands_raise_type_error(op, types, text):
     with pytest.raises(TypeError, match=text):

@@ -1,0 +1,1 @@
+"""Ops that hold programs: calls, loops, branches, manual regions, linear solves; callbacks."""

@@ -1,0 +1,79 @@
+"""PrimitiveCall: an op that a user or a library defines by rules, as JAX's `Primitive`."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, final
+
+from shardwise.compiler.control.call import CallLike
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.errors import MissingRuleError
+
+Params = tuple[tuple[str, Any], ...]  # unhashable values are wrapped in an IdentityKey
+
+
+class PrimitiveRules(Protocol):
+    """The rules of a primitive, on flat lists of arrays; zero tangents and cotangents are None."""
+
+    @property
+    def name(self) -> str: ...
+    def jvp(
+        self, params: Params, primals: Sequence[Any], tangents: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any]]: ...
+    def transpose(self, params: Params, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]: ...
+    def vmap(
+        self, params: Params, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]
+    ) -> tuple[Sequence[Any], Sequence[int | None]]: ...
+
+
+@final
+@record
+class PrimitiveCall(CallLike):
+    """A call of a primitive. `program` is what it computes, traced from its lowering; its rules transform it."""
+
+    name = "primitive"
+    opaque = True
+    rules: PrimitiveRules
+    params: Params
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self.rules.jvp(self.params, primals, tangents)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return tuple(self.rules.transpose(self.params, cotangent, operands))
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self.rules.vmap(self.params, axis, operands, dims)
+
+
+@final
+@record
+class MissingLowering(Op):
+    """Stands in the program of a primitive that has no lowering: it has types, and cannot run.
+
+    `problem` is the message of the error.
+    """
+
+    name = "missing_lowering"
+    single = False
+    problem: str
+    results: tuple[ArrayType, ...]
+
+    @property
+    def effect(self) -> str:
+        return "" if self.results else "unordered"  # without results, it would be removed as unused
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        return self.results
+
+    def factors(self, *types: ArrayType) -> Any:
+        raise self._error()
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        raise self._error()
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        raise self._error()
+
+    def _error(self) -> MissingRuleError:
+        return MissingRuleError(self.problem)

@@ -1,1 +1,0 @@
-"""Ops that hold programs (calls, loops, branches, manual regions), their boundaries, and effects."""

@@ -1,0 +1,54 @@
+"""Identities that mean something to the compiler: barrier (XLA), checkpoint_name (policies of `checkpoint`)."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from shardwise.compiler.ir.fusion import OWN_KERNEL, Fusion
+from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.base import Elementwise
+
+
+@final
+@record
+class Barrier(Elementwise):
+    """The identity, as an optimization barrier for XLA. Adjacent barriers are lowered as one."""
+
+    fusion = OWN_KERNEL
+    name = "barrier"
+    accepts_keys = True
+    arity = 1
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), tangents[0]
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        return operands[0]
+
+
+@final
+@record
+class CheckpointName(Elementwise):
+    """The identity, with a name that checkpoint policies refer to."""
+
+    fusion = Fusion(fuses=True, is_view=True)
+    name = "checkpoint_name"
+    accepts_keys = True
+    arity = 1
+    label: str
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), tangents[0]
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        return x
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        return operands[0]

@@ -1,0 +1,1 @@
+"""Elementwise special functions; several are computed by programs of other ops."""
