@@ -5,24 +5,18 @@
 
 from collections.abc import Sequence
 from types import EllipsisType
-from typing import Any, Protocol, SupportsIndex, TypeAlias
+from typing import Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 
 from shardwise.base import _jaxlib
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.dtypes import DTypeLike, SupportsDType
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.runtime.sharding import NamedSharding, Sharding
 
 __all__ = ["ArrayLike", "DTypeLike"]
-
-
-class SupportsDType(Protocol):
-    """An object with a `dtype`, such as an array."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
 
 
 class SupportsShape(SupportsDType, Protocol):
@@ -34,7 +28,6 @@ class SupportsShape(SupportsDType, Protocol):
 
 # Without type parameters, so that it can be used with `isinstance`.
 ArrayLike: TypeAlias = Array | np.ndarray | np.bool_ | np.number | bool | int | float | complex
-DTypeLike: TypeAlias = str | type[Any] | np.dtype[Any] | SupportsDType
 
 # A number, an array, or nested sequences of these, which `array` converts.
 NestedArrays: TypeAlias = ArrayLike | Sequence["NestedArrays"]

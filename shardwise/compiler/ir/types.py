@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from shardwise.compiler.dtypes import (
     KEY_DTYPES,
     SHORT_NAMES,
     DType,
+    DTypeLike,
     integer_range,
     is_inexact,
     is_integer,
@@ -72,7 +73,7 @@ class ArrayType:
     def __new__(
         cls,
         shape: tuple[int, ...],
-        dtype: Any,
+        dtype: DTypeLike,
         weak: bool = False,
         varying: tuple[str, ...] = (),
         explicit: ExplicitSharding | None = None,
@@ -100,7 +101,7 @@ class ArrayType:
         """Return the type with another shape, replicated along Explicit axes."""
         return ArrayType(shape, self.dtype, self.weak, self.varying)
 
-    def with_dtype(self, dtype: Any) -> "ArrayType":
+    def with_dtype(self, dtype: DTypeLike) -> "ArrayType":
         return ArrayType(self.shape, dtype, False, self.varying, self.explicit)
 
     def with_varying(self, axes: Iterable[str]) -> "ArrayType":
@@ -188,7 +189,7 @@ class ArrayType:
     def update(
         self,
         shape: tuple[int, ...] | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         weak_type: bool | None = None,
         sharding: Any = None,
     ) -> "ArrayType":
@@ -323,6 +324,9 @@ def explain_marks(text: str) -> str:
     return "".join(f"\n  {line}" for line in lines)
 
 
+ScalarLike: TypeAlias = complex | np.generic | np.ndarray[Any, Any]  # a Python or numpy number, or a 0-d numpy array
+
+
 @final
 @dataclass(frozen=True)
 class Scalar:
@@ -332,7 +336,7 @@ class Scalar:
     data: bytes
 
     @staticmethod
-    def from_value(value: Any, dtype: Any) -> "Scalar":
+    def from_value(value: ScalarLike, dtype: DTypeLike) -> "Scalar":
         """Return `value` converted to `dtype`. Python integers wrap around (-1 is 255 as u8).
 
         Raises:
