@@ -5,7 +5,8 @@ from typing import Any, final
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.fusion import OWN_KERNEL, Fusion
-from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal, UndefinedPrimal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import CallLike, drop_none, insert_none, present_mask
@@ -41,7 +42,7 @@ class Remat(CallLike):
         out_tangents = self.with_programs([linear])(*primals, *results[count:], *drop_none(tangents))
         return results[:count], insert_none(out_tangents, out_active)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         if self.prevent_cse:
             # XLA must neither merge the recomputation with the forward pass nor run it before the cotangents exist.
             operands = tuple(x if isinstance(x, UndefinedPrimal) else Barrier()(x) for x in operands)
@@ -86,7 +87,7 @@ class CheckpointName(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), tangents[0]
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return x
 
     def reference(self, *operands: NumpyArray) -> Any:
