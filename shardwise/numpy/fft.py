@@ -431,7 +431,7 @@ def _create_frequencies(count: int, d: ArrayLike, dtype: np.dtype[Any], non_nega
         is_non_negative = Compare("LT")(index, full_like(index, (count + 1) // 2))
         index = Select()(is_non_negative, index, Sub()(index, full_like(index, count)))
     numerator = Convert(dtype)(index)
-    return divide(numerator, full_like(numerator, np.asarray(d * count)))
+    return divide(numerator, full_like(numerator, d * count))
 
 
 @documented(_SHIFT)

@@ -6,10 +6,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from shardwise.compiler.dtypes import DTypeLike
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import Typed
 
 if TYPE_CHECKING:
+    from shardwise.compiler.arrays.argument_types import ArrayLike, Axes, NamedAxes, Shape
     from shardwise.compiler.arrays.methods import Array
 
 VERSIONS = ("2024.12",)  # of the array API standard
@@ -56,11 +58,15 @@ class NamespaceMethods(Typed):
         """Not supported, because arrays are immutable."""
         raise NotImplementedError("arrays have no `flat`; use `x.flatten()`")
 
-    def all(self, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> "Array":
+    def all(
+        self, axis: "NamedAxes" = None, out: None = None, keepdims: bool = False, *, where: "ArrayLike | None" = None
+    ) -> "Array":
         """Return whether all elements along `axis` are nonzero."""
         return installed.namespace.all(self, axis, out, keepdims, where=where)
 
-    def any(self, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> "Array":
+    def any(
+        self, axis: "NamedAxes" = None, out: None = None, keepdims: bool = False, *, where: "ArrayLike | None" = None
+    ) -> "Array":
         """Return whether any element along `axis` is nonzero."""
         return installed.namespace.any(self, axis, out, keepdims, where=where)
 
@@ -88,7 +94,7 @@ class NamespaceMethods(Typed):
         """Return the indices that sort the array along `axis`."""
         return installed.namespace.argsort(self, axis, kind=kind, order=order, stable=stable, descending=descending)
 
-    def astype(self, dtype: Any, copy: bool = False, device: Any = None) -> "Array":
+    def astype(self, dtype: DTypeLike, copy: bool = False, device: Any = None) -> "Array":
         """Convert the array to `dtype`."""
         return installed.namespace.astype(self, dtype, copy=copy, device=device)
 
@@ -96,18 +102,18 @@ class NamespaceMethods(Typed):
         """Build an array from `choices` with this array as the indices."""
         return installed.namespace.choose(self, choices, out, mode)
 
-    def clip(self, min: Any = None, max: Any = None) -> "Array":
+    def clip(self, min: "ArrayLike | None" = None, max: "ArrayLike | None" = None) -> "Array":
         """Limit the elements to the range from `min` to `max`."""
         return installed.namespace.clip(self, min, max)
 
     def compress(
         self,
-        condition: Any,
+        condition: "ArrayLike",
         axis: int | None = None,
         *,
         out: None = None,
         size: int | None = None,
-        fill_value: Any = 0,
+        fill_value: "ArrayLike" = 0,
     ) -> "Array":
         """Select the elements along `axis` where the 1-d `condition` is true."""
         return installed.namespace.compress(condition, self, axis, size=size, fill_value=fill_value, out=out)
@@ -122,11 +128,11 @@ class NamespaceMethods(Typed):
         """Return a copy of the array."""
         return installed.namespace.copy(self)
 
-    def cumprod(self, axis: int | None = None, dtype: Any = None, out: None = None) -> "Array":
+    def cumprod(self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> "Array":
         """Return the cumulative product along `axis`; of the flattened array if it is None."""
         return installed.namespace.cumprod(self, axis, dtype, out)
 
-    def cumsum(self, axis: int | None = None, dtype: Any = None, out: None = None) -> "Array":
+    def cumsum(self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> "Array":
         """Return the cumulative sum along `axis`; of the flattened array if it is None."""
         return installed.namespace.cumsum(self, axis, dtype, out)
 
@@ -134,7 +140,7 @@ class NamespaceMethods(Typed):
         """Return the diagonal at `offset` of the matrices along two axes."""
         return installed.namespace.diagonal(self, offset, axis1, axis2)
 
-    def dot(self, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> "Array":
+    def dot(self, b: "ArrayLike", *, precision: Any = None, preferred_element_type: DTypeLike | None = None) -> "Array":
         """Return the dot product with `b`, by numpy's rules."""
         options = {"precision": precision, "preferred_element_type": preferred_element_type}
         return installed.namespace.dot(self, b, **{name: x for name, x in options.items() if x is not None})
@@ -145,50 +151,58 @@ class NamespaceMethods(Typed):
 
     def max(
         self,
-        axis: Any = None,
+        axis: "NamedAxes" = None,
         out: None = None,
         keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
+        initial: "ArrayLike | None" = None,
+        where: "ArrayLike | None" = None,
     ) -> "Array":
         """Return the maximum along `axis`."""
         return installed.namespace.max(self, axis, out, keepdims, initial, where)
 
     def mean(
-        self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+        self,
+        axis: "NamedAxes" = None,
+        dtype: DTypeLike | None = None,
+        out: None = None,
+        keepdims: bool = False,
+        *,
+        where: "ArrayLike | None" = None,
     ) -> "Array":
         """Return the mean along `axis`."""
         return installed.namespace.mean(self, axis, dtype, out, keepdims, where=where)
 
     def min(
         self,
-        axis: Any = None,
+        axis: "NamedAxes" = None,
         out: None = None,
         keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
+        initial: "ArrayLike | None" = None,
+        where: "ArrayLike | None" = None,
     ) -> "Array":
         """Return the minimum along `axis`."""
         return installed.namespace.min(self, axis, out, keepdims, initial, where)
 
-    def nonzero(self, *, fill_value: Any = None, size: int | None = None) -> "tuple[Array, ...]":
+    def nonzero(
+        self, *, fill_value: "ArrayLike | tuple[ArrayLike, ...] | None" = None, size: int | None = None
+    ) -> "tuple[Array, ...]":
         """Return the indices of nonzero elements, one array per dim."""
         return installed.namespace.nonzero(self, size=size, fill_value=fill_value)
 
     def prod(
         self,
-        axis: Any = None,
-        dtype: Any = None,
+        axis: "Axes" = None,
+        dtype: DTypeLike | None = None,
         out: None = None,
         keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
+        initial: "ArrayLike | None" = None,
+        where: "ArrayLike | None" = None,
         promote_integers: bool = True,
     ) -> "Array":
         """Return the product along `axis`."""
         return installed.namespace.prod(self, axis, dtype, out, keepdims, initial, where, promote_integers)
 
-    def ptp(self, axis: Any = None, out: None = None, keepdims: bool = False) -> "Array":
+    def ptp(self, axis: "Axes" = None, out: None = None, keepdims: bool = False) -> "Array":
         """Return the difference between the maximum and the minimum along `axis`."""
         return installed.namespace.ptp(self, axis, out, keepdims)
 
@@ -198,7 +212,7 @@ class NamespaceMethods(Typed):
 
     def repeat(
         self,
-        repeats: Any,
+        repeats: "ArrayLike",
         axis: int | None = None,
         *,
         total_repeat_length: int | None = None,
@@ -209,7 +223,7 @@ class NamespaceMethods(Typed):
             self, repeats, axis, total_repeat_length=total_repeat_length, out_sharding=out_sharding
         )
 
-    def reshape(self, *args: Any, order: str = "C", out_sharding: Any = None) -> "Array":
+    def reshape(self, *args: "Shape", order: str = "C", out_sharding: Any = None) -> "Array":
         """Reshape the array: `x.reshape(2, -1)` or `x.reshape((2, -1))`."""
         shape = args[0] if len(args) == 1 else args
         return installed.namespace.reshape(self, shape, order, out_sharding=out_sharding)
@@ -218,7 +232,9 @@ class NamespaceMethods(Typed):
         """Round to `decimals` decimals."""
         return installed.namespace.round(self, decimals, out)
 
-    def searchsorted(self, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> "Array":
+    def searchsorted(
+        self, v: "ArrayLike", side: str = "left", sorter: "ArrayLike | None" = None, *, method: str = "scan"
+    ) -> "Array":
         """Return the indices at which to insert `v` into this sorted array."""
         return installed.namespace.searchsorted(self, v, side, sorter, method=method)
 
@@ -234,19 +250,19 @@ class NamespaceMethods(Typed):
         """Sort the array along `axis`, NaN last."""
         return installed.namespace.sort(self, axis, kind=kind, order=order, stable=stable, descending=descending)
 
-    def squeeze(self, axis: Any = None) -> "Array":
+    def squeeze(self, axis: "Axes" = None) -> "Array":
         """Remove dims of size 1: all of them, or those in `axis`."""
         return installed.namespace.squeeze(self, axis)
 
     def std(
         self,
-        axis: Any = None,
-        dtype: Any = None,
+        axis: "NamedAxes" = None,
+        dtype: DTypeLike | None = None,
         out: None = None,
         ddof: int = 0,
         keepdims: bool = False,
         *,
-        where: Any = None,
+        where: "ArrayLike | None" = None,
         correction: float | None = None,
     ) -> "Array":
         """Return the standard deviation along `axis`."""
@@ -254,12 +270,12 @@ class NamespaceMethods(Typed):
 
     def sum(
         self,
-        axis: Any = None,
-        dtype: Any = None,
+        axis: "NamedAxes" = None,
+        dtype: DTypeLike | None = None,
         out: None = None,
         keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
+        initial: "ArrayLike | None" = None,
+        where: "ArrayLike | None" = None,
         promote_integers: bool = True,
     ) -> "Array":
         """Return the sum along `axis`."""
@@ -271,35 +287,37 @@ class NamespaceMethods(Typed):
 
     def take(
         self,
-        indices: Any,
+        indices: "ArrayLike",
         axis: int | None = None,
         out: None = None,
         mode: str | None = None,
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
-        fill_value: Any = None,
+        fill_value: "ArrayLike | None" = None,
     ) -> "Array":
         """Return the elements at `indices` along `axis`."""
         return installed.namespace.take(self, indices, axis, out, mode, unique_indices, indices_are_sorted, fill_value)
 
-    def trace(self, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> "Array":
+    def trace(
+        self, offset: "ArrayLike" = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike | None = None, out: None = None
+    ) -> "Array":
         """Return the sum of the diagonal at `offset` of the matrices along two axes."""
         return installed.namespace.trace(self, offset, axis1, axis2, dtype, out)
 
-    def transpose(self, *args: Any) -> "Array":
+    def transpose(self, *args: int | Sequence[int] | None) -> "Array":
         """Permute the dims to the given order; reverse them if there is none."""
         order = args[0] if len(args) == 1 and not isinstance(args[0], int) else args or None
         return installed.namespace.transpose(self, order)
 
     def var(
         self,
-        axis: Any = None,
-        dtype: Any = None,
+        axis: "NamedAxes" = None,
+        dtype: DTypeLike | None = None,
         out: None = None,
         ddof: int = 0,
         keepdims: bool = False,
         *,
-        where: Any = None,
+        where: "ArrayLike | None" = None,
         correction: float | None = None,
     ) -> "Array":
         """Return the variance along `axis`."""

@@ -95,7 +95,7 @@ def canonical_dtype(dtype: DTypeLike | KeyDType) -> DType:
     return wide if config.enable_x64 else _NARROW.get(wide, wide)
 
 
-def requested_dtype(name: str, dtype: Any) -> Any:
+def requested_dtype(name: str, dtype: DTypeLike | None) -> Any:
     """Return the canonical dtype of a dtype that the user requests, and warn if that is narrower. None stays None.
 
     Python's types (`float`) request the default width of their kind, without a warning. `name` is the calling function.

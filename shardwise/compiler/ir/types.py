@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 import numpy as np
 
@@ -324,7 +324,13 @@ def explain_marks(text: str) -> str:
     return "".join(f"\n  {line}" for line in lines)
 
 
-ScalarLike: TypeAlias = complex | np.generic | np.ndarray[Any, Any]  # a Python or numpy number, or a 0-d numpy array
+class SupportsArray(Protocol):
+    """An object that numpy converts with `__array__`: a numpy array or scalar, or a concrete array."""
+
+    def __array__(self) -> np.ndarray[Any, Any]: ...
+
+
+ScalarLike: TypeAlias = complex | SupportsArray  # a Python or numpy scalar, or a concrete array of rank 0
 
 
 @final
