@@ -10,6 +10,7 @@ from typing import Any
 from shardwise.base.config import config
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.candidates.unfold import BoundarySlot
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.control.control import Control, DataDependentControl
 from shardwise.compiler.ops.control.manual import Manual
@@ -144,7 +145,7 @@ class _Partitioner:
             passed[slot] = self.copies.get(value, layout, padded_shape, consumer, scope)
             return passed[slot].tracer
 
-        def receive_result(value: Value, slot: BoundarySlot, tracer: Any, scope: Scope) -> ShardedCopy:
+        def receive_result(value: Value, slot: BoundarySlot, tracer: Operand | None, scope: Scope) -> ShardedCopy:
             """Return the copy of a boundary's result; without a tracer, it is a new input of the frame's program."""
             rule = rule_of(slot.equation)
             layout = self.plan.choices[slot.equation].results[slot.number]
