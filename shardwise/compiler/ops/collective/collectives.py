@@ -63,7 +63,11 @@ class PositionOp(Collective):
 
 
 def _exchange_in_groups(
-    mesh: AbstractMesh, axes: tuple[str, ...], groups: Groups | None, shards: Sequence[NumpyArray], exchange: Any
+    mesh: AbstractMesh,
+    axes: tuple[str, ...],
+    groups: Groups | None,
+    shards: Sequence[NumpyArray],
+    exchange: Callable[[list[NumpyArray]], Sequence[NumpyArray]],
 ) -> list[NumpyArray]:
     """Apply `exchange`, from a list of shards to a list of shards, to every group of devices along `axes`."""
     out: list[Any] = [None] * mesh.device_count

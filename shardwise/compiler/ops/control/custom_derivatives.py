@@ -4,7 +4,7 @@ Each op holds the function as a program, which runs, and a rule: a Python object
 of arrays by applying ops. Rules compare by identity. A program that contains one can be printed, but not parsed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, final
 
 from shardwise.compiler.dtypes import is_inexact
@@ -280,7 +280,7 @@ class _MappedCotangentMap:
 
 
 def _map(
-    function: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str
+    function: Callable[..., Sequence[Any]], axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str
 ) -> tuple[list[Any], list[int | None]]:
     """Apply vmap to `function`; if no argument is batched, call it."""
     if all(dim is None for dim in dims):
