@@ -183,7 +183,7 @@ class LocalContext(Protocol):
     mesh: AbstractMesh
     layouts: Sequence[Layout]
 
-    def mesh_axes_of(self, name: Hashable) -> tuple[str, ...]:
+    def mesh_axes_of(self, name: str) -> tuple[str, ...]:
         """Return the mesh axes that the manual axis `name` consists of."""
 
     def sharding_of(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
