@@ -61,7 +61,7 @@ def _lookup(expression: ast.expr, frame: FrameType) -> Any:
     return None
 
 
-def shared_numpy_name(function: Any) -> str:
+def shared_numpy_name(function: object) -> str:
     """Return the name of a numpy function that `shardwise.numpy` has too, such as `linalg.norm`; "" for others."""
     module = "numpy" if isinstance(function, np.ufunc) else str(getattr(function, "__module__", ""))
     package, *parts = [*module.split("."), str(getattr(function, "__name__", ""))]
