@@ -14,6 +14,7 @@ from shardwise.compiler.dtypes import (
     SHORT_NAMES,
     DType,
     DTypeLike,
+    KeyDType,
     integer_range,
     is_inexact,
     is_integer,
@@ -73,7 +74,7 @@ class ArrayType:
     def __new__(
         cls,
         shape: tuple[int, ...],
-        dtype: DTypeLike,
+        dtype: DTypeLike | KeyDType,
         weak: bool = False,
         varying: tuple[str, ...] = (),
         explicit: ExplicitSharding | None = None,
@@ -81,7 +82,13 @@ class ArrayType:
         interned = cls._interned.get((shape, dtype, weak, varying, explicit))
         if interned is not None:
             return interned
-        key = (tuple(map(int, shape)), dtype if is_key(dtype) else np.dtype(dtype), weak, varying, explicit)
+        key = (
+            tuple(map(int, shape)),
+            dtype if isinstance(dtype, KeyDType) else np.dtype(dtype),
+            weak,
+            varying,
+            explicit,
+        )
         if key[1] not in DTYPE_NAMES:
             raise TypeError(f"arrays of {key[1]} are not supported; element types: {', '.join(SHORT_NAMES)}")
         if any(size < 0 for size in key[0]):
@@ -101,7 +108,7 @@ class ArrayType:
         """Return the type with another shape, replicated along Explicit axes."""
         return ArrayType(shape, self.dtype, self.weak, self.varying)
 
-    def with_dtype(self, dtype: DTypeLike) -> "ArrayType":
+    def with_dtype(self, dtype: DTypeLike | KeyDType) -> "ArrayType":
         return ArrayType(self.shape, dtype, False, self.varying, self.explicit)
 
     def with_varying(self, axes: Iterable[str]) -> "ArrayType":

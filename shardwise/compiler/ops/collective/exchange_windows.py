@@ -226,7 +226,7 @@ class ExchangeWindows(Collective):
         row = hlo.op("stablehlo.dynamic_slice", (table, hlo.device_index(self.axes)), _ONE, sizes)
         return hlo.op("stablehlo.reshape", (row,), _SCALAR)
 
-    def lower_slice_at(self, hlo: Hlo, x: HloValue, start: HloValue, size: int) -> Any:
+    def lower_slice_at(self, hlo: Hlo, x: HloValue, start: HloValue | int, size: int) -> Any:
         """Emit `size` elements of `x` along `dim`, from a static or dynamic position on."""
         if isinstance(start, int):
             return lower_slice(hlo, x, self.dim, start, start + size)
@@ -234,7 +234,7 @@ class ExchangeWindows(Collective):
         attributes = f"slice_sizes = {i64_array_attribute(out.shape)}"
         return hlo.op("stablehlo.dynamic_slice", (x, *self._indices(hlo, start, out.ndim)), out, attributes)
 
-    def _indices(self, hlo: Hlo, position: HloValue, ndim: int) -> list[Any]:
+    def _indices(self, hlo: Hlo, position: HloValue | int, ndim: int) -> list[Any]:
         """Return start indices that are 0 along all dims but `dim`."""
         along_dim = hlo.constant(position, _SCALAR) if isinstance(position, int) else position
         zero = hlo.constant(0, _SCALAR)

@@ -181,7 +181,7 @@ class Scatter(Indexed):
         no_other_zero = Compare("EQ")(Sub()(zeros, ones), zeros_like(zeros))
         return Select()(no_other_zero, Div()(product, divisor), zeros_like(product))
 
-    def _extremum_tangent(self, y: Operand, primals: Sequence[Any], dx: Operand, du: Operand) -> Any:
+    def _extremum_tangent(self, y: Operand, primals: Sequence[Any], dx: Operand | None, du: Operand | None) -> Any:
         """Return the tangent of a minimum or maximum `y`: the mean over all that attain it, and zero at NaN."""
         x, indices, updates = primals
         x_wins = Compare("EQ")(x, y)

@@ -13,8 +13,7 @@ import numpy as np
 from shardwise.base._jaxlib import jaxlib_version
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ir.op import Hlo, HloValue
-from shardwise.compiler.ir.operand import Operand
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.base import DtypeSet
@@ -151,7 +150,7 @@ def _nan_unless(hlo: Hlo, succeeded: HloValue, x: HloValue) -> Any:
     return hlo.op("stablehlo.select", (mask, x, hlo.constant(nan, x.type)), x.type)
 
 
-def numpy_nan_unless(succeeded: bool, *results: Operand) -> tuple[Any, ...]:
+def numpy_nan_unless(succeeded: bool, *results: NumpyArray) -> tuple[Any, ...]:
     """Replace the results, which are NumPy arrays, by NaN unless the routine succeeded."""
     return tuple(x if succeeded else np.full(x.shape, np.nan * (1 + 1j if x.dtype.kind == "c" else 1)) for x in results)
 

@@ -45,7 +45,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 Apply = Callable[..., Any]  # (op, *operands) -> result: applies the op in the current frame, or lowers it
 
 
-def _logaddexp(apply: Apply, x: Operand, y: Operand) -> Any:
+def _logaddexp(apply: Apply, x: Operand | HloValue, y: Operand | HloValue) -> Any:
     larger, difference = apply(Max(), x, y), apply(Sub(), x, y)
     result = apply(Add(), larger, apply(Log1p(), apply(Exp(), apply(Neg(), apply(Abs(), difference)))))
     # The difference of two equal infinities is NaN.

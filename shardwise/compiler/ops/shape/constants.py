@@ -93,7 +93,7 @@ class IdentityKey:
         return id(self.value)
 
 
-def hashable(value: ScalarLike) -> Any:
+def hashable(value: object) -> Any:
     """Return a static value; one that is not hashable is compared by identity."""
     try:
         hash(value)
