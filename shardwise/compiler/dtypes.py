@@ -1,11 +1,21 @@
 """Dtypes: short names, predicates, ranges, and the dtypes that numpy computes in."""
 
-from typing import Any, final
+from typing import Any, Protocol, TypeAlias, TypeGuard, final
 
 import ml_dtypes
 import numpy as np
 
 DType = np.dtype[Any]
+
+
+class SupportsDType(Protocol):
+    """An object with a `dtype`, such as an array."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+
+DTypeLike: TypeAlias = str | type[Any] | DType | SupportsDType  # the objects that `np.dtype` converts
 
 
 SMALL_FLOATS: dict[str, DType] = {  # floats that numpy does not have
@@ -95,14 +105,21 @@ DTYPE_NAMES: dict[Any, str] = {
 }
 
 
-def is_key(dtype: DType) -> bool:
+def is_key(dtype: object) -> TypeGuard[KeyDType]:
     """Return whether `dtype` is that of PRNG keys."""
     return isinstance(dtype, KeyDType)
 
 
-def key_words(dtype: Any) -> int:
+def key_impl(dtype: DType | KeyDType) -> str:
+    """Return the name of the implementation of PRNG keys of this dtype."""
+    assert is_key(dtype)
+    return dtype.impl
+
+
+def key_words(dtype: DType | KeyDType) -> int:
     """Return the number of u32 words of a PRNG key of this dtype."""
-    return int(dtype.words)
+    assert is_key(dtype)
+    return dtype.words
 
 
 def short_name(dtype: DType) -> str:

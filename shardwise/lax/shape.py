@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any, SupportsIndex, cast
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, requested_dtype
-from shardwise.compiler.dtypes import DType, is_key
+from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -528,6 +528,6 @@ def dtype(x: ArrayLike | DTypeLike) -> Any:
         >>> lax.dtype(1.0)
         dtype('float32')
     """
-    if isinstance(x, (type, np.dtype, str)) or is_key(cast(DType, x)):
+    if isinstance(x, (type, np.dtype, str)) or is_key(x):
         return requested_dtype("dtype", x) if isinstance(x, np.dtype) else canonical_dtype(x)
     return type_of(x, "dtype").dtype

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise import numpy
+from shardwise.compiler.arrays.argument_types import ArrayLike, Axes, NamedAxes, Shape
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.namespace import NamespaceMethods
+from shardwise.compiler.dtypes import DTypeLike
 from shardwise.compiler.ir.types import Typed
 from shardwise.numpy.at_update import IndexUpdateHelper
 
@@ -54,11 +56,15 @@ class ArrayMethods(Typed):
         """Functional updates: `x.at[index].set(values)` returns a copy of `x` with these elements replaced."""
         return IndexUpdateHelper(self)
 
-    def all(self, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+    def all(
+        self, axis: NamedAxes = None, out: None = None, keepdims: bool = False, *, where: ArrayLike | None = None
+    ) -> Array:
         """Return whether all elements along `axis` are nonzero."""
         return jnp.all(self, axis, out, keepdims, where=where)
 
-    def any(self, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+    def any(
+        self, axis: NamedAxes = None, out: None = None, keepdims: bool = False, *, where: ArrayLike | None = None
+    ) -> Array:
         """Return whether any element along `axis` is nonzero."""
         return jnp.any(self, axis, out, keepdims, where=where)
 
@@ -86,7 +92,7 @@ class ArrayMethods(Typed):
         """Return the indices that sort the array along `axis`."""
         return jnp.argsort(self, axis, kind=kind, order=order, stable=stable, descending=descending)
 
-    def astype(self, dtype: Any, copy: bool = False, device: Any = None) -> Array:
+    def astype(self, dtype: DTypeLike, copy: bool = False, device: Any = None) -> Array:
         """Convert the array to `dtype`."""
         return jnp.astype(self, dtype, copy=copy, device=device)
 
@@ -94,18 +100,18 @@ class ArrayMethods(Typed):
         """Build an array from `choices` with this array as the indices."""
         return jnp.choose(self, choices, out, mode)
 
-    def clip(self, min: Any = None, max: Any = None) -> Array:
+    def clip(self, min: ArrayLike | None = None, max: ArrayLike | None = None) -> Array:
         """Limit the elements to the range from `min` to `max`."""
         return jnp.clip(self, min, max)
 
     def compress(
         self,
-        condition: Any,
+        condition: ArrayLike,
         axis: int | None = None,
         *,
         out: None = None,
         size: int | None = None,
-        fill_value: Any = 0,
+        fill_value: ArrayLike = 0,
     ) -> Array:
         """Select the elements along `axis` where the 1-d `condition` is true."""
         return jnp.compress(condition, self, axis, size=size, fill_value=fill_value, out=out)
@@ -120,11 +126,11 @@ class ArrayMethods(Typed):
         """Return a copy of the array."""
         return jnp.copy(self)
 
-    def cumprod(self, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+    def cumprod(self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
         """Return the cumulative product along `axis`; of the flattened array if it is None."""
         return jnp.cumprod(self, axis, dtype, out)
 
-    def cumsum(self, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+    def cumsum(self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
         """Return the cumulative sum along `axis`; of the flattened array if it is None."""
         return jnp.cumsum(self, axis, dtype, out)
 
@@ -132,7 +138,7 @@ class ArrayMethods(Typed):
         """Return the diagonal at `offset` of the matrices along two axes."""
         return jnp.diagonal(self, offset, axis1, axis2)
 
-    def dot(self, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+    def dot(self, b: ArrayLike, *, precision: Any = None, preferred_element_type: DTypeLike | None = None) -> Array:
         """Return the dot product with `b`, by numpy's rules."""
         options = {"precision": precision, "preferred_element_type": preferred_element_type}
         return jnp.dot(self, b, **{name: x for name, x in options.items() if x is not None})
@@ -143,50 +149,58 @@ class ArrayMethods(Typed):
 
     def max(
         self,
-        axis: Any = None,
+        axis: NamedAxes = None,
         out: None = None,
         keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
+        initial: ArrayLike | None = None,
+        where: ArrayLike | None = None,
     ) -> Array:
         """Return the maximum along `axis`."""
         return jnp.max(self, axis, out, keepdims, initial, where)
 
     def mean(
-        self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+        self,
+        axis: NamedAxes = None,
+        dtype: DTypeLike | None = None,
+        out: None = None,
+        keepdims: bool = False,
+        *,
+        where: ArrayLike | None = None,
     ) -> Array:
         """Return the mean along `axis`."""
         return jnp.mean(self, axis, dtype, out, keepdims, where=where)
 
     def min(
         self,
-        axis: Any = None,
+        axis: NamedAxes = None,
         out: None = None,
         keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
+        initial: ArrayLike | None = None,
+        where: ArrayLike | None = None,
     ) -> Array:
         """Return the minimum along `axis`."""
         return jnp.min(self, axis, out, keepdims, initial, where)
 
-    def nonzero(self, *, fill_value: Any = None, size: int | None = None) -> tuple[Array, ...]:
+    def nonzero(
+        self, *, fill_value: ArrayLike | tuple[ArrayLike, ...] | None = None, size: int | None = None
+    ) -> tuple[Array, ...]:
         """Return the indices of nonzero elements, one array per dim."""
         return jnp.nonzero(self, size=size, fill_value=fill_value)
 
     def prod(
         self,
-        axis: Any = None,
-        dtype: Any = None,
+        axis: Axes = None,
+        dtype: DTypeLike | None = None,
         out: None = None,
         keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
+        initial: ArrayLike | None = None,
+        where: ArrayLike | None = None,
         promote_integers: bool = True,
     ) -> Array:
         """Return the product along `axis`."""
         return jnp.prod(self, axis, dtype, out, keepdims, initial, where, promote_integers)
 
-    def ptp(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Array:
+    def ptp(self, axis: Axes = None, out: None = None, keepdims: bool = False) -> Array:
         """Return the difference between the maximum and the minimum along `axis`."""
         return jnp.ptp(self, axis, out, keepdims)
 
@@ -196,7 +210,7 @@ class ArrayMethods(Typed):
 
     def repeat(
         self,
-        repeats: Any,
+        repeats: ArrayLike,
         axis: int | None = None,
         *,
         total_repeat_length: int | None = None,
@@ -205,7 +219,7 @@ class ArrayMethods(Typed):
         """Repeat each element along `axis`."""
         return jnp.repeat(self, repeats, axis, total_repeat_length=total_repeat_length, out_sharding=out_sharding)
 
-    def reshape(self, *args: Any, order: str = "C", out_sharding: Any = None) -> Array:
+    def reshape(self, *args: Shape, order: str = "C", out_sharding: Any = None) -> Array:
         """Reshape the array: `x.reshape(2, -1)` or `x.reshape((2, -1))`."""
         shape = args[0] if len(args) == 1 else args
         return jnp.reshape(self, shape, order, out_sharding=out_sharding)
@@ -214,7 +228,9 @@ class ArrayMethods(Typed):
         """Round to `decimals` decimals."""
         return jnp.round(self, decimals, out)
 
-    def searchsorted(self, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Array:
+    def searchsorted(
+        self, v: ArrayLike, side: str = "left", sorter: ArrayLike | None = None, *, method: str = "scan"
+    ) -> Array:
         """Return the indices at which to insert `v` into this sorted array."""
         return jnp.searchsorted(self, v, side, sorter, method=method)
 
@@ -230,19 +246,19 @@ class ArrayMethods(Typed):
         """Sort the array along `axis`, NaN last."""
         return jnp.sort(self, axis, kind=kind, order=order, stable=stable, descending=descending)
 
-    def squeeze(self, axis: Any = None) -> Array:
+    def squeeze(self, axis: Axes = None) -> Array:
         """Remove dims of size 1: all of them, or those in `axis`."""
         return jnp.squeeze(self, axis)
 
     def std(
         self,
-        axis: Any = None,
-        dtype: Any = None,
+        axis: NamedAxes = None,
+        dtype: DTypeLike | None = None,
         out: None = None,
         ddof: int = 0,
         keepdims: bool = False,
         *,
-        where: Any = None,
+        where: ArrayLike | None = None,
         correction: float | None = None,
     ) -> Array:
         """Return the standard deviation along `axis`."""
@@ -250,12 +266,12 @@ class ArrayMethods(Typed):
 
     def sum(
         self,
-        axis: Any = None,
-        dtype: Any = None,
+        axis: NamedAxes = None,
+        dtype: DTypeLike | None = None,
         out: None = None,
         keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
+        initial: ArrayLike | None = None,
+        where: ArrayLike | None = None,
         promote_integers: bool = True,
     ) -> Array:
         """Return the sum along `axis`."""
@@ -267,35 +283,37 @@ class ArrayMethods(Typed):
 
     def take(
         self,
-        indices: Any,
+        indices: ArrayLike,
         axis: int | None = None,
         out: None = None,
         mode: str | None = None,
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
-        fill_value: Any = None,
+        fill_value: ArrayLike | None = None,
     ) -> Array:
         """Return the elements at `indices` along `axis`."""
         return jnp.take(self, indices, axis, out, mode, unique_indices, indices_are_sorted, fill_value)
 
-    def trace(self, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Array:
+    def trace(
+        self, offset: ArrayLike = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike | None = None, out: None = None
+    ) -> Array:
         """Return the sum of the diagonal at `offset` of the matrices along two axes."""
         return jnp.trace(self, offset, axis1, axis2, dtype, out)
 
-    def transpose(self, *args: Any) -> Array:
+    def transpose(self, *args: int | Sequence[int] | None) -> Array:
         """Permute the dims to the given order; reverse them if there is none."""
         order = args[0] if len(args) == 1 and not isinstance(args[0], int) else args or None
         return jnp.transpose(self, order)
 
     def var(
         self,
-        axis: Any = None,
-        dtype: Any = None,
+        axis: NamedAxes = None,
+        dtype: DTypeLike | None = None,
         out: None = None,
         ddof: int = 0,
         keepdims: bool = False,
         *,
-        where: Any = None,
+        where: ArrayLike | None = None,
         correction: float | None = None,
     ) -> Array:
         """Return the variance along `axis`."""

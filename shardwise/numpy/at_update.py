@@ -7,6 +7,7 @@ a mesh only the values move. With integers or arrays the update is a scatter, wh
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from functools import wraps
 from typing import Any, ParamSpec, final
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
 from shardwise.base.config import config
+from shardwise.compiler.arrays.argument_types import ArrayLike, Index
 from shardwise.compiler.arrays.arithmetic import divide, negative, power
 from shardwise.compiler.arrays.dynamic_index import has_dynamic_slices, replace_dynamic_slices
 from shardwise.compiler.arrays.indexing import (
@@ -64,7 +66,7 @@ class IndexUpdateHelper:
 
     array: Any
 
-    def __getitem__(self, index: Any) -> "IndexUpdateRef":
+    def __getitem__(self, index: Index) -> "IndexUpdateRef":
         if has_dynamic_slices(index):
             index = replace_dynamic_slices(index, self.array.type)
         return IndexUpdateRef(self.array, index)
@@ -79,7 +81,7 @@ def _combining(
 ) -> Callable[_Parameters, Array]:
     """Make a method with the signature of `like` that combines elements with `prepare(values)` by a reduction."""
 
-    def method(self: "IndexUpdateRef", values: Any, **options: Any) -> Array:
+    def method(self: "IndexUpdateRef", values: ArrayLike, **options: Any) -> Array:
         return self._update(reduction, prepare(values), **options)
 
     return _update_method(method, like, name, doc)
@@ -93,7 +95,7 @@ def _with_ones(
     Its second operand is the product of the values for an element, and 1 for elements that are not indexed.
     """
 
-    def method(self: "IndexUpdateRef", values: Any, *, out_sharding: Any = None, **options: Any) -> Array:
+    def method(self: "IndexUpdateRef", values: ArrayLike, *, out_sharding: Any = None, **options: Any) -> Array:
         operand = self._ones()._update("mul", values, out_sharding=out_sharding, **options)
         with decided_by(out_sharding):
             result = function(self.array, operand)
@@ -134,8 +136,8 @@ class IndexUpdateRef:
         *,
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
-        mode: Any = None,
-        fill_value: Any = None,
+        mode: str | Enum | None = None,
+        fill_value: ArrayLike | None = None,
         out_sharding: Any = None,
         wrap_negative_indices: bool = True,
     ) -> Array:
@@ -154,11 +156,11 @@ class IndexUpdateRef:
 
     def set(
         self,
-        values: Any,
+        values: ArrayLike,
         *,
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
-        mode: Any = None,
+        mode: str | Enum | None = None,
         out_sharding: Any = None,
         wrap_negative_indices: bool = True,
     ) -> Array:
@@ -187,16 +189,16 @@ class IndexUpdateRef:
         *,
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
-        mode: Any = None,
+        mode: str | Enum | None = None,
         wrap_negative_indices: bool = True,
     ) -> Array:
         """Apply the elementwise function `func` to the elements, once for each time that an index occurs."""
         clip = index_mode("at.apply", mode, "drop") == "clip"
         indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative_indices, reads=False)
-        options = {"mode": mode, "wrap_negative_indices": wrap_negative_indices}
+        options: dict[str, Any] = {"mode": mode, "wrap_negative_indices": wrap_negative_indices}
         if unique_indices or not any(type_of(array).shape for array in arrays):
             applied = func(self.get(mode="clip", wrap_negative_indices=wrap_negative_indices))
-            promises = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices}
+            promises: dict[str, Any] = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices}
             return self.set(applied, **promises, **options)
         counts = IndexUpdateRef(full(self.array.type.shape, 0, np.int32), self.index).add(1, **options)
         max_count = _max_index_count(indexer, arrays, clip)
@@ -213,11 +215,11 @@ class IndexUpdateRef:
     def _update(
         self,
         name: str,
-        values: Any,
+        values: ArrayLike,
         *,
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
-        mode: Any = None,
+        mode: str | Enum | None = None,
         out_sharding: Any = None,
         wrap_negative_indices: bool = True,
     ) -> Array:
@@ -277,14 +279,14 @@ def _max_index_count(indexer: Indexer, arrays: list[Any], clip: bool) -> int | N
     return int(counts.max(initial=0))
 
 
-def _apply_repeatedly(func: Callable[[Any], Any], x: Any, counts: Any) -> Any:
+def _apply_repeatedly(func: Callable[[Any], Any], x: Array, counts: Array) -> Any:
     """Apply `func` to each element as often as `counts` says, in a loop. It has no reverse-mode derivative."""
 
-    def has_more(repetition: Any, result: Any) -> list[Any]:
+    def has_more(repetition: Array, result: Array) -> list[Any]:
         repeats = Compare("GT")(counts, Broadcast(counts.type.shape, ())(repetition))
         return [ReduceOr(tuple(range(repeats.type.ndim)))(repeats)]
 
-    def step(repetition: Any, result: Any) -> list[Any]:
+    def step(repetition: Array, result: Array) -> list[Any]:
         applied = _apply_where_repeated(counts, func(result), result, repetition)
         return [Add()(repetition, full((), 1, np.int32)), applied]
 
@@ -294,7 +296,7 @@ def _apply_repeatedly(func: Callable[[Any], Any], x: Any, counts: Any) -> Any:
 
 
 @compiled_function
-def _apply_where_repeated(counts: Any, applied: Any, before: Any, repetition: Any) -> Any:
+def _apply_where_repeated(counts: Array, applied: ArrayLike, before: Array, repetition: ArrayLike) -> Any:
     """Select `applied` where an index occurs more than `repetition` times, else `before`."""
     repeats = Compare("GT")(counts, Broadcast(counts.type.shape, ())(as_operand(repetition)))
     return Select()(repeats, astype_weak(as_operand(applied), before.type.dtype, before.type.weak), before)
@@ -302,9 +304,9 @@ def _apply_where_repeated(counts: Any, applied: Any, before: Any, repetition: An
 
 @compiled_function
 def update_at_index(
-    x: Any,
-    values: Any,
-    *indices: Any,
+    x: ArrayLike,
+    values: ArrayLike,
+    *indices: ArrayLike,
     indexer: Indexer,
     combine: Reduction | None,
     clip: bool = False,
@@ -344,7 +346,7 @@ def update_at_index(
     return astype_weak(result, before.dtype, before.weak)
 
 
-def _update_slices(x: Any, values: Any, indexer: Indexer, combine: Reduction | None) -> Any:
+def _update_slices(x: Array, values: Array, indexer: Indexer, combine: Reduction | None) -> Any:
     """Update the slices of an index. `values` has the rank of `x`; each dim has the size of the slice, or 1."""
     sizes = values.type.shape
     low, high, interior = ([0] * x.type.ndim for _ in range(3))

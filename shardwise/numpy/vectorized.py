@@ -469,7 +469,7 @@ class ufunc:
                 f"{self.__name__}.at: a function of {self.nin} operands needs {self.nin - 1} after `indices`"
             )
         x = asarray(a)
-        index = indices if isinstance(indices, tuple) else (indices,)
+        index: tuple[Any, ...] = indices if isinstance(indices, tuple) else (indices,)
         shape = broadcast_shapes(*(type_of(part, "at").shape for part in index))
         index_columns = [methods.broadcast_to(part, shape=shape).reshape(-1) for part in index]
         slice_shape = x.type.shape[len(index) :]

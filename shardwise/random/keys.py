@@ -86,10 +86,10 @@ def _checked_seed(name: str, seed: ArrayLike) -> Any:
 
 @compiled_function
 def _seed_key(seed: ArrayLike, *, impl: str) -> Any:
-    seed = as_operand(seed)
+    operand = as_operand(seed)
     if config.random_seed_offset:
-        seed = Add()(seed, full_like(seed, config.random_seed_offset))
-    return prng.seed_key(seed, impl)
+        operand = Add()(operand, full_like(operand, config.random_seed_offset))
+    return prng.seed_key(operand, impl)
 
 
 def split(key: ArrayLike, num: int | Sequence[int] = 2) -> Array:
@@ -235,9 +235,9 @@ def key_impl(keys: ArrayLike) -> str:
         >>> jax.random.key_impl(jax.random.key(0))
         'threefry2x32'
     """
-    dtype: Any = type_of(keys, "key_impl").dtype
+    dtype = type_of(keys, "key_impl").dtype
     if is_key(dtype):
-        return str(dtype.impl)
+        return dtype.impl
     _checked_raw_keys("key_impl", keys)
     return str(config.default_prng_impl)
 

@@ -39,11 +39,12 @@ from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.shape.constants import full
 
 if TYPE_CHECKING:
+    from shardwise.compiler.arrays.argument_types import ArrayLike
     from shardwise.compiler.arrays.methods import Array
 
 
 @compiled_function
-def add(x: Any, y: Any, /) -> Any:
+def add(x: "ArrayLike", y: "ArrayLike", /) -> Any:
     """Add two arrays element-wise. This is the operator `x + y`.
 
     Args:
@@ -63,7 +64,7 @@ def add(x: Any, y: Any, /) -> Any:
 
 
 @compiled_function
-def subtract(x: Any, y: Any, /) -> Any:
+def subtract(x: "ArrayLike", y: "ArrayLike", /) -> Any:
     """Subtract two arrays element-wise. This is the operator `x - y`.
 
     Args:
@@ -83,7 +84,7 @@ def subtract(x: Any, y: Any, /) -> Any:
 
 
 @compiled_function
-def multiply(x: Any, y: Any, /) -> Any:
+def multiply(x: "ArrayLike", y: "ArrayLike", /) -> Any:
     """Multiply two arrays element-wise. This is the operator `x * y`.
 
     Args:
@@ -103,7 +104,7 @@ def multiply(x: Any, y: Any, /) -> Any:
 
 
 @compiled_function
-def divide(x1: Any, x2: Any, /) -> "Array":
+def divide(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
     """Divide two arrays element-wise. This is the operator `x1 / x2`.
 
     Args:
@@ -127,7 +128,7 @@ def divide(x1: Any, x2: Any, /) -> "Array":
 
 
 @compiled_function
-def negative(x: Any, /) -> Any:
+def negative(x: "ArrayLike", /) -> Any:
     """Negate an array element-wise. This is the operator `-x`.
 
     Args:
@@ -147,7 +148,7 @@ def negative(x: Any, /) -> Any:
 
 
 @compiled_function
-def exp(x: Any, /) -> "Array":
+def exp(x: "ArrayLike", /) -> "Array":
     """Compute the exponential function element-wise.
 
     Args:
@@ -167,7 +168,7 @@ def exp(x: Any, /) -> "Array":
 
 
 @compiled_function
-def absolute(x: Any, /) -> "Array":
+def absolute(x: "ArrayLike", /) -> "Array":
     """Compute the absolute value element-wise.
 
     Args:
@@ -188,7 +189,7 @@ def absolute(x: Any, /) -> "Array":
 
 
 @compiled_function
-def floor_divide(x1: Any, x2: Any, /) -> "Array":
+def floor_divide(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
     """Divide and round down element-wise. This is the operator `x1 // x2`.
 
     Args:
@@ -215,7 +216,7 @@ def floor_divide(x1: Any, x2: Any, /) -> "Array":
     return Select()(Compare("EQ")(y, full_like(y, 0)), Div()(x, y), floor)
 
 
-def _signs_differ(rest: Any, y: Any) -> Any:
+def _signs_differ(rest: "Array", y: "Array") -> Any:
     """Return whether a truncated remainder is nonzero and has the other sign than the divisor `y`.
 
     The quotient of the floor division is then one less than that of the truncated division.
@@ -225,7 +226,7 @@ def _signs_differ(rest: Any, y: Any) -> Any:
 
 
 @compiled_function
-def remainder(x1: Any, x2: Any, /) -> "Array":
+def remainder(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
     """Compute the remainder of a floor division element-wise. This is the operator `x1 % x2`.
 
     The result has the sign of the divisor. `fmod` has the sign of the dividend.
@@ -250,7 +251,7 @@ def remainder(x1: Any, x2: Any, /) -> "Array":
     return Select()(Compare("EQ")(y, full_like(y, 0)), full_like(y, 0), result) if is_integer(y.type.dtype) else result
 
 
-def power(x1: Any, x2: Any, /) -> "Array":
+def power(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
     """Raise to a power element-wise. This is the operator `x1 ** x2`.
 
     Args:
@@ -275,13 +276,13 @@ def power(x1: Any, x2: Any, /) -> "Array":
 
 
 @compiled_function
-def integer_power(x: Any, *, y: int) -> Any:
+def integer_power(x: "ArrayLike", *, y: int) -> Any:
     """Raise to a static integer power."""
     return IntegerPow(y)(*promote_numeric("power", x))
 
 
 @compiled_function
-def _power(x: Any, y: Any) -> Any:
+def _power(x: "ArrayLike", y: "ArrayLike") -> Any:
     x, y = promote_numeric("power", x, y)
     if is_inexact(x.type.dtype):
         return Pow()(x, y)
@@ -296,14 +297,14 @@ def _power(x: Any, y: Any) -> Any:
     return Select()(is_integral, product, zero)
 
 
-def promote_numeric(name: str, *operands: Any) -> list[Any]:
+def promote_numeric(name: str, *operands: "ArrayLike") -> list["Array"]:
     """Promote operands to a common dtype, booleans to integers, and broadcast them."""
     dtype, weak = promote_dtypes(name, [type_of(x, name) for x in operands])
     return promote_and_broadcast(name, operands, default_dtype("int*") if dtype == np.bool_ else dtype, weak)
 
 
 @compiled_function
-def bitwise_and(x: Any, y: Any, /) -> Any:
+def bitwise_and(x: "ArrayLike", y: "ArrayLike", /) -> Any:
     """Compute the bitwise AND element-wise. This is the operator `x & y`.
 
     Args:
@@ -324,7 +325,7 @@ def bitwise_and(x: Any, y: Any, /) -> Any:
 
 
 @compiled_function
-def bitwise_or(x: Any, y: Any, /) -> Any:
+def bitwise_or(x: "ArrayLike", y: "ArrayLike", /) -> Any:
     """Compute the bitwise OR element-wise. This is the operator `x | y`.
 
     Args:
@@ -345,7 +346,7 @@ def bitwise_or(x: Any, y: Any, /) -> Any:
 
 
 @compiled_function
-def bitwise_xor(x: Any, y: Any, /) -> Any:
+def bitwise_xor(x: "ArrayLike", y: "ArrayLike", /) -> Any:
     """Compute the bitwise XOR element-wise. This is the operator `x ^ y`.
 
     Args:
@@ -366,7 +367,7 @@ def bitwise_xor(x: Any, y: Any, /) -> Any:
 
 
 @compiled_function
-def invert(x: Any, /) -> "Array":
+def invert(x: "ArrayLike", /) -> "Array":
     """Compute the bitwise NOT element-wise. This is the operator `~x`.
 
     Args:
@@ -386,7 +387,7 @@ def invert(x: Any, /) -> "Array":
 
 
 @compiled_function
-def left_shift(x: Any, y: Any, /) -> "Array":
+def left_shift(x: "ArrayLike", y: "ArrayLike", /) -> "Array":
     """Shift bits to the left element-wise. This is the operator `x << y`.
 
     Args:
@@ -408,7 +409,7 @@ def left_shift(x: Any, y: Any, /) -> "Array":
 
 
 @compiled_function
-def right_shift(x: Any, y: Any, /) -> "Array":
+def right_shift(x: "ArrayLike", y: "ArrayLike", /) -> "Array":
     """Shift bits to the right element-wise. This is the operator `x >> y`.
 
     Args:
@@ -431,7 +432,7 @@ def right_shift(x: Any, y: Any, /) -> "Array":
 
 
 @compiled_function
-def maximum(x: Any, y: Any, /) -> Any:
+def maximum(x: "ArrayLike", y: "ArrayLike", /) -> Any:
     """Compute the maximum of two arrays element-wise. NaN propagates.
 
     Args:
@@ -451,7 +452,7 @@ def maximum(x: Any, y: Any, /) -> Any:
 
 
 @compiled_function
-def minimum(x: Any, y: Any, /) -> Any:
+def minimum(x: "ArrayLike", y: "ArrayLike", /) -> Any:
     """Compute the minimum of two arrays element-wise. NaN propagates.
 
     Args:
@@ -470,14 +471,14 @@ def minimum(x: Any, y: Any, /) -> Any:
     return Min()(*promote_and_broadcast("minimum", (x, y)))
 
 
-def clip(x: Any, min: Any = None, max: Any = None) -> Any:
+def clip(x: Any, min: "ArrayLike | None" = None, max: "ArrayLike | None" = None) -> Any:
     """Limit elements to at least `min`, then to at most `max`. None is no bound."""
     x = x if min is None else maximum(min, x)
     return as_operand(x, "clip") if max is None else minimum(max, x)
 
 
 @compiled_function
-def around(x: Any, *, decimals: int = 0) -> Any:
+def around(x: "ArrayLike", *, decimals: int = 0) -> Any:
     """Round to `decimals` decimals, ties to even."""
     x = as_operand(x, "round")
     dtype = x.type.dtype
@@ -495,7 +496,7 @@ def around(x: Any, *, decimals: int = 0) -> Any:
 
 
 @compiled_function
-def real(val: Any, /) -> "Array":
+def real(val: "ArrayLike", /) -> "Array":
     """Return the real part element-wise.
 
     Args:
@@ -516,7 +517,7 @@ def real(val: Any, /) -> "Array":
 
 
 @compiled_function
-def imag(val: Any, /) -> "Array":
+def imag(val: "ArrayLike", /) -> "Array":
     """Return the imaginary part element-wise.
 
     Args:
@@ -537,7 +538,7 @@ def imag(val: Any, /) -> "Array":
 
 
 @compiled_function
-def conjugate(x: Any, /) -> "Array":
+def conjugate(x: "ArrayLike", /) -> "Array":
     """Compute the complex conjugate element-wise.
 
     Args:
@@ -557,7 +558,7 @@ def conjugate(x: Any, /) -> "Array":
     return Conj()(x) if x.type.dtype.kind == "c" else x
 
 
-def as_bool(x: Any, name: str) -> Any:
+def as_bool(x: object, name: str) -> "Array":
     """Convert to booleans: whether each element is nonzero."""
     x = as_operand(x, name)
     return x if x.type.dtype == np.bool_ else Compare("NE")(x, full_like(x, 0))

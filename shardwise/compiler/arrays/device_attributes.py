@@ -3,10 +3,11 @@
 They are declared here so that the class `Array` has them: type checkers, `dir` and `hasattr(Array, ...)` see them.
 """
 
-from typing import Any, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 
+from shardwise.compiler.dtypes import DTypeLike
 from shardwise.compiler.ir.types import Typed
 
 
@@ -92,7 +93,7 @@ class DeviceAttributes(Typed):
         """Return the address of the elements in the memory of the only device that holds them."""
         self._raise_no_buffers("unsafe_buffer_pointer")
 
-    def tobytes(self, order: Any = "C") -> bytes:
+    def tobytes(self, order: Literal["C", "F", "A", "K"] | None = "C") -> bytes:
         """Return the elements as bytes, as numpy does."""
         self._raise_no_buffers("tobytes")
 
@@ -112,7 +113,7 @@ class DeviceAttributes(Typed):
         """Return the only element, or the one at this index, as a Python scalar."""
         raise NotImplementedError
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         raise NotImplementedError
 
     def __bool__(self) -> bool:

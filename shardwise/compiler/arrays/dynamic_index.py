@@ -7,7 +7,7 @@ its start is negative.
 
 import operator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -24,6 +24,10 @@ from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
+
+if TYPE_CHECKING:
+    from shardwise.compiler.arrays.argument_types import ArrayLike, Index
+    from shardwise.compiler.arrays.methods import Array
 
 _INT = np.dtype(np.int32)
 
@@ -43,7 +47,7 @@ tree_util.register_pytree_node(
 )
 
 
-def ds(start: Any, size: int | None = None, stride: int | None = None) -> Any:
+def ds(start: "ArrayLike | None", size: int | None = None, stride: int | None = None) -> Any:
     """Create a slice with a dynamic start, as an entry of an index.
 
     `x[ds(i, n)]` is `x[i : i + n]`, also if `i` is traced. A start that is too large is clamped, so that the result
@@ -76,12 +80,12 @@ def ds(start: Any, size: int | None = None, stride: int | None = None) -> Any:
     return Slice(start, count, step)
 
 
-def has_dynamic_slices(index: Any) -> bool:
+def has_dynamic_slices(index: "Index") -> bool:
     """Return whether an index has an entry that `ds` created."""
     return isinstance(index, Slice) or (isinstance(index, tuple) and any(isinstance(entry, Slice) for entry in index))
 
 
-def read_dynamic_slices(x: Any, index: Any) -> tuple[Any, Any]:
+def read_dynamic_slices(x: "Array", index: "Index") -> tuple[Any, Any]:
     """Apply the dynamic slices of an index; return the result, and the index of it that remains.
 
     A slice with a stride remains, as an array of indices.
@@ -101,7 +105,7 @@ def read_dynamic_slices(x: Any, index: Any) -> tuple[Any, Any]:
     return x, tuple(rest)
 
 
-def replace_dynamic_slices(index: Any, type: ArrayType) -> tuple[Any, ...]:
+def replace_dynamic_slices(index: "Index", type: ArrayType) -> tuple[Any, ...]:
     """Replace the dynamic slice of an index for an update by an array of indices."""
     entries = _entries_with_dims(index, type)
     arrays = [e for e, _ in entries if not (e is None or e is Ellipsis or isinstance(e, (slice, int)))]
@@ -130,7 +134,7 @@ def _check_window(entry: Slice, dim: int, type: ArrayType) -> None:
         )
 
 
-def _entries_with_dims(index: Any, type: ArrayType) -> list[tuple[Any, int]]:
+def _entries_with_dims(index: "Index", type: ArrayType) -> list[tuple[Any, int]]:
     """Return the entries of an index, each with the first dim that it indexes."""
     entries = index if isinstance(index, tuple) else (index,)
     used = sum(map(_dims_of, entries))
@@ -152,7 +156,7 @@ def _dims_of(entry: Any) -> int:
 
 
 @compiled_function
-def _dynamic_slice(x: Any, *starts: Any, sizes: tuple[int, ...]) -> Any:
+def _dynamic_slice(x: "Array", *starts: "ArrayLike", sizes: tuple[int, ...]) -> Any:
     x = as_operand(x)
     return DynamicSlice(sizes)(
         x, *(wrap_negative_index(_as_int(start), size) for start, size in zip(starts, x.type.shape, strict=True))
@@ -160,7 +164,7 @@ def _dynamic_slice(x: Any, *starts: Any, sizes: tuple[int, ...]) -> Any:
 
 
 @compiled_function
-def _window(start: Any, *, size: int, stride: int, length: int, drop: bool) -> Any:
+def _window(start: "ArrayLike", *, size: int, stride: int, length: int, drop: bool) -> Any:
     """Return the indices of a window; with `drop`, indices out of bounds if not all are inside a dim of `length`."""
     first = _as_int(start)
     steps = Mul()(Iota((size,), 0, _INT)(), full((size,), stride, _INT))
@@ -172,6 +176,6 @@ def _window(start: Any, *, size: int, stride: int, length: int, drop: bool) -> A
     return Select()(Broadcast((size,), ())(inside), indices, full((size,), length, _INT))
 
 
-def _as_int(x: Any) -> Any:
+def _as_int(x: "ArrayLike") -> Any:
     operand = as_operand(x, "ds")
     return operand if operand.type.dtype == _INT and not operand.type.weak else Convert(_INT)(operand)

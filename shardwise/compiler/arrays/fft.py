@@ -1,7 +1,7 @@
 """Promotion for Fourier transforms, and transforms along several dims."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -9,8 +9,12 @@ from shardwise.compiler.arrays.operands import as_inexact, astype_weak
 from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.compiler.ops.linalg.fft import Fft
 
+if TYPE_CHECKING:
+    from shardwise.compiler.arrays.argument_types import ArrayLike
+    from shardwise.compiler.arrays.methods import Array
 
-def promote_for_fft(x: Any, kind: str, name: str) -> Any:
+
+def promote_for_fft(x: "ArrayLike", kind: str, name: str) -> Any:
     """Convert `x` to the narrowest float or complex dtype that a transform of this kind accepts.
 
     `name` is the calling function, for error messages.
@@ -26,7 +30,7 @@ def promote_for_fft(x: Any, kind: str, name: str) -> Any:
     return astype_weak(x, np.complex128 if dtype == np.float64 else np.complex64, False)
 
 
-def fft_along(x: Any, kind: str, dims: Sequence[int], lengths: Sequence[int]) -> Any:
+def fft_along(x: "Array", kind: str, dims: Sequence[int], lengths: Sequence[int]) -> Any:
     """Transform along `dims`. A real transform (RFFT, IRFFT) applies to the last of them.
 
     The forward transform goes from the last dim to the first, the inverse from the first to the last: the inverse can

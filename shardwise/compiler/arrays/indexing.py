@@ -14,7 +14,8 @@ device that holds the element sends it.
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from enum import Enum
+from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import canonical_dtype
-from shardwise.compiler.dtypes import integer_range, is_inexact, is_integer
+from shardwise.compiler.dtypes import DType, integer_range, is_inexact, is_integer
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, Scalar, Typed
@@ -44,6 +45,10 @@ from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Reverse, Slice
 from shardwise.errors import ConcretizationTypeError, NonConcreteBooleanIndexError, TracerIntegerConversionError
+
+if TYPE_CHECKING:
+    from shardwise.compiler.arrays.argument_types import ArrayLike, Index
+    from shardwise.compiler.arrays.methods import Array
 
 _SUPPORTED = "an index consists of integers, slices, None, `...` and arrays of integers or booleans"
 _FULL_SLICE = slice(None)
@@ -80,7 +85,7 @@ def _slice_ops(slices: Sequence[tuple[int, int, int]], reversed_dims: Sequence[i
     return tuple(ops)
 
 
-def _expand_index(index: Any, type: ArrayType) -> tuple[list[Any], ArrayType]:
+def _expand_index(index: "Index", type: ArrayType) -> tuple[list[Any], ArrayType]:
     """Return one entry per dim and None for each new dim, and the type that they index.
 
     Boolean arrays become the indices of their true elements. A boolean scalar indexes a new dim of size 1 of the type.
@@ -176,7 +181,7 @@ def _normalize_entry(entry: Any, type: ArrayType) -> list[Any]:
         raise TypeError(f"index: {type} cannot be indexed by {entry!r}: {_SUPPORTED}{hint}") from None
 
 
-def _concrete(entry: Any, type: ArrayType) -> Any:
+def _concrete(entry: "ArrayLike", type: ArrayType) -> Any:
     """Return a boolean index as a numpy array; raise if it is traced."""
     try:
         return np.asarray(entry)
@@ -247,7 +252,7 @@ class Indexer:
         """The window sizes of the gather."""
         return tuple(1 if dim in self.dims else size for dim, size in enumerate(self.sliced_type.shape))
 
-    def with_scalar_dims(self, x: Any) -> Any:
+    def with_scalar_dims(self, x: "Array") -> "Array":
         """Add a dim of size 1 to the indexed array for each boolean scalar of the index."""
         return x if x.type.shape == self.type.shape else Reshape(self.type.shape)(x)
 
@@ -276,7 +281,7 @@ class Indexer:
 
 
 def parse_index(
-    index: Any,
+    index: "Index",
     type: ArrayType,
     clip: bool = True,
     wrap_negative: bool = True,
@@ -363,39 +368,39 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 @compiled_function
 def gather_by_index(
-    x: Any,
-    *indices: Any,
+    x: "ArrayLike",
+    *indices: "ArrayLike",
     indexer: Indexer,
     fill: Scalar | None = None,
     sorted: bool = False,
     unique: bool = False,
 ) -> Any:
     """Compute `x[index]`. Elements out of bounds are `fill`; if it is None, the nearest element."""
-    x = as_operand(x)
-    if 0 in indexer.shape and (indices or x.type.explicit is None):  # slices keep the sharding of a type
-        empty = full(indexer.shape, 0, x.type.dtype, x.type.weak)
-        return with_varying_of(with_sums_of(empty, x.type), x.type)
-    x = indexer.with_scalar_dims(x)
+    operand = as_operand(x)
+    if 0 in indexer.shape and (indices or operand.type.explicit is None):  # slices keep the sharding of a type
+        empty = full(indexer.shape, 0, operand.type.dtype, operand.type.weak)
+        return with_varying_of(with_sums_of(empty, operand.type), operand.type)
+    sliced = indexer.with_scalar_dims(operand)
     for op in indexer.slice_ops:
-        x = op(x)
+        sliced = op(sliced)
     if indices and not indexer.index_shape and fill is None:
-        result = _dynamic_slice(x, indexer, indices)
+        result = _dynamic_slice(sliced, indexer, indices)
     elif indices:
         op = Gather(*indexer.windows, sizes=indexer.sizes, sorted=sorted, unique=unique)
-        result = gather_with_fill(op, indexer.sizes, x, indexer.vectors(indices), fill)
+        result = gather_with_fill(op, indexer.sizes, sliced, indexer.vectors(indices), fill)
     else:
-        result = x
+        result = sliced
     return result if result.type.shape == indexer.shape else Reshape(indexer.shape)(result)
 
 
-def _dynamic_slice(x: Any, indexer: Indexer, indices: Sequence[Any]) -> Any:
+def _dynamic_slice(x: "Array", indexer: Indexer, indices: Sequence[Any]) -> Any:
     """Slice one element along each of the indexed dims."""
     starts = dict(zip(indexer.dims, indexer.starts(indices), strict=True))
     zero = full((), 0, starts[indexer.dims[0]].type.dtype)
     return DynamicSlice(indexer.sizes)(x, *(starts.get(dim, zero) for dim in range(x.type.ndim)))
 
 
-def gather_with_fill(op: Indexed, sizes: Sequence[int], x: Any, indices: Any, fill: Scalar | None) -> Any:
+def gather_with_fill(op: Indexed, sizes: Sequence[int], x: "Array", indices: "Array", fill: Scalar | None) -> Any:
     """Gather, with `fill` for windows that are out of bounds."""
     gathered = op(x, indices)
     inside = None if fill is None else op.in_bounds(x.type.shape, sizes, indices)
@@ -406,7 +411,7 @@ def gather_with_fill(op: Indexed, sizes: Sequence[int], x: Any, indices: Any, fi
     return Select()(op.broadcast_per_index(inside, shape), gathered, filled)
 
 
-def index_mode(name: str, mode: Any, default: str, more: tuple[str, ...] = ()) -> str:
+def index_mode(name: str, mode: str | Enum | None, default: str, more: tuple[str, ...] = ()) -> str:
     """Return the name of a mode for indices out of bounds. `mode` is a name or a member of an enum."""
     resolved = default if mode is None else getattr(mode, "value", mode)
     supported = ("clip", "fill", "drop", "promise_in_bounds", *more)
@@ -415,7 +420,7 @@ def index_mode(name: str, mode: Any, default: str, more: tuple[str, ...] = ()) -
     return str(resolved)
 
 
-def out_of_bounds_fill(value: Any, dtype: Any) -> Scalar:
+def out_of_bounds_fill(value: "ArrayLike | None", dtype: DType) -> Scalar:
     """Return the fill of elements out of bounds.
 
     It is `value`, or if that is None: NaN, the lowest signed or the highest unsigned integer, or True.
@@ -431,7 +436,7 @@ def out_of_bounds_fill(value: Any, dtype: Any) -> Scalar:
     return Scalar.from_value(value, dtype)
 
 
-def as_index(x: Any) -> Any:
+def as_index(x: "ArrayLike") -> "Array":
     """Convert indices to i32 or i64. Unsigned integers that do not fit saturate: they are out of bounds anyway."""
     if isinstance(x, int) and not isinstance(x, bool):
         low, high = integer_range(INDICES[0])
@@ -439,11 +444,11 @@ def as_index(x: Any) -> Any:
     type = type_of(x, "index")
     if not is_integer(type.dtype):
         raise TypeError(f"index: needs integers, not {type}")
-    x = as_operand(x)
+    index = as_operand(x)
     dtype = canonical_dtype(np.int64) if type.dtype.itemsize == 8 else INDICES[0]
     if type.dtype.kind == "u" and type.dtype.itemsize >= dtype.itemsize:
-        x = Min()(x, full(x.type.shape, integer_range(dtype)[1], type.dtype))
-    return x if x.type.dtype == dtype and not x.type.weak else Convert(dtype)(x)
+        index = Min()(index, full(index.type.shape, integer_range(dtype)[1], type.dtype))
+    return index if index.type.dtype == dtype and not index.type.weak else Convert(dtype)(index)
 
 
 def promote_indices(indices: Sequence[Any]) -> list[Any]:
@@ -453,20 +458,20 @@ def promote_indices(indices: Sequence[Any]) -> list[Any]:
     return [index if index.type.dtype == widest else Convert(widest)(index) for index in converted]
 
 
-def wrap_negative_index(index: Any, size: int) -> Any:
+def wrap_negative_index(index: "Array", size: int) -> Any:
     """Add `size` to negative indices."""
     shape, dtype = index.type.shape, index.type.dtype
     return Select()(Compare("LT")(index, zeros_like(index)), Add()(index, full(shape, size, dtype)), index)
 
 
-def clip_indices(op: Indexed, shape: tuple[int, ...], sizes: Sequence[int], indices: Any) -> Any:
+def clip_indices(op: Indexed, shape: tuple[int, ...], sizes: Sequence[int], indices: "Array") -> Any:
     """Clamp index vectors so that windows are inside an array of this shape."""
     limits = [shape[dim] - sizes[dim] for dim in op.mapped]
     columns = [clamp_index(column, limit) for column, limit in zip(op.columns(indices), limits, strict=True)]
     return join_columns(columns, indices)
 
 
-def canonical_axis(name: str, axis: Any, ndim: int) -> int:
+def canonical_axis(name: str, axis: SupportsIndex, ndim: int) -> int:
     """Convert an axis of an array of rank `ndim` to a dim from 0; raise if it is out of bounds."""
     index = static_integer(name, "axis", axis)
     if not -ndim <= index < ndim:

@@ -7,7 +7,7 @@ program (`compiled_function`); inside a frame its ops are staged one by one.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -49,21 +49,25 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.arrays.reductions import sometrue
 from shardwise.compiler.arrays.views import byteswap_elements, view_as
+from shardwise.compiler.dtypes import DTypeLike
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 
+if TYPE_CHECKING:
+    from shardwise.compiler.arrays.argument_types import ArrayLike, Index
+
 _BLOCK = 32  # elements that iteration over an array slices at once
 
 
-def is_array_like(x: Any) -> bool:
+def is_array_like(x: object) -> "TypeGuard[ArrayLike]":
     """Return whether `x` is an array, a numpy array or scalar, or a Python scalar."""
     return isinstance(x, (Array, np.ndarray, np.generic, *PYTHON_SCALARS))
 
 
 @compiled_function
-def where(condition: Any, x: Any, y: Any) -> Any:
+def where(condition: "ArrayLike", x: "ArrayLike", y: "ArrayLike") -> Any:
     """Select `x` where `condition` is true, else `y`. All three broadcast."""
     dtype, weak = promote_dtypes("where", (type_of(x, "where"), type_of(y, "where")))
     shape = broadcast_shapes("where", *(type_of(z, "where").shape for z in (condition, x, y)))
@@ -75,13 +79,13 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 @compiled_function
-def compare(x: Any, y: Any, *, direction: str) -> Any:
+def compare(x: "ArrayLike", y: "ArrayLike", *, direction: str) -> Any:
     """Compare two arrays. `direction` is EQ, NE, LT, LE, GT or GE."""
     return Compare(direction)(*promote_and_broadcast(f"comparison {direction}", (x, y)))
 
 
 @compiled_function
-def astype(x: Any, *, dtype: Any) -> Any:
+def astype(x: "ArrayLike", *, dtype: DTypeLike) -> Any:
     """Convert `x` to `dtype`."""
     x = as_operand(x, "astype")
     return astype_weak(x, canonical_dtype(dtype), False)
@@ -94,7 +98,7 @@ def static_sizes(name: str, shape: Any) -> list[int]:
 
 
 @compiled_function
-def reshape(x: Any, *, shape: int | Sequence[int]) -> Any:
+def reshape(x: "ArrayLike", *, shape: int | Sequence[int]) -> Any:
     """Reshape `x`. One size may be -1 and is inferred."""
     x = as_operand(x, "reshape")
     sizes = static_sizes("reshape", shape)
@@ -110,7 +114,7 @@ def reshape(x: Any, *, shape: int | Sequence[int]) -> Any:
 
 
 @compiled_function
-def transpose(x: Any, *, axes: Sequence[int] | None = None) -> Any:
+def transpose(x: "ArrayLike", *, axes: Sequence[int] | None = None) -> Any:
     """Permute the dims to the order `axes`; reverse them if it is None."""
     x = as_operand(x, "transpose")
     order = tuple(reversed(range(x.type.ndim))) if axes is None else canonical_axes("transpose", axes, x.type)
@@ -120,7 +124,7 @@ def transpose(x: Any, *, axes: Sequence[int] | None = None) -> Any:
 
 
 @compiled_function
-def broadcast_to(x: Any, *, shape: Sequence[int]) -> Any:
+def broadcast_to(x: "ArrayLike", *, shape: Sequence[int]) -> Any:
     """Broadcast `x` to `shape` by numpy's rule."""
     x = as_operand(x, "broadcast_to")
     target = tuple(static_sizes("broadcast_to", shape))
@@ -130,7 +134,7 @@ def broadcast_to(x: Any, *, shape: Sequence[int]) -> Any:
 
 
 @compiled_function
-def matmul(x: Any, y: Any) -> Any:
+def matmul(x: "ArrayLike", y: "ArrayLike") -> Any:
     """Compute the matrix product. Leading dims are batch dims and broadcast."""
     types = [type_of(x, "matmul"), type_of(y, "matmul")]
     if not all(type.ndim for type in types):
@@ -157,7 +161,7 @@ def matmul(x: Any, y: Any) -> Any:
 
 
 @compiled_function
-def dot(x: Any, y: Any) -> Any:
+def dot(x: "ArrayLike", y: "ArrayLike") -> Any:
     """Compute numpy's dot: contract the last dim of `x` with the second last (or only) dim of `y`.
 
     If one operand is a scalar, multiply.
@@ -177,7 +181,7 @@ def dot(x: Any, y: Any) -> Any:
 
 
 def _operator(function: Callable[[Any, Any], Any], swapped: bool = False) -> Callable[["Array", Any], "Array"]:
-    def operate(self: Any, other: Any) -> Any:
+    def operate(self: "Array", other: object) -> Any:
         if not is_array_like(other):
             if not hasattr(other, "__jax_array__"):
                 return NotImplemented
@@ -224,17 +228,17 @@ class Array(NamespaceMethods, DeviceAttributes):
             raise TypeError("a 0-d array has no length")
         return self.type.shape[0]
 
-    def __getitem__(self, index: Any) -> "Array":
+    def __getitem__(self, index: "Index") -> "Array":
         if has_dynamic_slices(index):
             window, index = read_dynamic_slices(self, index)
             return window[index]
         indexer, arrays = parse_index(index, self.type, check_bounds=config.check_static_indices)
         return self if indexer.is_identity else gather_by_index(self, *arrays, indexer=indexer)
 
-    def __setitem__(self, index: Any, values: Any) -> None:
+    def __setitem__(self, index: object, values: object) -> None:
         raise TypeError("arrays are immutable: use `x = x.at[index].set(values)` instead of item assignment")
 
-    def __contains__(self, x: Any) -> bool:
+    def __contains__(self, x: "ArrayLike") -> bool:
         return bool(sometrue(compare(self, x, direction="EQ")))
 
     def __iter__(self) -> "Iterator[Array]":
@@ -281,10 +285,10 @@ class Array(NamespaceMethods, DeviceAttributes):
     __gt__ = _comparison("GT")
     __ge__ = _comparison("GE")
 
-    def __eq__(self, other: Any) -> "Array":  # type: ignore[override]
+    def __eq__(self, other: object) -> "Array":  # type: ignore[override]
         return compare(self, other, direction="EQ") if is_array_like(other) else NotImplemented
 
-    def __ne__(self, other: Any) -> "Array":  # type: ignore[override]
+    def __ne__(self, other: object) -> "Array":  # type: ignore[override]
         return compare(self, other, direction="NE") if is_array_like(other) else NotImplemented
 
     def __neg__(self) -> "Array":
@@ -299,17 +303,17 @@ class Array(NamespaceMethods, DeviceAttributes):
     def __invert__(self) -> "Array":
         return invert(self)
 
-    def __divmod__(self, other: Any) -> "tuple[Array, Array]":
+    def __divmod__(self, other: "ArrayLike") -> "tuple[Array, Array]":
         return floor_divide(self, other), remainder(self, other)
 
-    def __rdivmod__(self, other: Any) -> "tuple[Array, Array]":
+    def __rdivmod__(self, other: "ArrayLike") -> "tuple[Array, Array]":
         return floor_divide(other, self), remainder(other, self)
 
     def __round__(self, ndigits: int | None = None) -> "Array":
         rounded = around(self, decimals=ndigits or 0)
         return astype(rounded, dtype=default_dtype("int*")) if ndigits is None else rounded
 
-    def view(self, dtype: Any = None, type: None = None) -> "Array":
+    def view(self, dtype: DTypeLike | None = None, type: None = None) -> "Array":
         """Reinterpret the bytes of the last dim as another dtype."""
         if type is not None:
             raise NotImplementedError("view: the parameter `type` is not supported")

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwise.base.config import config
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, scalar_type
-from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.dtypes import DTypeLike, is_inexact
 from shardwise.compiler.ir import dispatch
 from shardwise.compiler.ir.dispatch import open_frames, recording_frame
 from shardwise.compiler.ir.types import ArrayType
@@ -67,7 +67,7 @@ def _array_names(function: Callable[..., Any]) -> frozenset[str]:
     )
 
 
-def type_of(x: Any, name: str = "array") -> ArrayType:
+def type_of(x: object, name: str = "array") -> ArrayType:
     """Return the type of `x` as an operand. `name` is the calling function, for error messages."""
     array_type = getattr(x, "type", None)
     if isinstance(array_type, ArrayType):
@@ -83,12 +83,12 @@ def type_of(x: Any, name: str = "array") -> ArrayType:
     raise TypeError(f"{name}: needs an array or a number, not {x!r} of type {type(x).__name__}")
 
 
-def resolve_array(x: Any) -> Any:
+def resolve_array(x: object) -> Any:
     """Return `x.__jax_array__()` if there is such a method, else `x`."""
     return x.__jax_array__() if hasattr(x, "__jax_array__") else x
 
 
-def concrete_value(name: str, x: Any, unknown: str) -> np.ndarray[Any, Any]:
+def concrete_value(name: str, x: object, unknown: str) -> np.ndarray[Any, Any]:
     """Return the elements of `x` as a numpy array; raise if `x` is traced.
 
     `unknown` completes the error message: what cannot be known under tracing, and what to do instead.
@@ -99,22 +99,22 @@ def concrete_value(name: str, x: Any, unknown: str) -> np.ndarray[Any, Any]:
         raise ConcretizationTypeError(f"{name}: {type_of(x)} is traced, so {unknown}") from None
 
 
-def as_operand(x: Any, name: str = "array") -> "Array":
+def as_operand(x: object, name: str = "array") -> "Array":
     """Convert `x` to an array or tracer. An object with a method `__jax_array__` is converted by it."""
-    x = resolve_array(x)
-    type = type_of(x, name)
-    if isinstance(x, (*PYTHON_SCALARS, np.generic)):
-        return full((), x, type.dtype, type.weak)
-    return dispatch.executor.place(x) if isinstance(x, np.ndarray) else x
+    array = resolve_array(x)
+    type = type_of(array, name)
+    if isinstance(array, (*PYTHON_SCALARS, np.generic)):
+        return full((), array, type.dtype, type.weak)
+    return dispatch.executor.place(array) if isinstance(array, np.ndarray) else array
 
 
-def as_inexact(x: Any, name: str) -> "Array":
+def as_inexact(x: object, name: str) -> "Array":
     """Convert `x` to an array or tracer of floats or complex numbers. Integers and booleans become floats."""
     x = as_operand(x, name)
     return x if is_inexact(x.type.dtype) else astype_weak(x, default_dtype("float*"), x.type.weak)
 
 
-def astype_weak(x: Any, dtype: Any, weak: bool) -> "Array":
+def astype_weak(x: "Array", dtype: DTypeLike, weak: bool) -> "Array":
     """Convert to a dtype and a weak type."""
     if x.type.dtype == dtype and x.type.weak == weak:
         return x
@@ -138,7 +138,7 @@ def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(out)
 
 
-def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> "Array":
+def broadcast_to_shape(x: "Array", shape: tuple[int, ...]) -> "Array":
     """Broadcast `x` to `shape`, which must be compatible."""
     if x.type.shape == shape:
         return x
@@ -151,7 +151,7 @@ def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> "Array":
 
 
 def promote_and_broadcast(
-    name: str, operands: Sequence[Any], dtype: Any = None, weak: bool | None = None
+    name: str, operands: Sequence[Any], dtype: DTypeLike | None = None, weak: bool | None = None
 ) -> list["Array"]:
     """Promote operands to a common dtype (or convert to `dtype`) and broadcast them to a common shape."""
     operands = [resolve_array(x) for x in operands]
@@ -227,7 +227,7 @@ def integer_tuple(value: Any) -> tuple[int, ...]:
     return tuple([operator.index(number) for number in ((value,) if is_number else value)])
 
 
-def reject_out(name: str, out: Any) -> None:
+def reject_out(name: str, out: object) -> None:
     """Raise if the `out` parameter of a numpy function is used."""
     if out is not None:
         raise NotImplementedError(f"{name}: arrays are immutable, so `out` must be None")

@@ -16,10 +16,13 @@ import numpy as np
 from shardwise.base.call_site import warn_user
 from shardwise.base.config import cached_by_settings, config
 from shardwise.compiler.dtypes import (
+    KEY_DTYPES,
     SHORT_NAMES,
     SMALL_FLOATS,
     SMALL_INTEGERS,
     DType,
+    DTypeLike,
+    KeyDType,
     is_float,
     is_integer,
     is_key,
@@ -84,15 +87,15 @@ _UPPER_BOUNDS = {
 }
 
 
-def canonical_dtype(dtype: Any) -> DType:
+def canonical_dtype(dtype: DTypeLike | KeyDType) -> DType:
     """Return the dtype that arrays use for `dtype`: 64-bit dtypes become 32-bit ones unless `enable_x64` is set."""
-    if is_key(dtype):
-        return dtype
+    if isinstance(dtype, KeyDType):
+        return KEY_DTYPES[dtype.impl]
     wide: DType = np.dtype(dtype)
     return wide if config.enable_x64 else _NARROW.get(wide, wide)
 
 
-def requested_dtype(name: str, dtype: Any) -> Any:
+def requested_dtype(name: str, dtype: DTypeLike | None) -> Any:
     """Return the canonical dtype of a dtype that the user requests, and warn if that is narrower. None stays None.
 
     Python's types (`float`) request the default width of their kind, without a warning. `name` is the calling function.

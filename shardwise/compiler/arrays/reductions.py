@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
-from shardwise.compiler.dtypes import is_float, is_inexact, is_integer, numpy_carrier
+from shardwise.compiler.dtypes import DTypeLike, is_float, is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -31,11 +31,15 @@ from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, Reduc
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.movement import Reshape
 
+if TYPE_CHECKING:
+    from shardwise.compiler.arrays.argument_types import ArrayLike
+    from shardwise.compiler.arrays.methods import Array
+
 Axes = int | Sequence[int] | None
 
 
 @compiled_function
-def sum(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
+def sum(x: "ArrayLike", *, axis: Axes = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Any:
     """Sum along `axis`, or over all dims if it is None."""
     x = as_operand(x, "sum")
     dims = reduced_dims("sum", axis, x.type)
@@ -46,7 +50,7 @@ def sum(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False)
 
 
 @compiled_function
-def prod(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
+def prod(x: "ArrayLike", *, axis: Axes = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Any:
     """Multiply along `axis`, or over all dims if it is None."""
     x = as_operand(x, "prod")
     dims = reduced_dims("prod", axis, x.type)
@@ -55,18 +59,18 @@ def prod(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False
 
 
 @compiled_function
-def amax(x: Any, *, axis: Axes = None, keepdims: bool = False, allow_empty: bool = False) -> Any:
+def amax(x: "ArrayLike", *, axis: Axes = None, keepdims: bool = False, allow_empty: bool = False) -> Any:
     """Return the maximum along `axis`, or over all dims if it is None. NaN propagates."""
     return _extremum("max", ReduceMax, x, axis, keepdims, allow_empty)
 
 
 @compiled_function
-def amin(x: Any, *, axis: Axes = None, keepdims: bool = False, allow_empty: bool = False) -> Any:
+def amin(x: "ArrayLike", *, axis: Axes = None, keepdims: bool = False, allow_empty: bool = False) -> Any:
     """Return the minimum along `axis`, or over all dims if it is None. NaN propagates."""
     return _extremum("min", ReduceMin, x, axis, keepdims, allow_empty)
 
 
-def _extremum(name: str, op: type[Reduce], x: Any, axis: Axes, keepdims: bool, allow_empty: bool) -> Any:
+def _extremum(name: str, op: type[Reduce], x: "ArrayLike", axis: Axes, keepdims: bool, allow_empty: bool) -> Any:
     x = as_operand(x, name)
     dims = reduced_dims(name, axis, x.type)
     if not allow_empty and (empty := [dim for dim in dims if not x.type.shape[dim]]):
@@ -75,7 +79,7 @@ def _extremum(name: str, op: type[Reduce], x: Any, axis: Axes, keepdims: bool, a
 
 
 @compiled_function
-def alltrue(x: Any, *, axis: Axes = None, keepdims: bool = False) -> Any:
+def alltrue(x: "ArrayLike", *, axis: Axes = None, keepdims: bool = False) -> Any:
     """Return whether all elements along `axis` are nonzero."""
     x = as_bool(x, "all")
     dims = reduced_dims("all", axis, x.type)
@@ -83,7 +87,7 @@ def alltrue(x: Any, *, axis: Axes = None, keepdims: bool = False) -> Any:
 
 
 @compiled_function
-def sometrue(x: Any, *, axis: Axes = None, keepdims: bool = False) -> Any:
+def sometrue(x: "ArrayLike", *, axis: Axes = None, keepdims: bool = False) -> Any:
     """Return whether any element along `axis` is nonzero."""
     x = as_bool(x, "any")
     dims = reduced_dims("any", axis, x.type)
@@ -91,18 +95,20 @@ def sometrue(x: Any, *, axis: Axes = None, keepdims: bool = False) -> Any:
 
 
 @compiled_function
-def argmax(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Any:
+def argmax(x: "ArrayLike", *, axis: int | None = None, keepdims: bool = False) -> Any:
     """Return the index of the first maximum along `axis`, or in the flattened array if it is None."""
     return _arg_extremum("argmax", Argmax, x, axis, keepdims)
 
 
 @compiled_function
-def argmin(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Any:
+def argmin(x: "ArrayLike", *, axis: int | None = None, keepdims: bool = False) -> Any:
     """Return the index of the first minimum along `axis`, or in the flattened array if it is None."""
     return _arg_extremum("argmin", Argmin, x, axis, keepdims)
 
 
-def _arg_extremum(name: str, op: Callable[[tuple[int, ...], Any], Op], x: Any, axis: int | None, keepdims: bool) -> Any:
+def _arg_extremum(
+    name: str, op: Callable[[tuple[int, ...], Any], Op], x: "ArrayLike", axis: int | None, keepdims: bool
+) -> Any:
     x = as_operand(x, name)
     if isinstance(axis, Sequence):
         raise TypeError(f"{name}: axis must be one integer or None, not {axis!r}; flatten several axes with `reshape`")
@@ -115,7 +121,7 @@ def _arg_extremum(name: str, op: Callable[[tuple[int, ...], Any], Op], x: Any, a
 
 
 @compiled_function
-def mean(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
+def mean(x: "ArrayLike", *, axis: Axes = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Any:
     """Return the mean along `axis`, or over all dims if it is None. Integers become floats."""
     x = as_operand(x, "mean")
     reduced_dims("mean", axis, x.type)  # so that an error names the mean
@@ -126,7 +132,9 @@ def mean(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False
 
 
 @compiled_function
-def mean_where(x: Any, where: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
+def mean_where(
+    x: "ArrayLike", where: "ArrayLike", *, axis: Axes = None, dtype: DTypeLike | None = None, keepdims: bool = False
+) -> Any:
     """Return the mean along `axis` of the elements where `where`, broadcast to their shape, is true."""
     x = as_operand(x, "mean")
     out_dtype = _mean_dtype(x.type, dtype)
@@ -138,20 +146,22 @@ def mean_where(x: Any, where: Any, *, axis: Axes = None, dtype: Any = None, keep
     return astype_weak(divide(total, sum(mask, axis=axis, keepdims=keepdims)), out_dtype, False)
 
 
-def _mean_dtype(type: ArrayType, dtype: Any) -> Any:
+def _mean_dtype(type: ArrayType, dtype: DTypeLike | None) -> Any:
     if dtype is not None:
         return canonical_dtype(dtype)
     return type.dtype if is_inexact(type.dtype) else default_dtype("float*")
 
 
-def check_variance_dtype(name: str, type: ArrayType, dtype: Any) -> None:
+def check_variance_dtype(name: str, type: ArrayType, dtype: DTypeLike | None) -> None:
     """Raise if a real dtype is requested for the variance of complex numbers, which numpy computes in several ways."""
     if dtype is not None and type.dtype.kind == "c" and np.dtype(dtype).kind != "c":
         raise ValueError(f"{name}: dtype {np.dtype(dtype)} is real, but {type} is complex; pass a complex dtype")
 
 
 @compiled_function
-def var(x: Any, *, axis: Axes = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+def var(
+    x: "ArrayLike", *, axis: Axes = None, dtype: DTypeLike | None = None, ddof: int = 0, keepdims: bool = False
+) -> Any:
     """Return the variance along `axis`, with a divisor of the number of elements minus `ddof`."""
     x = as_inexact(x, "var")
     check_variance_dtype("var", x.type, dtype)
@@ -166,7 +176,9 @@ def var(x: Any, *, axis: Axes = None, dtype: Any = None, ddof: int = 0, keepdims
 
 
 @compiled_function
-def std(x: Any, *, axis: Axes = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+def std(
+    x: "ArrayLike", *, axis: Axes = None, dtype: DTypeLike | None = None, ddof: int = 0, keepdims: bool = False
+) -> Any:
     """Return the standard deviation along `axis`."""
     return Sqrt()(var(x, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims))
 
@@ -187,7 +199,7 @@ def reduced_dims(name: str, axis: Axes, type: ArrayType) -> tuple[int, ...]:
     return canonical_axes(name, axis if isinstance(axis, Sequence) and not isinstance(axis, str) else (axis,), type)
 
 
-def _keep_dims(result: Any, type: ArrayType, dims: tuple[int, ...], keepdims: bool) -> Any:
+def _keep_dims(result: "Array", type: ArrayType, dims: tuple[int, ...], keepdims: bool) -> Any:
     """Return the result of a reduction; with `keepdims`, insert the reduced dims with size 1."""
     if not keepdims:
         return result

@@ -3,7 +3,7 @@
 The maximum is subtracted first, behind a stop_gradient.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,9 +29,17 @@ from shardwise.compiler.ops.elementwise.rounding import IsFinite
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Log
 
+if TYPE_CHECKING:
+    from shardwise.compiler.arrays.argument_types import ArrayLike
+
 
 def logsumexp(
-    a: Any, axis: Axes = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+    a: "ArrayLike",
+    axis: Axes = None,
+    b: "ArrayLike | None" = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: "ArrayLike | None" = None,
 ) -> Any:
     """Compute log(sum(b * exp(a))) along `axis`, of the elements where `where` is true.
 
@@ -46,7 +54,9 @@ def logsumexp(
 
 
 @compiled_list_function
-def _logsumexp(a: Any, *arrays: Any, present: str, axis: Axes, keepdims: bool, return_sign: bool) -> list[Any]:
+def _logsumexp(
+    a: "ArrayLike", *arrays: "ArrayLike", present: str, axis: Axes, keepdims: bool, return_sign: bool
+) -> list[Any]:
     """`present` names the optional arrays: "b" for b, "w" for where."""
     optional = dict(zip(present, arrays, strict=True))
     factors, mask = optional.get("b"), optional.get("w")
@@ -79,26 +89,26 @@ def _logsumexp(a: Any, *arrays: Any, present: str, axis: Axes, keepdims: bool, r
     return [result]
 
 
-def softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
+def softmax(x: "ArrayLike", axis: Axes = -1, where: "ArrayLike | None" = None) -> Any:
     """Compute exp(x) / sum(exp(x)) along `axis` over the elements where `where` is true; 0 for the others."""
     return _softmax(x, *(() if where is None else (where,)), axis=static_axes(axis))
 
 
 @compiled_function
-def _softmax(x: Any, *where: Any, axis: Axes) -> Any:
+def _softmax(x: "ArrayLike", *where: "ArrayLike", axis: Axes) -> Any:
     x, mask = as_inexact(x, "softmax"), where[0] if where else None
     exponentials = exp(subtract(_masked(x, mask), _max_stop_gradient(x, mask, axis)))
     result = divide(exponentials, sum(exponentials, axis=axis, keepdims=True))
     return result if mask is None else select(mask, result, 0)
 
 
-def log_softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
+def log_softmax(x: "ArrayLike", axis: Axes = -1, where: "ArrayLike | None" = None) -> Any:
     """Compute the logarithm of `softmax`; -inf where `where` is false."""
     return _log_softmax(x, *(() if where is None else (where,)), axis=static_axes(axis))
 
 
 @compiled_function
-def _log_softmax(x: Any, *where: Any, axis: Axes) -> Any:
+def _log_softmax(x: "ArrayLike", *where: "ArrayLike", axis: Axes) -> Any:
     x, mask = as_inexact(x, "log_softmax"), where[0] if where else None
     shifted = subtract(_masked(x, mask), _max_stop_gradient(x, mask, axis))
     total = sum(exp(shifted), axis=axis, keepdims=True)
@@ -106,11 +116,11 @@ def _log_softmax(x: Any, *where: Any, axis: Axes) -> Any:
     return result if mask is None else select(mask, result, -np.inf)
 
 
-def _masked(x: Any, mask: Any) -> Any:
+def _masked(x: "ArrayLike", mask: "ArrayLike | None") -> Any:
     """Replace elements where the mask is false by -inf."""
     return x if mask is None else select(mask, x, -np.inf)
 
 
-def _max_stop_gradient(x: Any, mask: Any, axis: Axes) -> Any:
+def _max_stop_gradient(x: "ArrayLike", mask: "ArrayLike | None", axis: Axes) -> Any:
     """Return the maximum of the masked elements along `axis`, with keepdims and without a derivative."""
     return StopGradient()(amax(_masked(x, mask), axis=axis, keepdims=True, allow_empty=True))

@@ -1,12 +1,12 @@
 """Reinterpretation of the bytes of arrays: `x.view` and `x.byteswap`, composed of ops."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function
 from shardwise.compiler.arrays.promotion import canonical_dtype
-from shardwise.compiler.dtypes import DType
+from shardwise.compiler.dtypes import DType, DTypeLike
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import BitcastConvert, element_bits
@@ -15,6 +15,10 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, complex_part_type
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_along
+
+if TYPE_CHECKING:
+    from shardwise.compiler.arrays.argument_types import ArrayLike
+    from shardwise.compiler.arrays.methods import Array
 
 _BYTE = np.dtype(np.uint8)
 
@@ -27,7 +31,7 @@ def _cast_dtype(dtype: DType) -> DType:
 
 
 @compiled_function
-def view_as(x: Any, *, dtype: Any) -> Any:
+def view_as(x: "ArrayLike", *, dtype: DTypeLike) -> Any:
     """Reinterpret the bytes of the last dim as `dtype`."""
     x, new_dtype = as_operand(x, "view"), canonical_dtype(dtype)
     for each in (x.type.dtype, new_dtype):
@@ -50,7 +54,7 @@ def view_as(x: Any, *, dtype: Any) -> Any:
     return Complex()(*(Reshape(shape)(slice_along(pairs, len(shape), at, at + 1)) for at in (0, 1)))
 
 
-def _split_complex(x: Any, lead: tuple[int, ...], size: int) -> Any:
+def _split_complex(x: "Array", lead: tuple[int, ...], size: int) -> Any:
     """Return real numbers: complex elements become two along the last dim, booleans become bytes."""
     if x.type.dtype == np.bool_:
         x = Convert(_BYTE)(x)
@@ -60,7 +64,7 @@ def _split_complex(x: Any, lead: tuple[int, ...], size: int) -> Any:
     return Reshape((*lead, 2 * size))(Concatenate(len(lead) + 1)(*parts))
 
 
-def _cast(x: Any, lead: tuple[int, ...], dtype: DType) -> Any:
+def _cast(x: "Array", lead: tuple[int, ...], dtype: DType) -> Any:
     """Cast the bytes of the last dim to `dtype`; the size of the dim changes with the size of the dtype."""
     before, after = x.type.dtype.itemsize, dtype.itemsize
     if x.type.dtype == dtype:
@@ -72,7 +76,7 @@ def _cast(x: Any, lead: tuple[int, ...], dtype: DType) -> Any:
 
 
 @compiled_function
-def byteswap_elements(x: Any) -> Any:
+def byteswap_elements(x: "ArrayLike") -> Any:
     """Reverse the bytes of each element, or of each part of a complex element."""
     x = as_operand(x, "byteswap")
     if _cast_dtype(x.type.dtype).itemsize == 1:

@@ -6,7 +6,8 @@ from typing import Any, Self, final
 
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, UndefinedPrimal
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Primal, UndefinedPrimal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -46,7 +47,7 @@ class CallLike(Op):
         count = len(self.program.outputs)
         return results[:count], insert_none(results[count:], out_active)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         linear = tuple(isinstance(x, UndefinedPrimal) for x in operands)
         program, nonzero = transpose_program(self.program, linear, present_mask(cotangent))
         known = [x for x in operands if not isinstance(x, UndefinedPrimal)]

@@ -12,7 +12,8 @@ import numpy as np
 
 from shardwise.compiler.control.scan import vmap_by_scan
 from shardwise.compiler.dtypes import is_float
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
@@ -101,7 +102,7 @@ class Callback(Op):
         replicated = frozenset() if self.partitioned else frozenset(range(len(sizes)))
         return FactorRule(dims(types), dims(self.results), tuple(sizes), need_replication=replicated)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         if self.partitioned:
             return self._without_padding(context, operands)
         return CallOnce(self, context.auto_axes)(*operands) if context.auto_axes else self(*operands)
@@ -142,7 +143,7 @@ class Callback(Op):
         batched_op = Callback(self.function, results, self.kind, self.vectorized, self.partitioned)
         return batched_op(*batched), [0] * len(results)
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         return hlo.callback(self.function, operands, self.results, self.effect)
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
@@ -180,7 +181,7 @@ class CallOnce(Collective):
         """The other devices have zeros, and all results are all-reduced."""
         return all_reduce(sum(type.nbytes for type in self.callback.results), mesh.extent(self.axes))
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         index = hlo.device_index(self.axes)
         is_first = lower_compare(hlo, "EQ", index, hlo.constant(0, index.type))
         branch_index = hlo.op("stablehlo.convert", (is_first,), index.type)
@@ -194,7 +195,7 @@ class CallOnce(Collective):
         )
         return [self._broadcast_from_first(hlo, x) if x.type.size else x for x in results]
 
-    def _broadcast_from_first(self, hlo: Hlo, x: Any) -> Any:
+    def _broadcast_from_first(self, hlo: Hlo, x: HloValue) -> Any:
         """Send the first device's array to all devices, which hold zeros: an all-reduce of bits, which keeps -0.0."""
         if x.type.dtype.kind == "c":
             half = x.type.with_dtype(x.type.dtype.type(0).real.dtype)

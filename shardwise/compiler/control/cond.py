@@ -15,7 +15,17 @@ from shardwise.compiler.control.scan import vmap_by_scan
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.control import Binding, KeyTracker, entry, exit_, operand, result
 from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, ProgramRunner, Shards, UndefinedPrimal
+from shardwise.compiler.ir.op import (
+    BatchAxis,
+    Hlo,
+    HloValue,
+    NumpyArray,
+    Primal,
+    ProgramRunner,
+    Shards,
+    UndefinedPrimal,
+)
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -107,7 +117,7 @@ class Cond(DataDependentControl):
         out_tangents = Cond(tuple(linear_branches))(primals[0], *saved, *active_tangents)
         return results[:count], insert_none(out_tangents, self.endpoint_marks(active, "result"))
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         index, *rest = operands
         if isinstance(index, UndefinedPrimal):
             raise TypeError("cond: cannot differentiate with respect to the branch index")
@@ -133,7 +143,7 @@ class Cond(DataDependentControl):
         for number, branch in enumerate(self.branches):
             is_selected = Compare("EQ")(index, full((axis.size,), number, np.int32))
 
-            def select(x: Any, y: Any, is_selected: Any = is_selected) -> Any:
+            def select(x: Operand, y: Operand, is_selected: Operand = is_selected) -> Any:
                 return Select()(Broadcast(x.type.shape, (0,))(is_selected), x, y)
 
             # The derivative of a branch that is not selected may be NaN or infinite: it must not reach the operands.
@@ -161,7 +171,7 @@ class Cond(DataDependentControl):
         numbers = {value: index for index, value in enumerate(branch.inputs)}
         return [numbers.get(value) for value in branch.outputs]
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         index, *rest = operands
         return hlo.branch(
             index, [partial(hlo.program, branch, rest) for branch in self.branches], self.effect == "ordered"
@@ -205,7 +215,7 @@ def _forward_branch(
 ) -> Program:
     """Build a branch that returns its results and then all slots: its own residuals, and zeros in the other slots."""
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Operand) -> list[Any]:
         outputs = Call(forward)(*args)
         filled = {r.number: x for r, x in zip(residuals, outputs[count:], strict=True) if r.is_slot}
         return [*outputs[:count], *(filled[n] if n in filled else zeros_of(type) for n, type in enumerate(slots))]

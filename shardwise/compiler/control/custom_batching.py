@@ -6,7 +6,8 @@ from typing import Any, NoReturn, Protocol, final
 from shardwise.compiler.control.call import CallLike
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
-from shardwise.compiler.ir.op import BatchAxis
+from shardwise.compiler.ir.op import BatchAxis, Primal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.transforms.jvp import jvp_program
@@ -52,7 +53,7 @@ class CustomVmap(CallLike):
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         self._raise_irreversible()
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         self._raise_irreversible()
 
     def _raise_irreversible(self) -> NoReturn:

@@ -4,13 +4,14 @@ Each op holds the function as a program, which runs, and a rule: a Python object
 of arrays by applying ops. Rules compare by identity. A program that contains one can be printed, but not parsed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, final
 
 from shardwise.compiler.control.call import CallLike
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, UndefinedPrimal
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, NumpyArray, Op, Primal, UndefinedPrimal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -161,7 +162,7 @@ class CustomLin(Op):
     def operand_varying(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
         return tuple(type.varying for type in types)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         residuals = operands[: self.residuals]
         if any(isinstance(x, UndefinedPrimal) for x in residuals):
             raise TypeError(f"custom_vjp: `{self.rule.name}` cannot be transposed with respect to its residuals")
@@ -174,7 +175,7 @@ class CustomLin(Op):
             f"custom_vjp: `{self.rule.name}` has a rule for reverse mode only; its forward derivative cannot run"
         )
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         self.reference()
 
 
@@ -196,7 +197,7 @@ class _MappedJvp:
         active = present_mask(tangents)
         out_active: tuple[bool, ...] = ()
 
-        def both(*args: Any) -> list[Any]:
+        def both(*args: Operand) -> list[Any]:
             nonlocal out_active
             results, out_tangents = self.rule.jvp(args[: len(primals)], insert_none(args[len(primals) :], active))
             out_active = present_mask(out_tangents)
@@ -229,7 +230,7 @@ class _MappedVjp:
     ) -> tuple[list[Any], list[Any], "_MappedCotangentMap"]:
         backward: CotangentMap | None = None
 
-        def both(*args: Any) -> list[Any]:
+        def both(*args: Operand) -> list[Any]:
             nonlocal backward
             results, residuals, backward = self.rule.forward(args, active)
             return [*results, *residuals]
@@ -261,7 +262,7 @@ class _MappedCotangentMap:
         active = present_mask(cotangents)
         nonzero: tuple[bool, ...] = ()
 
-        def back(*args: Any) -> list[Any]:
+        def back(*args: Operand) -> list[Any]:
             nonlocal nonzero
             out = self.backward(args[: len(residuals)], insert_none(args[len(residuals) :], active))
             nonzero = present_mask(out)
@@ -280,7 +281,7 @@ class _MappedCotangentMap:
 
 
 def _map(
-    function: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str
+    function: Callable[..., Sequence[Any]], axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str
 ) -> tuple[list[Any], list[int | None]]:
     """Apply vmap to `function`; if no argument is batched, call it."""
     if all(dim is None for dim in dims):

@@ -12,7 +12,8 @@ from typing import Any, final
 from shardwise.compiler.control.call import Call
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, UndefinedPrimal
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Primal, UndefinedPrimal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -49,7 +50,7 @@ class LinearSolve(Op):
         values = [program.in_types[self.count :] for program in self._all_programs if program is not None]
         types = [*self.solve.in_types[: self.count], *(type for types in values for type in types)]
 
-        def body(*operands: Any) -> Any:
+        def body(*operands: Operand) -> Any:
             b, (_, values, *_) = self._split_operands(operands)
             return Call(self.solve)(*b, *values)
 
@@ -104,7 +105,7 @@ class LinearSolve(Op):
         assert solve is not None
         return LinearSolve(self.count, self.matvec, solve, self.vecmat, transpose_solve)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         b, values = self._split_operands(operands)
         flat = [x for closed_over in values for x in closed_over]
         if any(isinstance(x, UndefinedPrimal) for x in flat) or self.vecmat is None or self.transpose_solve is None:
@@ -136,7 +137,7 @@ class LinearSolve(Op):
         program, out_dims = vmap_program(program, axis, (*(0,) * self.count, *dims), everywhere=True)
         types = program.in_types
 
-        def body(*operands: Any) -> list[Any]:
+        def body(*operands: Operand) -> list[Any]:
             results = Call(program)(*operands)
             return [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(results, out_dims, strict=True)]
 
@@ -146,12 +147,12 @@ class LinearSolve(Op):
         return evaluate(self.programs[0], operands)
 
 
-def _subtract(x: Any, y: Any) -> Any:
+def _subtract(x: Operand | None, y: Operand | None) -> Any:
     """Return `x - y`, where None means zero."""
     if x is None or y is None:
         return x if y is None else Neg()(y)
     return Sub()(x, y)
 
 
-def _or_zeros(x: Any, type: ArrayType) -> Any:
+def _or_zeros(x: Operand | None, type: ArrayType) -> Any:
     return zeros_of(type) if x is None else match_type(x, type)

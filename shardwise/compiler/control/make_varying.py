@@ -8,6 +8,7 @@ from typing import Any
 
 from shardwise.compiler.control.linear_solve import LinearSolve
 from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.collective.named import PVary
@@ -20,7 +21,7 @@ from shardwise.compiler.transforms.replay import for_each_equation
 def make_varying(program: Program, axes: tuple[str, ...]) -> Program:
     """Return the program with inputs and outputs that vary over `axes` too, also in the programs that its ops hold."""
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Operand) -> list[Any]:
         env: dict[Value, Any] = dict(zip(program.inputs, args, strict=True))
 
         def emit(equation: Equation) -> None:
@@ -34,7 +35,7 @@ def make_varying(program: Program, axes: tuple[str, ...]) -> Program:
     return rewrite(program.name, [type.with_varying((*type.varying, *axes)) for type in program.in_types], body)
 
 
-def cast_to_varying(x: Any, axes: tuple[str, ...]) -> Any:
+def cast_to_varying(x: Operand, axes: tuple[str, ...]) -> Any:
     """Return `x`, marked as varying over `axes` too."""
     return match_type(x, x.type.with_varying((*x.type.varying, *axes)))
 

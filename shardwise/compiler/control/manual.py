@@ -26,7 +26,8 @@ from shardwise.compiler.ir.control import Binding, entry, exit_, operand, result
 from shardwise.compiler.ir.dispatch import bind_axis_names
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, UndefinedPrimal
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Primal, UndefinedPrimal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -239,7 +240,7 @@ class Manual(ControlRules):
         )
         return self.with_program(program, self.in_specs, [*self.out_specs, *(residual.spec for residual in new)])
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         linear = tuple(isinstance(x, UndefinedPrimal) for x in operands)
         nonzero = present_mask(cotangent)
         with self._bind_axes():
@@ -264,7 +265,7 @@ class Manual(ControlRules):
         outgoing one is summed over the devices. Where the outgoing one is unreduced, its terms are not summed.
         """
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Operand) -> list[Any]:
             shares = [
                 Div()(x, full_like(x, self._extent(self._replicated_axes(spec, spec.reduced))))
                 for x, spec in zip(args[known:], in_specs[known:], strict=True)
@@ -274,7 +275,7 @@ class Manual(ControlRules):
 
         return rewrite(program.name, program.in_types, body)
 
-    def _sum_over_devices(self, x: Any, spec: ShardSpec) -> Any:
+    def _sum_over_devices(self, x: Operand, spec: ShardSpec) -> Any:
         """Sum an outgoing cotangent over the axes where it is replicated; where it is reduced, compute the mean."""
         axes = self._replicated_axes(spec)
         total = NamedSum(axes)(x) if axes else x
@@ -338,7 +339,7 @@ class Manual(ControlRules):
     def _all_specs(self) -> tuple[ShardSpec, ...]:
         return (*self.in_specs, *self.out_specs)
 
-    def _pinned(self, x: Any, dim: int, spmd: tuple[str, ...]) -> Any:
+    def _pinned(self, x: Operand, dim: int, spmd: tuple[str, ...]) -> Any:
         """Pin `dim` of `x` to these axes; the other dims are open."""
         ndim = x.type.ndim
         dim_axes = tuple(spmd if d == dim else () for d in range(ndim))
@@ -395,7 +396,7 @@ class Manual(ControlRules):
         )
 
 
-def _shard_dim(x: Any, dim: int, axis: BatchAxis) -> Any:
+def _shard_dim(x: Operand, dim: int, axis: BatchAxis) -> Any:
     """Return `x` with its batch dim sharded as `axis` says."""
     return reshard_to(x, x.type.without((dim,)).with_dim(dim, axis.size, axis.explicit).explicit)
 

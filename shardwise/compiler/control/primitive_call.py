@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol, final
 
 from shardwise.compiler.control.call import CallLike
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, NumpyArray, Op, Primal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.errors import MissingRuleError
@@ -39,7 +40,7 @@ class PrimitiveCall(CallLike):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self.rules.jvp(self.params, primals, tangents)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         return tuple(self.rules.transpose(self.params, cotangent, operands))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -72,7 +73,7 @@ class MissingLowering(Op):
     def reference(self, *operands: NumpyArray) -> Any:
         raise self._error()
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         raise self._error()
 
     def _error(self) -> MissingRuleError:

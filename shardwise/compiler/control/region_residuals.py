@@ -5,6 +5,7 @@ from typing import Any, final
 
 from shardwise.compiler.control.call import Call
 from shardwise.compiler.control.region_boundary import ShardSpec
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.shardings.explicit import Axes
@@ -65,7 +66,7 @@ class Residual:
 def linear_program(linear: Program, residuals: Sequence[Residual]) -> Program:
     """Return `linear` with saved residuals, which may have a leading dim of size 1, as its first inputs."""
 
-    def body(*args: Any) -> Sequence[Any]:
+    def body(*args: Operand) -> Sequence[Any]:
         values = [
             Reshape(residual.value.type.shape)(x) if residual.reshape else x
             for residual, x in zip(residuals, args, strict=False)

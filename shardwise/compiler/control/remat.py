@@ -5,7 +5,8 @@ from typing import Any, final
 
 from shardwise.compiler.control.call import CallLike
 from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
-from shardwise.compiler.ir.op import UndefinedPrimal
+from shardwise.compiler.ir.op import Primal, UndefinedPrimal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise.identities import Barrier
 from shardwise.compiler.transforms.checkpoint_policy import Policy
@@ -28,7 +29,7 @@ class Remat(CallLike):
         out_tangents = self.with_programs([linear])(*primals, *results[count:], *drop_none(tangents))
         return results[:count], insert_none(out_tangents, out_active)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         if self.prevent_cse:
             # XLA must neither merge the recomputation with the forward pass nor run it before the cotangents exist.
             operands = tuple(x if isinstance(x, UndefinedPrimal) else Barrier()(x) for x in operands)

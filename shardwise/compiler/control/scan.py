@@ -13,7 +13,18 @@ from shardwise.compiler.control.region_boundary import Carry, Enter, Stack, Unst
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.control import Binding, KeyTracker, entry, exit_, operand, result
 from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ProgramRunner, Shards, UndefinedPrimal
+from shardwise.compiler.ir.op import (
+    BatchAxis,
+    Hlo,
+    HloValue,
+    NumpyArray,
+    Op,
+    Primal,
+    ProgramRunner,
+    Shards,
+    UndefinedPrimal,
+)
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -260,7 +271,7 @@ class Scan(ControlRules):
 
     # Transposition. The loop runs backwards, carries the cotangents of the carry, and sums the cotangents of consts.
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         if any(equation.op.is_call and not equation.op.opaque for equation in self.program.equations):
             # Calls are inlined so that known and linear values inside them are told apart.
             inlined = inline(self.program, opaque=False)
@@ -296,7 +307,7 @@ class Scan(ControlRules):
         )
 
     def _transpose_known_carry(
-        self, cotangent: Any, operands: Sequence[Any], linear: Sequence[bool]
+        self, cotangent: Sequence[Operand | None], operands: Sequence[Any], linear: Sequence[bool]
     ) -> tuple[Any, ...]:
         """Transpose a scan in which part of the carry, such as a counter, is known.
 
@@ -367,7 +378,7 @@ class Scan(ControlRules):
         stacked_types = list(map(cotangent_type, self.program.out_types[self.carried :]))
         arriving = [t for t, is_nonzero in zip(stacked_types, nonzero[self.carried :], strict=True) if is_nonzero]
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Operand) -> list[Any]:
             rest = iter(args)
             consts, totals, carry, slices, cotangents = (
                 [next(rest) for _ in types] for types in (known_consts, sums, carry_types, known_slices, arriving)
@@ -380,7 +391,7 @@ class Scan(ControlRules):
         program = rewrite(f"transpose_{self.program.name}", in_types, body)
         return program, nonzero_consts, nonzero_slices
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         consts, start, sliced = self.split_operands(operands)
         stacks = [hlo.constant(0, type) for type in self.out_types(*(x.type for x in operands))[self.carried :]]
         if not self.length:
@@ -388,7 +399,7 @@ class Scan(ControlRules):
         unroll = max(1, min(self.unroll, self.length))
         width = len(start)
 
-        def iteration(counter: Any, state: Sequence[Any]) -> list[Any]:
+        def iteration(counter: HloValue, state: Sequence[Any]) -> list[Any]:
             index = counter
             if self.reverse:
                 index = hlo.op("stablehlo.subtract", (hlo.constant(self.length - 1, _COUNTER), counter), _COUNTER)
@@ -427,7 +438,7 @@ def vmap_by_scan(op: Op, axis: BatchAxis, operands: Sequence[Any], dims: Sequenc
     consts = [x for x, dim in zip(operands, dims, strict=True) if dim is None]
     sliced = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True) if dim is not None]
 
-    def body(*args: Any) -> Sequence[Any]:
+    def body(*args: Operand) -> Sequence[Any]:
         rest, slices = iter(args[: len(consts)]), iter(args[len(consts) :])
         return op(*(next(slices) if is_batched else next(rest) for is_batched in batched))  # type: ignore[no-any-return]
 
@@ -482,7 +493,7 @@ def _computable(equations: Sequence[Equation], inputs: Sequence[Value]) -> tuple
     return tuple(computable)
 
 
-def _slice_at(hlo: Hlo, x: Any, index: Any) -> Any:
+def _slice_at(hlo: Hlo, x: HloValue, index: HloValue) -> Any:
     """Lower x[index]."""
     zero = hlo.constant(0, _COUNTER)
     sizes = (1, *x.type.shape[1:])
@@ -495,7 +506,7 @@ def _slice_at(hlo: Hlo, x: Any, index: Any) -> Any:
     return hlo.op("stablehlo.reshape", (row,), x.type.without((0,)))
 
 
-def _update_at(hlo: Hlo, x: Any, y: Any, index: Any) -> Any:
+def _update_at(hlo: Hlo, x: HloValue, y: HloValue, index: HloValue) -> Any:
     """Lower x.at[index].set(y)."""
     zero = hlo.constant(0, _COUNTER)
     row = hlo.op("stablehlo.reshape", (y,), y.type.with_shape((1, *y.type.shape)))

@@ -14,7 +14,8 @@ from shardwise.compiler.control.region_boundary import Carry, Enter, Predicate
 from shardwise.compiler.control.scan import vmap_by_scan
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.control import Binding, KeyTracker, entry, exit_, operand, result
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, ProgramRunner, Shards
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, NumpyArray, ProgramRunner, Shards
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -131,12 +132,12 @@ class While(DataDependentControl):
         cond, _ = vmap_program(self.cond, axis, (*cond_dims, *all_batched))
         body, _ = vmap_program(self.body, axis, (*body_dims, *all_batched), everywhere=True)
 
-        def any_true(*args: Any) -> list[Any]:
+        def any_true(*args: Operand) -> list[Any]:
             (predicates,) = Call(cond)(*args)
             count = Sum((0,))(Convert(np.dtype(np.int32))(predicates))
             return [Compare("GT")(count, full((), 0, np.int32))]
 
-        def step(*args: Any) -> list[Any]:
+        def step(*args: Operand) -> list[Any]:
             before = args[len(cond_consts) + len(body_consts) :]
             (predicates,) = Call(cond)(*args[: len(cond_consts)], *before)
             after = Call(body)(*args[len(cond_consts) :])
@@ -157,7 +158,7 @@ class While(DataDependentControl):
         ]
         return loop(*cond_consts, *cond_consts, *body_consts, *start), [0] * len(start)
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         cond_consts, body_consts, start = self.split_operands(operands)
         return hlo.loop(
             start,
@@ -177,7 +178,7 @@ def while_any(
     """
     types = [x.type for x in start]
 
-    def any_true(*values: Any) -> list[Any]:
+    def any_true(*values: Operand) -> list[Any]:
         predicates = predicate(*values)
         return [ReduceOr(tuple(range(predicates.type.ndim)))(predicates)]
 

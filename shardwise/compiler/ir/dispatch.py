@@ -26,7 +26,7 @@ class Frame(Protocol):
     axes: Mapping[Any, int]
     tracked: frozenset[Any]
 
-    def owns(self, value: Any) -> bool: ...
+    def owns(self, value: object) -> bool: ...
     def bind(self, op: "Op", args: Sequence[Any]) -> tuple[Any, ...]: ...
 
 
@@ -74,7 +74,7 @@ class _EagerConstants:
     axes: Mapping[Any, int] = {}
     tracked: frozenset[Any] = frozenset()
 
-    def owns(self, value: Any) -> bool:
+    def owns(self, value: object) -> bool:
         return False
 
     def bind(self, op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:
@@ -151,7 +151,7 @@ class _AxisNames:
         self.axes = axes
         self.tracked = tracked
 
-    def owns(self, value: Any) -> bool:
+    def owns(self, value: object) -> bool:
         return False
 
     def bind(self, op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:

@@ -14,20 +14,21 @@ names of their own in each op have `**_: Any` in the base class, so that mypy ac
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, final
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, final
 
 import numpy as np
 
 from shardwise.base.caches import registered_cache
-from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.dtypes import DType, DTypeLike, is_key
 from shardwise.compiler.ir.dispatch import bind
 from shardwise.compiler.ir.explicit_rule import with_result_shardings
 from shardwise.compiler.ir.format import format_op, reserved_words
 from shardwise.compiler.ir.fusion import OWN_KERNEL, Fusion
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program, strongest_effect
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.types import ArrayType, ScalarLike
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.factors import FactorRule
@@ -55,6 +56,15 @@ class UndefinedPrimal:
         return self.type
 
 
+Primal: TypeAlias = Operand | UndefinedPrimal  # an operand in a transpose rule
+
+
+def known(operand: Primal) -> Operand:
+    """Return an operand in a transpose rule whose value is known, because the op is not linear in it."""
+    assert not isinstance(operand, UndefinedPrimal)
+    return operand
+
+
 @final
 @dataclass(frozen=True)
 class BatchAxis:
@@ -68,80 +78,92 @@ class BatchAxis:
     """
 
     size: int
-    name: Any = None
+    name: Hashable = None
     spmd: tuple[str, ...] = ()
     explicit: ExplicitSharding | None = None
 
 
+@final
+@dataclass(frozen=True)
+class HloValue:
+    """An SSA value of a StableHLO module: its name and type."""
+
+    name: str
+    type: ArrayType
+
+
 class Hlo(Protocol):
-    """The StableHLO builder that `lower` receives. Operands and results are its own values, which carry their type."""
+    """The StableHLO builder that `lower` receives. Operands and results are `HloValue`s."""
 
     platform: str  # the target platform: cpu, gpu
 
     def op(
         self,
         name: str,
-        operands: Sequence[Any],
+        operands: Sequence[HloValue],
         out: ArrayType,
         attributes: str = "",
         regions: Sequence[str] = (),
-    ) -> Any: ...
+    ) -> HloValue: ...
     def many(
         self,
         name: str,
-        operands: Sequence[Any],
+        operands: Sequence[HloValue],
         out: Sequence[ArrayType],
         attributes: str = "",
         regions: Sequence[str] = (),
-    ) -> list[Any]: ...
-    def constant(self, value: Any, type: ArrayType) -> Any: ...
-    def reducer(self, reduction: Reduction | None, dtype: Any) -> str: ...
+    ) -> list[HloValue]: ...
+    def constant(self, value: ScalarLike, type: ArrayType) -> HloValue: ...
+    def reducer(self, reduction: Reduction | None, dtype: DType) -> str: ...
     def groups(self, axes: tuple[str, ...], parts: tuple[tuple[int, ...], ...] | None = None) -> str: ...
-    def device_index(self, axes: tuple[str, ...]) -> Any: ...
+    def device_index(self, axes: tuple[str, ...]) -> HloValue: ...
     def pairs(self, passing: Any) -> str: ...
-    def program(self, program: Program, operands: Sequence[Any]) -> list[Any]: ...
+    def program(self, program: Program, operands: Sequence[HloValue]) -> list[HloValue]: ...
     def reduce(
         self,
-        operands: Sequence[Any],
-        starts: Sequence[Any],
+        operands: Sequence[HloValue],
+        starts: Sequence[HloValue],
         dims: Sequence[int],
-        join: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
-    ) -> list[Any]: ...
+        join: Callable[[Sequence[HloValue], Sequence[HloValue]], Sequence[HloValue]],
+    ) -> list[HloValue]: ...
     def reduce_window(
         self,
-        operands: Sequence[Any],
-        starts: Sequence[Any],
+        operands: Sequence[HloValue],
+        starts: Sequence[HloValue],
         dim: int,
         window: int,
-        join: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
-    ) -> list[Any]: ...
+        join: Callable[[Sequence[HloValue], Sequence[HloValue]], Sequence[HloValue]],
+    ) -> list[HloValue]: ...
     def sort(
-        self, operands: Sequence[Any], dim: int, comes_first: Callable[[Sequence[Any], Sequence[Any]], Any]
-    ) -> list[Any]: ...
+        self,
+        operands: Sequence[HloValue],
+        dim: int,
+        comes_first: Callable[[Sequence[HloValue], Sequence[HloValue]], HloValue],
+    ) -> list[HloValue]: ...
     def loop(
         self,
-        start: Sequence[Any],
-        condition: Callable[[Sequence[Any]], Any],
-        step: Callable[[Sequence[Any]], Sequence[Any]],
+        start: Sequence[HloValue],
+        condition: Callable[[Sequence[HloValue]], HloValue],
+        step: Callable[[Sequence[HloValue]], Sequence[HloValue]],
         ordered: bool = False,
-    ) -> list[Any]: ...
+    ) -> list[HloValue]: ...
     def callback(
-        self, function: Any, operands: Sequence[Any], results: Sequence[ArrayType], effect: str
-    ) -> list[Any]: ...
+        self, function: Callable[..., Any], operands: Sequence[HloValue], results: Sequence[ArrayType], effect: str
+    ) -> list[HloValue]: ...
     def custom_call(
         self,
         target: str,
-        operands: Sequence[Any],
+        operands: Sequence[HloValue],
         results: Sequence[ArrayType],
         attributes: Mapping[str, str],
         operand_layouts: Sequence[Sequence[int]],
         result_layouts: Sequence[Sequence[int]],
         written: Sequence[tuple[int, int]] = (),
-    ) -> list[Any]: ...
-    def in_memory(self, x: Any, kind: str) -> Any: ...
+    ) -> list[HloValue]: ...
+    def in_memory(self, x: HloValue, kind: str) -> HloValue: ...
     def branch(
-        self, index: Any, branches: Sequence[Callable[[], Sequence[Any]]], ordered: bool = False
-    ) -> list[Any]: ...
+        self, index: HloValue, branches: Sequence[Callable[[], Sequence[HloValue]]], ordered: bool = False
+    ) -> list[HloValue]: ...
 
 
 class LocalContext(Protocol):
@@ -161,13 +183,13 @@ class LocalContext(Protocol):
     mesh: AbstractMesh
     layouts: Sequence[Layout]
 
-    def mesh_axes_of(self, name: Any) -> tuple[str, ...]:
+    def mesh_axes_of(self, name: str) -> tuple[str, ...]:
         """Return the mesh axes that the manual axis `name` consists of."""
 
     def sharding_of(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
         """Return the axes that shard `dim` of the first result, or of an operand, and the number of shards."""
 
-    def offset(self, dim: int, dtype: Any, operand: int | None = None) -> Any:
+    def offset(self, dim: int, dtype: DTypeLike, operand: int | None = None) -> Any:
         """Return the start index along `dim` of this device's shard of the first result, or of an operand.
 
         Returns:

@@ -26,7 +26,7 @@ def record(cls: Class) -> Class:
 class _LazyFields:
     """Stands for the `__dataclass_fields__` of a record whose methods are not generated yet."""
 
-    def __get__(self, instance: Any, owner: type) -> Any:
+    def __get__(self, instance: object, owner: type) -> Any:
         _complete(owner)
         return owner.__dataclass_fields__  # type: ignore[attr-defined]
 
@@ -63,7 +63,7 @@ class _Fieldless:
     """The source of the methods that records without fields share."""
 
 
-def _raise_frozen(self: Any, name: str, *value: Any) -> None:
+def _raise_frozen(self: object, name: str, *value: object) -> None:
     raise FrozenInstanceError(f"cannot change {name!r} of {type(self).__name__}")
 
 

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from shardwise.compiler.dtypes import (
     KEY_DTYPES,
     SHORT_NAMES,
     DType,
+    DTypeLike,
+    KeyDType,
     integer_range,
     is_inexact,
     is_integer,
@@ -73,7 +75,7 @@ class ArrayType:
     def __new__(
         cls,
         shape: tuple[int, ...],
-        dtype: Any,
+        dtype: DTypeLike | KeyDType,
         weak: bool = False,
         varying: tuple[str, ...] = (),
         explicit: ExplicitSharding | None = None,
@@ -81,7 +83,13 @@ class ArrayType:
         interned = cls._interned.get((shape, dtype, weak, varying, explicit))
         if interned is not None:
             return interned
-        key = (tuple(map(int, shape)), dtype if is_key(dtype) else np.dtype(dtype), weak, varying, explicit)
+        key = (
+            tuple(map(int, shape)),
+            dtype if isinstance(dtype, KeyDType) else np.dtype(dtype),
+            weak,
+            varying,
+            explicit,
+        )
         if key[1] not in DTYPE_NAMES:
             raise TypeError(f"arrays of {key[1]} are not supported; element types: {', '.join(SHORT_NAMES)}")
         if any(size < 0 for size in key[0]):
@@ -101,7 +109,7 @@ class ArrayType:
         """Return the type with another shape, replicated along Explicit axes."""
         return ArrayType(shape, self.dtype, self.weak, self.varying)
 
-    def with_dtype(self, dtype: Any) -> "ArrayType":
+    def with_dtype(self, dtype: DTypeLike | KeyDType) -> "ArrayType":
         return ArrayType(self.shape, dtype, False, self.varying, self.explicit)
 
     def with_varying(self, axes: Iterable[str]) -> "ArrayType":
@@ -202,7 +210,7 @@ class ArrayType:
     def update(
         self,
         shape: tuple[int, ...] | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         weak_type: bool | None = None,
         sharding: Any = None,
     ) -> "ArrayType":
@@ -337,6 +345,15 @@ def explain_marks(text: str) -> str:
     return "".join(f"\n  {line}" for line in lines)
 
 
+class SupportsArray(Protocol):
+    """An object that numpy converts with `__array__`: a numpy array or scalar, or a concrete array."""
+
+    def __array__(self) -> np.ndarray[Any, Any]: ...
+
+
+ScalarLike: TypeAlias = complex | SupportsArray  # a Python or numpy scalar, or a concrete array of rank 0
+
+
 @final
 @dataclass(frozen=True)
 class Scalar:
@@ -346,7 +363,7 @@ class Scalar:
     data: bytes
 
     @staticmethod
-    def from_value(value: Any, dtype: Any) -> "Scalar":
+    def from_value(value: ScalarLike, dtype: DTypeLike) -> "Scalar":
         """Return `value` converted to `dtype`. Python integers wrap around (-1 is 255 as u8).
 
         Raises:

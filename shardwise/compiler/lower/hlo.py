@@ -7,10 +7,10 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DType, is_float, short_name
-from shardwise.compiler.ir.op import NumpyArray
+from shardwise.compiler.dtypes import DType, DTypeLike, is_float, short_name
+from shardwise.compiler.ir.op import HloValue, NumpyArray
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.types import ArrayType, ScalarLike
 from shardwise.compiler.ops.collective.collectives import Collective, CollectivePermute
 from shardwise.compiler.ops.elementwise.identities import Barrier
 from shardwise.compiler.ops.shape.movement import i64_array_attribute
@@ -20,15 +20,6 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _ELEMENTS = {"bool": "i1", "c64": "complex<f32>", "c128": "complex<f64>"}
 _TOKEN = "!stablehlo.token"
-
-
-@final
-@dataclass(frozen=True)
-class HloValue:
-    """An SSA value of the module: its name and type."""
-
-    name: str
-    type: ArrayType
 
 
 @final
@@ -350,10 +341,10 @@ class Builder:
             results = equation.op.lower(self, *[env[value] for value in equation.inputs])
         env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
 
-    def _convert(self, x: HloValue, dtype: Any) -> HloValue:
+    def _convert(self, x: HloValue, dtype: DTypeLike) -> HloValue:
         return self.op("stablehlo.convert", (x,), x.type.with_dtype(dtype))
 
-    def constant(self, value: Any, type: ArrayType) -> HloValue:
+    def constant(self, value: ScalarLike, type: ArrayType) -> HloValue:
         """Append a constant array of one value."""
         return self.op(
             "stablehlo.constant", (), type, f"value = dense<{literal(value, type.dtype)}> : {tensor_type(type)}"
@@ -470,7 +461,7 @@ def _element(dtype: DType) -> str:
     return _ELEMENTS.get(name) or (f"ui{name[1:]}" if name[0] == "u" else name)
 
 
-def literal(value: Any, dtype: DType) -> str:
+def literal(value: ScalarLike, dtype: DType) -> str:
     """Return one element in MLIR syntax; floats by their bits, so that they are not rounded."""
     element = np.asarray(value).astype(dtype)
     if dtype == np.bool_:

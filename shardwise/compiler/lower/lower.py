@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from shardwise.compiler.ir.op import HloValue
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.lower.hlo import Builder, HloValue, HostCallback, tensor_type
+from shardwise.compiler.lower.hlo import Builder, HostCallback, tensor_type
 from shardwise.compiler.partition.local_program import LocalProgram
 
 

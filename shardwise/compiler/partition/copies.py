@@ -12,7 +12,7 @@ from typing import Any, final
 
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.program import Equation, Value
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.types import ArrayType, ScalarLike
 from shardwise.compiler.ops.collective.collectives import Collective, LocalSlice, PadOrTrim, ToPartial
 from shardwise.compiler.ops.collective.named import Named
 from shardwise.compiler.ops.collective.take_window import TakeWindow
@@ -107,7 +107,7 @@ class Copies:
                 self._copies[value].append(copy)
         return copy
 
-    def mask(self, value: Value, copy: ShardedCopy, dim: int, fill: Any, consumer: Site) -> ShardedCopy:
+    def mask(self, value: Value, copy: ShardedCopy, dim: int, fill: ScalarLike, consumer: Site) -> ShardedCopy:
         """Return a copy whose padding along `dim` holds `fill`. It replaces the copy that is masked."""
         if copy.fills[dim] is not None and copy.fills[dim] == fill:
             return copy

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.dtypes import DTypeLike
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import DeviceIndex
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
@@ -66,7 +67,7 @@ class ShardView:
         manual = {axis for axes in manual_axes.values() for axis in axes}
         self.auto_axes = tuple([axis for axis in mesh.axis_names if axis not in manual])
 
-    def mesh_axes_of(self, name: Any) -> tuple[str, ...]:
+    def mesh_axes_of(self, name: str) -> tuple[str, ...]:
         return self._manual_axes[name]
 
     def sharding_of(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
@@ -74,7 +75,7 @@ class ShardView:
         axes = layout.dims[dim]
         return axes, self.mesh.extent(axes)
 
-    def offset(self, dim: int, dtype: Any, operand: int | None = None) -> Any:
+    def offset(self, dim: int, dtype: DTypeLike, operand: int | None = None) -> Any:
         axes, _ = self.sharding_of(dim, operand)
         if not axes:
             return None

@@ -19,7 +19,9 @@ from shardwise.compiler.candidates.dim_groups import DimGroups, padding_classes
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import factor_rule
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.types import ScalarLike
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
@@ -256,7 +258,7 @@ def result_fills(
     return tuple(fills)
 
 
-def set_fill(fills: Fills, dim: int, fill: Any) -> Fills:
+def set_fill(fills: Fills, dim: int, fill: ScalarLike | None) -> Fills:
     """Return the fills after the padding of `dim` is set.
 
     The padding of two dims overlaps in a corner, so another dim keeps its fill only if that is the same.
@@ -267,7 +269,7 @@ def set_fill(fills: Fills, dim: int, fill: Any) -> Fills:
     )
 
 
-def resized_fill(fill: Any, size: int, before: int, after: int, dtype: DType) -> Any:
+def resized_fill(fill: ScalarLike | None, size: int, before: int, after: int, dtype: DType) -> Any:
     """Return the fill of a dim of `size` elements after its padded size changes; new elements are zeros."""
     if after <= before:
         return fill
@@ -276,7 +278,7 @@ def resized_fill(fill: Any, size: int, before: int, after: int, dtype: DType) ->
 
 
 def mask_padding(
-    shard: Any, layout: Layout, padded_shape: Shape, mesh: AbstractMesh, dim: int, size: int, fill: Any
+    shard: Operand, layout: Layout, padded_shape: Shape, mesh: AbstractMesh, dim: int, size: int, fill: ScalarLike
 ) -> Any:
     """Return a shard in which all elements past `size` along `dim` of the global array are replaced by `fill`."""
     shape = shard.type.shape

@@ -19,6 +19,7 @@ import numpy as np
 
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.control import Control
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.collective.collectives import AllGather
 from shardwise.compiler.ops.elementwise.bitwise import And
@@ -247,7 +248,7 @@ def _add_false_dependency(x: Value, other: Value, consumer: Equation, equations:
     The result would be zeros if an element of `other` were infinite and NaN at once.
     """
 
-    def body(x: Any, other: Any) -> list[Any]:
+    def body(x: Operand, other: Operand) -> list[Any]:
         ones = (1,) * other.type.ndim  # one element is enough to depend on the computation of all
         element = Reshape(())(Slice((0,) * other.type.ndim, ones, ones)(other))
         infinite = Compare("EQ")(Abs()(element), full((), np.inf, element.type.dtype))

@@ -13,6 +13,7 @@ from shardwise.compiler.candidates.unfold import BoundarySlot
 from shardwise.compiler.control.data_dependent import DataDependentControl
 from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.ir.control import Control
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.collective_cse import merge_equal_collectives
@@ -145,7 +146,7 @@ class _Partitioner:
             passed[slot] = self.copies.get(value, layout, padded_shape, consumer, scope)
             return passed[slot].tracer
 
-        def receive_result(value: Value, slot: BoundarySlot, tracer: Any, scope: Scope) -> ShardedCopy:
+        def receive_result(value: Value, slot: BoundarySlot, tracer: Operand | None, scope: Scope) -> ShardedCopy:
             """Return the copy of a boundary's result; without a tracer, it is a new input of the frame's program."""
             rule = rule_of(slot.equation)
             layout = self.plan.choices[slot.equation].results[slot.number]

@@ -144,7 +144,7 @@ def _chip(name: str, entry: Mapping[str, Any], where: str, known: Mapping[str, C
     return Chip(name, **values)
 
 
-def _checked(field: str, value: Any, where: str) -> Any:
+def _checked(field: str, value: object, where: str) -> Any:
     """Return the value of a field in the type that `Chip` has, or raise an error."""
     if field in ("fast_link", "slow_link"):
         if not isinstance(value, dict) or {*value} != {*_LINK_FIELDS}:
@@ -169,7 +169,7 @@ def _checked(field: str, value: Any, where: str) -> Any:
     return _checked_number(field, value, where)
 
 
-def _checked_number(field: str, value: Any, where: str) -> float | int:
+def _checked_number(field: str, value: object, where: str) -> float | int:
     last = field.rpartition(".")[2]
     is_valid: Callable[[float], bool]
     if last in ("memory", "cores", "fast_domain_size"):
@@ -187,7 +187,7 @@ def _checked_number(field: str, value: Any, where: str) -> float | int:
     return int(value) if expected.startswith("an integer") else float(value)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     """Return a value as TOML."""
     if isinstance(value, Link):
         return f"{{ bandwidth = {_number(value.bandwidth)}, latency = {_number(value.latency)} }}"

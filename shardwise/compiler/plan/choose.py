@@ -270,7 +270,7 @@ class _AxisProblem:
             self.tables.append(((*source, variable), consistency))
         return (variable,), pairs
 
-    def _array(self, key: tuple[Any, ...], rows: Callable[[], Any], *keyed: Any) -> np.ndarray:
+    def _array(self, key: tuple[Any, ...], rows: Callable[[], Any], *keyed: object) -> np.ndarray:
         """Return the costs of a table; equal ones are one array. `keyed` are the objects whose ids are in the key."""
         return self.planner.cache.get((self.network, *key), keyed, lambda: np.array(rows()))  # type: ignore[no-any-return]
 

@@ -12,7 +12,7 @@ the identity of the tables.
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
 from typing import Any, final
 
@@ -31,7 +31,7 @@ class IdentityCache:
         self._results: dict[Any, Any] = {}
         self._keyed: list[Any] = []  # keep keyed objects alive so that `id()` is not reused
 
-    def get(self, key: Any, keyed: Sequence[Any], compute: Callable[[], Any]) -> Any:
+    def get(self, key: Hashable, keyed: Sequence[Any], compute: Callable[[], Any]) -> Any:
         """Return the result of `compute()`, which is called once per key; `keyed` are the objects whose ids it has."""
         result = self._results.get(key)
         if result is None:

@@ -11,6 +11,7 @@ import numpy as np
 from shardwise.compiler.control.while_loop import while_any
 from shardwise.compiler.dtypes import KEY_DTYPES, DType, is_float
 from shardwise.compiler.ir.op import BatchAxis
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
@@ -41,7 +42,7 @@ def uniform_width(dtype: DType) -> int:
     return 8 if mantissa_bits(dtype) < 8 else 8 * dtype.itemsize
 
 
-def bits_to_uniform(bits: Any, dtype: DType) -> Any:
+def bits_to_uniform(bits: Operand, dtype: DType) -> Any:
     """Convert random bits to uniform floats in [0, 1).
 
     The highest of the `uniform_width` bits become the mantissa of a float in [1, 2), from which 1 is subtracted.
@@ -54,17 +55,17 @@ def bits_to_uniform(bits: Any, dtype: DType) -> Any:
     return Sub()(from_one_to_two, full_like(from_one_to_two, 1))
 
 
-def uniform(key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+def uniform(key: Operand, shape: tuple[int, ...], dtype: DType) -> Any:
     """Sample uniform floats in [0, 1): an array of `shape` for each key."""
     return bits_to_uniform(random_bits(key, shape, uniform_width(dtype)), dtype)
 
 
-def scale_uniform(unit: Any, low: Any, high: Any) -> Any:
+def scale_uniform(unit: Operand, low: Operand, high: Operand) -> Any:
     """Scale uniform floats in [0, 1) to the interval [low, high)."""
     return Max()(low, Add()(Mul()(unit, Sub()(high, low)), low))
 
 
-def normal(key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+def normal(key: Operand, shape: tuple[int, ...], dtype: DType) -> Any:
     """Sample floats of the standard normal distribution: an array of `shape` for each key."""
     unit = uniform(key, shape, dtype)
     lowest = np.nextafter(np.asarray(-1).astype(dtype), np.asarray(0).astype(dtype))
@@ -72,7 +73,7 @@ def normal(key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     return Mul()(full_like(unit, math.sqrt(2)), ErfInv()(symmetric))
 
 
-def where_leading(condition: Any, x: Any, y: Any) -> Any:
+def where_leading(condition: Operand, x: Operand, y: Operand) -> Any:
     """Select `x` or `y` by a condition that has only their leading dims."""
     shape = x.type.shape
     return Select()(Broadcast(shape, tuple(range(condition.type.ndim)))(condition), x, y)
@@ -122,7 +123,7 @@ class RandomGamma(Sampler):
         sample = Select()(Compare("EQ")(sample, full_like(sample, 0)), tiny, sample)
         return result, Mul()(da, Div()(RandomGammaGrad()(a, sample), sample))
 
-    def sample(self, key: Any, a: Any) -> list[Any]:
+    def sample(self, key: Operand, a: Operand) -> list[Any]:
         key = WrapKeyData(self.impl)(key)
         # d, c, x, v and u are the names of the paper; a proposal is d * v with v = (1 + c * x)**3.
         dtype = a.type.dtype
@@ -131,7 +132,7 @@ class RandomGamma(Sampler):
         d = Sub()(Select()(is_large, a, Add()(a, one)), full_like(a, 1 / 3))
         c = Div()(full_like(a, 1 / 3), Sqrt()(d))
 
-        def is_rejected(key: Any, x_squared: Any, v: Any, u: Any, d: Any, c: Any) -> Any:
+        def is_rejected(key: Operand, x_squared: Operand, v: Operand, u: Operand, d: Operand, c: Operand) -> Any:
             squeeze = Sub()(full_like(u, 1), Mul()(full_like(u, 0.0331), Mul()(x_squared, x_squared)))
             bound = Add()(
                 Mul()(x_squared, full_like(x_squared, 0.5)),
@@ -139,13 +140,13 @@ class RandomGamma(Sampler):
             )
             return And()(Compare("GE")(u, squeeze), Compare("GE")(Log()(u), bound))
 
-        def propose(key: Any, x_squared: Any, v: Any, u: Any, d: Any, c: Any) -> list[Any]:
+        def propose(key: Operand, x_squared: Operand, v: Operand, u: Operand, d: Operand, c: Operand) -> list[Any]:
             next_key, normal_key, uniform_key = split_key(key, 3)
 
-            def is_negative(key: Any, x: Any, root: Any, c: Any) -> Any:
+            def is_negative(key: Operand, x: Operand, root: Operand, c: Operand) -> Any:
                 return Compare("LE")(root, full_like(root, 0))
 
-            def sample_normal(key: Any, x: Any, root: Any, c: Any) -> list[Any]:
+            def sample_normal(key: Operand, x: Operand, root: Operand, c: Operand) -> list[Any]:
                 next_key, normal_key = split_key(key, 2)
                 new_x = normal(normal_key, (), dtype)
                 new = [next_key, new_x, Add()(full_like(new_x, 1), Mul()(new_x, c))]

@@ -13,7 +13,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
@@ -76,10 +77,10 @@ class PhiloxBits(CounterBased, Sampler):
         )
         return op(_first_row(key), _first_row(first)), 0
 
-    def sample(self, key: Any, first: Any) -> list[Any]:
+    def sample(self, key: Operand, first: Operand) -> list[Any]:
         batch, shape = first.type.ndim, (*first.type.shape, *self.shape)
 
-        def per_element(x: Any) -> Any:
+        def per_element(x: Operand) -> Any:
             return Broadcast(shape, tuple(range(batch)))(x)
 
         def word(number: int) -> Any:
@@ -119,7 +120,7 @@ class RbgBits(Op):
         dims = tuple((dim,) for dim in range(count))
         return FactorRule((((count,),),), (dims,), (*self.shape, 4), need_replication=frozenset({count}))
 
-    def localize(self, context: LocalContext, key: Any) -> Any:
+    def localize(self, context: LocalContext, key: Operand) -> Any:
         if not any(context.sharding_of(dim)[0] for dim in range(len(self.shape))):
             return self(key)
         op = self._at_positions
@@ -131,7 +132,7 @@ class RbgBits(Op):
         keys = batch_dim_at(operands[0], dims[0], 0, axis.size)
         return RbgBits((axis.size, *self.shape), self.width)(_first_row(keys)), 0
 
-    def lower(self, hlo: Hlo, key: Any) -> Any:
+    def lower(self, hlo: Hlo, key: HloValue) -> Any:
         # By name and not "DEFAULT": a sharded result must have the same bits, on every platform.
         return lower_rng_bit_generator(hlo, key, ArrayType(self.shape, WIDTHS[self.width]), "PHILOX")[1]
 
@@ -139,7 +140,7 @@ class RbgBits(Op):
         return self._at_positions.reference(key, np.zeros((), COUNTER))  # type: ignore[no-any-return]
 
 
-def philox_bits(key: Any, shape: tuple[int, ...], width: int) -> Any:
+def philox_bits(key: Operand, shape: tuple[int, ...], width: int) -> Any:
     """Generate random bits: an array of `shape` for each key, given by its words."""
     if key.type.ndim == 1:
         return RbgBits(shape, width)(key)
@@ -161,7 +162,7 @@ def philox4x32(key: tuple[Any, Any], counter: tuple[Any, Any, Any, Any]) -> tupl
     return a, b, c, d
 
 
-def _select_element(words: Sequence[Any], position: Any, width: int) -> Any:
+def _select_element(words: Sequence[Any], position: Operand, width: int) -> Any:
     """Return the element of a block at a position: two words, or the low bits of one."""
     if width == 64:
         words = [_join_words(*words[:2]), _join_words(*words[2:])]
@@ -174,17 +175,17 @@ def _select_element(words: Sequence[Any], position: Any, width: int) -> Any:
     return Convert(WIDTHS[width])(And()(element, full_like(element, 2**width - 1)))
 
 
-def _join_words(low: Any, high: Any) -> Any:
+def _join_words(low: Operand, high: Operand) -> Any:
     """Join low and high words to 64-bit integers."""
     wide = Convert(COUNTER)(high)
     return Or()(Convert(COUNTER)(low), ShiftLeft()(wide, full_like(wide, 32)))
 
 
-def _split_words(x: Any) -> tuple[Any, Any]:
+def _split_words(x: Operand) -> tuple[Any, Any]:
     """Return the low and the high words of 64-bit integers."""
     low = And()(x, full_like(x, 2**32 - 1))
     return Convert(WORD)(low), Convert(WORD)(ShiftRightLogical()(x, full_like(x, 32)))
 
 
-def _first_row(x: Any) -> Any:
+def _first_row(x: Operand) -> Any:
     return Reshape(x.type.shape[1:])(slice_along(x, 0, 0, 1))

@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.compiler.control.while_loop import while_any
 from shardwise.compiler.dtypes import KEY_DTYPES, is_float
 from shardwise.compiler.ir.op import BatchAxis, LocalContext
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce
@@ -80,7 +81,7 @@ class CountSampler(Sampler):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None  # counts are integers
 
-    def uniform(self, key: Any, first: Any, like: Any) -> Any:
+    def uniform(self, key: Operand, first: Operand, like: Operand) -> Any:
         """Sample uniform floats of the type of `like`, with one key per batch index."""
         shape = like.type.shape[like.type.ndim - len(self.strides) :]
         dtype = like.type.dtype
@@ -110,16 +111,20 @@ class WaitingTimeSampler(CountSampler):
             operands, (samples,), (*sample_type.shape, key.shape[-1]), need_replication=frozenset({sample_type.ndim})
         )
 
-    def localize(self, context: LocalContext, key: Any, first: Any, *parameters: Any) -> Any:
+    def localize(self, context: LocalContext, key: Operand, first: Operand, *parameters: Operand) -> Any:
         return self(key, shard_start_counters(context, first, self.strides), *parameters)
 
-    def sample(self, key: Any, first: Any, *parameters: Any) -> list[Any]:
+    def sample(self, key: Operand, first: Operand, *parameters: Operand) -> list[Any]:
         limit = -parameters[0] if self.distribution == "poisson" else parameters[0]
 
-        def is_active(key: Any, first: Any, events: Any, time: Any, limit: Any, *log_failure: Any) -> Any:
+        def is_active(
+            key: Operand, first: Operand, events: Operand, time: Operand, limit: Operand, *log_failure: Operand
+        ) -> Any:
             return time > limit if self.distribution == "poisson" else time <= limit
 
-        def wait_for_event(key: Any, first: Any, events: Any, time: Any, limit: Any, *log_failure: Any) -> list[Any]:
+        def wait_for_event(
+            key: Operand, first: Operand, events: Operand, time: Operand, limit: Operand, *log_failure: Operand
+        ) -> list[Any]:
             active = is_active(key, first, events, time, limit)
             # JAX takes the new keys in a different order for each distribution.
             first_key, second_key = split_key(key, 2)
@@ -176,7 +181,7 @@ class RejectionSampler(CountSampler):
             need_replication=frozenset({sample_type.ndim}),
         )
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         key, first, min_iterations, active, *parameters = operands
         first = shard_start_counters(context, first, self.strides)
         batch, global_shape = first.type.ndim, context.global_types[3].shape
@@ -189,18 +194,30 @@ class RejectionSampler(CountSampler):
             min_iterations = AllReduce(axes, MAX)(iterations)
         return self(key, first, min_iterations, active, *parameters)
 
-    def sample(self, *operands: Any) -> list[Any]:
+    def sample(self, *operands: Operand) -> list[Any]:
         key, first, min_iterations, active, *parameters = operands
         batch = first.type.ndim
         propose = _propose_poisson if self.distribution == "poisson" else _propose_binomial
 
         def needs_iteration(
-            key: Any, first: Any, iteration: Any, min_iterations: Any, samples: Any, active: Any, *parameters: Any
+            key: Operand,
+            first: Operand,
+            iteration: Operand,
+            min_iterations: Operand,
+            samples: Operand,
+            active: Operand,
+            *parameters: Operand,
         ) -> Any:
             return ReduceOr(tuple(range(batch, active.type.ndim)))(active) | (iteration < min_iterations)
 
         def iterate(
-            key: Any, first: Any, iteration: Any, min_iterations: Any, samples: Any, active: Any, *parameters: Any
+            key: Operand,
+            first: Operand,
+            iteration: Operand,
+            min_iterations: Operand,
+            samples: Operand,
+            active: Operand,
+            *parameters: Operand,
         ) -> list[Any]:
             is_running = needs_iteration(key, first, iteration, min_iterations, samples, active, *parameters)
             next_key, u_key, v_key = split_key(key, 3)
@@ -221,7 +238,7 @@ class RejectionSampler(CountSampler):
         return [samples, iterations]
 
 
-def _zero_padding(context: LocalContext, x: Any, global_shape: Sequence[int]) -> Any:
+def _zero_padding(context: LocalContext, x: Operand, global_shape: Sequence[int]) -> Any:
     """Set the padding of a shard, whose dims are leading dims of the samples, to zero."""
     for dim, size in enumerate(x.type.shape):
         if size * context.sharding_of(dim)[1] != global_shape[dim]:
@@ -232,7 +249,7 @@ def _zero_padding(context: LocalContext, x: Any, global_shape: Sequence[int]) ->
     return x
 
 
-def _propose_poisson(u: Any, v: Any, rate: Any) -> tuple[Any, Any]:
+def _propose_poisson(u: Operand, v: Operand, rate: Operand) -> tuple[Any, Any]:
     """Return Poisson proposals and whether they are accepted, by Hörmann's transformed rejection (PTRS).
 
     `u` and `v` are uniform samples.
@@ -250,7 +267,7 @@ def _propose_poisson(u: Any, v: Any, rate: Any) -> tuple[Any, Any]:
     return k, is_accepted_early | (~is_rejected_early & (score <= bound))
 
 
-def _propose_binomial(u: Any, v: Any, trials: Any, probability: Any) -> tuple[Any, Any]:
+def _propose_binomial(u: Operand, v: Operand, trials: Operand, probability: Operand) -> tuple[Any, Any]:
     """Return binomial proposals and whether they are accepted, by Hörmann's transformed rejection (BTRS).
 
     `u` and `v` are uniform samples. The probability of success must be at most 0.5.
@@ -294,7 +311,7 @@ _STIRLING_CORRECTIONS = (
 )
 
 
-def _stirling_correction(k: Any) -> Any:
+def _stirling_correction(k: Operand) -> Any:
     """Return log(k!) minus Stirling's approximation of it: tabulated values up to 9, and the series at 9 above."""
     clamped = Clamp()(full_like(k, 0), k, full_like(k, 9))
     square = (clamped + 1) * (clamped + 1)

@@ -10,6 +10,8 @@ Under `vmap`, the Philox bits of a batch of keys come from its first key, as in 
 import math
 from typing import Any
 
+from shardwise.compiler.dtypes import key_impl
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import ShiftRightLogical, Xor
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -24,12 +26,12 @@ THREEFRY = "threefry2x32"
 _HASH_BLOCKS = 10  # unsafe_rbg takes the words of a new key from one of so many blocks
 
 
-def seed_key(seed: Any, impl: str) -> Any:
+def seed_key(seed: Operand, impl: str) -> Any:
     """Return the key of an integer scalar."""
     return WrapKeyData(impl)(_seed_words(seed, impl))
 
 
-def _seed_words(seed: Any, impl: str) -> Any:
+def _seed_words(seed: Operand, impl: str) -> Any:
     """Return the high and the low word of an integer, twice for a key of four words.
 
     The high word of a dtype of 32 bits or fewer is 0.
@@ -39,25 +41,25 @@ def _seed_words(seed: Any, impl: str) -> Any:
     return Concatenate(0)(*(words if impl == THREEFRY else [*words, *words]))
 
 
-def random_bits(key: Any, shape: tuple[int, ...], width: int) -> Any:
+def random_bits(key: Operand, shape: tuple[int, ...], width: int) -> Any:
     """Generate random bits: an array of `shape` for each key."""
     words = KeyData()(key)
-    if key.type.dtype.impl == THREEFRY:
+    if key_impl(key.type.dtype) == THREEFRY:
         return RandomBits(shape, row_major_strides(shape), width)(words, constant_counters(words, 0))
     return philox_bits(words, shape, width)
 
 
-def random_bits_at(key: Any, first: Any, shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> Any:
+def random_bits_at(key: Operand, first: Operand, shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> Any:
     """Generate the random bits of a shard, whose position is given as in `CounterBased`."""
     words = KeyData()(key)
-    if key.type.dtype.impl == THREEFRY:
+    if key_impl(key.type.dtype) == THREEFRY:
         return RandomBits(shape, strides, width)(words, first)
     return PhiloxBits(shape, strides, width, 1)(words, first)
 
 
-def random_keys(key: Any, shape: tuple[int, ...]) -> Any:
+def random_keys(key: Operand, shape: tuple[int, ...]) -> Any:
     """Generate new keys: an array of `shape` for each key."""
-    words, impl = KeyData()(key), key.type.dtype.impl
+    words, impl = KeyData()(key), key_impl(key.type.dtype)
     strides = row_major_strides(shape)
     if impl == THREEFRY:
         new = RandomKeys(shape, strides)(words, constant_counters(words, 0))
@@ -74,9 +76,9 @@ def random_keys(key: Any, shape: tuple[int, ...]) -> Any:
     return WrapKeyData(impl)(new)
 
 
-def fold_in(key: Any, data: Any) -> Any:
+def fold_in(key: Operand, data: Operand) -> Any:
     """Derive a new key from a key and an integer scalar."""
-    words, impl = KeyData()(key), key.type.dtype.impl
+    words, impl = KeyData()(key), key_impl(key.type.dtype)
     data = Convert(WORD)(data)
     if impl == THREEFRY:
         new = RandomKeys((), ())(words, Convert(COUNTER)(data))
@@ -92,17 +94,17 @@ def fold_in(key: Any, data: Any) -> Any:
     return WrapKeyData(impl)(new)
 
 
-def split_key(key: Any, count: int) -> list[Any]:
+def split_key(key: Operand, count: int) -> list[Any]:
     """Split each key into `count` new keys, and return an array of keys for each of them."""
     keys = random_keys(key, (count,))
     dim = keys.type.ndim - 1
     return [Reshape(key.type.shape)(slice_along(keys, dim, index, index + 1)) for index in range(count)]
 
 
-def _halves(words: Any) -> Any:
+def _halves(words: Operand) -> Any:
     """Return the two threefry keys of each `rbg` key."""
     return Reshape((*words.type.shape[:-1], 2, 2))(words)
 
 
-def _row(x: Any, number: int) -> Any:
+def _row(x: Operand, number: int) -> Any:
     return Reshape(x.type.shape[1:])(slice_along(x, 0, number, number + 1))

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.base.caches import registered_cache
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.trace.build import rewrite
@@ -22,7 +22,7 @@ class Sampler(Op):
         """Compute the results by applying other ops."""
         raise self.missing_rule("sample")
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         results = hlo.program(sampling_program(self, tuple(x.type.strong() for x in operands)), operands)
         return results[0] if self.single else results
 

@@ -232,7 +232,7 @@ def parse_mesh(text: str) -> AbstractMesh:
     return AbstractMesh([int(size) for size, _, _ in sizes], [name for name, _, _ in axes], types)
 
 
-def _axis_types(axis_types: Any, names: tuple[str, ...]) -> tuple[AxisType, ...]:
+def _axis_types(axis_types: AxisType | Sequence[AxisType] | None, names: tuple[str, ...]) -> tuple[AxisType, ...]:
     """Return the type of each axis, from the `axis_types` argument of a mesh."""
     if axis_types is None or isinstance(axis_types, AxisType):
         return (axis_types or AxisType.Auto,) * len(names)
@@ -244,7 +244,7 @@ def _axis_types(axis_types: Any, names: tuple[str, ...]) -> tuple[AxisType, ...]
     return types
 
 
-def device_grid(devices: Sequence[Any], *shape: Any) -> np.ndarray[Any, Any]:
+def device_grid(devices: Sequence[Any], *shape: int | Sequence[int]) -> np.ndarray[Any, Any]:
     """Return an object array of devices of this shape. It is filled element by element: numpy must not inspect them."""
     grid = np.empty(len(devices), object)
     grid[:] = devices
@@ -390,7 +390,7 @@ class Mesh(_MeshAxes, ContextDecorator):
 
     def __new__(
         cls,
-        devices: Any,
+        devices: np.ndarray[Any, Any] | Sequence[Any],
         axis_names: str | Sequence[str],
         axis_types: AxisType | Sequence[AxisType] | None = None,
     ) -> "Mesh":
@@ -435,7 +435,7 @@ class Mesh(_MeshAxes, ContextDecorator):
 
     def update(
         self,
-        devices: Any = None,
+        devices: np.ndarray[Any, Any] | Sequence[Any] | None = None,
         axis_names: Sequence[str] | None = None,
         axis_types: AxisType | Sequence[AxisType] | None = None,
     ) -> "Mesh":

@@ -1,7 +1,7 @@
 """PartitionSpec: the mesh axes along which each dim of an array is sharded, as users write them."""
 
-from collections.abc import Iterable
-from typing import Any, ClassVar, final
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, TypeAlias, final
 
 from shardwise.compiler.shardings.layout import Layout, Pin, partial_sums
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -20,6 +20,7 @@ class Unconstrained:
 
 
 UNCONSTRAINED = Unconstrained()
+SpecEntry: TypeAlias = str | Sequence[str] | Unconstrained | None
 
 
 @final
@@ -55,7 +56,9 @@ class PartitionSpec(tuple[Any, ...]):
     def __init_subclass__(cls, **keywords: Any) -> None:
         raise TypeError(f"PartitionSpec cannot be subclassed, as by {cls.__name__}")
 
-    def __new__(cls, *entries: Any, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()) -> "PartitionSpec":
+    def __new__(
+        cls, *entries: SpecEntry, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
+    ) -> "PartitionSpec":
         normalized = []
         for entry in entries:
             names = tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)
@@ -84,13 +87,13 @@ class PartitionSpec(tuple[Any, ...]):
         ]
         return f"P({', '.join([*map(repr, self), *sums])})"
 
-    def __add__(self, other: Any) -> "PartitionSpec":
+    def __add__(self, other: Iterable[Any]) -> "PartitionSpec":
         if isinstance(other, PartitionSpec):
             sums = {"unreduced": self.unreduced | other.unreduced, "reduced": self.reduced | other.reduced}
             return PartitionSpec(*self, *other, **sums)
         return self._joined((*self, *other))
 
-    def __radd__(self, other: Any) -> "PartitionSpec":
+    def __radd__(self, other: Iterable[SpecEntry]) -> "PartitionSpec":
         return self._joined((*other, *self))
 
     def _joined(self, entries: tuple[Any, ...]) -> "PartitionSpec":

@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.op import NumpyArray
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -108,7 +109,7 @@ class BesselI0e(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.i0e(x)
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Sub()(BesselI1e()(x), Mul()(Sign()(x), y)))
 
 
@@ -126,7 +127,7 @@ class BesselI1e(SpecialFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.i1e(x)
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         is_zero = Compare("EQ")(x, full_like(x, 0))
         per_x = Select()(is_zero, full_like(x, 0.5), Div()(y, Select()(is_zero, full_like(x, 1), x)))
         return Mul()(dx, Sub()(Sub()(BesselI0e()(x), Mul()(Sign()(x), y)), per_x))
@@ -151,7 +152,7 @@ class Dawsn(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.dawsn(x)
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Sub()(full_like(x, 1), Mul()(full_like(x, 2), Mul()(x, y))))
 
 
@@ -184,7 +185,7 @@ class Erfcx(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erfcx(x)
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         slope = Sub()(Mul()(Mul()(full_like(x, 2), x), y), full_like(x, 2 / math.sqrt(math.pi)))
         return Mul()(dx, slope)
 
@@ -224,7 +225,7 @@ class Ndtri(CompositeFunction):
     def numpy_function(self, p: NumpyArray) -> Any:
         return scipy.special.ndtri(p)
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Mul()(full_like(y, math.sqrt(2 * math.pi)), Exp()(Mul()(Mul()(y, y), full_like(y, 0.5)))))
 
 
@@ -250,7 +251,7 @@ class Expi(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.expi(x)
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Div()(Mul()(dx, Exp()(x)), x)
 
 
@@ -268,7 +269,7 @@ class Exp1(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x >= 0, scipy.special.exp1(np.where(x >= 0, x, 1)), np.nan)
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Div()(Mul()(dx, Exp()(-x)), -x)
 
 
@@ -328,7 +329,7 @@ class SineIntegral(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.sici(x)[0]
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         is_zero = Compare("EQ")(x, full_like(x, 0))
         at = Select()(is_zero, full_like(x, 1), x)
         return Mul()(dx, Select()(is_zero, at, Div()(Sin()(at), at)))
@@ -352,7 +353,7 @@ class CosineIntegral(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x >= 0, scipy.special.sici(np.abs(x))[1], np.nan)
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Div()(Cos()(x), x))
 
 
@@ -426,7 +427,7 @@ class Fresnel(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.fresnel(x)[int(self.cosine)]
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         angle = Mul()(Mul()(x, x), full_like(x, math.pi / 2))
         return Mul()(dx, Cos()(angle) if self.cosine else Sin()(angle))
 
@@ -490,7 +491,7 @@ class Spence(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x == np.inf, -np.inf, scipy.special.spence(x))
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         away = Sub()(x, full_like(x, 1))
         is_one = Compare("EQ")(away, full_like(x, 0))
         at = Select()(is_one, full_like(x, 1), away)

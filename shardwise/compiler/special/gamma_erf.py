@@ -13,7 +13,8 @@ import numpy as np
 from shardwise.base.caches import registered_cache
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.dtypes import numpy_carrier
-from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -36,14 +37,14 @@ class SpecialFunction(Unary):
     dialect = "chlo"
     min_itemsize: ClassVar[int] = 2  # floats with fewer bytes are computed in f32
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         x = operands[0]
         if x.type.dtype.itemsize >= self.min_itemsize:
             return self.lower_wide(hlo, *operands)
         wide = [hlo.op("stablehlo.convert", (y,), y.type.with_dtype(np.float32)) for y in operands]
         return hlo.op("stablehlo.convert", (self.lower_wide(hlo, *wide),), self.out_type(*(y.type for y in operands)))
 
-    def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower_wide(self, hlo: Hlo, *operands: HloValue) -> Any:
         return hlo.op(f"chlo.{self.hlo_name}", operands, self.out_type(*(x.type for x in operands)))
 
 
@@ -86,7 +87,7 @@ class CompositeFunction(SpecialFunction):
         """Return the result as an expression of ops."""
         raise self.missing_rule("formula")
 
-    def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower_wide(self, hlo: Hlo, *operands: HloValue) -> Any:
         (result,) = hlo.program(_program(self, tuple(x.type for x in operands)), operands)
         return result
 
@@ -107,7 +108,7 @@ class Erf(SpecialFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erf(x)
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, _gaussian(x, 2 / math.sqrt(math.pi)))
 
 
@@ -122,7 +123,7 @@ class Erfc(SpecialFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erfc(x)
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, _gaussian(x, -2 / math.sqrt(math.pi)))
 
 
@@ -136,7 +137,7 @@ class ErfInv(SpecialFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erfinv(x)
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Mul()(full_like(y, math.sqrt(math.pi) / 2), Exp()(Square()(y))))
 
 
@@ -150,7 +151,7 @@ class Lgamma(SpecialFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(np.isinf(x), np.inf, scipy.special.gammaln(x))
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Digamma()(x))
 
 
@@ -164,7 +165,7 @@ class Digamma(SpecialFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x == 0, np.nan, scipy.special.digamma(x))
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Polygamma()(full_like(x, 1), x))
 
 
@@ -186,7 +187,7 @@ class Polygamma(MultiOperandFunction):
         m, x = operands
         return Expr(self((m + 1).array, x.array))
 
-    def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower_wide(self, hlo: Hlo, *operands: HloValue) -> Any:
         m, x = operands
         result = super().lower_wide(hlo, m, x)
         # CHLO returns NaN at infinity.
@@ -233,7 +234,7 @@ class Zeta(MultiOperandFunction):
             inverses = inverses + 1 / (x + (2 * j - 1)) + 1 / (x + 2 * j)
         return total
 
-    def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower_wide(self, hlo: Hlo, *operands: HloValue) -> Any:
         x, q = operands
         one, zero, infinity = (_constant(hlo, x, number) for number in (1, 0, np.inf))
         # CHLO returns NaN at infinity and for large x, where only the first term counts.
@@ -306,22 +307,22 @@ class Entr(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.entr(x)
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, (-1 - log(Expr(x))).array)
 
 
-def _gaussian(x: Any, height: float) -> Any:
+def _gaussian(x: Operand, height: float) -> Any:
     """`height · exp(-x²)`."""
     return Mul()(full_like(x, height), Exp()(Neg()(Square()(x))))
 
 
-def _constant(hlo: Hlo, x: Any, number: float) -> Any:
+def _constant(hlo: Hlo, x: HloValue, number: float) -> Any:
     return hlo.constant(number, x.type.strong())
 
 
-def _select(hlo: Hlo, condition: Any, x: Any, y: Any) -> Any:
+def _select(hlo: Hlo, condition: HloValue, x: HloValue, y: HloValue) -> Any:
     return hlo.op("stablehlo.select", (condition, x, y), x.type)
 
 
-def _and(hlo: Hlo, x: Any, y: Any) -> Any:
+def _and(hlo: Hlo, x: HloValue, y: HloValue) -> Any:
     return hlo.op("stablehlo.and", (x, y), x.type)

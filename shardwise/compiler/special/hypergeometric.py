@@ -7,13 +7,14 @@ the end of the previous one: large terms of opposite sign are never added, whate
 """
 
 import math
-from typing import Any, final
+from collections.abc import Sequence
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
 from shardwise.base.caches import registered_cache
 from shardwise.base.lazy import lazy_module
-from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -41,6 +42,7 @@ lgamma = unary_function(Lgamma())
 
 _FAR = 50.0  # above it the asymptotic expansion of Kummer's function may be used
 _MAX_ITERATIONS = 20000  # more than any element needs that converges
+_Parameters: TypeAlias = Sequence[tuple[NumpyArray, NumpyArray | int]]
 _SCALE_BITS = 64  # a large sum is scaled down by this power of two
 _LOG_TWO = (0.693359375, -2.121944400546905827679e-4)  # log 2 in two parts; multiples of the first are exact
 
@@ -54,7 +56,7 @@ class _ParameterDerivative(_Hypergeometric):
 
     along: int
 
-    def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower_wide(self, hlo: Hlo, *operands: HloValue) -> Any:
         program = _derivative(self, tuple(x.type for x in operands))
         _, derivative = hlo.program(program, (*operands, hlo.constant(1, operands[self.along].type)))
         return derivative
@@ -155,7 +157,8 @@ class Hyp2f1GradParameter(_ParameterDerivative):
         a, b, c = (y.astype(np.float64) for y in (a, b, c))
         reflected, y = x < 0, np.where(x < 0, x / (x - 1), np.where(x < 1, x, np.nan)).astype(np.float64)
         q, by_q = np.where(reflected, c - b, b), np.where(reflected, (0, -1, 1)[self.along], self.along == 1)
-        above, below = [(a, int(self.along == 0)), (q, by_q)], [(c, int(self.along == 2)), (np.ones_like(c), 0)]
+        above: _Parameters = [(a, int(self.along == 0)), (q, by_q)]
+        below: _Parameters = [(c, int(self.along == 2)), (np.ones_like(c), 0)]
         slope = _series_derivative(above, below, y)
         if self.along == 0:
             value = scipy.special.hyp2f1(*(np.asarray(z, float) for z in (a, q, c, y)))
@@ -163,7 +166,7 @@ class Hyp2f1GradParameter(_ParameterDerivative):
         return np.where(reflected, (1 - np.minimum(x, 0)) ** -a, 1) * slope
 
 
-def _series_derivative(above: Any, below: Any, y: NumpyArray) -> NumpyArray:
+def _series_derivative(above: _Parameters, below: _Parameters, y: NumpyArray) -> NumpyArray:
     """Differentiate the sum of products of (p)ₖ over products of (q)ₖ times yᵏ.
 
     `above` and `below` hold each `p` and `q` with its derivative.

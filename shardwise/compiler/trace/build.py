@@ -9,6 +9,7 @@ from typing import Any, final
 
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, resolve_shardings, tracked_axes
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verifies_result
@@ -70,7 +71,7 @@ class _ClosedFrame(Frame):
         super().__init__(name, stages_all, axes, tracked)
         self._constants: dict[int, Value] = {}
 
-    def lift(self, x: Any) -> Value:
+    def lift(self, x: Operand) -> Value:
         if isinstance(x, Tracer):
             return super().lift(x)
         if id(x) not in self._constants:

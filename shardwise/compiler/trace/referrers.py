@@ -33,7 +33,7 @@ def _name(x: object) -> str:
     return type(x).__name__
 
 
-def _place(referrer: Any, x: object) -> str:
+def _place(referrer: object, x: object) -> str:
     """Return where `referrer` holds `x`: an index, a key, or a variable of a closure."""
     if isinstance(referrer, (list, tuple)):
         return f"[{next((index for index, item in enumerate(referrer) if item is x), '')}]"

@@ -60,7 +60,7 @@ def _lookup(expression: ast.expr, frame: FrameType) -> Any:
     return None
 
 
-def shared_numpy_name(function: Any, namespace: Any) -> str:
+def shared_numpy_name(function: object, namespace: object) -> str:
     """Return the name of a numpy function that `namespace` has too, such as `linalg.norm`; "" for others.
 
     `namespace` is `shardwise.numpy`.

@@ -18,6 +18,7 @@ from typing import Any
 from shardwise.base.call_site import UserLine
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.dispatch import open_frames, tracked_axes
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.trace.tracer import Tracer
 
 _noted: ContextVar[list[tuple[UserLine, str, frozenset[str]]] | None] = ContextVar("noted", default=None)
@@ -78,7 +79,7 @@ def forget_summed_gradients(axes: Collection[str]) -> None:
         noted[:] = [each for each in noted if each[2].isdisjoint(axes)]
 
 
-def _is_captured(x: Any, axis: str) -> bool:
+def _is_captured(x: Operand, axis: str) -> bool:
     """Return whether a value is from outside of the region that binds `axis`."""
     frames = open_frames()
     inside = next((frames[index:] for index, frame in enumerate(frames) if axis in frame.tracked), [])

@@ -15,8 +15,10 @@ import numpy as np
 from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.scalars import check_index, check_scalar, check_truth_value
+from shardwise.compiler.dtypes import DTypeLike
 from shardwise.compiler.ir.dispatch import open_frames, resolves_shardings, use_frames
 from shardwise.compiler.ir.op import Op, check_scope, check_shardings, result_types
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType, ManualAxisType
 from shardwise.compiler.ops.collective.named import PVary
@@ -96,7 +98,7 @@ class Frame:
                     "  Return it from the function instead of storing it in an outer variable."
                 )
 
-    def owns(self, value: Any) -> bool:
+    def owns(self, value: object) -> bool:
         """Return whether `value` is a tracer of this frame."""
         return isinstance(value, Tracer) and value.frame is self
 
@@ -162,7 +164,7 @@ class Frame:
             self._varied[value, axes] = varied
         return varied
 
-    def lift(self, x: Any) -> Value:
+    def lift(self, x: Operand) -> Value:
         """Return the value that represents `x` in this frame's program; outer values become captured inputs."""
         if isinstance(x, Tracer):
             if x.frame is self:
@@ -176,7 +178,7 @@ class Frame:
             captured = self._captured[id(x)] = (x, self.capture(x))
         return captured[1]
 
-    def capture(self, x: Any) -> Value:
+    def capture(self, x: Operand) -> Value:
         """Return a new input for an outer value."""
         return Value(_type_in_region(x.type))
 
@@ -298,7 +300,7 @@ class Tracer(Array):
     def _number(self, use: str) -> Any:
         return self.frame.concrete(self, ConcretizationTypeError, use, _number_advice)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Any:
         use = "numpy needs the elements of an array"
         concrete = self.frame.concrete(self, TracerArrayConversionError, use, self._numpy_advice)
         return np.asarray(concrete, dtype=dtype, copy=copy)

@@ -5,6 +5,7 @@ from typing import Any
 
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verifies_result
@@ -28,7 +29,7 @@ class Duals:
         self.tangent: dict[Value, Any] = {}
         self.linearizing = linearizing
 
-    def set(self, value: Value, primal: Any, tangent: Any) -> None:
+    def set(self, value: Value, primal: Operand, tangent: Operand | None) -> None:
         """Record the primal and the tangent of a value; values that are not inexact have no tangent."""
         self.primal[value] = primal
         if tangent is not None and is_inexact(value.type.dtype):
@@ -79,7 +80,7 @@ def jvp_program(
     nonzero: tuple[bool, ...] = ()
     count = len(program.inputs)
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Operand) -> list[Any]:
         nonlocal nonzero
         outputs, tangents = jvp(program, args[:count], insert_none(args[count:], active))
         tangents = instantiate_zeros(tangents, instantiate, program.out_types)

@@ -12,6 +12,7 @@ from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import open_frames, resolve_shardings, use_frames
 from shardwise.compiler.ir.masks import drop_none, present_mask
 from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.trace.build import rewrite
@@ -105,13 +106,13 @@ class DualFrame(Frame):
         self.evaluated = 0  # the number of equations that are evaluated
         self._rules: list[str] = []  # the functions whose derivative rules are running, innermost last
 
-    def dual_input(self, primal: Any, tangent: Any) -> Tracer:
+    def dual_input(self, primal: Operand, tangent: Operand | None) -> Tracer:
         """Add an input with this primal and tangent, and return its tracer."""
         tracer = self.input(primal.type)
         self.duals.set(tracer.value, primal, tangent)
         return tracer
 
-    def capture(self, x: Any) -> Value:
+    def capture(self, x: Operand) -> Value:
         value = Value(x.type)
         self.duals.set(value, x, None)
         return value
@@ -223,7 +224,7 @@ def linearize_program(
     """
     linear: Linearized | None = None
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Operand) -> list[Any]:
         nonlocal linear
         linearizer = _Linearizer(program.name)
         for value, primal, is_active in zip(program.inputs, args, active, strict=True):

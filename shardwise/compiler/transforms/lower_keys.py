@@ -5,9 +5,11 @@ An op on keys only moves or compares them. It is batched over the dim of the wor
 
 from typing import Any
 
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import is_key, key_words
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import BatchAxis
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.elementwise.select import Compare
@@ -30,7 +32,7 @@ def lower_keys(program: Program) -> Program:
         results = _apply_to_words(equation, operands)
         env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Operand) -> list[Any]:
         env.update(zip(program.inputs, args, strict=True))
         for_each_equation(program.equations, emit)
         return [env[value] for value in program.outputs]
@@ -63,7 +65,7 @@ def _apply_to_words(equation: Equation, operands: list[Any]) -> Any:
     return [_unbatch(value, x, dim) for value, x, dim in zip(equation.outputs, results, out_dims, strict=True)]
 
 
-def _unbatch(value: Value, batched: Any, dim: int | None) -> Any:
+def _unbatch(value: Value, batched: Array, dim: int | None) -> Any:
     """Return one of several batched results: keys with the words last; other results, which are equal for all words,
     without the batch dim."""
     if dim is None:

@@ -4,7 +4,7 @@ User-defined rules may read the settings and the axis names that are bound where
 the cache key. So are the source lines of the programs, which equality of programs ignores: the result has them too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ def memoized(maxsize: int) -> Callable[[_Function], _Function]:
 
     def decorate(function: _Function) -> _Function:
         @cached_by_settings(maxsize)
-        def cached_call(context: Any, *args: Any, **keywords: Any) -> Any:
+        def cached_call(context: Hashable, *args: Any, **keywords: Any) -> Any:
             return function(*args, **keywords)
 
         @wraps(function)

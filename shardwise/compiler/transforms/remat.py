@@ -6,6 +6,7 @@ from typing import Any
 
 from shardwise.base.config import config
 from shardwise.compiler.ir.control import Control
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.placement.memory_space import InMemory
@@ -43,7 +44,7 @@ def rematerialize_program(
     tangents = [type for type, is_active in zip(program.in_types, active, strict=True) if is_active]
     recompute_inputs = len(recompute.inputs)
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Operand) -> list[Any]:
         return replay(linear, [*replay(recompute, args[:recompute_inputs]), *args[recompute_inputs:]])
 
     return saving, rewrite(f"recompute_{program.name}", [*recompute.in_types, *tangents], body), nonzero

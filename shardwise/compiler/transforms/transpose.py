@@ -6,6 +6,7 @@ from typing import Any
 from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
 from shardwise.compiler.ir.op import Op, UndefinedPrimal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
@@ -45,7 +46,7 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
     cotangent_of: dict[Value, Any] = {}
     inputs = frozenset(program.inputs)
 
-    def add(value: Value, cotangent: Any) -> None:
+    def add(value: Value, cotangent: Operand) -> None:
         """Add a cotangent to that of a value, which inside the program may be sharded along other axes as well."""
         total = cotangent_of.get(value)
         cotangent = match_cotangent_type(cotangent, value.type, may_stay_sharded=value not in inputs)
@@ -114,7 +115,7 @@ def transpose_program(
     count = linear.count(False)
     linear_types = [cotangent_type(t) for t, is_linear in zip(program.in_types, linear, strict=True) if is_linear]
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Operand) -> list[Any]:
         nonlocal nonzero
         in_cotangents = transpose(program, linear, args[:count], insert_none(args[count:], cotangents))
         in_cotangents = instantiate_zeros(in_cotangents, instantiate, linear_types)

@@ -10,6 +10,7 @@ from typing import Any
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.ir.op import BatchAxis, check_shardings
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.placement.reshard import reshard_to, shard_batch_dim
@@ -127,7 +128,7 @@ def vmap_program(
     """
     out_dims: tuple[int | None, ...] = ()
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Operand) -> list[Any]:
         nonlocal out_dims
         outputs, dims_now = vmap(program, axis, args, dims)
         forced = everywhere if isinstance(everywhere, tuple) else (everywhere,) * len(outputs)

@@ -265,10 +265,10 @@ def _count_above(values: Array, bound: ArrayLike | None, *, relative: bool) -> A
     """Count the values along the last dim that exceed `bound`, or `bound` times the largest value if `relative`."""
     if not values.type.shape[-1]:
         return reductions.sum(Convert(np.dtype(np.int32))(values), axis=-1)
-    bound = astype_weak(as_operand(bound), values.type.dtype, False)
-    bound = Reshape((*bound.type.shape, 1))(bound)
+    limit = astype_weak(as_operand(bound), values.type.dtype, False)
+    limit = Reshape((*limit.type.shape, 1))(limit)
     if relative:
         largest = reductions.amax(values, axis=-1, keepdims=True)
-        bound = Mul()(largest, broadcast_to_shape(bound, largest.type.shape))
-    above = Compare("GT")(values, broadcast_to_shape(bound, values.type.shape))
+        limit = Mul()(largest, broadcast_to_shape(limit, largest.type.shape))
+    above = Compare("GT")(values, broadcast_to_shape(limit, values.type.shape))
     return reductions.sum(Convert(np.dtype(np.int32))(above), axis=-1)

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_inexact
 from shardwise.compiler.ir.fusion import Fusion
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.traffic import (
@@ -63,7 +63,11 @@ class PositionOp(Collective):
 
 
 def _exchange_in_groups(
-    mesh: AbstractMesh, axes: tuple[str, ...], groups: Groups | None, shards: Sequence[NumpyArray], exchange: Any
+    mesh: AbstractMesh,
+    axes: tuple[str, ...],
+    groups: Groups | None,
+    shards: Sequence[NumpyArray],
+    exchange: Callable[[list[NumpyArray]], Sequence[NumpyArray]],
 ) -> list[NumpyArray]:
     """Apply `exchange`, from a list of shards to a list of shards, to every group of devices along `axes`."""
     out: list[Any] = [None] * mesh.device_count
@@ -102,10 +106,10 @@ class AllReduce(Collective):
         count = max(map(len, self.groups)) if self.groups else mesh.extent(self.axes)
         return all_reduce(operand.nbytes, count)
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         groups = f"replica_groups = {hlo.groups(self.axes, self.groups)}"
 
-        def reduce(y: Any) -> Any:
+        def reduce(y: HloValue) -> Any:
             return hlo.op("stablehlo.all_reduce", (y,), y.type, groups, (hlo.reducer(self.reduction, y.type.dtype),))
 
         return _lower_propagating_nan(hlo, self.reduction, x, reduce)
@@ -133,7 +137,7 @@ class AllGather(Collective):
     def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
         return all_gather(operand.nbytes, self.count)
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         attributes = f"all_gather_dim = 0 : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
         if not self.dim:
             return hlo.op("stablehlo.all_gather", (x,), self.out_type(x.type), attributes)
@@ -169,10 +173,10 @@ class ReduceScatter(Collective):
     def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
         return reduce_scatter(operand.nbytes, self.count)
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         attributes = f"scatter_dimension = 0 : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
 
-        def reduce(y: Any) -> Any:
+        def reduce(y: HloValue) -> Any:
             reducer = hlo.reducer(self.reduction, y.type.dtype)
             return hlo.op(
                 "stablehlo.reduce_scatter", (y,), _scale_dim(y.type, 0, 1, self.count), attributes, (reducer,)
@@ -208,7 +212,7 @@ class AllToAll(Collective):
     def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
         return all_to_all(operand.nbytes, self.count)
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         # XLA's CPU backend slices the operand into blocks and concatenates the received ones, with one kernel for each.
         # Measured with blocks of 32×32 elements, the kernels of one dim compile two to four times as fast as those of
         # two dims. And an array of one dim has one memory layout: XLA rejects blocks with different layouts, which CSE
@@ -247,7 +251,7 @@ class CollectivePermute(Collective):
     def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
         return one_hop(operand.nbytes)
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return hlo.op("stablehlo.collective_permute", (x,), x.type, f"source_target_pairs = {hlo.pairs(self)}")
 
 
@@ -323,7 +327,7 @@ class PPermute(CollectivePermute):
     def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
         return one_hop(operand.nbytes) if any(a != b for a, b in self.to) else NOTHING_SENT
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return super().lower(hlo, x) if self.to else hlo.constant(0, x.type.strong())
 
 
@@ -341,7 +345,7 @@ class DeviceIndex(PositionOp):
     def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
         return [np.asarray(position, np.int32) for position in mesh.coordinates(self.axes)]
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         return hlo.device_index(self.axes)
 
 
@@ -369,7 +373,7 @@ class LocalSlice(PositionOp):
         padded = shards if self.padded_size is None else PadOrTrim(self.dim, self.padded_size).exchange(mesh, shards)
         return [np.split(x, self.count, self.dim)[position] for x, position in zip(padded, positions, strict=True)]
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         out, scalar = self.out_type(x.type), ArrayType((), np.int32)
         size, block, position = x.type.shape[self.dim], out.shape[self.dim], hlo.device_index(self.axes)
         filled = min(-(-size // block), self.count) if block else self.count  # blocks with more than padding
@@ -405,7 +409,7 @@ class ToPartial(PositionOp):
             np.full_like(shard, zero) if position else shard for shard, position in zip(shards, positions, strict=True)
         ]
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         is_first = lower_compare(hlo, "EQ", hlo.device_index(self.axes), hlo.constant(0, ArrayType((), np.int32)))
         zeros = hlo.constant(zero_term(x.type.dtype), x.type.strong())
         return hlo.op("stablehlo.select", (is_first, x, zeros), x.type)
@@ -434,7 +438,7 @@ class ShardToPartial(PositionOp):
             terms.append(term)
         return terms
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         out, scalar = self.out_type(x.type), ArrayType((), np.int32)
         size = hlo.constant(x.type.shape[self.dim], scalar)
         start = hlo.op("stablehlo.multiply", (hlo.device_index(self.axes), size), scalar)
@@ -471,7 +475,7 @@ class PadOrTrim(PositionOp):
         padding[self.dim] = (0, max(0, self.size - shards[0].shape[self.dim]))
         return [np.take(np.pad(shard, padding), range(self.size), self.dim) for shard in shards]
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         out = self.out_type(x.type)
         edge = [0] * out.ndim
         low, step = i64_array_attribute(edge), i64_array_attribute([1] * out.ndim)
@@ -493,14 +497,14 @@ def _check_reducible(op: AllReduce | ReduceScatter, x: ArrayType) -> ArrayType:
     return x
 
 
-def lower_stack(hlo: Hlo, x: Any, dim: int, count: int) -> Any:
+def lower_stack(hlo: Hlo, x: HloValue, dim: int, count: int) -> Any:
     """Split `x` into `count` equal blocks along `dim`, and stack them along a new dim 0: invert `lower_unstack`."""
     shape = x.type.shape
     blocks = Reshape((*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :])).lower(hlo, x)
     return lower_permute(hlo, blocks, (dim, *(d for d in range(len(shape) + 1) if d != dim)))
 
 
-def lower_unstack(hlo: Hlo, stack: Any, dim: int) -> Any:
+def lower_unstack(hlo: Hlo, stack: HloValue, dim: int) -> Any:
     """Concatenate the slices along dim 0 of `stack` along their dim `dim`."""
     count, *shape = stack.type.shape
     order = (*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1))
@@ -508,7 +512,7 @@ def lower_unstack(hlo: Hlo, stack: Any, dim: int) -> Any:
     return Reshape(concatenated).lower(hlo, lower_permute(hlo, stack, order))
 
 
-def _lower_with_dim_in_front(hlo: Hlo, dim: int, x: Any, exchange: Callable[[Any], Any]) -> Any:
+def _lower_with_dim_in_front(hlo: Hlo, dim: int, x: HloValue, exchange: Callable[[Any], Any]) -> Any:
     """Apply `exchange` to `x` with `dim` moved to the front, and move it back.
 
     XLA needs contiguous blocks, which they are there. It can fuse explicit transposes with the ops before and after.
@@ -517,7 +521,7 @@ def _lower_with_dim_in_front(hlo: Hlo, dim: int, x: Any, exchange: Callable[[Any
     return lower_permute(hlo, exchange(lower_permute(hlo, x, order)), inverse_permutation(order))
 
 
-def _lower_propagating_nan(hlo: Hlo, reduction: Reduction, x: Any, reduce: Callable[[Any], Any]) -> Any:
+def _lower_propagating_nan(hlo: Hlo, reduction: Reduction, x: HloValue, reduce: Callable[[Any], Any]) -> Any:
     """Apply `reduce` to `x`; a minimum or maximum of floats propagates NaN.
 
     XLA's collectives drop NaN on some platforms. Floats are therefore mapped to integers of the same order, and NaN to
@@ -528,7 +532,7 @@ def _lower_propagating_nan(hlo: Hlo, reduction: Reduction, x: Any, reduce: Calla
     dtype, integer = (np.float64, np.int64) if x.type.dtype == np.float64 else (np.float32, np.int32)
     low, high = integer_range(np.dtype(integer))
 
-    def flip_negatives(bits: Any) -> Any:
+    def flip_negatives(bits: HloValue) -> Any:
         """Reverse the order of negative floats, whose bits decrease as they increase. It is its own inverse."""
         negative = lower_compare(hlo, "LT", bits, hlo.constant(0, bits.type))
         flipped = hlo.op("stablehlo.xor", (bits, hlo.constant(high, bits.type)), bits.type)

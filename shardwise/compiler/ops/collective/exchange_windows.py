@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardwise.base.caches import registered_cache
-from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.block_schedule import Piece, Round, merge_adjacent, schedule, sent_elements
@@ -121,7 +121,7 @@ class ExchangeWindows(Collective):
     def _rounds(self) -> tuple[Round, ...]:
         return _schedule(self.count, self.sources, self.windows)
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         if not self._out_size:
             return hlo.constant(0, self.out_type(x.type).strong())
         if not self.uses_all_gather(x.type.shape[self.dim]):
@@ -136,7 +136,7 @@ class ExchangeWindows(Collective):
             return self._lower_index_space(hlo, stack)
         return self._lower_rounds(hlo, lower_unstack(hlo, stack, self.dim), rounds)
 
-    def _lower_index_space(self, hlo: Hlo, stack: Any) -> Any:
+    def _lower_index_space(self, hlo: Hlo, stack: HloValue) -> Any:
         """Assemble the index space from the operands of all devices, and slice the windows of this device."""
         windows = [Window(*fields) for fields in self.windows]
         starts = [[window.start_of(k) for k in range(self.count)] for window in windows]
@@ -172,7 +172,7 @@ class ExchangeWindows(Collective):
             return gathered > 0
         return gathered < sent or (gathered == sent and messages > 1)
 
-    def _lower_rounds(self, hlo: Hlo, x: Any, rounds: Sequence[Round]) -> Any:
+    def _lower_rounds(self, hlo: Hlo, x: HloValue, rounds: Sequence[Round]) -> Any:
         """Receive a block in each round, and write the part of it that this device needs into the result."""
         blocks = [_Blocks.from_round(each, self.count, x.type.shape[self.dim]) for each in rounds]
         # A block may extend beyond the result on either side.
@@ -226,7 +226,7 @@ class ExchangeWindows(Collective):
         row = hlo.op("stablehlo.dynamic_slice", (table, hlo.device_index(self.axes)), _ONE, sizes)
         return hlo.op("stablehlo.reshape", (row,), _SCALAR)
 
-    def lower_slice_at(self, hlo: Hlo, x: Any, start: Any, size: int) -> Any:
+    def lower_slice_at(self, hlo: Hlo, x: HloValue, start: HloValue | int, size: int) -> Any:
         """Emit `size` elements of `x` along `dim`, from a static or dynamic position on."""
         if isinstance(start, int):
             return lower_slice(hlo, x, self.dim, start, start + size)
@@ -234,7 +234,7 @@ class ExchangeWindows(Collective):
         attributes = f"slice_sizes = {i64_array_attribute(out.shape)}"
         return hlo.op("stablehlo.dynamic_slice", (x, *self._indices(hlo, start, out.ndim)), out, attributes)
 
-    def _indices(self, hlo: Hlo, position: Any, ndim: int) -> list[Any]:
+    def _indices(self, hlo: Hlo, position: HloValue | int, ndim: int) -> list[Any]:
         """Return start indices that are 0 along all dims but `dim`."""
         along_dim = hlo.constant(position, _SCALAR) if isinstance(position, int) else position
         zero = hlo.constant(0, _SCALAR)

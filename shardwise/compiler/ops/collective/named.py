@@ -40,7 +40,8 @@ from typing import Any, NoReturn, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_float, numpy_carrier
-from shardwise.compiler.ir.op import BatchAxis, LocalContext, NumpyArray, Op
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op, Primal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce, DeviceIndex, Groups
@@ -68,10 +69,10 @@ class Named(Op):
     def factors(self, *types: ArrayType) -> FactorRule:
         return FactorRule.pointwise(types[0].shape, 1)
 
-    def lower(self, hlo: Any, *operands: Any) -> NoReturn:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> NoReturn:
         raise self.unbound()
 
-    def reference(self, *operands: Any) -> NoReturn:
+    def reference(self, *operands: NumpyArray) -> NoReturn:
         raise self.unbound()
 
     def unbound(self) -> NameError:
@@ -110,7 +111,7 @@ class NamedReduction(Named):
     def result_sums(self, result: ArrayType) -> ArrayType:
         return without_sums(result, self.axes) if self.invariant else result
 
-    def all_reduce(self, context: LocalContext, reduction: Reduction, x: Any) -> Any:
+    def all_reduce(self, context: LocalContext, reduction: Reduction, x: Operand) -> Any:
         """Reduce over the devices along the axes."""
         return AllReduce(mesh_axes_of(context, self.axes), reduction, self.groups)(x)
 
@@ -124,7 +125,7 @@ class NamedReduction(Named):
         rest = tuple(name for name in self.axes if name != axis.name)
         return replace(self, axes=rest)(reduced) if rest else reduced, None
 
-    def _reduce_groups(self, x: Any, groups: Groups) -> Any:
+    def _reduce_groups(self, x: Operand, groups: Groups) -> Any:
         """Reduce `x`, with all members along dim 0, within each group."""
         if len({len(group) for group in groups}) == 1:
             return merge_groups(self.along_dim(1)(split_groups(x, 0, groups)), None, groups)
@@ -136,7 +137,7 @@ class NamedReduction(Named):
         """Return the same reduction along a dim."""
         raise self.missing_rule("along_dim")
 
-    def reduce_copies(self, x: Any, count: int) -> Any:
+    def reduce_copies(self, x: Operand, count: int) -> Any:
         """Reduce `count` copies of `x`."""
         raise self.missing_rule("reduce_copies")
 
@@ -155,22 +156,22 @@ class NamedSum(NamedReduction):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         if not self.invariant:
             return (self(cotangent),)
         explicit = operands[0].type.explicit
         terms = tuple(axis for axis in self.axes if explicit and axis in explicit.unreduced)
         rest = tuple(axis for axis in self.axes if axis not in terms)
-        cotangent = PReduced(terms, explicit.mesh)(cotangent) if terms else cotangent
+        cotangent = PReduced(terms, explicit.mesh.abstract)(cotangent) if explicit and terms else cotangent
         return (PVary(rest)(cotangent) if rest else cotangent,)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         return self.all_reduce(context, SUM, *operands)
 
     def along_dim(self, dim: int) -> Op:
         return Sum((dim,))
 
-    def reduce_copies(self, x: Any, count: int) -> Any:
+    def reduce_copies(self, x: Operand, count: int) -> Any:
         return sum_of_copies(x, count)
 
 
@@ -183,7 +184,7 @@ class NamedMinMax(NamedReduction):
     reduction: Reduction = MAX
     groups: Groups | None = field(default=None, repr=False)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         return self.all_reduce(context, self.reduction, *operands)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -197,7 +198,7 @@ class NamedMinMax(NamedReduction):
     def along_dim(self, dim: int) -> Op:
         return {MAX: ReduceMax, MIN: ReduceMin}[self.reduction]((dim,))
 
-    def reduce_copies(self, x: Any, count: int) -> Any:
+    def reduce_copies(self, x: Operand, count: int) -> Any:
         return x
 
 
@@ -223,13 +224,13 @@ class NamedIndex(Named):
     def factors(self) -> FactorRule:  # type: ignore[override]
         return FactorRule((), ((),), ())
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         return DeviceIndex(context.mesh_axes_of(self.axis))()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(), None
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return ()
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -250,10 +251,10 @@ class _ManualCast(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         return operands[0]
 
-    def lower(self, hlo: Any, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         return operands[0]
 
     def reference(self, *operands: NumpyArray) -> Any:
@@ -284,12 +285,12 @@ class PVary(_ManualCast):
             )
         return without_sums(result, self.axes)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         explicit = operands[0].type.explicit
         reduced = tuple(axis for axis in self.axes if explicit and axis in explicit.reduced)
         rest = tuple(axis for axis in self.axes if axis not in reduced)
         cotangent = NamedSum(rest, invariant=True)(cotangent) if rest else cotangent
-        return (PUnreduced(reduced, explicit.mesh)(cotangent) if reduced else cotangent,)
+        return (PUnreduced(reduced, explicit.mesh.abstract)(cotangent) if explicit and reduced else cotangent,)
 
 
 @final
@@ -305,7 +306,7 @@ class PReduced(_ManualCast):
     def result_sums(self, result: ArrayType) -> ArrayType:
         return with_sums(result, self.mesh, reduced=self.axes)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (NamedSum(self.axes, invariant=True)(cotangent),)
 
 
@@ -325,7 +326,7 @@ class PUnreduced(_ManualCast):
     def result_sums(self, result: ArrayType) -> ArrayType:
         return with_sums(result, self.mesh, unreduced=self.axes)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (PVary(self.axes)(cotangent),)
 
 
@@ -340,11 +341,11 @@ class AssertReplicated(_ManualCast):
     def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(axis for axis in axes if axis not in self.axes)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (first_device_only(cotangent, self.axes),)
 
 
-def first_device_only(x: Any, axes: Sequence[str]) -> Any:
+def first_device_only(x: Operand, axes: Sequence[str]) -> Any:
     """Return `x` on the first device along `axes`, and zeros on the others: terms whose sum is the replicated `x`."""
     varying = PVary(tuple(axes))(x)
     for axis in axes:
@@ -384,18 +385,18 @@ def mesh_axes_of(context: LocalContext, names: Sequence[Any]) -> tuple[str, ...]
     return tuple(axis for name in names for axis in context.mesh_axes_of(name))
 
 
-def split_dim(x: Any, dim: int, sizes: Sequence[int]) -> Any:
+def split_dim(x: Operand, dim: int, sizes: Sequence[int]) -> Any:
     """Split `dim` of `x` into dims of these sizes."""
     return Reshape((*x.type.shape[:dim], *sizes, *x.type.shape[dim + 1 :]))(x)
 
 
-def merge_dims(x: Any, dim: int, count: int) -> Any:
+def merge_dims(x: Operand, dim: int, count: int) -> Any:
     """Merge `count` dims of `x`, from `dim` on, into one."""
     shape = x.type.shape
     return Reshape((*shape[:dim], math.prod(shape[dim : dim + count]), *shape[dim + count :]))(x)
 
 
-def split_groups(x: Any, dim: int | None, groups: Groups) -> Any:
+def split_groups(x: Operand, dim: int | None, groups: Groups) -> Any:
     """Split `x`, with all members along `dim`, into groups along dim 0 and their members along dim 1.
 
     If `dim` is None, `x` is the value of every member.
@@ -405,7 +406,7 @@ def split_groups(x: Any, dim: int | None, groups: Groups) -> Any:
     return split_dim(x, 0, (len(groups), len(groups[0])))
 
 
-def merge_groups(x: Any, dim: int | None, groups: Groups) -> Any:
+def merge_groups(x: Operand, dim: int | None, groups: Groups) -> Any:
     """Merge groups, along dim 0, and their members, along `dim`, into one dim 0 in the order of members.
 
     If `dim` is None, the members of a group have the same value.
@@ -416,7 +417,7 @@ def merge_groups(x: Any, dim: int | None, groups: Groups) -> Any:
     return take_slices(x, 0, [positions[member] for member in range(len(members))])
 
 
-def take_slices(x: Any, dim: int, sources: Sequence[int | None]) -> Any:
+def take_slices(x: Operand, dim: int, sources: Sequence[int | None]) -> Any:
     """Concatenate the slices of `x` at these indices along `dim`; None is zeros. Adjacent indices form one slice."""
     parts = []
     start = 0
@@ -433,7 +434,7 @@ def take_slices(x: Any, dim: int, sources: Sequence[int | None]) -> Any:
     return Concatenate(dim)(*parts)
 
 
-def sum_of_copies(x: Any, count: int) -> Any:
+def sum_of_copies(x: Operand, count: int) -> Any:
     """Return `count * x`, a sum of copies. Small floats are multiplied in f32 and rounded once, like sums."""
     dtype = x.type.dtype
     wide = numpy_carrier(dtype) if is_float(dtype) else dtype

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any, final
 
-from shardwise.compiler.ir.op import BatchAxis, LocalContext
+from shardwise.compiler.ir.op import BatchAxis, LocalContext, Primal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce
@@ -56,10 +57,10 @@ class NamedDot(Named):
         (x, y), (dx, dy) = primals, tangents
         return self(x, y), add_tangents(None if dx is None else self(dx, y), None if dy is None else self(x, dy))
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return self.dot.transpose(cotangent, *operands)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         return AllReduce(mesh_axes_of(context, self.axes), SUM)(self.dot(*operands))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:

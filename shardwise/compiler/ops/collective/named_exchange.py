@@ -13,7 +13,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, LocalContext
+from shardwise.compiler.ir.op import BatchAxis, LocalContext, Primal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather, AllToAll, Groups, PPermute, ReduceScatter
@@ -75,7 +76,7 @@ class NamedExchangeOp(Named):
             return self.vmap_all_members(x, dim)
         return self.vmap_one_axis(axis, batch_dim_at(x, dim, 0, axis.size), self.axes.index(axis.name))
 
-    def vmap_all_members(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+    def vmap_all_members(self, x: Operand, dim: int | None) -> tuple[Any, int | None]:
         """Compute the op if `dim` of `x` is the dim of all members; None: all have the value `x`.
 
         Returns:
@@ -88,7 +89,7 @@ class NamedExchangeOp(Named):
         result, member_dim = in_group.along_dim(split_groups(x, dim, self.groups), 1)
         return merge_groups(result, member_dim, self.groups), 0
 
-    def vmap_one_axis(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
+    def vmap_one_axis(self, axis: BatchAxis, x: Operand, place: int) -> tuple[Any, int | None]:
         """Compute the op if dim 0 of `x` is the dim of members along one of several axes, `axes[place]`.
 
         By default each member gathers the values of all members, computes the results of all, and takes its own.
@@ -105,7 +106,7 @@ class NamedExchangeOp(Named):
         by_axis = Reshape((axis.size, before * after, *shape))(by_axis)
         return _slice_at(by_axis, 1, flat_axis_index(axes, sizes)), 0
 
-    def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+    def along_dim(self, x: Operand, dim: int | None) -> tuple[Any, int | None]:
         """Compute the op without groups if `dim` of `x` is the dim of all members; see `vmap_all_members`."""
         raise self.missing_rule("along_dim")
 
@@ -144,22 +145,22 @@ class NamedAllGather(NamedExchangeOp):
     def factors(self, x: ArrayType) -> FactorRule:  # type: ignore[override]
         return _member_dim_rule(x, (), (self.dim,), self.count)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands
         gather = AllGather(self.dim, mesh_axes_of(context, self.axes), self.count, self.groups)
         return gather(_insert_dim(x, self.dim))
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         if self.invariant:
             number = flat_axis_index(self.axes, self.sizes, self.axis_names)
             return (_slice_at(PVary(self.axes)(cotangent), self.dim, number),)
         unreduced = self.reduced is not None
         return (NamedReduceScatter(self.axes, self.sizes, self.dim, self.groups, unreduced)(cotangent),)
 
-    def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+    def along_dim(self, x: Operand, dim: int | None) -> tuple[Any, int | None]:
         return batch_dim_at(x, dim, self.dim, self.count), None
 
-    def vmap_one_axis(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
+    def vmap_one_axis(self, axis: BatchAxis, x: Operand, place: int) -> tuple[Any, int | None]:
         if self.groups:
             return super().vmap_one_axis(axis, x, place)
         rest = NamedAllGather(_without(self.axes, place), _without(self.sizes, place), self.dim + 1)
@@ -200,19 +201,20 @@ class NamedReduceScatter(NamedExchangeOp):
     def factors(self, x: ArrayType) -> FactorRule:  # type: ignore[override]
         return _member_dim_rule(x, (self.dim,), (), self.count)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands
         scatter = ReduceScatter(self.dim, mesh_axes_of(context, self.axes), self.count, SUM, self.groups)
         return _drop_dim(scatter(x), self.dim)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        mesh = operands[0].type.explicit.mesh if self.unreduced else None
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
+        explicit = operands[0].type.explicit if self.unreduced else None
+        mesh = explicit.mesh.abstract if explicit else None
         return (NamedAllGather(self.axes, self.sizes, self.dim, self.groups, reduced=mesh)(cotangent),)
 
-    def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+    def along_dim(self, x: Operand, dim: int | None) -> tuple[Any, int | None]:
         return sum_of_copies(x, self.count) if dim is None else Sum((dim,))(x), self.dim
 
-    def vmap_one_axis(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
+    def vmap_one_axis(self, axis: BatchAxis, x: Operand, place: int) -> tuple[Any, int | None]:
         if self.groups:
             return super().vmap_one_axis(axis, x, place)
         own = move_dim(split_dim(Sum((0,))(x), self.dim, self.sizes), self.dim + place, 0)
@@ -244,7 +246,7 @@ class NamedAllToAll(NamedExchangeOp):
     def factors(self, x: ArrayType) -> FactorRule:  # type: ignore[override]
         return _member_dim_rule(x, (self.split,), (self.stack,), self.count)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands
         # The new dim, of size 1, is inserted before the all-to-all; the split dim has size 1 after it, and is dropped.
         join = self.stack if self.stack <= self.split else self.stack + 1
@@ -252,15 +254,15 @@ class NamedAllToAll(NamedExchangeOp):
         exchange = AllToAll(split, join, mesh_axes_of(context, self.axes), self.count, self.groups)
         return _drop_dim(exchange(_insert_dim(x, join)), split)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (replace(self, split=self.stack, stack=self.split)(cotangent),)
 
-    def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+    def along_dim(self, x: Operand, dim: int | None) -> tuple[Any, int | None]:
         # Dim 0 is that of senders and `split` that of receivers: receivers move to dim 0, senders to `stack`.
         receivers_first = move_dim(batch_dim_at(x, dim, 0, self.count), self.split + 1, 0)
         return move_dim(receivers_first, 1, self.stack + 1), 0
 
-    def vmap_one_axis(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
+    def vmap_one_axis(self, axis: BatchAxis, x: Operand, place: int) -> tuple[Any, int | None]:
         if self.groups:
             return super().vmap_one_axis(axis, x, place)
         # Dim 0 is that of senders along this axis; the dim of receivers along it is part of `split`.
@@ -285,13 +287,13 @@ class NamedPermute(NamedExchangeOp):
     def out_type(self, x: ArrayType) -> ArrayType:
         return x
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         return PPermute(mesh_axes_of(context, self.axes), self.pairs)(*operands)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (replace(self, pairs=tuple((b, a) for a, b in self.pairs))(cotangent),)
 
-    def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+    def along_dim(self, x: Operand, dim: int | None) -> tuple[Any, int | None]:
         if dim is None:
             if len(self.pairs) == self.count:
                 return x, None
@@ -321,18 +323,18 @@ def _without(items: tuple[Any, ...], place: int) -> tuple[Any, ...]:
     return items[:place] + items[place + 1 :]
 
 
-def _slice_at(x: Any, dim: int, index: Any) -> Any:
+def _slice_at(x: Operand, dim: int, index: Operand) -> Any:
     """Return the slice of `x` at a traced index along `dim`, without `dim`."""
     zero = full((), 0, np.int32)
     sizes = tuple(1 if d == dim else size for d, size in enumerate(x.type.shape))
     return _drop_dim(DynamicSlice(sizes)(x, *(index if d == dim else zero for d in range(x.type.ndim))), dim)
 
 
-def _insert_dim(x: Any, dim: int) -> Any:
+def _insert_dim(x: Operand, dim: int) -> Any:
     """Insert a dim of size 1."""
     return Reshape((*x.type.shape[:dim], 1, *x.type.shape[dim:]))(x)
 
 
-def _drop_dim(x: Any, dim: int) -> Any:
+def _drop_dim(x: Operand, dim: int) -> Any:
     """Remove a dim of size 1."""
     return Reshape(x.type.without((dim,)).shape)(x)

@@ -14,12 +14,13 @@ takes those that are sent to it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import is_integer
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, UndefinedPrimal
+from shardwise.compiler.dtypes import DTypeLike, is_integer
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op, Primal, UndefinedPrimal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ops.collective.collectives import AllGather, AllToAll, Collective, Groups
@@ -41,6 +42,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 Apply = Callable[..., Any]  # (op, *operands) → result: in a frame, or in an HLO builder
+_Value: TypeAlias = Operand | HloValue
 
 
 @final
@@ -80,7 +82,7 @@ class RaggedAllToAll(Collective):
         row_bytes = operand.nbytes / operand.shape[0] if operand.shape[0] else 0
         return all_to_all(self.rows * row_bytes, self.count)
 
-    def lower(self, hlo: Hlo, x: Any, output: Any, *slices: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue, output: HloValue, *slices: HloValue) -> Any:
         if not x.type.size:
             return output
         if hlo.platform != "cpu":
@@ -91,7 +93,7 @@ class RaggedAllToAll(Collective):
             )
             return hlo.op("stablehlo.custom_call", (x, output, *slices), output.type, attributes)
 
-        def apply(op: Op, *operands: Any) -> Any:
+        def apply(op: Op, *operands: HloValue) -> Any:
             return op.lower(hlo, *operands)
 
         rows = apply(AllGather(0, self.axes, self.count, self.groups), x)
@@ -125,7 +127,7 @@ class NamedRaggedAllToAll(NamedExchangeOp):
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0, 1),)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         rows = min(operand.type.shape[0] for operand in operands[:2])
         return RaggedAllToAll(mesh_axes_of(context, self.axes), self.count, rows, self.groups)(*operands)
 
@@ -136,7 +138,7 @@ class NamedRaggedAllToAll(NamedExchangeOp):
         both_zero = tangents[0] is None and tangents[1] is None
         return self(*primals), None if both_zero else self(dx, d_output, *slices)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         x, output, starts, sent, places, received = operands
         exchange = NamedAllToAll(self.axes, self.sizes, 0, 0, self.groups)
         shape = (self.count, starts.type.size // self.count)
@@ -167,7 +169,7 @@ class NamedRaggedAllToAll(NamedExchangeOp):
         flat = [Reshape((each.type.size,))(each) for each in (starts, sent, places, received)]
         return Reshape(output.type.shape)(self(*merged, *flat)), 0
 
-    def _along_dim(self, x: Any, output: Any, *slices: Any) -> Any:
+    def _along_dim(self, x: Operand, output: Operand, *slices: Operand) -> Any:
         """Compute the op if dim 0 of `x` and `output`, and dim 1 of the slices, is the dim of all members."""
         if len(self.axes) > 1 or self.groups:
             raise NotImplementedError(
@@ -186,11 +188,13 @@ class NamedRaggedAllToAll(NamedExchangeOp):
         return Concatenate(0)(*results)
 
 
-def _call(op: Op, *operands: Any) -> Any:
+def _call(op: Op, *operands: Operand) -> Any:
     return op(*operands)
 
 
-def _take_slices(apply: Apply, rows: Any, output: Any, starts: Any, sizes: Any, places: Any, senders: int) -> Any:
+def _take_slices(
+    apply: Apply, rows: _Value, output: _Value, starts: _Value, sizes: _Value, places: _Value, senders: int
+) -> Any:
     """Return `output` with slices of `rows` written into it.
 
     Args:
@@ -230,22 +234,22 @@ def _take_slices(apply: Apply, rows: Any, output: Any, starts: Any, sizes: Any, 
     return apply(Select(), apply(Broadcast(output.type.shape, (0,)), is_received), taken, output)
 
 
-def _row_offsets(apply: Apply, shape: tuple[int, int], places: Any) -> Any:
+def _row_offsets(apply: Apply, shape: tuple[int, int], places: _Value) -> Any:
     """Return the distance of each row from the place of each slice, [row, slice]."""
     return apply(Sub(), apply(Iota(shape, 0, places.type.dtype)), apply(Broadcast(shape, (1,)), places))
 
 
-def _within(apply: Apply, index: Any, size: Any) -> Any:
+def _within(apply: Apply, index: _Value, size: _Value) -> Any:
     """Return whether an index is from 0 to below `size`."""
     zero = _constant(apply, index.type.shape, 0, index.type.dtype)
     return apply(And(), apply(Compare("LE"), zero, index), apply(Compare("LT"), index, size))
 
 
-def _constant(apply: Apply, shape: tuple[int, ...], value: int, dtype: Any) -> Any:
+def _constant(apply: Apply, shape: tuple[int, ...], value: int, dtype: DTypeLike) -> Any:
     return apply(Full(shape, Scalar.from_value(value, dtype)))
 
 
-def _shift_rows(slices: Any, rows: int) -> Any:
+def _shift_rows(slices: Operand, rows: int) -> Any:
     """Add to [slice, batch element] the first row of the batch element, if each has this number of rows."""
     index = Iota(slices.type.shape, 1, slices.type.dtype)()
     return Add()(slices, Mul()(index, full(slices.type.shape, rows, slices.type.dtype)))

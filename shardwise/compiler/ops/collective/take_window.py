@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
@@ -100,7 +100,7 @@ class TakeWindow(Collective):
             ranges[distance] = min(first, piece.start), max(last, piece.start + piece.size)
         return [_Block(distance, *ranges[distance]) for distance in sorted(ranges)]
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         shard_size = x.type.shape[self.dim]
         general = self._general(shard_size)
         general_bytes, halo_bytes = general.bytes_sent_of_shard(x.type), self._halo_bytes(x.type)

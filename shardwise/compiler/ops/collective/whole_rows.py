@@ -6,6 +6,7 @@ If there are enough rows, an all-to-all distributes complete rows over the devic
 import math
 from typing import Any, final
 
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.collective.collectives import AllGather, AllToAll, LocalSlice
 from shardwise.compiler.ops.shape.constants import full
@@ -61,7 +62,7 @@ class RowExchange:
         """The messages that follow one another: of two all-to-alls, or of one all-gather."""
         return (2 if self.uses_all_to_all else 1) * (self.count - 1)
 
-    def gather(self, x: Any, size: int) -> Any:
+    def gather(self, x: Operand, size: int) -> Any:
         """Return complete rows of `size` elements, as an array of two dims: all rows, or some on each device."""
         rows = move_dim(x, self.dim, x.type.ndim - 1)
         rows = Reshape((self.row_count, rows.type.shape[-1]))(rows)
@@ -71,7 +72,7 @@ class RowExchange:
             rows = AllGather(1, self.axes, self.count)(rows)
         return _pad_or_trim(rows, 1, size)
 
-    def scatter(self, rows: Any, shard_size: int) -> Any:
+    def scatter(self, rows: Operand, shard_size: int) -> Any:
         """Return shards, of this size along `dim`, of complete rows: the inverse of `gather`."""
         rows = _pad_or_trim(rows, 1, shard_size * self.count)
         if self.uses_all_to_all:
@@ -81,7 +82,7 @@ class RowExchange:
         return move_dim(Reshape((*self.others, shard_size))(rows), len(self.others), self.dim)
 
 
-def _pad_or_trim(x: Any, dim: int, size: int) -> Any:
+def _pad_or_trim(x: Operand, dim: int, size: int) -> Any:
     """Pad `x` at the end of `dim` with zeros to `size`, or trim it to `size`."""
     old_size = x.type.shape[dim]
     if size <= old_size:

@@ -17,7 +17,19 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, numpy_carrier, short_name
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, UndefinedPrimal, ignore_float_errors
+from shardwise.compiler.ir.op import (
+    BatchAxis,
+    Hlo,
+    HloValue,
+    LocalContext,
+    NumpyArray,
+    Op,
+    Primal,
+    UndefinedPrimal,
+    ignore_float_errors,
+    known,
+)
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import DeviceIndex
@@ -190,7 +202,7 @@ class Conv(Op):
             window = window.kernel_gradient(size)
         return window.halo(dim, (), count, -(-window.output_size(size) // count)).window.bytes_sent_of_array(x)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         x, kernel = operands
         if 0 in context.out_shapes[0]:
             return full(context.out_shapes[0], 0, self.dtype)
@@ -209,8 +221,8 @@ class Conv(Op):
     def _partial_sum(
         self,
         context: LocalContext,
-        x: Any,
-        kernel: Any,
+        x: Operand,
+        kernel: Operand,
         windows: Sequence[WindowDimension],
         kernel_dims: Sequence[int],
     ) -> Any:
@@ -256,13 +268,13 @@ class Conv(Op):
         (x, y), (dx, dy) = primals, tangents
         return self(x, y), add_tangents(None if dx is None else self(dx, y), None if dy is None else self(x, dy))
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         x, kernel = operands
         if isinstance(x, UndefinedPrimal):
-            return self._lhs_cotangent(cotangent, x.type, kernel), None
+            return self._lhs_cotangent(cotangent, x.type, known(kernel)), None
         return None, self._rhs_cotangent(cotangent, x, kernel.type)
 
-    def _lhs_cotangent(self, cotangent: Any, x: ArrayType, kernel: Any) -> Any:
+    def _lhs_cotangent(self, cotangent: Operand, x: ArrayType, kernel: Operand) -> Any:
         """Convolve the cotangent and the kernel, one of them reversed. The smaller one is the kernel of this conv."""
         windows = list(zip(self._spatial(self.lhs), self.windows(kernel.type), strict=True))
         cotangent_size, kernel_size = (
@@ -279,7 +291,7 @@ class Conv(Op):
         op = self._with_names(self.rhs, self.out, self.lhs, transposed)
         return op._convert_and_apply(kernel, _reverse(cotangent, self._spatial(self.out)))
 
-    def _rhs_cotangent(self, cotangent: Any, x: Any, kernel: ArrayType) -> Any:
+    def _rhs_cotangent(self, cotangent: Operand, x: Operand, kernel: ArrayType) -> Any:
         """Convolve the array with the cotangent as the kernel: one output for each position of the kernel."""
         if not cotangent.type.size:
             return full(kernel.shape, 0, kernel.dtype)
@@ -291,7 +303,7 @@ class Conv(Op):
         """Return the op with other names of dims and window parameters."""
         return replace(self, lhs=lhs, rhs=rhs, out=out).with_windows(windows)
 
-    def _convert_and_apply(self, x: Any, kernel: Any) -> Any:
+    def _convert_and_apply(self, x: Operand, kernel: Operand) -> Any:
         """Apply the op to operands of which one, a cotangent, may have a wider dtype."""
         x, kernel = (y if y.type.dtype == self.dtype else Convert(self.dtype, y.type.weak)(y) for y in (x, kernel))
         return self(x, kernel)
@@ -315,7 +327,7 @@ class Conv(Op):
             "".join(letter for letter in rhs if letter not in lhs),
         )
 
-    def lower(self, hlo: Hlo, x: Any, kernel: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue, kernel: HloValue) -> Any:
         """Merge the letters of each role into one dim for StableHLO. Groups are the major part of two of them."""
         out = self.out_type(x.type, kernel.type)
         if not (x.type.size and kernel.type.size and out.size):
@@ -379,7 +391,7 @@ class Conv(Op):
         return total.astype(self.dtype)
 
 
-def _reverse(x: Any, dims: Sequence[int]) -> Any:
+def _reverse(x: Operand, dims: Sequence[int]) -> Any:
     reversed_dims = tuple(dim for dim in dims if x.type.shape[dim] > 1)
     return Reverse(reversed_dims)(x) if reversed_dims else x
 
@@ -395,7 +407,7 @@ def _merged_order(names: str, parts: dict[str, str]) -> tuple[list[str], str]:
     return list(parts), "".join(parts.values())
 
 
-def _lower_merged_dims(hlo: Hlo, x: Any, names: str, parts: dict[str, str]) -> tuple[Any, str]:
+def _lower_merged_dims(hlo: Hlo, x: HloValue, names: str, parts: dict[str, str]) -> tuple[Any, str]:
     """Merge the dims of each part of `x` into one. Return the array, and the names of its dims for StableHLO."""
     order, ordered_names = _merged_order(names, parts)
     if ordered_names != names:

@@ -8,7 +8,17 @@ import numpy as np
 
 from shardwise.base.config import PRECISIONS, config
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, numpy_carrier, short_name
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, UndefinedPrimal, ignore_float_errors
+from shardwise.compiler.ir.op import (
+    BatchAxis,
+    Hlo,
+    HloValue,
+    NumpyArray,
+    Op,
+    Primal,
+    UndefinedPrimal,
+    ignore_float_errors,
+)
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
@@ -98,7 +108,7 @@ class Dot(Op):
         (x, y), (dx, dy) = primals, tangents
         return self(x, y), add_tangents(None if dx is None else self(dx, y), None if dy is None else self(x, dy))
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         x, y = operands
         free = self.free(x.type.ndim, y.type.ndim)
         batch = tuple(range(len(self.batch[0])))
@@ -160,7 +170,7 @@ class Dot(Op):
             tuple(d + (d >= dim) for d in self.batch[side]),
         )
 
-    def lower(self, hlo: Hlo, x: Any, y: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue, y: HloValue) -> Any:
         leading = tuple(range(len(self.batch[0])))
         if hlo.platform == "cpu" and self.batch != (leading, leading):
             # XLA's CPU backend moves batch dims to the front by a copy per product; products share copies made here.

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.dtypes import DTypeLike
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
@@ -90,7 +91,7 @@ class Attention(Op):
         """The number of the bias operand, which is optional."""
         return len(self.operand_roles) - 1
 
-    def _lower_scores(self, hlo: Hlo, q: Any, k: Any, bias: Any) -> Any:
+    def _lower_scores(self, hlo: Hlo, q: HloValue, k: HloValue, bias: HloValue | None) -> Any:
         """Lower the scores f32[B,N,T,S]; masked ones are a large negative number."""
         scores = _lower_dot(hlo, 3, 3, (0, 2), q, _lower_repeat_heads(hlo, k, q.type.shape[2]))
         scores = hlo.op("stablehlo.multiply", (scores, hlo.constant(self.scale, scores.type)), scores.type)
@@ -217,7 +218,7 @@ class FusedAttention(Attention):
         q = _check_types(self.name, types[:3], types[3:])
         return q, ArrayType((q.shape[0], q.shape[2], q.shape[1]), _WIDE)
 
-    def lower(self, hlo: Hlo, q: Any, k: Any, v: Any, bias: Any = None) -> Any:
+    def lower(self, hlo: Hlo, q: HloValue, k: HloValue, v: HloValue, bias: HloValue | None = None) -> Any:
         out, rows = self.out_types(q.type, k.type, v.type)
         if hlo.platform == "gpu":
             operands = [x for x in (q, k, v, bias) if x is not None]
@@ -266,7 +267,17 @@ class FusedAttentionGrad(Attention):
             )
         return types[0], types[1], types[2]
 
-    def lower(self, hlo: Hlo, q: Any, k: Any, v: Any, logsumexp: Any, out: Any, ct: Any, bias: Any = None) -> Any:
+    def lower(
+        self,
+        hlo: Hlo,
+        q: HloValue,
+        k: HloValue,
+        v: HloValue,
+        logsumexp: HloValue,
+        out: HloValue,
+        ct: HloValue,
+        bias: HloValue | None = None,
+    ) -> Any:
         if hlo.platform == "gpu":
             operands = [x for x in (q, k, v, logsumexp, ct, bias, out) if x is not None]
             products = {
@@ -282,7 +293,9 @@ class FusedAttentionGrad(Attention):
         weights = _lower_exp(hlo, self._lower_scores(hlo, q, k, bias), logsumexp)
         return self._lower_by_products(hlo, q, k, v, weights, out, ct)
 
-    def _lower_by_products(self, hlo: Hlo, q: Any, k: Any, v: Any, weights: Any, out: Any, ct: Any) -> Any:
+    def _lower_by_products(
+        self, hlo: Hlo, q: HloValue, k: HloValue, v: HloValue, weights: HloValue, out: HloValue, ct: HloValue
+    ) -> Any:
         """Lower the cotangents by ordinary products; `weights` are the attention weights."""
         heads, key_heads = q.type.shape[2], k.type.shape[2]
         narrow = q.type.dtype
@@ -371,17 +384,17 @@ def _row_major(type: ArrayType) -> str:
     return f"dense<{list(reversed(range(type.ndim)))}> : tensor<{type.ndim}xindex>"
 
 
-def _lower_convert(hlo: Hlo, x: Any, dtype: Any) -> Any:
+def _lower_convert(hlo: Hlo, x: HloValue, dtype: DTypeLike) -> Any:
     return hlo.op("stablehlo.convert", (x,), x.type.with_dtype(dtype))
 
 
-def _lower_dot(hlo: Hlo, left: int, right: int, batch: tuple[int, int], x: Any, y: Any) -> Any:
+def _lower_dot(hlo: Hlo, left: int, right: int, batch: tuple[int, int], x: HloValue, y: HloValue) -> Any:
     """Multiply in f32, contracting dims `left` and `right`; `batch` are the batch dims of `x`, (0, 2) those of `y`."""
     x, y = (_lower_convert(hlo, z, _WIDE) for z in (x, y))
     return Dot(((left,), (right,)), (batch, (0, 2))).lower(hlo, x, y)
 
 
-def _lower_repeat_heads(hlo: Hlo, x: Any, heads: int) -> Any:
+def _lower_repeat_heads(hlo: Hlo, x: HloValue, heads: int) -> Any:
     """Repeat the heads of keys or values to the number of query heads."""
     batch, columns, key_heads, width = x.type.shape
     if key_heads == heads:
@@ -390,7 +403,7 @@ def _lower_repeat_heads(hlo: Hlo, x: Any, heads: int) -> Any:
     return Reshape((batch, columns, heads, width)).lower(hlo, repeated)
 
 
-def _lower_sum_groups(hlo: Hlo, x: Any, key_heads: int) -> Any:
+def _lower_sum_groups(hlo: Hlo, x: HloValue, key_heads: int) -> Any:
     """Sum [B,N,S,H] over the query heads that share a key head."""
     batch, heads, columns, width = x.type.shape
     if key_heads == heads:
@@ -398,7 +411,7 @@ def _lower_sum_groups(hlo: Hlo, x: Any, key_heads: int) -> Any:
     return _lower_sum(hlo, Reshape((batch, key_heads, heads // key_heads, columns, width)).lower(hlo, x), 2)
 
 
-def _lower_reduce(hlo: Hlo, x: Any, dim: int, reducer: str, neutral: float) -> Any:
+def _lower_reduce(hlo: Hlo, x: HloValue, dim: int, reducer: str, neutral: float) -> Any:
     start = hlo.constant(neutral, ArrayType((), _WIDE))
 
     def combine(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
@@ -407,11 +420,11 @@ def _lower_reduce(hlo: Hlo, x: Any, dim: int, reducer: str, neutral: float) -> A
     return hlo.reduce((x,), (start,), (dim,), combine)[0]
 
 
-def _lower_sum(hlo: Hlo, x: Any, dim: int) -> Any:
+def _lower_sum(hlo: Hlo, x: HloValue, dim: int) -> Any:
     return _lower_reduce(hlo, x, dim, "add", 0.0)
 
 
-def _lower_logsumexp(hlo: Hlo, scores: Any) -> Any:
+def _lower_logsumexp(hlo: Hlo, scores: HloValue) -> Any:
     """Lower the logsumexp of each row of scores."""
     largest = _lower_reduce(hlo, scores, 3, "maximum", -np.inf)
     total = _lower_sum(hlo, _lower_exp(hlo, scores, largest), 3)
@@ -419,7 +432,7 @@ def _lower_logsumexp(hlo: Hlo, scores: Any) -> Any:
     return hlo.op("stablehlo.add", (largest, logarithm), total.type)
 
 
-def _lower_exp(hlo: Hlo, scores: Any, offsets: Any) -> Any:
+def _lower_exp(hlo: Hlo, scores: HloValue, offsets: HloValue) -> Any:
     """Lower exp(scores - offsets), with one offset per row."""
     rows = Broadcast(scores.type.shape, (0, 1, 2)).lower(hlo, offsets)
     return hlo.op("stablehlo.exponential", (hlo.op("stablehlo.subtract", (scores, rows), scores.type),), scores.type)

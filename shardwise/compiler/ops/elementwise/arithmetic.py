@@ -7,14 +7,15 @@ import numpy as np
 
 from shardwise.compiler.dtypes import is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ir.fusion import CHEAP
-from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal, UndefinedPrimal, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import NUMBERS, REALS, Elementwise
 from shardwise.compiler.ops.elementwise.select import lower_compare
 
 
-def add_tangents(a: Any, b: Any) -> Any:
+def add_tangents(a: Operand | None, b: Operand | None) -> Any:
     """Add two tangents or cotangents, where None stands for zero."""
     if a is None or b is None:
         return b if a is None else a
@@ -35,7 +36,7 @@ class Add(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), add_tangents(*tangents)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return tuple(cotangent if isinstance(x, UndefinedPrimal) else None for x in operands)
 
     @ignore_float_errors
@@ -67,7 +68,7 @@ class Sub(Elementwise):
             return self(*primals), Neg()(dy) if dx is None else dx
         return self(*primals), self(dx, dy)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         x, y = operands
         to_x = cotangent if isinstance(x, UndefinedPrimal) else None
         return to_x, Neg()(cotangent) if isinstance(y, UndefinedPrimal) else None
@@ -93,7 +94,7 @@ class Mul(Elementwise):
         (x, y), (dx, dy) = primals, tangents
         return self(x, y), add_tangents(None if dx is None else self(dx, y), None if dy is None else self(x, dy))
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         x, y = operands
         return (self(cotangent, y), None) if isinstance(x, UndefinedPrimal) else (None, self(x, cotangent))
 
@@ -120,10 +121,10 @@ class Div(Elementwise):
         from_x = None if dx is None else self(dx, y)
         return z, add_tangents(from_x, None if dy is None else Mul()(dy, Neg()(self(z, y))))
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return self(cotangent, operands[1]), None
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         x, y = operands
         if is_inexact(x.type.dtype):
             return super().lower(hlo, x, y)
@@ -159,7 +160,7 @@ class Rem(Elementwise):
         slope = None if dy is None else Div()(Sub()(z, x), y)
         return z, add_tangents(dx, None if dy is None else Mul()(dy, slope))
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         x, y = operands
         if not is_integer(y.type.dtype):
             return super().lower(hlo, *operands)
@@ -200,7 +201,7 @@ class Neg(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (self(cotangent),)
 
     def reference(self, *operands: NumpyArray) -> Any:
@@ -223,7 +224,7 @@ class StopGradient(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return x
 
     def reference(self, *operands: NumpyArray) -> Any:

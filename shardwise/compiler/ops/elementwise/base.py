@@ -12,8 +12,9 @@ import numpy as np
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ir.fusion import FUSED
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.types import ArrayType, ScalarLike
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.shardings.factors import FactorRule
@@ -100,7 +101,7 @@ class Unary(Elementwise):
     accepts = INEXACT
     numpy_function: ClassVar[Any]
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         """Return the tangent of the result `y`, given the operand `x` and its tangent `dx`; None if it is zero."""
         raise self.missing_rule("tangent")
 
@@ -115,7 +116,7 @@ class Unary(Elementwise):
         return np.asarray(self.numpy_function(x.astype(numpy_carrier(x.dtype)))).astype(x.dtype)
 
 
-def full_like(x: Any, number: Any) -> Any:
+def full_like(x: Operand, number: ScalarLike) -> Any:
     """Return an array with the type of `x` and all elements equal to `number`.
 
     Rules use it instead of the operators of arrays, which promote according to the user's settings.

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from shardwise.compiler.dtypes import SMALL_INTEGERS, DType, integer_range, is_integer, numpy_carrier, short_name
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, ignore_float_errors
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import DtypeSet, Elementwise
@@ -84,7 +84,7 @@ class MulHigh(Bitwise):
     name = "mulhi"
     accepts = INTEGERS
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         type = self.out_type(*(x.type for x in operands))
         width = bit_width(type.dtype)
         signedness = "u" if integer_range(type.dtype)[0] == 0 else "i"
@@ -102,16 +102,16 @@ class MulHigh(Bitwise):
         return np.asarray((x * y) >> width).astype(numpy_carrier(operands[0].dtype)).astype(operands[0].dtype)
 
 
-def _mul_high_64(hlo: Hlo, x: Any, y: Any) -> Any:
+def _mul_high_64(hlo: Hlo, x: HloValue, y: HloValue) -> Any:
     """Compute the high 64 bits of a 128-bit product from the products of 32-bit halves."""
     signed = x.type.dtype.kind == "i"
     type = x.type.strong()
     thirty_two, low_half = hlo.constant(32, type), hlo.constant(2**32 - 1, type)
 
-    def binary(name: str, a: Any, b: Any) -> Any:
+    def binary(name: str, a: HloValue, b: HloValue) -> Any:
         return hlo.op(f"stablehlo.{name}", (a, b), type)
 
-    def high_half(a: Any) -> Any:
+    def high_half(a: HloValue) -> Any:
         return binary("shift_right_arithmetic" if signed else "shift_right_logical", a, thirty_two)
 
     x_low, y_low = (binary("and", a, low_half) for a in (x, y))
@@ -185,7 +185,7 @@ class PopulationCount(Bitwise):
     arity = 1
     accepts = INTEGERS
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         if short_name(x.type.dtype) not in ("i2", "i4"):
             return super().lower(hlo, x)
         wide = x.type.with_dtype(np.int32)  # XLA would also count the sign-extended bits of the byte
@@ -210,7 +210,7 @@ class Clz(Bitwise):
     arity = 1
     accepts = INTEGERS
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         count = super().lower(hlo, x)
         if short_name(x.type.dtype)[0] == "u":
             return count

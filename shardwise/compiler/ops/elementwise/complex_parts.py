@@ -6,7 +6,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_integer, numpy_carrier, short_name
-from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal, UndefinedPrimal, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Neg
@@ -33,7 +34,7 @@ class Abs(Unary):
         type = super().result_type(*types)
         return complex_part_type(type) if type.dtype.kind == "c" else type
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         if x.type.dtype.kind == "c":
             return Real()(Mul()(dx, Conj()(Sign()(x))))
         return Select()(Compare("GE")(x, full_like(x, 0)), dx, Neg()(dx))
@@ -54,14 +55,14 @@ class Sign(Unary):
     accepts = NUMBERS
     numpy_function = np.sign
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         if x.type.dtype.kind != "c":
             return None
         # The magnitude is constant, so only the component of the tangent perpendicular to the direction counts.
         perpendicular = Div()(Imag()(Mul()(Conj()(y), dx)), Abs()(x))
         return Mul()(y, Complex()(zeros_like(perpendicular), perpendicular))
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         if is_integer(x.type.dtype) and short_name(x.type.dtype)[0] == "u":
             return hlo.op("stablehlo.minimum", (x, hlo.constant(1, x.type)), x.type)
         return hlo.op("stablehlo.sign", (x,), x.type)
@@ -85,7 +86,7 @@ class Real(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (Complex()(cotangent, zeros_like(cotangent)),)
 
     def reference(self, *operands: NumpyArray) -> Any:
@@ -110,7 +111,7 @@ class Imag(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (Complex()(zeros_like(cotangent), Neg()(cotangent)),)
 
     def reference(self, *operands: NumpyArray) -> Any:
@@ -133,7 +134,7 @@ class Conj(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (self(cotangent),)
 
     def reference(self, *operands: NumpyArray) -> Any:
@@ -159,7 +160,7 @@ class Complex(Elementwise):
         zero = zeros_like(primals[0])
         return self(*primals), self(*(zero if tangent is None else tangent for tangent in tangents))
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         to_real, to_imag = (isinstance(x, UndefinedPrimal) for x in operands)
         return (Real()(cotangent) if to_real else None, Neg()(Imag()(cotangent)) if to_imag else None)
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_inexact, is_integer, is_key, numpy_carrier
 from shardwise.compiler.ir.fusion import ALWAYS_FUSED
-from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import Elementwise
@@ -48,10 +49,10 @@ class Convert(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents) if is_inexact(self.dtype) else None
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (Convert(operands[0].type.dtype)(cotangent),)
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         (x,) = operands
         if self.dtype == np.bool_:  # StableHLO tests only the real part
             return lower_compare(hlo, "NE", x, hlo.constant(0, x.type.strong()))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from shardwise.compiler.ir.fusion import OWN_KERNEL, Fusion
-from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import Elementwise
@@ -47,7 +47,7 @@ class CheckpointName(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), tangents[0]
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return x
 
     def reference(self, *operands: NumpyArray) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, add_tangents
 from shardwise.compiler.ops.elementwise.base import REALS, Elementwise, full_like
@@ -35,7 +35,7 @@ class Extremum(Elementwise):
                 total = add_tangents(total, masked)
         return z, total
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         x, y = operands
         if x.type.dtype.kind != "c":
             return super().lower(hlo, x, y)
@@ -85,7 +85,7 @@ class Relu(Elementwise):
         (x,), (dx,) = primals, tangents
         return self(x), Select()(Compare("GT")(x, full_like(x, 0)), dx, zeros_like(dx))
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         (x,) = operands
         return hlo.op("stablehlo.maximum", (x, hlo.constant(0, x.type.strong())), x.type)
 

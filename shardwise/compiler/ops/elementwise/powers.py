@@ -9,7 +9,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_inexact, numpy_carrier
-from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise import transcendental  # the documented pair: see above
@@ -27,10 +28,10 @@ class Square(Unary):
     accepts = NUMBERS
     numpy_function = np.square
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Add()(x, x))
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return hlo.op("stablehlo.multiply", (x, x), x.type)
 
 
@@ -42,7 +43,7 @@ class Sqrt(Unary):
     name = hlo_name = "sqrt"
     numpy_function = np.sqrt
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Div()(full_like(y, 0.5), y))
 
 
@@ -57,7 +58,7 @@ class Rsqrt(Unary):
     def numpy_function(x: NumpyArray) -> Any:
         return 1 / np.sqrt(x)
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Mul()(full_like(y, -0.5), Div()(y, x)))
 
 
@@ -70,7 +71,7 @@ class Cbrt(Unary):
     accepts = FLOATS
     numpy_function = np.cbrt
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Div()(full_like(y, 1 / 3), Square()(y)))
 
 
@@ -89,12 +90,12 @@ class IntegerPow(Unary):
             raise TypeError(f"integer_pow: integers cannot have the negative power {self.y}: {type}; convert to floats")
         return type
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         if self.y == 0:
             return None
         return dx if self.y == 1 else Mul()(dx, Mul()(full_like(x, self.y), IntegerPow(self.y - 1)(x)))
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         one = hlo.constant(1, x.type)
         product, square, exponent = None, x, abs(self.y)
         while exponent:

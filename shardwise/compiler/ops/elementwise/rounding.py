@@ -6,7 +6,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import numpy_carrier
-from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise, Unary
@@ -19,7 +20,7 @@ class Rounding(Unary):
 
     accepts = FLOATS
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return None
 
 
@@ -54,7 +55,7 @@ class Round(Rounding):
             raise TypeError(f"round: half {self.half!r} is not one of {', '.join(HLO_NAMES)}")
         return super().out_type(*types)
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return hlo.op(f"stablehlo.{HLO_NAMES[self.half]}", (x,), x.type)
 
     def numpy_function(self, x: NumpyArray) -> Any:
@@ -124,10 +125,10 @@ class ReducePrecision(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (self(cotangent),)
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         bits = f"exponent_bits = {self.exponent_bits} : i32, mantissa_bits = {self.mantissa_bits} : i32"
         return hlo.op("stablehlo.reduce_precision", (x,), x.type, bits)
 

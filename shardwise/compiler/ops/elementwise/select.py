@@ -7,7 +7,8 @@ import numpy as np
 
 from shardwise.compiler.dtypes import is_inexact, is_integer, is_key, short_name
 from shardwise.compiler.ir.fusion import CHEAP
-from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal, UndefinedPrimal, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import Elementwise
@@ -47,7 +48,7 @@ class Select(Elementwise):
         zero = zeros_like(cases[0])
         return self(*primals), self(condition, *(zero if tangent is None else tangent for tangent in tangents[1:]))
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         condition, x, y = operands
         zero = zeros_like(cotangent)
         to_x = self(condition, cotangent, zero) if isinstance(x, UndefinedPrimal) else None
@@ -80,7 +81,7 @@ class Compare(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         x, y = operands
         if x.type.dtype.kind != "c" or self.direction in ("EQ", "NE"):
             return lower_compare(hlo, self.direction, x, y)
@@ -88,7 +89,7 @@ class Compare(Elementwise):
         (a, c), (b, d) = ([hlo.op(f"stablehlo.{name}", (z,), part) for z in operands] for name in ("real", "imag"))
         strict = lower_compare(hlo, self.direction[0] + "T", a, c)
 
-        def logical(name: str, left: Any, right: Any) -> Any:
+        def logical(name: str, left: HloValue, right: HloValue) -> Any:
             return hlo.op(f"stablehlo.{name}", (left, right), strict.type)
 
         ordered = logical("and", lower_compare(hlo, "EQ", b, b), lower_compare(hlo, "EQ", d, d))
@@ -105,7 +106,7 @@ def complex_part_type(type: ArrayType) -> ArrayType:
     return ArrayType(type.shape, np.float32 if type.dtype == np.complex64 else np.float64, type.weak)
 
 
-def lower_compare(hlo: Hlo, direction: str, x: Any, y: Any) -> Any:
+def lower_compare(hlo: Hlo, direction: str, x: HloValue, y: HloValue) -> Any:
     """Emit one StableHLO compare. StableHLO does not order complex numbers."""
     dtype = x.type.dtype
     signed = is_integer(dtype) and short_name(dtype)[0] != "u"

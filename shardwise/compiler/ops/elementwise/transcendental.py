@@ -10,7 +10,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import numpy_carrier
-from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise import powers  # the documented pair: see above
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub, add_tangents
@@ -26,7 +27,7 @@ class Exp(Unary):
     hlo_name = "exponential"
     numpy_function = np.exp
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, y)
 
 
@@ -38,10 +39,10 @@ class Exp2(Unary):
     name = "exp2"
     numpy_function = np.exp2
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Mul()(y, full_like(y, math.log(2))))
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         (x,) = operands
         power = hlo.op("stablehlo.multiply", (x, hlo.constant(math.log(2), x.type.strong())), x.type)
         return hlo.op("stablehlo.exponential", (power,), x.type)
@@ -56,7 +57,7 @@ class Expm1(Unary):
     hlo_name = "exponential_minus_one"
     numpy_function = np.expm1
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Add()(y, full_like(y, 1)))
 
 
@@ -68,7 +69,7 @@ class Log(Unary):
     name = hlo_name = "log"
     numpy_function = np.log
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Div()(dx, x)
 
 
@@ -81,7 +82,7 @@ class Log1p(Unary):
     hlo_name = "log_plus_one"
     numpy_function = np.log1p
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Div()(dx, Add()(x, full_like(x, 1)))
 
 
@@ -96,7 +97,7 @@ class Logistic(Unary):
     def numpy_function(x: NumpyArray) -> Any:
         return 1 / (1 + np.exp(-x))
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Mul()(y, Sub()(full_like(y, 1), y)))
 
 
@@ -109,7 +110,7 @@ class Sin(Unary):
     hlo_name = "sine"
     numpy_function = np.sin
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Cos()(x))
 
 
@@ -122,7 +123,7 @@ class Cos(Unary):
     hlo_name = "cosine"
     numpy_function = np.cos
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Neg()(Mul()(dx, Sin()(x)))
 
 
@@ -134,7 +135,7 @@ class Tan(Unary):
     name = hlo_name = "tan"
     numpy_function = np.tan
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Add()(powers.Square()(y), full_like(y, 1)))
 
 
@@ -147,7 +148,7 @@ class Asin(Unary):
     dialect = "chlo"
     numpy_function = np.arcsin
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, powers.Rsqrt()(_one_minus_square(x)))
 
 
@@ -160,7 +161,7 @@ class Acos(Unary):
     dialect = "chlo"
     numpy_function = np.arccos
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Neg()(Mul()(dx, powers.Rsqrt()(_one_minus_square(x))))
 
 
@@ -173,7 +174,7 @@ class Atan(Unary):
     dialect = "chlo"
     numpy_function = np.arctan
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Div()(dx, Add()(powers.Square()(x), full_like(x, 1)))
 
 
@@ -206,7 +207,7 @@ class Sinh(Unary):
     dialect = "chlo"
     numpy_function = np.sinh
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Cosh()(x))
 
 
@@ -219,7 +220,7 @@ class Cosh(Unary):
     dialect = "chlo"
     numpy_function = np.cosh
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, Sinh()(x))
 
 
@@ -231,7 +232,7 @@ class Tanh(Unary):
     name = hlo_name = "tanh"
     numpy_function = np.tanh
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, _one_minus_square(y))
 
 
@@ -244,7 +245,7 @@ class Asinh(Unary):
     dialect = "chlo"
     numpy_function = np.arcsinh
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Mul()(dx, powers.Rsqrt()(Add()(powers.Square()(x), full_like(x, 1))))
 
 
@@ -257,7 +258,7 @@ class Acosh(Unary):
     dialect = "chlo"
     numpy_function = np.arccosh
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         # Not rsqrt of the product: for complex numbers left of -1 that has the opposite sign.
         return Mul()(dx, Mul()(powers.Rsqrt()(Sub()(x, full_like(x, 1))), powers.Rsqrt()(Add()(x, full_like(x, 1)))))
 
@@ -271,10 +272,10 @@ class Atanh(Unary):
     dialect = "chlo"
     numpy_function = np.arctanh
 
-    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
         return Div()(dx, _one_minus_square(x))
 
 
-def _one_minus_square(x: Any) -> Any:
+def _one_minus_square(x: Operand) -> Any:
     """Return `1 - x²`, accurate where it is close to zero."""
     return Mul()(Sub()(full_like(x, 1), x), Add()(full_like(x, 1), x))

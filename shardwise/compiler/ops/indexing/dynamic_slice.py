@@ -10,7 +10,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.fusion import Fusion
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, UndefinedPrimal
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op, Primal, UndefinedPrimal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Sub
@@ -66,7 +67,7 @@ class DynamicSlice(Op):
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         x, *starts = operands
         global_shape = context.global_types[0].shape
         sizes = list(self.sizes)
@@ -95,7 +96,7 @@ class DynamicSlice(Op):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(tangents[0], *primals[1:])
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         x, *starts = operands
         zeros = full(x.type.shape, 0, cotangent.type.dtype)
         return DynamicUpdateSlice()(zeros, cotangent, *starts), *(None for _ in starts)
@@ -120,7 +121,7 @@ class DynamicSlice(Op):
         result = Reshape((axis.size, *self.sizes))(found)
         return result if sharding is None else reshard_to(result, sharding), 0
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         x, *starts = operands
         return lower_slice_at(hlo, x, self.sizes, lower_clamped_starts(hlo, x.type, self.sizes, starts))
 
@@ -155,7 +156,7 @@ class DynamicUpdateSlice(Op):
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0, 1),)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         x, update, *starts = operands
         update_shape, global_shape = context.global_types[1].shape, context.global_types[0].shape
         in_update = None
@@ -185,7 +186,7 @@ class DynamicUpdateSlice(Op):
         instantiated = [zeros_like(x) if dx is None else dx for x, dx in zip(primals[:2], tangents[:2], strict=True)]
         return self(*primals), self(*instantiated, *primals[2:])
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         x, update, *starts = operands
         zeros = full(update.type.shape, 0, cotangent.type.dtype)
         to_x = self(cotangent, zeros, *starts) if isinstance(x, UndefinedPrimal) else None
@@ -216,7 +217,7 @@ class DynamicUpdateSlice(Op):
         result, _ = op.vmap(axis, (x, indices, update), (0, 0, 0))
         return reshard_to(result, sharding), 0
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         out = self.out_type(*(x.type for x in operands))
         return hlo.op("stablehlo.dynamic_update_slice", operands, out)
 
@@ -253,12 +254,12 @@ def _clamped_slices(shape: Sequence[int], sizes: Sequence[int], starts: Sequence
     return tuple(slice(first, first + size) for first, size in zip(firsts, sizes, strict=True))
 
 
-def iota_from(start: Any, size: int) -> Any:
+def iota_from(start: Operand, size: int) -> Any:
     """Return the integers `start`, `start + 1`, … as a vector of `size` elements."""
     return Add()(Iota((size,), 0, start.type.dtype)(), Broadcast((size,), ())(start))
 
 
-def _window(x: Any, dim: int, width: int, first: Any) -> Any:
+def _window(x: Operand, dim: int, width: int, first: Operand) -> Any:
     """Return `width` elements along `dim` from index `first` on; indices out of bounds give zeros."""
     shape = x.type.shape
     edges = tuple(width if d == dim else 0 for d in range(x.type.ndim))
@@ -277,7 +278,7 @@ def _partly_covered(sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
     return [dim for dim, size in enumerate(sizes) if 1 < size < shape[dim]]
 
 
-def _replicate_dims(x: Any, dims: Sequence[int]) -> Any:
+def _replicate_dims(x: Operand, dims: Sequence[int]) -> Any:
     """Replicate dims along Explicit axes."""
     for dim in dims:
         x = reshard_to(x, x.type.explicit and x.type.explicit.replicating(dim))

@@ -12,7 +12,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.fusion import Fusion
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Primal, known
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
@@ -76,7 +77,7 @@ class Gather(Indexed):
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         x, indices = operands
         global_shape, shard_shape = context.global_types[0].shape, x.type.shape
         sizes = list(self.sizes)
@@ -102,8 +103,8 @@ class Gather(Indexed):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(tangents[0], primals[1])
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        x, indices = operands
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
+        x, indices = operands[0], known(operands[1])
         columns = [
             clamp_index(column, x.type.shape[dim] - self.sizes[dim])
             for column, dim in zip(self.columns(indices), self.mapped, strict=True)
@@ -122,7 +123,7 @@ class Gather(Indexed):
         rest = (size for dim, size in enumerate(indices.shape[:-1]) if dim not in self.index_batch)
         return sorted(self.batch) == [dim for _, dim in pairs] and all(size == 1 for size in rest)
 
-    def _select_cotangent(self, cotangent: Any, column: Any, x: ArrayType) -> Any:
+    def _select_cotangent(self, cotangent: Operand, column: Operand, x: ArrayType) -> Any:
         """Return the cotangent where the index points to, and zeros elsewhere.
 
         This is elementwise: it is fused with other terms of the cotangent, and needs no communication along the dim.
@@ -130,7 +131,7 @@ class Gather(Indexed):
         (dim,), rows = self.mapped, tuple(sorted(self.batch))
         shape = tuple(x.shape[row] for row in rows)
 
-        def spread(values: Any) -> Any:
+        def spread(values: Operand) -> Any:
             return Broadcast(x.shape, rows)(Reshape(shape)(values))
 
         is_taken = Compare("EQ")(Iota(x.shape, dim, column.type.dtype)(), spread(column))
@@ -150,7 +151,7 @@ class Gather(Indexed):
         )
         return op(*batched), 0
 
-    def lower(self, hlo: Hlo, x: Any, indices: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue, indices: HloValue) -> Any:
         out = self.out_type(x.type, indices.type)
         if self.has_one_window(indices.type):
             starts = lower_clamped_starts(hlo, x.type, self.sizes, self.lower_starts(hlo, x.type, indices))

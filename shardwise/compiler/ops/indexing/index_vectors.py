@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Op
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.bitwise import And
@@ -116,16 +117,16 @@ class Indexed(Op):
         """The five fields, in order: the arguments of another op of the family with the same dims."""
         return self.window, self.collapsed, self.batch, self.index_batch, self.mapped
 
-    def columns(self, indices: Any) -> list[Any]:
+    def columns(self, indices: Operand) -> list[Any]:
         """Return the components of the index vectors, each with a last dim of size 1."""
         last = indices.type.ndim - 1
         return [slice_along(indices, last, index, index + 1) for index in range(len(self.mapped))]
 
-    def broadcast_per_index(self, x: Any, shape: tuple[int, ...]) -> Any:
+    def broadcast_per_index(self, x: Operand, shape: tuple[int, ...]) -> Any:
         """Broadcast one element per index vector, with a last dim of size 1, to the shape of the result."""
         return Broadcast(shape, tuple(self.index_dims_of(len(shape))))(Reshape(x.type.shape[:-1])(x))
 
-    def in_bounds(self, shape: tuple[int, ...], sizes: Sequence[int], indices: Any) -> Any:
+    def in_bounds(self, shape: tuple[int, ...], sizes: Sequence[int], indices: Operand) -> Any:
         """Return whether each window is in bounds of an operand of this shape, with a last dim of size 1.
 
         None if `mapped` is empty: then all windows are in bounds.
@@ -165,7 +166,7 @@ class Indexed(Op):
         """Return whether there is exactly one index vector."""
         return math.prod(indices.shape[:-1]) == 1
 
-    def lower_starts(self, hlo: Hlo, x: ArrayType, indices: Any) -> list[Any]:
+    def lower_starts(self, hlo: Hlo, x: ArrayType, indices: HloValue) -> list[Any]:
         """Emit the start of the only window along each dim of the operand, as scalars."""
         scalar = ArrayType((), indices.type.dtype)
         vector = hlo.op("stablehlo.reshape", (indices,), ArrayType((len(self.mapped),), scalar.dtype))
@@ -215,24 +216,24 @@ class IndexedFactors:
         return len(self.sizes) - 1
 
 
-def clamp_index(column: Any, limit: int) -> Any:
+def clamp_index(column: Operand, limit: int) -> Any:
     """Clamp indices to the range from 0 to `limit`, inclusive."""
     low, high = (full(column.type.shape, bound, column.type.dtype) for bound in (0, limit))
     return Clamp()(low, column, high)
 
 
-def between(column: Any, first: int, last: int) -> Any:
+def between(column: Operand, first: int, last: int) -> Any:
     """Return whether each index is at least `first` and at most `last`."""
     low, high = (full(column.type.shape, bound, column.type.dtype) for bound in (first, last))
     return And()(Compare("GE")(column, low), Compare("LE")(column, high))
 
 
-def both(a: Any, b: Any) -> Any:
+def both(a: Operand | None, b: Operand) -> Any:
     """Return the logical and of two masks; None stands for all true."""
     return b if a is None else And()(a, b)
 
 
-def join_columns(columns: Sequence[Any], indices: Any) -> Any:
+def join_columns(columns: Sequence[Any], indices: Operand) -> Any:
     """Return the index vectors with these components; `indices` if there are no components."""
     if len(columns) > 1:
         return Concatenate(indices.type.ndim - 1)(*columns)

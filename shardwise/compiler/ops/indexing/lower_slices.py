@@ -9,7 +9,7 @@ lowered with start indices that are in bounds, and the rewrite is right.
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.ir.op import Hlo
+from shardwise.compiler.ir.op import Hlo, HloValue
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.shape.movement import i64_array_attribute
 
@@ -27,7 +27,7 @@ def lower_clamped_starts(hlo: Hlo, x: ArrayType, sizes: Sequence[int], starts: S
     return clamped
 
 
-def lower_slice_at(hlo: Hlo, x: Any, sizes: Sequence[int], starts: Sequence[Any]) -> Any:
+def lower_slice_at(hlo: Hlo, x: HloValue, sizes: Sequence[int], starts: Sequence[Any]) -> Any:
     """Emit the slice of `sizes` at start indices that are in bounds."""
     attributes = f"slice_sizes = {i64_array_attribute(tuple(sizes))}"
     return hlo.op("stablehlo.dynamic_slice", (x, *starts), x.type.with_shape(tuple(sizes)), attributes)

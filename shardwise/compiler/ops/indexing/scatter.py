@@ -17,7 +17,18 @@ import numpy as np
 
 from shardwise.compiler.dtypes import DType, is_float, numpy_carrier
 from shardwise.compiler.ir.fusion import Fusion
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, UndefinedPrimal, ignore_float_errors
+from shardwise.compiler.ir.op import (
+    BatchAxis,
+    Hlo,
+    HloValue,
+    LocalContext,
+    NumpyArray,
+    Primal,
+    UndefinedPrimal,
+    ignore_float_errors,
+    known,
+)
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub, add_tangents
@@ -97,7 +108,7 @@ class Scatter(Indexed):
         # Which of several updates of one element wins may differ between devices.
         return ((0, 2),) if self.combine is SUM or (self.combine is None and self.unique) else ()
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         x, indices, updates = operands
         columns = self.columns(indices)
         for index, dim in enumerate(self.mapped):
@@ -129,10 +140,10 @@ class Scatter(Indexed):
             return y, tangent
         return y, self._extremum_tangent(y, primals, dx, du)
 
-    def _scatter_add(self, x: Any, indices: Any, updates: Any) -> Any:
+    def _scatter_add(self, x: Operand, indices: Operand, updates: Operand) -> Any:
         return replace(self, combine=SUM)(x, indices, updates)
 
-    def _set_linear(self, indices: Any, x: Any, updates: Any) -> Any:
+    def _set_linear(self, indices: Operand, x: Operand, updates: Operand) -> Any:
         """Replace elements as a linear function: the winning updates are determined, not left to the device's order."""
         if self.unique:
             return self(x, indices, updates)
@@ -140,7 +151,7 @@ class Scatter(Indexed):
         kept = Select()(replaced, zeros_like(x), x)
         return self._scatter_add(kept, indices, Select()(wins, updates, zeros_like(updates)))
 
-    def _winners(self, indices: Any, x: ArrayType, updates: ArrayType) -> tuple[Any, Any]:
+    def _winners(self, indices: Operand, x: ArrayType, updates: ArrayType) -> tuple[Any, Any]:
         """Return which elements of the array are replaced, and which updates replace them."""
         index_dtype = np.dtype(np.int32)
         number = Reshape(updates.shape)(Iota((updates.size,), 0, index_dtype)())
@@ -148,7 +159,7 @@ class Scatter(Indexed):
         winner = self(full(x.shape, 0, index_dtype), indices, number)
         return Compare("NE")(winner, zeros_like(winner)), Compare("EQ")(self._gather(winner, indices, updates), number)
 
-    def _gather(self, x: Any, indices: Any, updates: ArrayType) -> Any:
+    def _gather(self, x: Operand, indices: Operand, updates: ArrayType) -> Any:
         """Gather the elements of an array at the indices; zeros where a window is out of bounds."""
         sizes = self.sizes_of(x.type, updates)
         elements = gather.Gather(*self.dims, sizes=sizes, sorted=self.sorted, unique=self.unique)(x, indices)
@@ -157,7 +168,7 @@ class Scatter(Indexed):
             return elements
         return Select()(self.broadcast_per_index(in_bounds, updates.shape), elements, zeros_like(elements))
 
-    def _product_of_others(self, x: Any, indices: Any, updates: Any) -> Any:
+    def _product_of_others(self, x: Operand, indices: Operand, updates: Operand) -> Any:
         """Return, for each update, the product of the element and of all other updates of it."""
         if self.unique:
             return self._gather(x, indices, updates.type)
@@ -170,7 +181,7 @@ class Scatter(Indexed):
         no_other_zero = Compare("EQ")(Sub()(zeros, ones), zeros_like(zeros))
         return Select()(no_other_zero, Div()(product, divisor), zeros_like(product))
 
-    def _extremum_tangent(self, y: Any, primals: Sequence[Any], dx: Any, du: Any) -> Any:
+    def _extremum_tangent(self, y: Operand, primals: Sequence[Any], dx: Operand | None, du: Operand | None) -> Any:
         """Return the tangent of a minimum or maximum `y`: the mean over all that attain it, and zero at NaN."""
         x, indices, updates = primals
         x_wins = Compare("EQ")(x, y)
@@ -184,16 +195,16 @@ class Scatter(Indexed):
         ]
         return Div()(self._scatter_add(tangents[0], indices, tangents[1]), Max()(count, full_like(count, 1)))
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         x, indices, updates = operands
         if self.combine is PROD:
             return self(cotangent, indices, updates), None, None
         to_x = to_updates = None
         if isinstance(updates, UndefinedPrimal):
-            to_updates = self._gather(cotangent, indices, updates.type)
+            to_updates = self._gather(cotangent, known(indices), updates.type)
         if self.combine is SUM:
             return cotangent if isinstance(x, UndefinedPrimal) else None, None, to_updates
-        replaced, wins = self._winners(indices, cotangent.type, updates.type)
+        replaced, wins = self._winners(known(indices), cotangent.type, updates.type)
         if isinstance(x, UndefinedPrimal):
             to_x = Select()(replaced, zeros_like(cotangent), cotangent)
         if to_updates is not None:
@@ -208,7 +219,7 @@ class Scatter(Indexed):
         op = Scatter(*dims_of_op, combine=self.combine, sorted=self.sorted and not in_indices, unique=self.unique)
         return op(x, indices, updates), 0
 
-    def lower(self, hlo: Hlo, x: Any, indices: Any, updates: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue, indices: HloValue, updates: HloValue) -> Any:
         out = self.out_type(x.type, indices.type, updates.type)
         rounds = is_float(out.dtype) and self.combine in (SUM, PROD) and not self.unique
         wide = numpy_carrier(out.dtype) if rounds else out.dtype
@@ -237,7 +248,7 @@ class Scatter(Indexed):
         result = hlo.op("stablehlo.scatter", (x, indices, updates), ArrayType(out.shape, wide), attributes, (region,))
         return result if wide == out.dtype else hlo.op("stablehlo.convert", (result,), out)
 
-    def _lower_one_window(self, hlo: Hlo, x: Any, indices: Any, updates: Any, wide: DType) -> Any:
+    def _lower_one_window(self, hlo: Hlo, x: HloValue, indices: HloValue, updates: HloValue, wide: DType) -> Any:
         """Emit an update of one slice, which stays unchanged if the window is out of bounds.
 
         `wide` is the dtype in which the update is combined with the slice.

@@ -11,7 +11,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, is_float, is_integer, lowest, numpy_carrier
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather
@@ -71,7 +72,7 @@ class Sort(Op):
         shard_bytes = -(-types[0].shape[self.dim] // count) * sum(type.dtype.itemsize for type in types)
         return RowExchange.from_shape(types[0].shape, self.dim, (), count).bytes_sent(shard_bytes, shard_bytes)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(*operands)
@@ -92,7 +93,7 @@ class Sort(Op):
         batched = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)]
         return Sort(self.dim + 1, self.keys, self.descending)(*batched), (0,) * len(batched)
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         def precedes(x: Sequence[Any], y: Sequence[Any]) -> Any:
             left, right = (_comparison_keys(hlo, z[: self.keys]) for z in ((y, x) if self.descending else (x, y)))
             result = None
@@ -131,7 +132,7 @@ def _comparison_keys(hlo: Hlo, elements: Sequence[Any]) -> list[Any]:
     return keys
 
 
-def _is_less(hlo: Hlo, x: Any, y: Any) -> Any:
+def _is_less(hlo: Hlo, x: HloValue, y: HloValue) -> Any:
     """Lower `x < y`, with NaN greater than all numbers."""
     less = lower_compare(hlo, "LT", x, y)
     if not is_float(x.type.dtype):
@@ -140,7 +141,7 @@ def _is_less(hlo: Hlo, x: Any, y: Any) -> Any:
     return _logical(hlo, "or", less, before_nan)
 
 
-def _logical(hlo: Hlo, how: str, *operands: Any) -> Any:
+def _logical(hlo: Hlo, how: str, *operands: HloValue) -> Any:
     return hlo.op(f"stablehlo.{how}", operands, operands[0].type)
 
 
@@ -189,7 +190,7 @@ class TopK(Op):
         candidates = min(self.k, -(-x.shape[-1] // count)) * x.size // max(1, x.shape[-1])
         return float((count - 1) * candidates * (x.dtype.itemsize + INDEX.itemsize))
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands
         last = x.type.ndim - 1
         axes, count = context.sharding_of(last, 0)
@@ -214,7 +215,7 @@ class TopK(Op):
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self(batch_dim_at(operands[0], dims[0], 0, axis.size)), (0, 0)
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         out = self.out_types(x.type)
         if not x.type.size or not self.k:
             return tuple(hlo.constant(0, type.strong()) for type in out)
@@ -250,7 +251,7 @@ def _comparable(dtype: DType) -> DType:
     return np.dtype(np.float32) if narrow else numpy_carrier(dtype)
 
 
-def take_along_dim(x: Any, indices: Any, dim: int) -> Any:
+def take_along_dim(x: Operand, indices: Operand, dim: int) -> Any:
     """Gather elements of `x` along `dim`; the other dims are batch dims. Indices must be unique and in range."""
     batch_dims = tuple(d for d in range(x.type.ndim) if d != dim)
     sizes = tuple(min(1, size) for size in x.type.shape)

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_float_errors, result_types
+from shardwise.compiler.dtypes import DTypeLike
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, NumpyArray, Op, ignore_float_errors, result_types
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
@@ -113,7 +115,7 @@ class BatchedMatrixOp(Op):
         result = self(*(merged if n == number else y for n, y in enumerate(operands)))
         return Reshape(shape)(result), batch_dim
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         results = [type.strong() for type in result_types(self, tuple(x.type for x in operands))]
         if any(type.size for type in results):
             return self.lower_nonempty(hlo, *operands)
@@ -141,43 +143,43 @@ class BatchedMatrixOp(Op):
         raise self.missing_rule("reference_one")
 
 
-def epsilon(dtype: Any) -> float:
+def epsilon(dtype: DTypeLike) -> float:
     """Return the machine epsilon of a dtype."""
     return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
 
 
-def as_dtype(x: Any, dtype: Any) -> Any:
+def as_dtype(x: Operand, dtype: DTypeLike) -> Any:
     """Convert `x` to `dtype`, if it has another one."""
     return x if x.type.dtype == dtype else Convert(np.dtype(dtype))(x)
 
 
-def adjoint(x: Any) -> Any:
+def adjoint(x: Operand) -> Any:
     """Return the conjugate transpose of each matrix."""
     return conjugate(matrix_transpose(x))
 
 
-def matrix_transpose(x: Any) -> Any:
+def matrix_transpose(x: Operand) -> Any:
     """Transpose each matrix."""
     ndim = x.type.ndim
     return Transpose((*range(ndim - 2), ndim - 1, ndim - 2))(x)
 
 
-def conjugate(x: Any) -> Any:
+def conjugate(x: Operand) -> Any:
     """Conjugate `x`, if it is complex."""
     return Conj()(x) if x.type.dtype.kind == "c" else x
 
 
-def real_part(x: Any) -> Any:
+def real_part(x: Operand) -> Any:
     """Return the real part of a complex array; a real array is returned unchanged."""
     return Real()(x) if x.type.dtype.kind == "c" else x
 
 
-def imaginary_part(x: Any) -> Any:
+def imaginary_part(x: Operand) -> Any:
     """Return the imaginary part of a complex array, or zeros for a real one."""
     return Imag()(x) if x.type.dtype.kind == "c" else zeros_like(x)
 
 
-def batched_matmul(x: Any, y: Any) -> Any:
+def batched_matmul(x: Operand, y: Operand) -> Any:
     """Multiply the matrices of two arrays that have the same batch dims."""
     batch = tuple(range(x.type.ndim - 2))
     return Dot(((len(batch) + 1,), (len(batch),)), (batch, batch))(x, y)
@@ -192,27 +194,27 @@ def row_column_mask(shape: tuple[int, ...], direction: str, offset: int = 0) -> 
     return Compare(direction)(Add()(rows, full_like(rows, offset)) if offset else rows, columns)
 
 
-def lower_triangle(x: Any, offset: int = 0) -> Any:
+def lower_triangle(x: Operand, offset: int = 0) -> Any:
     """Set the elements of each matrix above diagonal number `offset` to zero."""
     return Select()(row_column_mask(x.type.shape, "GE", offset), x, zeros_like(x))
 
 
-def upper_triangle(x: Any, offset: int = 0) -> Any:
+def upper_triangle(x: Operand, offset: int = 0) -> Any:
     """Set the elements of each matrix below diagonal number `offset` to zero."""
     return Select()(row_column_mask(x.type.shape, "LE", offset), x, zeros_like(x))
 
 
-def diagonal_part(x: Any) -> Any:
+def diagonal_part(x: Operand) -> Any:
     """Set the elements of each matrix outside of its diagonal to zero."""
     return Select()(row_column_mask(x.type.shape, "EQ"), x, zeros_like(x))
 
 
-def identity(shape: tuple[int, ...], dtype: Any) -> Any:
+def identity(shape: tuple[int, ...], dtype: DTypeLike) -> Any:
     """Return identity matrices as an array of `shape`, which includes batch dims."""
     return Convert(np.dtype(dtype))(row_column_mask(shape, "EQ"))
 
 
-def diagonal(x: Any) -> Any:
+def diagonal(x: Operand) -> Any:
     """Extract the diagonal of each matrix."""
     *_, rows, columns = x.type.shape
     size = min(rows, columns)
@@ -220,24 +222,24 @@ def diagonal(x: Any) -> Any:
     return Sum((ndim - 2,))(diagonal_part(slice_along(slice_along(x, ndim - 2, 0, size), ndim - 1, 0, size)))
 
 
-def scale_columns(x: Any, scales: Any) -> Any:
+def scale_columns(x: Operand, scales: Operand) -> Any:
     """Multiply each column of each matrix by its own scale."""
     ndim = x.type.ndim
     return Mul()(x, Broadcast(x.type.shape, (*range(ndim - 2), ndim - 1))(as_dtype(scales, x.type.dtype)))
 
 
-def scale_rows(x: Any, scales: Any) -> Any:
+def scale_rows(x: Operand, scales: Operand) -> Any:
     """Multiply each row of each matrix by its own scale."""
     return Mul()(x, Broadcast(x.type.shape, tuple(range(x.type.ndim - 1)))(as_dtype(scales, x.type.dtype)))
 
 
-def submatrix(x: Any, rows: tuple[int, int], columns: tuple[int, int]) -> Any:
+def submatrix(x: Operand, rows: tuple[int, int], columns: tuple[int, int]) -> Any:
     """Slice each matrix: `rows` and `columns` are pairs of the first index and the index after the last."""
     ndim = x.type.ndim
     return slice_along(slice_along(x, ndim - 2, *rows), ndim - 1, *columns)
 
 
-def permute_along(x: Any, permutation: Any, dim: int) -> Any:
+def permute_along(x: Operand, permutation: Operand, dim: int) -> Any:
     """Permute the rows or columns (whichever `dim` is) of each matrix by its own permutation."""
     if not x.type.size:
         return x

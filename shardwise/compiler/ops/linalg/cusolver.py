@@ -102,10 +102,10 @@ def _singular_values(
         "full_matrices": _flag(attributes["mode"] == char_attribute("A")),
         "transposed": _flag(wide),
     }
-    a, values, left, right, info = hlo.custom_call(
+    overwritten, singular_values, left, right, status = hlo.custom_call(
         "cusolver_gesvd_ffi", operands, types, options, layouts[:1], layouts[1:], ((0, 0),)
     )
-    return [a, values, *((right, left) if wide else (left, right)), info]
+    return [overwritten, singular_values, *((right, left) if wide else (left, right)), status]
 
 
 def _triangular_solve(

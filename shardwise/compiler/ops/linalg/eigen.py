@@ -6,7 +6,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub
@@ -35,7 +36,7 @@ from shardwise.compiler.ops.shape.constants import zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 
 
-def reciprocal_differences(values: Any) -> Any:
+def reciprocal_differences(values: Operand) -> Any:
     """Return the matrices with 1 / (values[j] - values[i]) in row i and column j, and 0 on the diagonal.
 
     The reciprocal is infinite for two equal values: their vectors are arbitrary and have no derivative.
@@ -80,7 +81,7 @@ class Eigh(BatchedMatrixOp):
         rotation = Mul()(dp, as_dtype(reciprocal_differences(values), dp.type.dtype))
         return (vectors, values), (batched_matmul(vectors, rotation), real_part(diagonal(dp)))
 
-    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:
         batch = a.type.ndim - 2
         vectors, values, info = lapack_call(
             hlo,
@@ -143,7 +144,7 @@ class Eig(BatchedMatrixOp):
             out_tangents.append(_eigenvector_tangent(right, values, da))
         return results, out_tangents
 
-    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:
         batch = a.type.ndim - 2
         out = self.out_types(a.type)[0]
         vectors = out.with_shape(a.type.shape)
@@ -168,7 +169,7 @@ class Eig(BatchedMatrixOp):
         return numpy_nan_unless(info == 0, values, *[left] * self.left, *[right] * self.right)
 
 
-def _eigenvector_tangent(vectors: Any, values: Any, da: Any) -> Any:
+def _eigenvector_tangent(vectors: Operand, values: Operand, da: Operand) -> Any:
     """Return the tangent of eigenvectors that keep the norm 1 and a real largest element."""
     inner = solve(vectors, batched_matmul(da, vectors))
     tangent = batched_matmul(vectors, Mul()(inner, reciprocal_differences(values)))

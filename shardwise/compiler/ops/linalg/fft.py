@@ -9,7 +9,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op, Primal, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.whole_rows import RowExchange
@@ -76,7 +77,7 @@ class Fft(Op):
         in_bytes, out_bytes = (-(-type.shape[self.dim] // count) * type.dtype.itemsize for type in types)
         return RowExchange.from_shape(x.shape, self.dim, (), count).bytes_sent(in_bytes, out_bytes)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands
         axes, count = context.sharding_of(self.dim)
         if not axes:
@@ -92,7 +93,7 @@ class Fft(Op):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         """Transpose FFT and IFFT to themselves, as their matrices are symmetric, and RFFT and IRFFT to each other.
 
         The latter weight each half-spectrum element, as most of them stand for a conjugate pair.
@@ -105,7 +106,7 @@ class Fft(Op):
             return (Mul()(spectrum, self._spectrum_weights(spectrum, 1 / self.length, 2 / self.length)),)
         return (self(cotangent),)
 
-    def _spectrum_weights(self, spectrum: Any, single: float, pair: float) -> Any:
+    def _spectrum_weights(self, spectrum: Operand, single: float, pair: float) -> Any:
         """Return weights for a half spectrum: `pair` for elements that stand for a conjugate pair, `single` for others.
 
         Element 0 is single, and so is the Nyquist element of an even length.
@@ -119,7 +120,7 @@ class Fft(Op):
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return Fft(self.kind, self.dim + 1, self.length)(batch_dim_at(operands[0], dims[0], 0, axis.size)), 0
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         out = self.out_type(x.type)
         if not x.type.size:
             return hlo.constant(0, out)

@@ -5,7 +5,7 @@ from typing import Any, NoReturn, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.select import complex_part_type
@@ -40,7 +40,7 @@ class Schur(SimilarityReduction):
         self.batch_shape(a)
         return (a.strong(),) * (1 + self.vectors)
 
-    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:
         batch = a.type.ndim - 2
         values, count = ArrayType(a.type.shape[:-1], a.type.dtype), ArrayType(a.type.shape[:batch], np.int32)
         t, z, *_, info = lapack_call(
@@ -74,7 +74,7 @@ class Hessenberg(SimilarityReduction):
         batch = self.batch_shape(a)
         return a.strong(), ArrayType((*batch, max(0, a.shape[-1] - 1)), a.dtype)
 
-    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:
         batch = a.type.ndim - 2
         packed, taus, info = lapack_call(
             hlo,
@@ -117,7 +117,7 @@ class Tridiagonal(SimilarityReduction):
             ArrayType(off_diagonal, a.dtype),
         )
 
-    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:
         batch = a.type.ndim - 2
         *results, info = lapack_call(
             hlo,

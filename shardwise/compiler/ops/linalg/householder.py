@@ -9,7 +9,8 @@ from typing import Any, NoReturn, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Neg, Sub
@@ -57,7 +58,7 @@ class Geqrf(HouseholderOp):
         order = (ArrayType((*batch, a.shape[-1]), INDEX),) if self.pivoting else ()
         return a.strong(), ArrayType((*batch, min(a.shape[-2:])), a.dtype), *order
 
-    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:
         batch = a.type.ndim - 2
         types = self.out_types(a.type)
         if not a.type.size:  # columns without rows are not permuted
@@ -96,7 +97,7 @@ class HouseholderProduct(HouseholderOp):
             raise TypeError(f"householder_product: needs at least as many rows as columns, not {a}")
         return a.strong()
 
-    def lower_nonempty(self, hlo: Hlo, a: Any, taus: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: HloValue, taus: HloValue) -> Any:
         (q,) = lapack_call(hlo, "orgqr", (a, taus), (a.type.strong(),), a.type.ndim - 2, ((0, 0),))
         return q
 
@@ -132,7 +133,7 @@ class Ormqr(HouseholderOp):
             raise TypeError(f"ormqr: operands must have one dtype, not {a} and {c}")
         return c.strong()
 
-    def lower_nonempty(self, hlo: Hlo, a: Any, taus: Any, c: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: HloValue, taus: HloValue, c: HloValue) -> Any:
         if not taus.type.size:
             return c
         options = {"left": str(self.left).lower(), "transpose": str(self.adjoint).lower()}
@@ -205,7 +206,7 @@ class Qr(BatchedMatrixOp):
             dr = Pad(zeros, (*zeros[:-2], rows - size, 0), zeros)(dr, full((), 0, dr.type.dtype))
         return (q, r, *order), (dq, dr, *(None for _ in order))
 
-    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:
         q, r, *_ = self.out_types(a.type)
         packed, taus, *order = Geqrf(self.pivoting).lower(hlo, a)
         *_, rows, columns = a.type.shape
@@ -227,7 +228,7 @@ class Qr(BatchedMatrixOp):
         return HouseholderProduct().reference_one(vectors, taus), np.triu(packed)[:size], *order
 
 
-def _thin_qr_jvp(q: Any, r: Any, da: Any) -> tuple[Any, Any, Any]:
+def _thin_qr_jvp(q: Operand, r: Operand, da: Operand) -> tuple[Any, Any, Any]:
     """Return dQ, Q* dQ and dR of a QR decomposition with square R.
 
     Q* dA R⁻¹ = Q* dQ + dR R⁻¹ is the sum of an anti-Hermitian matrix and an upper triangle with a real diagonal.
@@ -243,7 +244,7 @@ def _thin_qr_jvp(q: Any, r: Any, da: Any) -> tuple[Any, Any, Any]:
     return Sub()(x, batched_matmul(q, upper)), rotation, batched_matmul(upper, r)
 
 
-def _complement_jvp(q: Any, dq: Any, size: int) -> Any:
+def _complement_jvp(q: Operand, dq: Operand, size: int) -> Any:
     """Return the tangent of the other columns of a full Q, given the tangent `dq` of its first `size` columns.
 
     The first columns of a product of reflections determine the others: with Q₁₁ = I - M, Q₂₁ = N and W the solution of

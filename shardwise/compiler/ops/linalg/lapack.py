@@ -13,7 +13,7 @@ import numpy as np
 from shardwise.base._jaxlib import jaxlib_version
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ir.op import Hlo
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.base import DtypeSet
@@ -136,13 +136,13 @@ def _call_for_each_sub_batch(
     return [hlo.op("stablehlo.reshape", (x,), type) for x, type in zip(factored, results, strict=True)]
 
 
-def nan_on_failure(hlo: Hlo, info: Any, *results: Any) -> tuple[Any, ...]:
+def nan_on_failure(hlo: Hlo, info: HloValue, *results: HloValue) -> tuple[Any, ...]:
     """Replace the results by NaN for each matrix for which `info`, LAPACK's status, is not 0."""
     succeeded = lower_compare(hlo, "EQ", info, hlo.constant(0, info.type))
     return tuple(_nan_unless(hlo, succeeded, x) for x in results)
 
 
-def _nan_unless(hlo: Hlo, succeeded: Any, x: Any) -> Any:
+def _nan_unless(hlo: Hlo, succeeded: HloValue, x: HloValue) -> Any:
     dims = ", ".join(map(str, range(succeeded.type.ndim)))
     mask_type = ArrayType(x.type.shape, np.bool_)
     attributes = f"broadcast_dimensions = array<i64{': ' if dims else ''}{dims}>"
@@ -151,12 +151,12 @@ def _nan_unless(hlo: Hlo, succeeded: Any, x: Any) -> Any:
     return hlo.op("stablehlo.select", (mask, x, hlo.constant(nan, x.type)), x.type)
 
 
-def numpy_nan_unless(succeeded: bool, *results: Any) -> tuple[Any, ...]:
+def numpy_nan_unless(succeeded: bool, *results: NumpyArray) -> tuple[Any, ...]:
     """Replace the results, which are NumPy arrays, by NaN unless the routine succeeded."""
     return tuple(x if succeeded else np.full(x.shape, np.nan * (1 + 1j if x.dtype.kind == "c" else 1)) for x in results)
 
 
-def mask_triangle(hlo: Hlo, x: Any, direction: str) -> Any:
+def mask_triangle(hlo: Hlo, x: HloValue, direction: str) -> Any:
     """Keep one triangle of each matrix with its diagonal ("GE": the lower one), and set the rest to zero."""
     index = ArrayType(x.type.shape, np.int32)
     rows, columns = (

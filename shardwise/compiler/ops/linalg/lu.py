@@ -5,7 +5,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Sub
@@ -79,7 +80,7 @@ class Lu(BatchedMatrixOp):
             tangent = Concatenate(a.type.ndim - 1)(tangent, solve_lower(square, rest))
         return (packed, pivots), (tangent, None)
 
-    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:
         batch = a.type.ndim - 2
         types = [*self.out_types(a.type), ArrayType(a.type.shape[:batch], np.int32)]
         packed, pivots, _ = lapack_call(hlo, "getrf", (a,), types, batch, ((0, 0),))
@@ -113,7 +114,7 @@ class PivotsToPermutation(BatchedMatrixOp):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None
 
-    def lower_nonempty(self, hlo: Hlo, pivots: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, pivots: HloValue) -> Any:
         out = self.out_type(pivots.type)
         last = out.ndim - 1
         index = Iota(out.shape, last, INDEX).lower(hlo)
@@ -153,18 +154,18 @@ class PivotsToPermutation(BatchedMatrixOp):
         return rows
 
 
-def permute_rows(x: Any, permutation: Any) -> Any:
+def permute_rows(x: Operand, permutation: Operand) -> Any:
     """Permute the rows of each matrix: row i of the result is row `permutation[i]` of `x`."""
     return permute_along(x, permutation, x.type.ndim - 2)
 
 
-def solve(a: Any, b: Any) -> Any:
+def solve(a: Operand, b: Operand) -> Any:
     """Solve `a x = b` for matrices `a` and `b` with the same batch dims."""
     packed, pivots = Lu()(a)
     return solve_factored(packed, PivotsToPermutation(a.type.shape[-1])(pivots), b)
 
 
-def solve_factored(packed: Any, permutation: Any, b: Any) -> Any:
+def solve_factored(packed: Operand, permutation: Operand, b: Operand) -> Any:
     """Solve `a x = b`, given the packed LU decomposition of `a` and its row permutation."""
     solve_lower = TriangularSolve(left_side=True, is_lower=True, unit_diagonal=True)
     solve_upper = TriangularSolve(left_side=True, is_lower=False)

@@ -6,7 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
@@ -99,7 +99,7 @@ class Svd(BatchedMatrixOp):
             dv = Add()(dv, scale_columns(Sub()(da_adjoint_u, batched_matmul(v, adjoint(dp))), inverse_s))
         return (u, s, vh), (du, ds, adjoint(dv))
 
-    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:
         batch = a.type.ndim - 2
         if not a.type.size:
             return tuple(_lower_identity(hlo, type) for type in self.out_types(a.type))

@@ -8,7 +8,8 @@ import numpy as np
 
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.dtypes import numpy_carrier
-from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal, known
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg, Sub
@@ -67,7 +68,7 @@ class Cholesky(BatchedMatrixOp):
         lower = Sub()(lower, Mul()(diagonal_part(lower), full_like(lower, 0.5)))
         return factor, batched_matmul(factor, lower)
 
-    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:
         batch = a.type.ndim - 2
         factor, info = lapack_call(
             hlo,
@@ -133,19 +134,19 @@ class TriangularSolve(BatchedMatrixOp):
             right_side = Neg()(da_x) if db is None else Sub()(db, da_x)
         return x, self(a, right_side)
 
-    def _mask_unread(self, a: Any) -> Any:
+    def _mask_unread(self, a: Operand) -> Any:
         """Set the elements of `a` that are not read to zero."""
         offset = int(self.unit_diagonal)
         return lower_triangle(a, -offset) if self.is_lower else upper_triangle(a, offset)
 
-    def _apply_op(self, a: Any) -> Any:
+    def _apply_op(self, a: Operand) -> Any:
         a = matrix_transpose(a) if self.transpose_a else a
         return conjugate(a) if self.conjugate_a else a
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return None, replace(self, transpose_a=not self.transpose_a)(operands[0], cotangent)
 
-    def lower_nonempty(self, hlo: Hlo, a: Any, b: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: HloValue, b: HloValue) -> Any:
         out = self.out_type(a.type, b.type)
         wide = numpy_carrier(out.dtype)
         if wide != out.dtype:
@@ -227,13 +228,13 @@ class TridiagonalSolve(BatchedMatrixOp):
                 right_side = term if right_side is None else Add()(right_side, term)
         return x, self(*diagonals, right_side)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        lower, diagonal, upper, _ = operands
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
+        lower, diagonal, upper = map(known, operands[:3])
         last = lower.type.ndim - 1
         b_cotangent = self(_shift(upper, last, 1), diagonal, _shift(lower, last, -1), cotangent)
         return None, None, None, b_cotangent
 
-    def lower_nonempty(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, *operands: HloValue) -> Any:
         *diagonals, b = operands
         batch = b.type.ndim - 2
         types = [*(x.type.strong() for x in operands), ArrayType(b.type.shape[:batch], np.int32)]
@@ -247,7 +248,7 @@ class TridiagonalSolve(BatchedMatrixOp):
         return np.asarray(numpy_nan_unless(info == 0, x)[0])
 
 
-def _shift(x: Any, dim: int, by: int) -> Any:
+def _shift(x: Operand, dim: int, by: int) -> Any:
     """Shift the elements by `by` positions along `dim`, and fill with 0."""
     if not by or not x.type.shape[dim]:
         return x
@@ -256,12 +257,12 @@ def _shift(x: Any, dim: int, by: int) -> Any:
     return Pad(tuple(low), tuple(high), (0,) * len(low))(x, full((), 0, x.type.dtype, x.type.weak))
 
 
-def solve_cholesky(factor: Any, b: Any) -> Any:
+def solve_cholesky(factor: Operand, b: Operand) -> Any:
     """Solve `a x = b`, given the lower Cholesky factor of `a`."""
     from_left = TriangularSolve(left_side=True, is_lower=True)
     return replace(from_left, transpose_a=True, conjugate_a=True)(factor, from_left(factor, b))
 
 
-def symmetrize(a: Any) -> Any:
+def symmetrize(a: Operand) -> Any:
     """Return the mean of each matrix and its adjoint."""
     return Mul()(Add()(a, adjoint(a)), full_like(a, 0.5))

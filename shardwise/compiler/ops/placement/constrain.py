@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any, final
 
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Primal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Source
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -68,7 +69,7 @@ class Constrain(Op):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (self(cotangent),)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:

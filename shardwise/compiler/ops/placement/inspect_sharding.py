@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import FactorRule
@@ -35,7 +36,7 @@ class Inspect(Op):
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         return ()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -44,7 +45,7 @@ class Inspect(Op):
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self(*operands), []
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         return []
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any, final
 
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Primal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.explicit import Axes, ExplicitSharding
@@ -67,7 +68,7 @@ class Reshard(Op):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (reshard_to(cotangent, cotangent_type(operands[0].type).explicit),)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -93,7 +94,7 @@ class Reshard(Op):
         return x
 
 
-def reshard_to(x: Any, sharding: ExplicitSharding | None) -> Any:
+def reshard_to(x: Operand, sharding: ExplicitSharding | None) -> Any:
     """Return `x` with this sharding along Explicit axes; `x` itself if it has it already."""
     if x.type.explicit == sharding:
         return x
@@ -104,7 +105,7 @@ def reshard_to(x: Any, sharding: ExplicitSharding | None) -> Any:
     return Reshard.to(target, x.type.ndim, mesh)(x)
 
 
-def shard_batch_dim(x: Any, dim: int, axis: BatchAxis) -> Any:
+def shard_batch_dim(x: Operand, dim: int, axis: BatchAxis) -> Any:
     """Return `x`, which has a batch dim, with that dim sharded like the mapped dims of vmap along Explicit axes."""
     if axis.explicit is None:
         return x

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import (
     AssertReplicated,
@@ -18,7 +19,7 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 
 
-def match_type(x: Any, type: ArrayType) -> Any:
+def match_type(x: Operand, type: ArrayType) -> Any:
     """Cast `x` to the dtype, weak type, Explicit sharding and Manual axes of `type`, so that rules of ops need not."""
     if x.type is type:
         return x
@@ -30,7 +31,7 @@ def match_type(x: Any, type: ArrayType) -> Any:
     return reshard_to(PVary(more)(x) if more else x, type.explicit)
 
 
-def _match_sums(x: Any, type: ArrayType) -> Any:
+def _match_sums(x: Operand, type: ArrayType) -> Any:
     """Make `x` unreduced and reduced along the same Manual axes as `type`."""
     terms, copies = type.explicit.manual_sums if type.explicit else ((), ())
     old_terms, old_copies = x.type.explicit.manual_sums if x.type.explicit else ((), ())
@@ -47,7 +48,7 @@ def _match_sums(x: Any, type: ArrayType) -> Any:
     return x
 
 
-def with_sums_of(x: Any, type: ArrayType) -> Any:
+def with_sums_of(x: Operand, type: ArrayType) -> Any:
     """Return a replicated constant with the unreduced and reduced axes of `type`: it is one of the terms of a sum."""
     explicit = type.explicit
     if explicit is None or not (explicit.unreduced or explicit.reduced):
@@ -57,13 +58,13 @@ def with_sums_of(x: Any, type: ArrayType) -> Any:
     return match_type(x, x.type.with_explicit(sums))
 
 
-def with_varying_of(x: Any, type: ArrayType) -> Any:
+def with_varying_of(x: Operand, type: ArrayType) -> Any:
     """Return `x`, cast to varying over the Manual axes over which `type` varies."""
     axes = _missing(type.varying, x.type.varying)
     return PVary(axes)(x) if axes else x
 
 
-def match_cotangent_type(cotangent: Any, type: ArrayType, may_stay_sharded: bool = False) -> Any:
+def match_cotangent_type(cotangent: Operand, type: ArrayType, may_stay_sharded: bool = False) -> Any:
     """Cast the cotangent of a value of this type. If that is replicated over an axis, sum the cotangent over it.
 
     With `may_stay_sharded`, a cotangent stays sharded along axes that do not shard the value. The cotangent of a

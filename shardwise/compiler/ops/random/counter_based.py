@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import BatchAxis, LocalContext, Op
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
@@ -64,7 +65,7 @@ class CounterBased(Op):
         sizes = (*key.shape[:-1], *self.shape, self.key_words)
         return FactorRule(operands, (result,), sizes, need_replication=frozenset({words}))
 
-    def localize(self, context: LocalContext, key: Any, first: Any) -> Any:
+    def localize(self, context: LocalContext, key: Operand, first: Operand) -> Any:
         batch = key.type.ndim - 1
         local_shape = context.out_shapes[0][batch : batch + len(self.shape)]
         return replace(self, shape=local_shape)(key, shard_start_counters(context, first, self.strides))
@@ -73,12 +74,12 @@ class CounterBased(Op):
         return self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))), 0
 
 
-def constant_counters(key: Any, start: int) -> Any:
+def constant_counters(key: Operand, start: int) -> Any:
     """Return one counter per key, all equal to `start`."""
     return full(key.type.shape[:-1], start, COUNTER)
 
 
-def shard_start_counters(context: LocalContext, first: Any, strides: Sequence[int]) -> Any:
+def shard_start_counters(context: LocalContext, first: Operand, strides: Sequence[int]) -> Any:
     """Return the counters of the first elements of this device's shard, given those of the unsharded array."""
     for dim, stride in enumerate(strides):
         offset = context.offset(first.type.ndim + dim, COUNTER)

@@ -11,7 +11,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, is_float, is_integer
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, Op
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, Op
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce, ToPartial
@@ -77,11 +78,11 @@ class RngBitGenerator(Op):
         new_states = Concatenate(0)(Reshape((1, *new_state.type.shape))(new_state), rest)
         return (new_states, bits), (0, 0)
 
-    def lower(self, hlo: Hlo, state: Any) -> Any:
+    def lower(self, hlo: Hlo, state: HloValue) -> Any:
         return lower_rng_bit_generator(hlo, state, ArrayType(self.shape, self.dtype), self.algorithm)
 
 
-def lower_rng_bit_generator(hlo: Hlo, state: Any, bits_type: ArrayType, algorithm: str) -> tuple[Any, Any]:
+def lower_rng_bit_generator(hlo: Hlo, state: HloValue, bits_type: ArrayType, algorithm: str) -> tuple[Any, Any]:
     """Lower XLA's generator for a state of u64[2] or u32[4], and return the new state and the bits."""
     state_type, wide, pairs = state.type, ArrayType((2,), COUNTER), ArrayType((2, 2), WORD)
     if state_type != wide:
@@ -113,11 +114,11 @@ class RngUniform(Op):
     def factors(self, low: ArrayType, high: ArrayType) -> FactorRule:
         return _replicated_rule((), (), self.shape, operands=2)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         # Each device has its own state: broadcast the numbers of the first device.
         return AllReduce(context.auto_axes, SUM)(ToPartial(context.auto_axes)(self(*operands)))
 
-    def lower(self, hlo: Hlo, low: Any, high: Any) -> Any:
+    def lower(self, hlo: Hlo, low: HloValue, high: HloValue) -> Any:
         sizes = _shape_operand(hlo, self.shape)
         attributes = "rng_distribution = #stablehlo<rng_distribution UNIFORM>"
         return hlo.op("stablehlo.rng", (low, high, sizes), self.out_type(low.type, high.type), attributes)

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.select import lower_compare
@@ -28,7 +28,7 @@ class Threefry(CounterBased):
 
     key_words = 2
 
-    def lower(self, hlo: Hlo, key: Any, first: Any) -> Any:
+    def lower(self, hlo: Hlo, key: HloValue, first: HloValue) -> Any:
         words = ArrayType((*first.type.shape, *self.shape), WORD)
         counters = _lower_counters(hlo, self.strides, first, words)
         return self.lower_combine(hlo, *lower_threefry2x32(hlo, _key_words(hlo, key, words), counters))
@@ -43,7 +43,7 @@ class Threefry(CounterBased):
         counts = first.reshape(per_key) + counts
         return self.combine(*threefry2x32(key[..., 0].reshape(per_key), key[..., 1].reshape(per_key), counts))
 
-    def lower_combine(self, hlo: Hlo, high: Any, low: Any) -> Any:
+    def lower_combine(self, hlo: Hlo, high: HloValue, low: HloValue) -> Any:
         """Lower the computation of the result from the two words of each block."""
         raise self.missing_rule("lower_combine")
 
@@ -67,7 +67,7 @@ class RandomBits(Threefry):
             raise TypeError(f"random_bits: width must be one of {', '.join(map(str, WIDTHS))}, not {self.width}")
         return WIDTHS[self.width]
 
-    def lower_combine(self, hlo: Hlo, high: Any, low: Any) -> Any:
+    def lower_combine(self, hlo: Hlo, high: HloValue, low: HloValue) -> Any:
         out = high.type.with_dtype(self.out_dtype)
         if self.width == 64:
             high, low = (hlo.op("stablehlo.convert", (x,), out) for x in (high, low))
@@ -94,7 +94,7 @@ class RandomKeys(Threefry):
     def out_dtype(self) -> DType:
         return WORD
 
-    def lower_combine(self, hlo: Hlo, high: Any, low: Any) -> Any:
+    def lower_combine(self, hlo: Hlo, high: HloValue, low: HloValue) -> Any:
         word = ArrayType((*high.type.shape, 1), WORD)
         words = [hlo.op("stablehlo.reshape", (x,), word) for x in (high, low)]
         dim = f"dimension = {word.ndim - 1} : i64"
@@ -125,13 +125,13 @@ def lower_threefry2x32(hlo: Hlo, key: tuple[Any, Any], counter: tuple[Any, Any])
     """
     words = counter[0].type
 
-    def add(x: Any, y: Any) -> Any:
+    def add(x: HloValue, y: HloValue) -> Any:
         return hlo.op("stablehlo.add", (x, y), words)
 
-    def xor(x: Any, y: Any) -> Any:
+    def xor(x: HloValue, y: HloValue) -> Any:
         return hlo.op("stablehlo.xor", (x, y), words)
 
-    def shift(direction: str, x: Any, by: int) -> Any:
+    def shift(direction: str, x: HloValue, by: int) -> Any:
         return hlo.op(f"stablehlo.shift_{direction}", (x, hlo.constant(by, words)), words)
 
     schedule = (*key, xor(xor(*key), hlo.constant(_PARITY, words)))
@@ -146,7 +146,7 @@ def lower_threefry2x32(hlo: Hlo, key: tuple[Any, Any], counter: tuple[Any, Any])
     return high, low
 
 
-def _key_words(hlo: Hlo, key: Any, words: ArrayType) -> tuple[Any, Any]:
+def _key_words(hlo: Hlo, key: HloValue, words: ArrayType) -> tuple[Any, Any]:
     """Return the first and the second word of each key, broadcast to its elements."""
     batch = key.type.shape[:-1]
     dims = f"broadcast_dimensions = {i64_array_attribute(range(len(batch)))}"
@@ -164,7 +164,7 @@ def _key_words(hlo: Hlo, key: Any, words: ArrayType) -> tuple[Any, Any]:
     return word(0), word(1)
 
 
-def _lower_counters(hlo: Hlo, strides: Sequence[int], first: Any, words: ArrayType) -> tuple[Any, Any]:
+def _lower_counters(hlo: Hlo, strides: Sequence[int], first: HloValue, words: ArrayType) -> tuple[Any, Any]:
     """Return the high and the low word of the counter of each element."""
     batch = first.type.ndim
     max_offset = sum((size - 1) * stride for size, stride in zip(words.shape[batch:], strides, strict=True))
@@ -178,20 +178,20 @@ def _lower_counters(hlo: Hlo, strides: Sequence[int], first: Any, words: ArrayTy
     return hlo.op("stablehlo.add", (start[0], carry), words), low
 
 
-def _split_words(hlo: Hlo, counter: Any) -> tuple[Any, Any]:
+def _split_words(hlo: Hlo, counter: HloValue) -> tuple[Any, Any]:
     """Split 64-bit counters into their high and low words."""
     wide, word = counter.type, counter.type.with_dtype(WORD)
     high = hlo.op("stablehlo.shift_right_logical", (counter, hlo.constant(32, wide)), wide)
     return hlo.op("stablehlo.convert", (high,), word), hlo.op("stablehlo.convert", (counter,), word)
 
 
-def _broadcast_per_key(hlo: Hlo, x: Any, out: ArrayType) -> Any:
+def _broadcast_per_key(hlo: Hlo, x: HloValue, out: ArrayType) -> Any:
     """Broadcast an array with one number per key to the elements of each key."""
     dims = f"broadcast_dimensions = {i64_array_attribute(range(x.type.ndim))}"
     return hlo.op("stablehlo.broadcast_in_dim", (x,), out, dims)
 
 
-def _add_offsets(hlo: Hlo, strides: Sequence[int], first: Any, out: ArrayType) -> Any:
+def _add_offsets(hlo: Hlo, strides: Sequence[int], first: HloValue, out: ArrayType) -> Any:
     """Add index times stride of each dim to `first`."""
     total = first
     for number, stride in enumerate(strides):

@@ -21,7 +21,8 @@ from shardwise.compiler.dtypes import (
     numpy_carrier,
     short_name,
 )
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather
@@ -82,7 +83,7 @@ class ExtremumWithIndex(Op):
         x, index = (batch_dim_at(y, dim, 0, axis.size) for y, dim in zip(operands, dims, strict=True))
         return ExtremumWithIndex(_shift(self.dims), self.direction)(x, index), (0, 0)
 
-    def lower(self, hlo: Hlo, x: Any, index: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue, index: HloValue) -> Any:
         out = self.out_types(x.type, index.type)
         if is_float(x.type.dtype):
             x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(numpy_carrier(x.type.dtype)))
@@ -96,8 +97,8 @@ class ExtremumWithIndex(Op):
         y, y_index = hlo.reduce([x, index], starts, self.dims, lambda a, b: self._choose(hlo, *a, *b))
         return y if y.type.dtype == out[0].dtype else hlo.op("stablehlo.convert", (y,), out[0]), y_index
 
-    def _choose(self, hlo: Hlo, x: Any, i: Any, y: Any, j: Any) -> list[Any]:
-        def logical(name: str, left: Any, right: Any) -> Any:
+    def _choose(self, hlo: Hlo, x: HloValue, i: HloValue, y: HloValue, j: HloValue) -> list[Any]:
+        def logical(name: str, left: HloValue, right: HloValue) -> Any:
             return hlo.op(f"stablehlo.{name}", (left, right), left.type)
 
         chosen, ties = lower_compare(hlo, self.direction, x, y), lower_compare(hlo, "EQ", x, y)
@@ -157,7 +158,7 @@ class ArgExtremum(Op):
     def _index_dtype(self) -> DType:
         return np.dtype(np.int64 if self.dtype.itemsize > np.dtype(np.int32).itemsize else np.int32)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         """Find the extremum of each shard with its global index, all-gather these pairs, and reduce them."""
         (x,) = operands
         axes = tuple(axis for dim in self.dims for axis in context.sharding_of(dim, 0)[0])
@@ -187,7 +188,7 @@ class ArgExtremum(Op):
         x = batch_dim_at(operands[0], dims[0], 0, axis.size)
         return type(self)(_shift(self.dims), self.dtype)(x), 0  # type: ignore[call-arg]
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         out = self.out_type(x.type)
         sizes = tuple(x.type.shape[dim] for dim in self.dims)
         position = Iota((math.prod(sizes),), 0, self._index_dtype).lower(hlo)

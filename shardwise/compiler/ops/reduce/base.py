@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from shardwise.compiler.dtypes import DType, accumulation_dtype
 from shardwise.compiler.ir.fusion import FUSED
-from shardwise.compiler.ir.op import BatchAxis, Hlo, Op
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.shape.movement import batch_first
@@ -37,7 +37,7 @@ class Reduce(Op):
         """Return the reduction that combines the results of shards; None if all elements are needed in one place."""
         return None
 
-    def combine(self, hlo: Hlo, a: Any, b: Any) -> Any:
+    def combine(self, hlo: Hlo, a: HloValue, b: HloValue) -> Any:
         """Emit the StableHLO op that combines two elements."""
         is_boolean = a.type.dtype == bool
         name = self.reduction.boolean_hlo_op if is_boolean else self.reduction.hlo_op
@@ -56,7 +56,7 @@ class Reduce(Op):
         x = batch_first(operands[0], dims[0])
         return replace(self, dims=tuple(dim + 1 for dim in self.dims))(x), 0
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         out = self.out_type(x.type)
         wide = accumulation_dtype(out.dtype)
         if wide != out.dtype:

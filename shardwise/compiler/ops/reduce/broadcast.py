@@ -9,7 +9,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.fusion import ALWAYS_FUSED
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Primal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce import sum as sum_op
@@ -42,17 +43,17 @@ class Broadcast(MovementOp):
         result = tuple((dim,) for dim in range(len(self.shape)))
         return FactorRule((tuple((dim,) for dim in self.dims),), (result,), self.shape)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         return Broadcast(context.out_shapes[0], self.dims)(*operands)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (sum_op.Sum(tuple(dim for dim in range(len(self.shape)) if dim not in self.dims))(cotangent),)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         x = batch_dim_at(operands[0], dims[0], 0, axis.size)
         return Broadcast((axis.size, *self.shape), (0, *(dim + 1 for dim in self.dims)))(x), 0
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         dims = i64_array_attribute(self.dims)
         return hlo.op("stablehlo.broadcast_in_dim", (x,), self.out_type(x.type), f"broadcast_dimensions = {dims}")
 
@@ -63,7 +64,7 @@ class Broadcast(MovementOp):
         return np.broadcast_to(x.reshape(shape), self.shape)
 
 
-def batch_dim_at(x: Any, dim: int | None, target: int, size: int) -> Any:
+def batch_dim_at(x: Operand, dim: int | None, target: int, size: int) -> Any:
     """Move the batch dim of `x` to `target`; broadcast an unbatched `x` along a new dim there."""
     if dim is not None:
         return move_dim(x, dim, target)
@@ -72,6 +73,6 @@ def batch_dim_at(x: Any, dim: int | None, target: int, size: int) -> Any:
     return Broadcast((*shape[:target], size, *shape[target:]), dims)(x)
 
 
-def broadcast_reduced(y: Any, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
+def broadcast_reduced(y: Operand, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
     """Broadcast the result of a reduction over `dims` back to the operand's `shape`."""
     return Broadcast(shape, tuple(dim for dim in range(len(shape)) if dim not in dims))(y)

@@ -10,9 +10,20 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, accumulation_dtype, is_float, numpy_carrier
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.op import (
+    BatchAxis,
+    Hlo,
+    HloValue,
+    LocalContext,
+    NumpyArray,
+    Op,
+    Primal,
+    ignore_float_errors,
+    known,
+)
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.ir.types import ArrayType, Scalar
+from shardwise.compiler.ir.types import ArrayType, Scalar, ScalarLike
 from shardwise.compiler.ops.collective.collectives import AllGather, DeviceIndex
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
@@ -34,7 +45,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 Apply = Callable[..., Any]  # (op, *operands) -> result: applies the op in the current frame, or lowers it
 
 
-def _logaddexp(apply: Apply, x: Any, y: Any) -> Any:
+def _logaddexp(apply: Apply, x: Operand | HloValue, y: Operand | HloValue) -> Any:
     larger, difference = apply(Max(), x, y), apply(Sub(), x, y)
     result = apply(Add(), larger, apply(Log1p(), apply(Exp(), apply(Neg(), apply(Abs(), difference)))))
     # The difference of two equal infinities is NaN.
@@ -73,7 +84,7 @@ class PrefixScan(Op):
         """Combine the totals of two adjacent ranges, one total per operand. The last is the result."""
         raise self.missing_rule("combine")
 
-    def scans(self, *operands: Any) -> list[Any]:
+    def scans(self, *operands: Operand) -> list[Any]:
         """Return the scans of all totals that `combine` combines, one per operand."""
         raise self.missing_rule("scans")
 
@@ -84,7 +95,7 @@ class PrefixScan(Op):
         slices = sum(type.nbytes / max(1, type.shape[self.dim]) for type in types)
         return (count - 1) * slices * accumulation_dtype(types[0].dtype).itemsize / types[0].dtype.itemsize
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         axes, count = context.sharding_of(self.dim)
         shard_size = context.out_shapes[0][self.dim]
         if not axes or not shard_size:
@@ -111,19 +122,19 @@ class PrefixScan(Op):
         result = self.combine(_apply, before, scans)[-1]
         return result if wide == out.dtype else Convert(out.dtype, out.weak)(result)
 
-    def _fill_padding(self, context: LocalContext, x: Any, neutral: Any) -> Any:
+    def _fill_padding(self, context: LocalContext, x: Operand, neutral: ScalarLike) -> Any:
         """Replace the padding of `x` by the neutral element: a reverse scan starts at the padding."""
         valid = valid_mask(context, x.type.shape, self.dim)
         return x if valid is None else Select()(valid, x, full_like(x, neutral))
 
-    def _repeat(self, x: Any, size: int) -> Any:
+    def _repeat(self, x: Operand, size: int) -> Any:
         """Repeat a slice `size` times along `dim`."""
         shape = x.type.shape
         kept = tuple(dim for dim in range(len(shape)) if dim != self.dim)
         squeezed = Reshape(tuple(shape[dim] for dim in kept))(x)
         return Broadcast((*shape[: self.dim], size, *shape[self.dim + 1 :]), kept)(squeezed)
 
-    def shift(self, x: Any, fill: Any, back: bool = False) -> Any:
+    def shift(self, x: Operand, fill: ScalarLike, back: bool = False) -> Any:
         """Shift by one element in scan order, or against it with `back`. The first or last element is `fill`."""
         low, high = [0] * x.type.ndim, [0] * x.type.ndim
         low[self.dim], high[self.dim] = (-1, 1) if self.reverse != back else (1, -1)
@@ -151,7 +162,7 @@ class PrefixScan(Op):
         return results if wide == out.dtype else [hlo.op("stablehlo.convert", (x,), out) for x in results]
 
 
-def _apply(op: Op, *operands: Any) -> Any:
+def _apply(op: Op, *operands: Operand) -> Any:
     return op(*operands)
 
 
@@ -245,7 +256,7 @@ class Cumulative(PrefixScan):
     def combine(self, apply: Apply, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
         return [COMBINERS[self.reduction][0](apply, *earlier, *later)]
 
-    def scans(self, *operands: Any) -> list[Any]:
+    def scans(self, *operands: Operand) -> list[Any]:
         return [self(*operands)]
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -263,7 +274,7 @@ class Cumulative(PrefixScan):
             slope, tangent = _exp_difference(before, y), Mul()(dx, _exp_difference(x, y))
         return y, Recurrence(self.dim, self.reverse)(slope, tangent)
 
-    def _tangent_of_extremum(self, x: Any, dx: Any) -> Any:
+    def _tangent_of_extremum(self, x: Operand, dx: Operand) -> Any:
         """Return the tangent of a cumulative maximum or minimum.
 
         Where two totals are equal, each contributes half of its tangent. The weights of several equal elements
@@ -284,7 +295,7 @@ class Cumulative(PrefixScan):
         _, tangent = _tree_scan(operands, self.dim, combine)
         return Reverse((self.dim,))(tangent) if self.reverse else tangent
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (Cumulative(self.dim, self.reduction, not self.reverse)(cotangent),)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -292,7 +303,7 @@ class Cumulative(PrefixScan):
         assert dim is not None
         return Cumulative(self.dim + (self.dim >= dim), self.reduction, self.reverse)(x), dim
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         (result,) = self.lower_scans(hlo, [x])
         return result
 
@@ -325,7 +336,7 @@ def _tree_scan(
     return [_interleave(*pair, dim) for pair in zip(at_even, at_odd, strict=True)]
 
 
-def _interleave(even: Any, odd: Any, dim: int) -> Any:
+def _interleave(even: Operand, odd: Operand, dim: int) -> Any:
     """Return the elements of two arrays in turn; `even` has as many as `odd`, or one more."""
     zeros = (0,) * even.type.ndim
     is_dim = [number == dim for number in range(even.type.ndim)]
@@ -337,7 +348,7 @@ def _interleave(even: Any, odd: Any, dim: int) -> Any:
     return Add()(at_even, at_odd)
 
 
-def _exp_difference(x: Any, y: Any) -> Any:
+def _exp_difference(x: Operand, y: Operand) -> Any:
     """Return `exp(x - y)`, and 1 where both are the same infinity."""
     return Exp()(Select()(Compare("EQ")(x, y), zeros_like(x), Sub()(x, y)))
 
@@ -380,7 +391,7 @@ class Recurrence(PrefixScan):
         is_neutral = apply(And(), apply(Compare("EQ"), a, one), is_zero)
         return [apply(Mul(), a, c), apply(Select(), is_neutral, d, apply(Add(), apply(Mul(), c, b), d))]
 
-    def scans(self, *operands: Any) -> list[Any]:
+    def scans(self, *operands: Operand) -> list[Any]:
         return [Cumulative(self.dim, PROD, self.reverse)(operands[0]), self(*operands)]
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -392,16 +403,16 @@ class Recurrence(PrefixScan):
             tangent = from_a if db is None else Add()(from_a, db)
         return y, self(a, tangent)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         a, _ = operands
-        after = self.shift(a, 0, back=True)
+        after = self.shift(known(a), 0, back=True)
         return None, Recurrence(self.dim, not self.reverse)(after, cotangent)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         a, b = (batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))
         return Recurrence(self.dim + 1, self.reverse)(a, b), 0
 
-    def lower(self, hlo: Hlo, a: Any, b: Any) -> Any:
+    def lower(self, hlo: Hlo, a: HloValue, b: HloValue) -> Any:
         return self.lower_scans(hlo, [a, b])[1]
 
     @ignore_float_errors

@@ -9,7 +9,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, accumulation_dtype, numpy_carrier
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op, Primal, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import NUMBERS, DtypeSet
@@ -88,7 +89,7 @@ class ReduceWindow(Op):
         out_size = -(-self.out_type(*types).shape[factor] // count)
         return self.window_dims[factor].halo(factor, (), count, out_size).window.bytes_sent_of_array(types[0])
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands
         window_dims = self.window_dims
         start = self.neutral(x.type.dtype)
@@ -126,12 +127,12 @@ class ReduceWindow(Op):
             partial = self.with_window_dims(along_dim)(partial)
         return y, tangent
 
-    def _stack_windows(self, x: Any, dim: int, window: WindowDimension, fill: int) -> Any:
+    def _stack_windows(self, x: Operand, dim: int, window: WindowDimension, fill: int) -> Any:
         """Stack the elements of each window along a new last dim."""
         slices = window_slices(_apply, x, x.type, dim, window, fill)
         return Concatenate(x.type.ndim)(*(Reshape((*y.type.shape, 1))(y) for y in slices))
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         shape = operands[0].type.shape
         if not cotangent.type.size:
             return (full(shape, 0, cotangent.type.dtype),)
@@ -145,7 +146,7 @@ class ReduceWindow(Op):
         window_dims.insert(dim, WindowDimension(1))
         return self.with_window_dims(window_dims)(*operands), dim
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         out = self.out_type(x.type)
         if not (x.type.size and out.size):
             return hlo.constant(self.neutral(out.dtype), out)
@@ -191,5 +192,5 @@ class ReduceWindow(Op):
         return total.astype(x.dtype)
 
 
-def _apply(op: Op, *operands: Any) -> Any:
+def _apply(op: Op, *operands: Operand) -> Any:
     return op(*operands)

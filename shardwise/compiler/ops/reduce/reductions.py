@@ -12,7 +12,8 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, accumulation_dtype, has_infinity, highest, is_float, lowest, numpy_carrier
-from shardwise.compiler.ir.op import Hlo, LocalContext, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, LocalContext, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather
@@ -45,7 +46,7 @@ class GatheredReduce(Reduce):
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         return float((count - 1) * self.out_type(*types).size * accumulation_dtype(types[0].dtype).itemsize)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands
         out = self.out_type(x.type)
         sharded = [dim for dim in self.dims if context.sharding_of(dim, 0)[0]]
@@ -69,7 +70,7 @@ class ReduceExtremum(GatheredReduce):
 
     elementwise_op: ClassVar[Op]  # its lowering orders complex numbers and propagates NaN
 
-    def combine(self, hlo: Hlo, a: Any, b: Any) -> Any:
+    def combine(self, hlo: Hlo, a: HloValue, b: HloValue) -> Any:
         return self.elementwise_op.lower(hlo, a, b)
 
     def across_shards(self, dtype: DType) -> Reduction | None:
@@ -139,7 +140,7 @@ class ReduceProd(GatheredReduce):
         tangent = Sum((tangent.type.ndim - 1,))(tangent)  # of one element or none
         return y, tangent if wide == y.type.dtype else Convert(y.type.dtype)(tangent)
 
-    def _flatten_dims(self, x: Any) -> Any:
+    def _flatten_dims(self, x: Operand) -> Any:
         """Merge the reduced dims of `x` into one, the last."""
         kept = tuple(dim for dim in range(x.type.ndim) if dim not in self.dims)
         transposed = permute(x, (*kept, *self.dims))
@@ -152,7 +153,7 @@ class ReduceProd(GatheredReduce):
         return np.asarray(np.prod(x, self.dims, dtype=numpy_carrier(x.dtype))).astype(x.dtype)
 
 
-def _halves(x: Any, half: int, fill: int) -> tuple[Any, Any]:
+def _halves(x: Operand, half: int, fill: int) -> tuple[Any, Any]:
     """Split the last dim into its first `half` elements and the others, padded with `fill` to the same size."""
     lead, count = x.type.shape[:-1], x.type.shape[-1]
     zeros, ones = (0,) * len(lead), (1,) * (len(lead) + 1)

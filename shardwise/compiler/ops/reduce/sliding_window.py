@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardwise.compiler.ir.operand import Operand
+from shardwise.compiler.ir.types import ScalarLike
 from shardwise.compiler.ops.collective.collectives import DeviceIndex
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Rem
@@ -105,13 +107,13 @@ class Halo(NamedTuple):
 
 
 def halo_exchange(
-    x: Any,
+    x: Operand,
     dim: int,
     size: int,
     window_dim: WindowDimension,
     sharding: tuple[tuple[str, ...], int],
     out_size: int,
-    fill: Any,
+    fill: ScalarLike,
 ) -> tuple[Any, WindowDimension]:
     """Fetch the elements that this device's outputs need from its neighbours along a sharded dim.
 
@@ -144,7 +146,7 @@ def halo_exchange(
     return DynamicSlice(shape)(x, *starts), window_dim._replace(low=0, high=0, base_dilation=1)
 
 
-def _fill_outside(x: Any, window: TakeWindow, size: int, padded: int, fill: Any) -> Any:
+def _fill_outside(x: Operand, window: TakeWindow, size: int, padded: int, fill: ScalarLike) -> Any:
     """Replace elements that `window` took from outside the operand by `fill`.
 
     `size` is the size of the operand's dim, and `padded` its size with padding.

@@ -9,7 +9,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, numpy_carrier
-from shardwise.compiler.ir.op import NumpyArray, ignore_float_errors
+from shardwise.compiler.ir.op import NumpyArray, Primal, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce import broadcast
@@ -34,7 +35,7 @@ class Sum(Reduce):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (broadcast.broadcast_reduced(cotangent, operands[0].type.shape, self.dims),)
 
     @ignore_float_errors

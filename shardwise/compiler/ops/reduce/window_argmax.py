@@ -8,14 +8,15 @@ transpose of that. Along a sharded dim, devices exchange halos with their neighb
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, highest, is_float, is_inexact, lowest, numpy_carrier
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op, Primal, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.ir.types import ArrayType, Scalar
+from shardwise.compiler.ir.types import ArrayType, Scalar, ScalarLike
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.bitwise import And, Or
@@ -27,12 +28,13 @@ from shardwise.compiler.ops.shape.slicing import Pad, Slice
 from shardwise.compiler.shardings.factors import FactorRule
 
 Apply = Callable[..., Any]  # (op, *operands) -> result: applies the op in the current frame, or lowers it
+_Value = TypeVar("_Value", Operand, HloValue, NumpyArray)
 NO_POSITION = -1  # outside every window
 
 
 def window_slices(
-    apply: Apply, x: Any, type: ArrayType, dim: int, window_dim: WindowDimension, fill: Any
-) -> Iterator[Any]:
+    apply: Apply, x: _Value, type: ArrayType, dim: int, window_dim: WindowDimension, fill: ScalarLike
+) -> Iterator[_Value]:
     """Yield, for each position of the window, the elements at that position of all windows along `dim`.
 
     `type` is the type of `x`. Elements outside the array are `fill`.
@@ -97,7 +99,7 @@ class WindowOp(Op):
         halo = self.window_dim.halo(self.dim, (), count, out_size)
         return sum(halo.window.bytes_sent_of_array(type) for type in types[: len(self.fills(types[0].dtype))])
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         sharding, out_size = context.sharding_of(self.dim), context.out_shapes[0][self.dim]
         if not out_size:
             return full(context.out_shapes[0], 0, self.out_type(*context.global_types).dtype)
@@ -117,7 +119,7 @@ class WindowOp(Op):
         batched = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)]
         return replace(self, dim=self.dim + 1)(*batched), 0
 
-    def stack_windows(self, x: NumpyArray, fill: Any) -> NumpyArray:
+    def stack_windows(self, x: NumpyArray, fill: ScalarLike) -> NumpyArray:
         """Stack the elements of each window of a numpy array along a new first dim."""
         type = ArrayType(x.shape, x.dtype)
         return np.stack(
@@ -147,7 +149,7 @@ class WindowArgExtremum(WindowOp):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         out = self.out_type(x.type)
         if not out.size:
             return hlo.constant(0, out)
@@ -201,14 +203,14 @@ class GatherFromWindow(WindowSelection):
     def fills(self, dtype: DType) -> tuple[Any, ...]:
         return (0,)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         x, positions = operands
         if not cotangent.type.size:
             return full(x.type.shape, 0, x.type.dtype), None
         transposed = self.window_dim.transposed(x.type.shape[self.dim])
         return ScatterAddToWindow(self.dim, *transposed)(cotangent, positions), None
 
-    def lower(self, hlo: Hlo, x: Any, positions: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue, positions: HloValue) -> Any:
         out = self.out_type(x.type, positions.type)
         result = hlo.constant(0, out)
         if not out.size:
@@ -245,14 +247,14 @@ class ScatterAddToWindow(WindowSelection):
     def fills(self, dtype: DType) -> tuple[Any, ...]:
         return 0, NO_POSITION
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         x, positions = operands
         if not cotangent.type.size:
             return full(x.type.shape, 0, x.type.dtype), None
         transposed = self.window_dim.transposed(x.type.shape[self.dim])
         return GatherFromWindow(self.dim, *transposed)(cotangent, positions), None
 
-    def lower(self, hlo: Hlo, x: Any, positions: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue, positions: HloValue) -> Any:
         out = self.out_type(x.type, positions.type)
         if not out.size:
             return hlo.constant(0, out)

@@ -6,10 +6,12 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.dtypes import DTypeLike
 from shardwise.compiler.ir.fusion import ALWAYS_FUSED
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op, Primal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.ir.types import ArrayType, Scalar
+from shardwise.compiler.ir.types import ArrayType, Scalar, ScalarLike
 from shardwise.compiler.shardings.factors import FactorRule
 
 
@@ -22,7 +24,7 @@ class Nullary(Op):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(), None
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return ()
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -48,10 +50,10 @@ class Full(Nullary):
     def padding(self, fills: Sequence[Any]) -> Any:
         return self.value.array
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         return Full(context.out_shapes[0], self.value, self.weak)()
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         return hlo.constant(self.value.array, self.out_type())
 
     def reference(self, *operands: NumpyArray) -> NumpyArray:
@@ -91,7 +93,7 @@ class IdentityKey:
         return id(self.value)
 
 
-def hashable(value: Any) -> Any:
+def hashable(value: object) -> Any:
     """Return a static value; one that is not hashable is compared by identity."""
     try:
         hash(value)
@@ -100,11 +102,11 @@ def hashable(value: Any) -> Any:
     return value
 
 
-def full(shape: tuple[int, ...], value: Any, dtype: Any, weak: bool = False) -> Any:
+def full(shape: tuple[int, ...], value: ScalarLike, dtype: DTypeLike, weak: bool = False) -> Any:
     """Return an array filled with `value`."""
     return Full(shape, Scalar.from_value(value, dtype), weak)()
 
 
-def zeros_like(x: Any) -> Any:
+def zeros_like(x: Operand) -> Any:
     """Return zeros with the shape and dtype of `x`."""
     return full(x.type.shape, 0, x.type.dtype)

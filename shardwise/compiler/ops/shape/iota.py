@@ -5,7 +5,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ir.op import Hlo, LocalContext, NumpyArray
+from shardwise.compiler.ir.op import Hlo, HloValue, LocalContext, NumpyArray
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add
@@ -35,7 +36,7 @@ class Iota(Nullary):
     def factors(self, *types: ArrayType) -> FactorRule:
         return FactorRule.pointwise(self.shape, 0)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         shape, offset = context.out_shapes[0], context.offset(self.dim, np.int32)
         if offset is None:
             return Iota(shape, self.dim, self.dtype)()
@@ -44,7 +45,7 @@ class Iota(Nullary):
         index = Add()(index, Broadcast(shape, ())(offset))
         return index if self.dtype == np.int32 else Convert(self.dtype)(index)
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         return hlo.op("stablehlo.iota", (), self.out_type(), f"iota_dimension = {self.dim} : i64")
 
     def reference(self, *operands: NumpyArray) -> NumpyArray:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.ir.op import Hlo
+from shardwise.compiler.ir.op import Hlo, HloValue
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.shape.movement import i64_array_attribute
 
@@ -13,7 +13,7 @@ def resize_dim(x: ArrayType, dim: int, size: int) -> ArrayType:
     return x.with_shape((*x.shape[:dim], size, *x.shape[dim + 1 :]))
 
 
-def lower_slice(hlo: Hlo, x: Any, dim: int, start: int, stop: int) -> Any:
+def lower_slice(hlo: Hlo, x: HloValue, dim: int, start: int, stop: int) -> Any:
     """Emit the elements of `x` from `start` to `stop` along `dim`; return `x` itself if these are all."""
     if (start, stop) == (0, x.type.shape[dim]):
         return x

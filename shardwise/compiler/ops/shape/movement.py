@@ -7,7 +7,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.fusion import ALWAYS_FUSED, Fusion
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op, Primal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import FactorRule
@@ -49,16 +50,16 @@ class Reshape(MovementOp):
     def factors(self, x: ArrayType) -> FactorRule:
         return FactorRule.reshaping(x.shape, self.shape)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         return Reshape(context.out_shapes[0])(*operands)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (Reshape(operands[0].type.shape)(cotangent),)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return Reshape((axis.size, *self.shape))(batch_first(operands[0], dims[0])), 0
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return hlo.op("stablehlo.reshape", (x,), self.out_type(x.type))
 
     def reference(self, x: NumpyArray) -> NumpyArray:
@@ -83,14 +84,14 @@ class Transpose(MovementOp):
         operand = tuple((dim,) for dim in range(x.ndim))
         return FactorRule((operand,), (tuple((dim,) for dim in self.permutation),), x.shape)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (Transpose(inverse_permutation(self.permutation))(cotangent),)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         x = batch_first(operands[0], dims[0])
         return Transpose((0, *(dim + 1 for dim in self.permutation)))(x), 0
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return hlo.op(
             "stablehlo.transpose", (x,), self.out_type(x.type), f"permutation = {i64_array_attribute(self.permutation)}"
         )
@@ -104,17 +105,17 @@ def inverse_permutation(permutation: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
 
 
-def permute(x: Any, order: tuple[int, ...]) -> Any:
+def permute(x: Operand, order: tuple[int, ...]) -> Any:
     """Permute the dims of `x`; return `x` itself for the identity."""
     return x if order == tuple(range(len(order))) else Transpose(order)(x)
 
 
-def lower_permute(hlo: Hlo, x: Any, order: tuple[int, ...]) -> Any:
+def lower_permute(hlo: Hlo, x: HloValue, order: tuple[int, ...]) -> Any:
     """Emit the StableHLO of `permute`."""
     return x if order == tuple(range(len(order))) else Transpose(order).lower(hlo, x)
 
 
-def move_dim(x: Any, source: int, target: int) -> Any:
+def move_dim(x: Operand, source: int, target: int) -> Any:
     """Move dim `source` of `x` to `target` and keep the order of the other dims."""
     order = [dim for dim in range(x.type.ndim) if dim != source]
     order.insert(target, source)
@@ -126,7 +127,7 @@ def i64_array_attribute(values: Sequence[int]) -> str:
     return f"array<i64{': ' if values else ''}{', '.join(map(str, values))}>"
 
 
-def batch_first(x: Any, dim: int | None) -> Any:
+def batch_first(x: Operand, dim: int | None) -> Any:
     """Move the batch dim of a batched operand to the front. For vmap rules of ops with one operand."""
     assert dim is not None, "vmap does not call the rule of an op whose only operand is unbatched"
     return move_dim(x, dim, 0)

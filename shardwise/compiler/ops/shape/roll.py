@@ -9,7 +9,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Primal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
@@ -43,7 +44,7 @@ class Roll(MovementOp):
         dims = tuple((dim,) for dim in range(x.ndim))
         return FactorRule((dims,), (dims,), x.shape, exchange=frozenset({self.dim}))
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands
         axes, count = context.sharding_of(self.dim)
         if not axes:
@@ -69,7 +70,7 @@ class Roll(MovementOp):
             return self._exchange((), count, size, rows, rows).bytes_sent_of_shard(shard)
         return Rotate(factor, (), count, self.by).bytes_sent_of_shard(shard)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (Roll(self.dim, -self.by % max(1, cotangent.type.shape[self.dim]))(cotangent),)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -77,7 +78,7 @@ class Roll(MovementOp):
         assert dim is not None
         return Roll(self.dim + (self.dim >= dim), self.by)(*operands), dim
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return _lower_roll(hlo, x, self.dim, x.type.shape[self.dim] - self.by)
 
     def reference(self, x: NumpyArray) -> NumpyArray:
@@ -137,7 +138,7 @@ class Rotate(Collective):
         parts = [(away, start, rows), ((away + 1) % self.count, 0, start)]
         return [part for part in parts if part[1] < part[2]]
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         blocks = []
         for distance, start, stop in self._parts(x.type.shape[self.dim]):
             part = lower_slice(hlo, x, self.dim, start, stop)
@@ -148,7 +149,7 @@ class Rotate(Collective):
         return lower_concatenate(hlo, blocks or [x], self.dim)
 
 
-def _lower_roll(hlo: Hlo, x: Any, dim: int, start: int) -> Any:
+def _lower_roll(hlo: Hlo, x: HloValue, dim: int, start: int) -> Any:
     """Emit the elements along `dim` from `start` on, then those before."""
     size = x.type.shape[dim]
     parts = [lower_slice(hlo, x, dim, *ends) for ends in ((start, size), (0, start)) if ends[0] < ends[1]]

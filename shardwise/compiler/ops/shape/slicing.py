@@ -10,7 +10,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.fusion import FUSED, Fusion
-from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, UndefinedPrimal
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Primal, UndefinedPrimal
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.exchange_windows import ExchangeWindows, Source, Window
@@ -60,7 +61,7 @@ class Slice(MovementOp):
         result = self.out_type(x).shape
         return {dim for dim in range(x.ndim) if result[dim] != x.shape[dim]}
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands
         parts = [(0, size, 1) for size in x.type.shape]  # a dim that keeps its size keeps its padding
         for dim in self._changed(context.global_types[0]):
@@ -82,7 +83,7 @@ class Slice(MovementOp):
         out_size = -(-self.out_type(*types).shape[factor] // count)
         return self._window(factor, (), count, out_size).bytes_sent_of_array(types[0])
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         (x,) = operands
         high = [
             size - start - dilated_size(count, stride)
@@ -100,7 +101,7 @@ class Slice(MovementOp):
         op = Slice(_insert(start, dim, 0), _insert(limit, dim, axis.size), _insert(stride, dim, 1))
         return op(*operands), dim
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         arrays = {"start_indices": self.start, "limit_indices": self.limit, "strides": self.stride}
         return hlo.op("stablehlo.slice", (x,), self.out_type(x.type), _attributes(arrays))
 
@@ -127,7 +128,7 @@ class Reverse(MovementOp):
     def factors(self, x: ArrayType) -> FactorRule:
         return _dimwise_rule((x.shape,), x.shape, self.dims)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands
         even_axes: tuple[str, ...] = ()
         for dim in self.dims:
@@ -152,7 +153,7 @@ class Reverse(MovementOp):
         size = types[0].shape[factor]
         return self._window(factor, (), count, -(-size // count), size).bytes_sent_of_array(types[0])
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (self(cotangent),)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -160,7 +161,7 @@ class Reverse(MovementOp):
         assert dim is not None
         return Reverse(tuple(d + (d >= dim) for d in self.dims))(*operands), dim
 
-    def lower(self, hlo: Hlo, x: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return hlo.op("stablehlo.reverse", (x,), x.type, _attributes({"dimensions": self.dims}))
 
     def reference(self, x: NumpyArray) -> NumpyArray:
@@ -220,7 +221,7 @@ class Pad(JointlyLinearMovement):
         changed = {dim for dim, part in enumerate(parts) if part != (0, 0, 0)}
         return _dimwise_rule((x.shape, ()), self._shape(x.shape), changed)
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         x, value = operands
         low, high, interior = (list(counts) for counts in (self.low, self.high, self.interior))
         shape = list(x.type.shape)
@@ -240,7 +241,7 @@ class Pad(JointlyLinearMovement):
             x = Select()(inside, x, Broadcast(tuple(shape), ())(value))
         return Pad(tuple(low), tuple(high), tuple(interior))(x, value)
 
-    def _dilate(self, x: Any, value: Any, dim: int) -> Any:
+    def _dilate(self, x: Operand, value: Operand, dim: int) -> Any:
         """Insert the interior padding after each element along `dim`, also the last: shards then stay contiguous."""
         interior = _insert((0,) * (x.type.ndim - 1), dim, self.interior[dim])
         return Pad((0,) * x.type.ndim, interior, interior)(x, value) if self.interior[dim] else x
@@ -261,7 +262,7 @@ class Pad(JointlyLinearMovement):
         adds_elements = any(count > 0 for count in (*self.low, *self.high, *self.interior))
         return _common_fill(fills) if len(fills) == 2 or not adds_elements else None
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         x, value = operands
         zero = full((), 0, cotangent.type.dtype)
         to_x = to_value = None
@@ -291,7 +292,7 @@ class Pad(JointlyLinearMovement):
         values = Broadcast(padded.type.shape, (target,))(value)  # one value per batch element
         return Select()(op._is_padding(x.type.shape), values, padded), target
 
-    def lower(self, hlo: Hlo, x: Any, value: Any) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue, value: HloValue) -> Any:
         arrays = {"edge_padding_low": self.low, "edge_padding_high": self.high, "interior_padding": self.interior}
         return hlo.op("stablehlo.pad", (x, value), self.out_type(x.type, value.type), _attributes(arrays))
 
@@ -329,7 +330,7 @@ class Concatenate(JointlyLinearMovement):
     def factors(self, *types: ArrayType) -> FactorRule:
         return _dimwise_rule([type.shape for type in types], self.out_type(*types).shape, {self.dim})
 
-    def localize(self, context: LocalContext, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
         axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(*operands)
@@ -379,7 +380,7 @@ class Concatenate(JointlyLinearMovement):
     def padding(self, fills: Sequence[Any]) -> Any:
         return _common_fill(fills)
 
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+    def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         cotangents: list[Any] = []
         start = 0
         for x in operands:
@@ -395,7 +396,7 @@ class Concatenate(JointlyLinearMovement):
         batched = [batch_dim_at(x, dim, target, axis.size) for x, dim in zip(operands, dims, strict=True)]
         return Concatenate(self.dim + (self.dim >= target))(*batched), target
 
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         out = self.out_type(*(x.type for x in operands))
         return hlo.op("stablehlo.concatenate", operands, out, f"dimension = {self.dim} : i64")
 
@@ -403,14 +404,14 @@ class Concatenate(JointlyLinearMovement):
         return np.concatenate(operands, self.dim)
 
 
-def slice_dims(x: Any, parts: Sequence[tuple[int, int, int]]) -> Any:
+def slice_dims(x: Operand, parts: Sequence[tuple[int, int, int]]) -> Any:
     """Slice `x` with a (start, limit, stride) for each dim; return `x` itself if that is everything."""
     if list(parts) == [(0, size, 1) for size in x.type.shape]:
         return x
     return Slice(*(tuple(part[i] for part in parts) for i in range(3)))(x)
 
 
-def slice_along(x: Any, dim: int, start: int, limit: int, stride: int = 1) -> Any:
+def slice_along(x: Operand, dim: int, start: int, limit: int, stride: int = 1) -> Any:
     """Slice `x` along one dim."""
     parts = [(0, size, 1) for size in x.type.shape]
     parts[dim] = (start, limit, stride)
