@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 
 from shardwise.compiler.candidates.layout_problem import reduce_in_loops
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.ops.control.region_boundary import Carry, Stack
 from shardwise.compiler.partition.liveness import peak, total_bytes
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.regather import regather_to_fit
@@ -44,7 +43,7 @@ def fit_memory(
     attempts = [program]
     tables = cache or IdentityCache()
     unreduced = _unreduced_bytes(program, excess)
-    if stacks := [equation for equation in unreduced if isinstance(equation.op, Stack)]:
+    if stacks := [equation for equation in unreduced if equation.op.writes_slices]:
         attempts.append(_replan(program, stacks, tables))
     for _ in range(MAX_REPLANS):
         if not unreduced:
@@ -80,7 +79,7 @@ def _unreduced_bytes(program: PartitionedProgram, excess: int) -> dict[Equation,
     problem, mesh = program.problem, program.problem.mesh
     bytes_of = {}
     for equation in problem.planned:
-        if isinstance(equation.op, (Carry, Stack)):
+        if equation.op.accumulates:
             layout = program.plan.choices[equation].results[-1]
             if layout.partial:
                 scattered_bytes = equation.outputs[-1].type.nbytes / mesh.extent(layout.axes)

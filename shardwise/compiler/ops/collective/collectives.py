@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_inexact
 from shardwise.compiler.ir.fusion import Fusion
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, ProgramRunner, Shards, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.traffic import (
@@ -36,6 +36,18 @@ Groups = tuple[tuple[int, ...], ...]  # each position occurs once; only all-redu
 
 class Collective(Op):
     """The base class of collectives."""
+
+    removed_on_one_device = True
+    lowers_narrow = False
+
+    @property
+    def resized_dim(self) -> int | None:
+        """The dim whose padded size may change; None if the op keeps the padding."""
+        return None
+
+    def run_on_shards(self, mesh: AbstractMesh, operands: list[Shards], run: ProgramRunner) -> list[Shards]:
+        exchanged: Any = self.exchange(mesh, *(operands or [[]]))
+        return [exchanged] if self.single else exchanged
 
     def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
         """Return the shards of the result on all devices, given those of the operand."""
@@ -85,6 +97,7 @@ class AllReduce(Collective):
     """All-reduce: every device gets the reduction of all shards."""
 
     name = "all_reduce"
+    reduces_across_devices = True
     axes: tuple[str, ...]
     reduction: Reduction
     groups: Groups | None = field(default=None, repr=False)
@@ -150,6 +163,7 @@ class ReduceScatter(Collective):
     """Reduce-scatter: device i of a group gets block i, along `dim`, of the reduction of all shards."""
 
     name = "reduce_scatter"
+    reduces_across_devices = True
     dim: int
     axes: tuple[str, ...]
     count: int
@@ -314,6 +328,7 @@ class PPermute(CollectivePermute):
     """For each pair (a, b) in `to`, device b gets the shard of device a; positions are along `axes`."""
 
     name = "ppermute"
+    removed_on_one_device = False  # a device that nobody sends to gets zeros
     axes: tuple[str, ...]
     to: tuple[tuple[int, int], ...]
 
@@ -359,6 +374,10 @@ class LocalSlice(PositionOp):
     axes: tuple[str, ...]
     count: int
     padded_size: int | None = field(default=None, repr=False)
+
+    @property
+    def resized_dim(self) -> int:
+        return self.dim
 
     def out_type(self, x: ArrayType) -> ArrayType:
         padded = x if self.padded_size is None else PadOrTrim(self.dim, self.padded_size).out_type(x)
@@ -458,6 +477,10 @@ class PadOrTrim(PositionOp):
     name = "pad_or_trim"
     dim: int
     size: int
+
+    @property
+    def resized_dim(self) -> int:
+        return self.dim
 
     @property
     def communicates_along(self) -> tuple[str, ...]:

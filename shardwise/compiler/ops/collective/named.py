@@ -69,17 +69,19 @@ class Named(Op):
         return FactorRule.pointwise(types[0].shape, 1)
 
     def lower(self, hlo: Any, *operands: Any) -> NoReturn:
-        raise self.unbound()
+        raise unbound_axis_error(self)
 
     def reference(self, *operands: Any) -> NoReturn:
-        raise self.unbound()
+        raise unbound_axis_error(self)
 
-    def unbound(self) -> NameError:
-        names = ", ".join(sorted(map(repr, self.axis_names)))
-        return NameError(
-            f"{self.name}: the axis name {names} is not bound. Call it inside a function that vmap(..., axis_name=...) "
-            "or shard_map maps over that axis."
-        )
+
+def unbound_axis_error(op: Op) -> NameError:
+    """Return the error for an op that uses the names of axes where nothing binds them."""
+    names = ", ".join(sorted(map(repr, op.axis_names)))
+    return NameError(
+        f"{op.name}: the axis name {names} is not bound. Call it inside a function that vmap(..., axis_name=...) "
+        "or shard_map maps over that axis."
+    )
 
 
 @record

@@ -4,14 +4,14 @@ The rules that all control ops share follow from the bindings: result types, jvp
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Shards
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, ProgramRunner, Shards
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import insert_none, present_mask
@@ -19,6 +19,7 @@ from shardwise.compiler.ops.control.region_boundary import BoundaryOp
 from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.placement.reshard import shard_batch_dim
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
+from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ProgramError
 
 
@@ -96,9 +97,13 @@ class Control(Op):
         raise self.missing_rule("with_programs")
 
     @property
-    def trip_count(self) -> int | None:
-        """How often the programs run; None if unknown."""
-        return 1
+    def mesh_axes(self) -> Mapping[str, tuple[str, ...]]:
+        """For each axis of the manual region, the mesh axes that it consists of; empty if the op is not one."""
+        return {}
+
+    def allowing_divergence(self) -> Self:
+        """Return the op with devices allowed to decide differently, as in a manual region."""
+        return self
 
     # Bindings and their endpoints.
 
@@ -327,6 +332,9 @@ class Control(Op):
         results = self.with_programs(programs)(*batched_operands)
         return results, [out_dims[index] for index in range(len(results))]
 
+    def run_on_shards(self, mesh: AbstractMesh, operands: list[Shards], run: ProgramRunner) -> list[Shards]:
+        return self.interpret(run, operands, mesh.device_count)
+
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         def run(n: int, args: list[Shards]) -> list[Shards]:
             return [[y] for y in evaluate(self.programs[n], [shards[0] for shards in args])]
@@ -343,7 +351,6 @@ class DataDependentControl(Control):
     may_diverge: bool
 
     def allowing_divergence(self) -> Self:
-        """Return the op with `may_diverge`."""
         raise self.missing_rule("allowing_divergence")
 
     def choice_per_device(self, shards: Sequence[NumpyArray]) -> list[int]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.fusion import OWN_KERNEL, Fusion
+from shardwise.compiler.ir.fusion import Fusion
 from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -54,7 +54,7 @@ class Remat(CallLike):
 class Barrier(Elementwise):
     """The identity, as an optimization barrier for XLA. Adjacent barriers are lowered as one."""
 
-    fusion = OWN_KERNEL
+    fusion = Fusion(is_barrier=True)
     name = "barrier"
     accepts_keys = True
     arity = 1

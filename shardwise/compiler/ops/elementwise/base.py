@@ -50,7 +50,7 @@ class Elementwise(Op):
     """An op whose operands and result have the same shape."""
 
     fusion = FUSED
-    cheap_to_recompute = True
+    cheap_to_recompute = is_elementwise = True
     arity: ClassVar[int] = 2
     accepts: ClassVar[DtypeSet] = ANY
     hlo_name: ClassVar[str]
