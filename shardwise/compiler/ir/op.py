@@ -197,7 +197,7 @@ class Op:
         casts_sums: whether `result_sums` changes the Manual axes along which the results are unreduced or reduced.
         irreversible: why the op has no transpose, and what to use instead; empty if the usual error says enough.
         reduces_across_devices: whether the op is a collective that reduces.
-        removed_on_one_device: whether XLA removes the op if one device communicates with itself, and keeps the operand.
+        removed_on_one_device: whether XLA removes a collective of one device that returns the type of its operand.
         lowers_narrow: whether XLA compiles the op for 2-bit integers.
         registry: all op classes by name.
 

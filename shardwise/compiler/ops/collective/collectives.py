@@ -37,7 +37,6 @@ Groups = tuple[tuple[int, ...], ...]  # each position occurs once; only all-redu
 class Collective(Op):
     """The base class of collectives."""
 
-    removed_on_one_device = True
     lowers_narrow = False
 
     @property
@@ -97,7 +96,7 @@ class AllReduce(Collective):
     """All-reduce: every device gets the reduction of all shards."""
 
     name = "all_reduce"
-    reduces_across_devices = True
+    reduces_across_devices = removed_on_one_device = True
     axes: tuple[str, ...]
     reduction: Reduction
     groups: Groups | None = field(default=None, repr=False)
@@ -130,6 +129,7 @@ class AllGather(Collective):
     """All-gather: every device gets all shards, concatenated along `dim`."""
 
     name = "all_gather"
+    removed_on_one_device = True
     dim: int
     axes: tuple[str, ...]
     count: int
@@ -163,7 +163,7 @@ class ReduceScatter(Collective):
     """Reduce-scatter: device i of a group gets block i, along `dim`, of the reduction of all shards."""
 
     name = "reduce_scatter"
-    reduces_across_devices = True
+    reduces_across_devices = removed_on_one_device = True
     dim: int
     axes: tuple[str, ...]
     count: int
@@ -203,6 +203,7 @@ class AllToAll(Collective):
     """All-to-all: device i of a group gets block i, along `split`, of every shard, concatenated along `join`."""
 
     name = "all_to_all"
+    removed_on_one_device = True
     split: int
     join: int
     axes: tuple[str, ...]
@@ -274,6 +275,7 @@ class Permute(CollectivePermute):
     """
 
     name = "permute"
+    removed_on_one_device = True
     before: tuple[str, ...]
     after: tuple[str, ...]
 
@@ -306,6 +308,7 @@ class CoarseningPermute(CollectivePermute):
     """
 
     name = "coarsening_permute"
+    removed_on_one_device = True
     old: tuple[str, ...]
     new: tuple[str, ...]
     parts: int
@@ -328,7 +331,6 @@ class PPermute(CollectivePermute):
     """For each pair (a, b) in `to`, device b gets the shard of device a; positions are along `axes`."""
 
     name = "ppermute"
-    removed_on_one_device = False  # a device that nobody sends to gets zeros
     axes: tuple[str, ...]
     to: tuple[tuple[int, int], ...]
 
@@ -370,6 +372,7 @@ class LocalSlice(PositionOp):
 
     fusion = Fusion(reads_part=True)
     name = "local_slice"
+    removed_on_one_device = True
     dim: int
     axes: tuple[str, ...]
     count: int
@@ -412,6 +415,7 @@ class ToPartial(PositionOp):
     """
 
     name = "to_partial"
+    removed_on_one_device = True
     axes: tuple[str, ...]
 
     def out_type(self, x: ArrayType) -> ArrayType:
@@ -436,6 +440,7 @@ class ShardToPartial(PositionOp):
     """Make a shard, one of `count` along `dim` over `axes`, a term of a sum: the array with zeros around the shard."""
 
     name = "shard_to_partial"
+    removed_on_one_device = True
     dim: int
     axes: tuple[str, ...]
     count: int
@@ -475,6 +480,7 @@ class PadOrTrim(PositionOp):
     """Pad the shard at the end of `dim` with zeros to `size`, or trim it to `size`."""
 
     name = "pad_or_trim"
+    removed_on_one_device = True
     dim: int
     size: int
 

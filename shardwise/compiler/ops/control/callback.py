@@ -155,7 +155,7 @@ class CallOnce(Collective):
     """Run a callback on the first device along `axes` and send its results to all devices."""
 
     name = "call_once"
-    single = removed_on_one_device = False
+    single = False
     callback: Callback
     axes: tuple[str, ...]
 
