@@ -2,6 +2,9 @@
 
 Such an op factors or solves the matrices in the last dims of its operands; the dims before are batch dims. Batch dims
 may be sharded, and each device then works on its own matrices. The matrices themselves are never sharded.
+
+Derivative rules combine matrices of one type with the operators of arrays, which then promote nothing. Formulas with
+numbers are written with `Expr`, since the type of a number would depend on the user's settings.
 """
 
 from collections.abc import Sequence
@@ -13,10 +16,10 @@ import numpy as np
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_float_errors, result_types
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
-from shardwise.compiler.ops.elementwise.base import DtypeSet, full_like
+from shardwise.compiler.ops.elementwise.base import DtypeSet
 from shardwise.compiler.ops.elementwise.complex_parts import Conj, Imag, Real
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.linalg.lapack import LAPACK_DTYPES
@@ -189,7 +192,7 @@ def row_column_mask(shape: tuple[int, ...], direction: str, offset: int = 0) -> 
     The direction "GE" masks the lower triangle, "EQ" the diagonal.
     """
     rows, columns = (Iota(shape, len(shape) - from_end, INDEX)() for from_end in (2, 1))
-    return Compare(direction)(Add()(rows, full_like(rows, offset)) if offset else rows, columns)
+    return Compare(direction)((Expr(rows) + offset).array if offset else rows, columns)
 
 
 def lower_triangle(x: Any, offset: int = 0) -> Any:
@@ -223,12 +226,12 @@ def diagonal(x: Any) -> Any:
 def scale_columns(x: Any, scales: Any) -> Any:
     """Multiply each column of each matrix by its own scale."""
     ndim = x.type.ndim
-    return Mul()(x, Broadcast(x.type.shape, (*range(ndim - 2), ndim - 1))(as_dtype(scales, x.type.dtype)))
+    return x * Broadcast(x.type.shape, (*range(ndim - 2), ndim - 1))(as_dtype(scales, x.type.dtype))
 
 
 def scale_rows(x: Any, scales: Any) -> Any:
     """Multiply each row of each matrix by its own scale."""
-    return Mul()(x, Broadcast(x.type.shape, tuple(range(x.type.ndim - 1)))(as_dtype(scales, x.type.dtype)))
+    return x * Broadcast(x.type.shape, tuple(range(x.type.ndim - 1)))(as_dtype(scales, x.type.dtype))
 
 
 def submatrix(x: Any, rows: tuple[int, int], columns: tuple[int, int]) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.compiler.ir.op import Hlo, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.base import DtypeSet
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
@@ -59,23 +59,21 @@ class Lu(BatchedMatrixOp):
         size = min(rows, columns)
         da = permute_rows(da, PivotsToPermutation(rows)(pivots))
         square = submatrix(packed, (0, size), (0, size))
-        lower = Add()(lower_triangle(square, -1), identity(square.type.shape, a.type.dtype))
+        lower = lower_triangle(square, -1) + identity(square.type.shape, a.type.dtype)
         upper = upper_triangle(square)
         solve_lower = TriangularSolve(left_side=True, is_lower=True, unit_diagonal=True)
         solve_upper = TriangularSolve(left_side=False, is_lower=False)
         inner = solve_lower(square, solve_upper(square, submatrix(da, (0, size), (0, size))))
         d_lower = batched_matmul(lower, lower_triangle(inner, -1))
         d_upper = batched_matmul(upper_triangle(inner), upper)
-        tangent = Add()(d_lower, d_upper)
+        tangent = d_lower + d_upper
         if rows > size:
-            rest = Sub()(
-                submatrix(da, (size, rows), (0, size)),
-                batched_matmul(submatrix(packed, (size, rows), (0, size)), d_upper),
-            )
+            below = (size, rows), (0, size)
+            rest = submatrix(da, *below) - batched_matmul(submatrix(packed, *below), d_upper)
             tangent = Concatenate(a.type.ndim - 2)(tangent, solve_upper(square, rest))
         if columns > size:
-            right = (size, columns)
-            rest = Sub()(submatrix(da, (0, size), right), batched_matmul(d_lower, submatrix(packed, (0, size), right)))
+            right = (0, size), (size, columns)
+            rest = submatrix(da, *right) - batched_matmul(d_lower, submatrix(packed, *right))
             tangent = Concatenate(a.type.ndim - 1)(tangent, solve_lower(square, rest))
         return (packed, pivots), (tangent, None)
 

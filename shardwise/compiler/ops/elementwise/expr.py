@@ -1,0 +1,110 @@
+"""Expr: operators on arrays for rules: `(x - 1) * log(x)` for `Mul()(Sub()(x, full_like(x, 1)), Log()(x))`.
+
+The operators of arrays and tracers promote according to the user's settings. Those of an `Expr` do not: a Python number
+gets the type of the other operand, and two `Expr` operands must have the same type. Each operator applies one op, so a
+formula says which ops its program has, and in which order.
+"""
+
+from collections.abc import Callable
+from typing import Any, final
+
+from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
+from shardwise.compiler.ops.elementwise.base import full_like
+from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+
+
+@final
+class Expr:
+    """An array with operators that apply ops without promotion."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, array: Any):
+        self.array = array
+
+    def operand(self, other: Any) -> Any:
+        """Return the array of another expression, or an array of this type with all elements equal to a number."""
+        return other.array if isinstance(other, Expr) else full_like(self.array, other)
+
+    def __add__(self, other: Any) -> "Expr":
+        return Expr(Add()(self.array, self.operand(other)))
+
+    def __radd__(self, other: Any) -> "Expr":
+        return Expr(Add()(self.operand(other), self.array))
+
+    def __sub__(self, other: Any) -> "Expr":
+        return Expr(Sub()(self.array, self.operand(other)))
+
+    def __rsub__(self, other: Any) -> "Expr":
+        return Expr(Sub()(self.operand(other), self.array))
+
+    def __mul__(self, other: Any) -> "Expr":
+        return Expr(Mul()(self.array, self.operand(other)))
+
+    def __rmul__(self, other: Any) -> "Expr":
+        return Expr(Mul()(self.operand(other), self.array))
+
+    def __truediv__(self, other: Any) -> "Expr":
+        return Expr(Div()(self.array, self.operand(other)))
+
+    def __rtruediv__(self, other: Any) -> "Expr":
+        return Expr(Div()(self.operand(other), self.array))
+
+    def __neg__(self) -> "Expr":
+        return Expr(Neg()(self.array))
+
+    def _compare(self, direction: str, other: Any) -> "Expr":
+        return Expr(Compare(direction)(self.array, self.operand(other)))
+
+    def __eq__(self, other: object) -> "Expr":  # type: ignore[override]
+        return self._compare("EQ", other)
+
+    def __ne__(self, other: object) -> "Expr":  # type: ignore[override]
+        return self._compare("NE", other)
+
+    def __lt__(self, other: Any) -> "Expr":
+        return self._compare("LT", other)
+
+    def __le__(self, other: Any) -> "Expr":
+        return self._compare("LE", other)
+
+    def __gt__(self, other: Any) -> "Expr":
+        return self._compare("GT", other)
+
+    def __ge__(self, other: Any) -> "Expr":
+        return self._compare("GE", other)
+
+    def __and__(self, other: "Expr") -> "Expr":
+        return Expr(And()(self.array, other.array))
+
+    def __or__(self, other: "Expr") -> "Expr":
+        return Expr(Or()(self.array, other.array))
+
+    def __invert__(self) -> "Expr":
+        return Expr(Not()(self.array))
+
+    def full_like(self, number: Any) -> "Expr":
+        """Return an expression of the same type with all elements equal to `number`."""
+        return Expr(full_like(self.array, number))
+
+    @property
+    def dtype(self) -> Any:
+        return self.array.type.dtype
+
+
+def apply(op: Op, *operands: Expr) -> Expr:
+    """Apply an op with one result to expressions."""
+    return Expr(op(*[x.array for x in operands]))
+
+
+def unary_function(op_class: Callable[[], Op]) -> Callable[[Expr], Expr]:
+    """Return an op with one operand and no fields as a function of expressions."""
+    return lambda x: apply(op_class(), x)
+
+
+def where(condition: Expr, x: Any, y: Any) -> Expr:
+    """Select `x` where the condition holds, else `y`. One of the two may be a Python number."""
+    expr = x if isinstance(x, Expr) else y
+    return Expr(Select()(condition.array, expr.operand(x), expr.operand(y)))
