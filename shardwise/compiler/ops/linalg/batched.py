@@ -3,8 +3,8 @@
 Such an op factors or solves the matrices in the last dims of its operands; the dims before are batch dims. Batch dims
 may be sharded, and each device then works on its own matrices. The matrices themselves are never sharded.
 
-Derivative rules combine matrices of one type with the operators of arrays, which then promote nothing. Formulas with
-numbers are written with `Expr`, since the type of a number would depend on the user's settings.
+Derivative rules combine matrices of one type with the operators of arrays, which then promote nothing. Formulas with a
+number or a weakly typed tangent are written with `Expr`, since promotion would depend on the user's settings.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ import numpy as np
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_float_errors, result_types
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.base import DtypeSet
 from shardwise.compiler.ops.elementwise.complex_parts import Conj, Imag, Real
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -226,12 +227,12 @@ def diagonal(x: Any) -> Any:
 def scale_columns(x: Any, scales: Any) -> Any:
     """Multiply each column of each matrix by its own scale."""
     ndim = x.type.ndim
-    return x * Broadcast(x.type.shape, (*range(ndim - 2), ndim - 1))(as_dtype(scales, x.type.dtype))
+    return Mul()(x, Broadcast(x.type.shape, (*range(ndim - 2), ndim - 1))(as_dtype(scales, x.type.dtype)))
 
 
 def scale_rows(x: Any, scales: Any) -> Any:
     """Multiply each row of each matrix by its own scale."""
-    return x * Broadcast(x.type.shape, tuple(range(x.type.ndim - 1)))(as_dtype(scales, x.type.dtype))
+    return Mul()(x, Broadcast(x.type.shape, tuple(range(x.type.ndim - 1)))(as_dtype(scales, x.type.dtype)))
 
 
 def submatrix(x: Any, rows: tuple[int, int], columns: tuple[int, int]) -> Any:

@@ -17,6 +17,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import Call, drop_none, insert_none, present_mask
 from shardwise.compiler.ops.control.retype import match_type, zeros_of
+from shardwise.compiler.ops.elementwise.arithmetic import Neg, Sub
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 
 
@@ -145,8 +146,8 @@ class LinearSolve(Op):
 def _subtract(x: Any, y: Any) -> Any:
     """Return `x - y`, where None means zero."""
     if x is None or y is None:
-        return x if y is None else -y
-    return x - y
+        return x if y is None else Neg()(y)
+    return Sub()(x, y)
 
 
 def _or_zeros(x: Any, type: ArrayType) -> Any:

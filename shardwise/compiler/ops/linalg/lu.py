@@ -10,6 +10,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.base import DtypeSet
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.linalg.batched import (
@@ -69,12 +70,12 @@ class Lu(BatchedMatrixOp):
         tangent = d_lower + d_upper
         if rows > size:
             below = (size, rows), (0, size)
-            rest = submatrix(da, *below) - batched_matmul(submatrix(packed, *below), d_upper)
-            tangent = Concatenate(a.type.ndim - 2)(tangent, solve_upper(square, rest))
+            rest = Expr(submatrix(da, *below)) - Expr(batched_matmul(submatrix(packed, *below), d_upper))
+            tangent = Concatenate(a.type.ndim - 2)(tangent, solve_upper(square, rest.array))
         if columns > size:
             right = (0, size), (size, columns)
-            rest = submatrix(da, *right) - batched_matmul(d_lower, submatrix(packed, *right))
-            tangent = Concatenate(a.type.ndim - 1)(tangent, solve_lower(square, rest))
+            rest = Expr(submatrix(da, *right)) - Expr(batched_matmul(d_lower, submatrix(packed, *right)))
+            tangent = Concatenate(a.type.ndim - 1)(tangent, solve_lower(square, rest.array))
         return (packed, pivots), (tangent, None)
 
     def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:

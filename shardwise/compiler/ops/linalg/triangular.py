@@ -131,7 +131,7 @@ class TriangularSolve(BatchedMatrixOp):
         if da is not None:
             da = self._apply_op(self._mask_unread(da))
             da_x = batched_matmul(da, x) if self.left_side else batched_matmul(x, da)
-            right_side = -da_x if db is None else db - da_x
+            right_side = (-Expr(da_x) if db is None else Expr(db) - Expr(da_x)).array
         return x, self(a, right_side)
 
     def _mask_unread(self, a: Any) -> Any:
