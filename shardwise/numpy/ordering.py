@@ -26,10 +26,11 @@ from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, r
 from shardwise.compiler.arrays.reductions import reduced_dims, sum_dtype
 from shardwise.compiler.dtypes import is_float, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.elementwise.min_max import Clamp, Max
 from shardwise.compiler.ops.elementwise.rounding import Ceil, Floor, Round
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -398,10 +399,10 @@ def _binary_search(row: Array, queries: Array, right: bool) -> Any:
     size = row.type.size
 
     def step(_: Any, interval: Any) -> Any:
-        low, high = interval
-        middle = Div()(Add()(low, high), full_like(low, 2))
-        in_upper_half = And()(_is_before(gather_1d(row, middle), queries, right), Compare("LT")(low, high))
-        return Select()(in_upper_half, Add()(middle, full_like(middle, 1)), low), Select()(in_upper_half, high, middle)
+        low, high = map(Expr, interval)
+        middle = (low + high) / 2
+        in_upper_half = Expr(_is_before(gather_1d(row, middle.array), queries, right)) & (low < high)
+        return where(in_upper_half, middle + 1, low).array, where(in_upper_half, high, middle).array
 
     interval = tuple(full(queries.type.shape, end, np.int32) for end in (0, size))
     return fori_loop(0, size.bit_length(), step, interval)[0]

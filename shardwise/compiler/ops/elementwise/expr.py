@@ -76,11 +76,11 @@ class Expr:
     def __ge__(self, other: Any) -> "Expr":
         return self._compare("GE", other)
 
-    def __and__(self, other: "Expr") -> "Expr":
-        return Expr(And()(self.array, other.array))
+    def __and__(self, other: Any) -> "Expr":
+        return Expr(And()(self.array, self.operand(other)))
 
-    def __or__(self, other: "Expr") -> "Expr":
-        return Expr(Or()(self.array, other.array))
+    def __or__(self, other: Any) -> "Expr":
+        return Expr(Or()(self.array, self.operand(other)))
 
     def __invert__(self) -> "Expr":
         return Expr(Not()(self.array))
