@@ -25,7 +25,7 @@ from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.arrays.sorting import sort_along
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import BitcastConvert, Or, ShiftLeft, ShiftRightLogical, bit_width
 from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Imag, Real
@@ -376,7 +376,7 @@ def _modf(x: ArrayLike) -> list[Any]:
     (x,) = _real_floats("modf", x)
     integral = trunc(x)
     # An infinity minus itself would be NaN; its fraction is 0.
-    return [Select()(isinf(x), full_like(x, 0), Sub()(x, integral)), integral]
+    return [where(Expr(isinf(x)), 0, Expr(x) - Expr(integral)).array, integral]
 
 
 @documented(REAL_TO_FLOAT, returns="The fractional and the integral parts, as floats with the signs of `x`.")

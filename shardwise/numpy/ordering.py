@@ -28,7 +28,7 @@ from shardwise.compiler.dtypes import is_float, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or
+from shardwise.compiler.ops.elementwise.bitwise import Not
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.elementwise.min_max import Clamp, Max
@@ -427,7 +427,7 @@ def _is_before(x: Array, y: Array, or_equal: bool) -> Any:
     if not is_float(x.type.dtype):
         return result
     y_is_nan = Compare("NE")(y, y)
-    return Or()(result, y_is_nan if or_equal else And()(y_is_nan, Compare("EQ")(x, x)))
+    return result | (y_is_nan if or_equal else y_is_nan & Compare("EQ")(x, x))
 
 
 @documented(QUANTILE, returns="The quantiles, with the dims of `q` first; NaN where any element is NaN.")
@@ -612,7 +612,7 @@ def _interpolate(sorted_rows: Array, counts: Array, probabilities: Array, method
     weight = position - Floor()(position)
     interpolated = low * (1 - weight) + high * weight
     # If the weight of `high` is 0 and `high` is infinite, the product would be NaN.
-    return Select()(Compare("EQ")(weight, full_like(weight, 0)), low, interpolated)
+    return where(Expr(weight) == 0, Expr(low), Expr(interpolated)).array
 
 
 def _inverted_weighted_cdf(sorted_rows: Array, cumulative: Array, total: Array, probabilities: Array) -> Any:

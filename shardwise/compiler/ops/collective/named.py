@@ -44,9 +44,10 @@ from shardwise.compiler.ir.op import BatchAxis, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce, DeviceIndex, Groups
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul
+from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceMin
@@ -377,7 +378,7 @@ def flat_axis_index(axes: Sequence[Any], sizes: Sequence[int], tracked: frozense
     flat_index: Any = full((), 0, np.int32)
     for number, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
         index = NamedIndex(axis, axis in tracked)()
-        flat_index = Add()(Mul()(flat_index, full((), size, np.int32)), index) if number else index
+        flat_index = (Expr(flat_index) * size + Expr(index)).array if number else index
     return flat_index
 
 
