@@ -451,11 +451,12 @@ class _Executor:
 
     def run(self, op: Op, args: Sequence[ArrayImpl]) -> tuple[ArrayImpl, ...]:
         """Run one op."""
-        if isinstance(op, Callback):
-            return self._call_host(op, args)
-        if isinstance(op, Inspect):
-            op.callback(args[0].sharding)
-            return ()
+        match op:
+            case Callback():
+                return self._call_host(op, args)
+            case Inspect():
+                op.callback(args[0].sharding)
+                return ()
         mesh, on_mesh = mesh_context.mesh, mesh_context.runs_programs
         key = (op, config.state.trace_settings, resolves_shardings(), mesh, on_mesh, *(x.signature for x in args))
         launch = self._launches.get(key)

@@ -9,24 +9,18 @@ from shardwise.execute.request import Target
 def report_shardings(compiled: Stages, target: Target) -> None:
     """Call the callback of every Inspect op with the sharding of its operand."""
     problem, plan = compiled.problem, compiled.plan
-    if not problem.mesh.axis_names:
-        for equation in problem.program.walk():
-            if isinstance(equation.op, Inspect):
-                equation.op.callback(target.sharding(Layout.replicated(equation.inputs[0].type.ndim)))
-        return
-    inspections = [equation for equation in problem.unfolded.equations if isinstance(equation.op, Inspect)]
+    equations = problem.unfolded.equations if problem.mesh.axis_names else problem.program.walk()
+    inspections = [(equation.op, equation.inputs[0]) for equation in equations if isinstance(equation.op, Inspect)]
     if not inspections:
         return
-    out_layouts = {
+    layouts = {
         value: plan.choices[equation].results[index]
         for equation in problem.unfolded.equations
         if equation in plan.choices
         for index, value in enumerate(equation.outputs)
     }
-    for equation in inspections:
-        (value,) = equation.inputs
-        pin = problem.pinned.get(value)
-        layout = pin.layout if pin else out_layouts.get(value, Layout.replicated(value.type.ndim))
+    layouts.update({value: pin.layout for value, pin in problem.pinned.items()})
+    for op, value in inspections:
+        layout = layouts.get(value, Layout.replicated(value.type.ndim))
         typed = problem.shardings.get(value)
-        unreduced = typed.unreduced if typed else ()
-        equation.op.callback(target.sharding(Layout(layout.dims, partial_sums(unreduced))))  # type: ignore[attr-defined]
+        op.callback(target.sharding(Layout(layout.dims, partial_sums(typed.unreduced if typed else ()))))

@@ -264,13 +264,12 @@ class Request:
         meshes = _meshes(self.program)
         scoped = scoped_meshes(self.program)
         for equation, mesh in meshes:
-            function = {Constrain: "with_sharding_constraint", Reshard: "reshard"}.get(type(equation.op), "shard_map")
             if isinstance(mesh, Mesh):
                 is_scoped = mesh.abstract in scoped
-                (scoped_requests if is_scoped else requests).append((f"{function} at {equation.source}", mesh))
-        abstract = [
-            mesh for equation, mesh in meshes if isinstance(equation.op, Constrain) and not isinstance(mesh, Mesh)
-        ]
+                (scoped_requests if is_scoped else requests).append(
+                    (f"{equation.op.user_function} at {equation.source}", mesh)
+                )
+        abstract = [mesh for equation, mesh in meshes if equation.op.constraint and not isinstance(mesh, Mesh)]
         scoped = list(dict.fromkeys([*scoped, *(mesh.abstract for mesh in abstract)]))
         current = mesh_of(self.mesh)
         if not requests and current is not None and (scoped or self.on_current_mesh):
@@ -456,6 +455,4 @@ def lift_held_arrays(request: Request, constants: Sequence[ArrayImpl]) -> tuple[
 
 def _meshes(program: Program) -> list[tuple[Equation, Mesh | AbstractMesh]]:
     """Return the meshes of the sharding constraints, reshards and manual regions of a program."""
-    ops = (Constrain, Reshard, Manual)
-    held = [(equation, equation.op.mesh) for equation in program.walk() if isinstance(equation.op, ops)]
-    return [(equation, mesh) for equation, mesh in held if mesh is not None]
+    return [(equation, mesh) for equation in program.walk() if (mesh := equation.op.user_mesh)]

@@ -18,14 +18,13 @@ from typing import NamedTuple, final
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.program import Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.collectives import AllReduce, ReduceScatter
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Conversion
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.origins import layout_origins
 from shardwise.compiler.search.pins import inserted_collectives, layouts_with, pin_candidates
-from shardwise.compiler.search.replan import is_in_sharding, replan_with_inputs, replan_with_pin
+from shardwise.compiler.search.replan import replan_with_inputs, replan_with_pin
 from shardwise.compiler.search.search import Move, Search, move_limit
 from shardwise.compiler.search.time_objective import TimeObjective
 from shardwise.compiler.shardings.layout import Layout
@@ -199,16 +198,16 @@ def _costly_arguments(stages: Stages, chip: Chip) -> list[tuple[list[_Argument],
         if pin.reason and not pin.open_dims:
             arguments[pin.reason] = _Argument(pin.reason, value, pin.layout)
     for equation in problem.program.equations:
-        if is_in_sharding(equation):
+        if equation.op.is_in_sharding:
             pin = problem.pinned[equation.inputs[0]]
-            constraint = equation.op.describe(equation.source)  # type: ignore[attr-defined]
+            constraint = equation.op.describe(equation.source)
             arguments[constraint] = _Argument(pin.reason, equation.inputs[0], origins.pins[constraint])
     resharded = {argument.value: argument for argument in arguments.values()}
     costs: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[float]] = {}  # of reshards, of reductions
     needed: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[Layout]] = {}
     for equation in inserted_collectives(problem, local):
         axes = equation.op.communicates_along
-        is_reduction = isinstance(equation.op, (AllReduce, ReduceScatter))
+        is_reduction = equation.op.reduces_across_devices
         groups = {arguments[pin].group for pin in origins.conflicting_pins(equation, axes) if pin in arguments}
         if isinstance(equation.reason, Conversion) and equation.reason.value in resharded:
             group = resharded[equation.reason.value].group

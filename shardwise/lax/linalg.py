@@ -24,7 +24,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ops.elementwise.arithmetic import Add
-from shardwise.compiler.ops.elementwise.formula import Expr
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.linalg.batched import INDEX, batched_matmul, lower_triangle, matrix_transpose
 from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
 from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg, Schur, Tridiagonal

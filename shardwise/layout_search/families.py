@@ -6,7 +6,6 @@ dim groups. State is sharded along its largest dims.
 
 from collections.abc import Collection, Sequence
 
-from shardwise.compiler.control.region_boundary import Join, Split
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.step import BATCH, PARAMETER, STATE, Step
@@ -48,9 +47,9 @@ def with_stages(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axis:
     groups = {
         step.groups.find(value, dim)
         for equation in step.unfolded.equations
-        if isinstance(equation.op, (Split, Join))
+        if equation.op.is_boundary and (pin := equation.op.operand_pin or equation.op.result_pin)
         for value in (*equation.inputs, *equation.outputs)
-        for dim, axes in enumerate(equation.op.pin.layout.dims)
+        for dim, axes in enumerate(pin.layout.dims)
         if axis in axes
     }
     sharded = list(layouts)

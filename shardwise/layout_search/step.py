@@ -17,12 +17,9 @@ from shardwise.compiler.candidates.layout_problem import ProgramStructure
 from shardwise.compiler.candidates.open_arguments import loop_groups
 from shardwise.compiler.candidates.output_layouts import infer_output_pins
 from shardwise.compiler.candidates.unfold import Unfolded
-from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.pipeline import simplify
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
@@ -118,8 +115,7 @@ def trace_step(jitted: Jitted[..., Any], args: tuple[Any, ...]) -> Step:
 
 def program_meshes(program: Program) -> list[Mesh | AbstractMesh]:
     """Return the meshes that constraints and manual regions of a program name, each once."""
-    ops = (equation.op for equation in program.walk())
-    return list(dict.fromkeys(op.mesh for op in ops if isinstance(op, (Constrain, Manual, Reshard)) and op.mesh))
+    return list(dict.fromkeys(mesh for equation in program.walk() if (mesh := equation.op.user_mesh)))
 
 
 def pinned_sharding(leaf: Any) -> NamedSharding | None:

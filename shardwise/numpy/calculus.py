@@ -25,7 +25,8 @@ from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.elementwise.bitwise import And, Or, Xor
+from shardwise.compiler.ops.elementwise.bitwise import And, Xor
+from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.elementwise.min_max import Clamp
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.sort import Sort
@@ -191,7 +192,7 @@ def _gradient(x: Array, dim: int, spacing: ArrayLike) -> Any:
     forward = subtract(Select()(is_last, x, _shift(x, dim, -1)), x)
     backward = subtract(x, Select()(is_first, x, _shift(x, dim, 1)))
     if not type_of(spacing, "gradient").ndim:
-        steps = Select()(Or()(is_first, is_last), full_like(x, 1), full_like(x, 2))
+        steps = where(Expr(is_first) | Expr(is_last), 1, Expr(x).full_like(2)).array
         return divide(divide(add(backward, forward), steps), spacing)
     coordinates = as_inexact(spacing, "gradient")
     gaps = _differences(coordinates, n=1, dim=0)

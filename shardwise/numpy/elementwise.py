@@ -20,6 +20,7 @@ from shardwise.compiler.ops.elementwise.arithmetic import Rem
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or, Xor
 from shardwise.compiler.ops.elementwise.complex_parts import Complex, Sign
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.powers import Cbrt, Sqrt
 from shardwise.compiler.ops.elementwise.rounding import Ceil, Floor, IsFinite, Nextafter, Round
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -215,7 +216,7 @@ def logaddexp_with_base(x: Array, y: Array, base: float) -> Any:
     is_first_larger = Compare("GE")(real(x), real(y))
     larger, smaller = Select()(is_first_larger, x, y), Select()(is_first_larger, y, x)
     # Equal infinities would have the difference NaN; their result gives both operands the derivative 1/2.
-    is_same_infinity = And()(Compare("EQ")(x, y), isinf(x))
+    is_same_infinity = Compare("EQ")(x, y) & isinf(x)
     high, low = (Select()(is_same_infinity, full_like(z, 0), z) for z in (larger, smaller))
     scale = math.log(base)
     correction = Log1p()(Exp()((low - high) * scale)) / scale
@@ -287,7 +288,7 @@ def _trunc(x: ArrayLike) -> Any:
     x = as_operand(x, "trunc")
     if not is_inexact(x.type.dtype):
         return x
-    return Select()(Compare("LT")(x, full_like(x, 0)), Ceil()(x), Floor()(x))
+    return Select()((Expr(x) < 0).array, Ceil()(x), Floor()(x))
 
 
 @compiled_function

@@ -17,7 +17,6 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact, is_key
-from shardwise.compiler.ops.elementwise.bitwise import And, Or
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd
 from shardwise.compiler.ops.shape.constants import full
@@ -87,9 +86,9 @@ def _isclose(a: ArrayLike, b: ArrayLike, rtol: ArrayLike, atol: ArrayLike, *, eq
     relative, least = (_tolerance(number, magnitude) for number in (rtol, atol))
     is_near = absolute(x - y) <= least + relative * magnitude
     # The distance to an infinity is infinite or NaN, so infinities are compared exactly.
-    result = Select()(Or()(isinf(x), isinf(y)), Compare("EQ")(x, y), is_near)
+    result = Select()(isinf(x) | isinf(y), Compare("EQ")(x, y), is_near)
     if equal_nan:
-        result = Or()(result, And()(isnan(x), isnan(y)))
+        result = result | (isnan(x) & isnan(y))
     return ReduceAnd(tuple(range(result.type.ndim)))(result) if reduce_all else result
 
 
@@ -146,5 +145,5 @@ def _array_equal(a: ArrayLike, b: ArrayLike, *, equal_nan: bool) -> Any:
     x, y = promote_and_broadcast("array_equal", (a, b))
     is_equal = Compare("EQ")(x, y)
     if equal_nan:
-        is_equal = Or()(is_equal, And()(isnan(x), isnan(y)))
+        is_equal = is_equal | (isnan(x) & isnan(y))
     return ReduceAnd(tuple(range(is_equal.type.ndim)))(is_equal)

@@ -19,10 +19,9 @@ from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
-from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import Pad, slice_along
@@ -426,11 +425,10 @@ def _frequencies(
 
 
 def _create_frequencies(count: int, d: ArrayLike, dtype: np.dtype[Any], non_negative: bool) -> Any:
-    index = Iota((count // 2 + 1 if non_negative else count,), 0, np.dtype(np.int32))()
+    index = Expr(Iota((count // 2 + 1 if non_negative else count,), 0, np.dtype(np.int32))())
     if not non_negative:
-        is_non_negative = Compare("LT")(index, full_like(index, (count + 1) // 2))
-        index = Select()(is_non_negative, index, Sub()(index, full_like(index, count)))
-    numerator = Convert(dtype)(index)
+        index = where(index < (count + 1) // 2, index, index - count)
+    numerator = Convert(dtype)(index.array)
     return divide(numerator, full_like(numerator, d * count))
 
 

@@ -25,11 +25,12 @@ from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.arrays.sorting import sort_along
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul
 from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.elementwise.bitwise import And, BitcastConvert, Or, ShiftLeft, ShiftRightLogical, bit_width
+from shardwise.compiler.ops.elementwise.bitwise import BitcastConvert, Or, ShiftLeft, ShiftRightLogical, bit_width
 from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Imag, Real
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr, apply, where
 from shardwise.compiler.ops.elementwise.min_max import Clamp
 from shardwise.compiler.ops.elementwise.powers import Pow
 from shardwise.compiler.ops.elementwise.rounding import Nextafter
@@ -180,9 +181,9 @@ def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         Array([0. , 0.5, 1. ], dtype=float32)
     """
     x, at_zero = _real_floats("heaviside", x1, x2)
-    result = Select()(Compare("GT")(x, full_like(x, 0)), full_like(x, 1), at_zero)
-    result = Select()(Compare("LT")(x, full_like(x, 0)), full_like(x, 0), result)
-    return Select()(isnan(x), full_like(x, np.nan), result)
+    value = Expr(x)
+    result = where(value < 0, 0, where(value > 0, 1, Expr(at_zero)))
+    return where(Expr(isnan(x)), np.nan, result).array
 
 
 @compiled_function
@@ -272,7 +273,7 @@ def spacing(x: ArrayLike, /) -> Array:
         raise ValueError(f"spacing: not defined for complex numbers: {type_of(x)}")
     x = astype_weak(as_inexact(x, "spacing"), as_inexact(x, "spacing").type.dtype, False)
     magnitude = Abs()(x)
-    gap = Sub()(Nextafter()(magnitude, full_like(magnitude, np.inf)), magnitude)
+    gap = Nextafter()(magnitude, full_like(magnitude, np.inf)) - magnitude
     return Select()(_signbit(x), -gap, gap)
 
 
@@ -329,9 +330,9 @@ def _scale_by_power_of_two(x: Array, exponent: Array) -> Any:
     for _ in range(3):
         part = Clamp()(full_like(exponent, -bound), exponent, full_like(exponent, bound))
         factors.append(_powers_of_two(part, x.type.dtype))
-        exponent = Sub()(exponent, part)
+        exponent = exponent - part
     for factor in reversed(factors):
-        x = Mul()(x, factor)
+        x = x * factor
     return x
 
 
@@ -340,19 +341,18 @@ def _frexp(x: ArrayLike) -> list[Any]:
     (x,) = _real_floats("frexp", x)
     wide = astype_weak(x, numpy_carrier(x.type.dtype), False)
     mantissa_bits, bias = _mantissa_bits(wide.type.dtype), _exponent_bias(wide.type.dtype)
-    is_subnormal = Compare("LT")(Abs()(wide), full_like(wide, 2.0 ** (1 - bias)))
-    normal = Select()(is_subnormal, Mul()(wide, full_like(wide, 2.0 ** (mantissa_bits + 1))), wide)
-    bits = BitcastConvert(_uint_of_width(wide.type.dtype))(normal)
-    biased = And()(ShiftRightLogical()(bits, full_like(bits, mantissa_bits)), full_like(bits, 2 * bias + 1))
-    exponent = Sub()(Convert(np.dtype(np.int32))(biased), full(x.type.shape, bias - 1, np.int32))
-    exponent = Select()(is_subnormal, Sub()(exponent, full_like(exponent, mantissa_bits + 1)), exponent)
-    is_finite_nonzero = And()(
-        Compare("NE")(wide, full_like(wide, 0)), Compare("LT")(Abs()(wide), full_like(wide, np.inf))
-    )
-    exponent = Select()(is_finite_nonzero, exponent, full_like(exponent, 0))
-    scaled = _scale_by_power_of_two(wide, Sub()(full_like(exponent, 0), exponent))
-    mantissa = Select()(is_finite_nonzero, scaled, wide)
-    return [astype_weak(mantissa, x.type.dtype, False), exponent]
+    value, magnitude = Expr(wide), Expr(Abs()(wide))
+    is_subnormal = magnitude < 2.0 ** (1 - bias)
+    normal = where(is_subnormal, value * 2.0 ** (mantissa_bits + 1), value)
+    bits = apply(BitcastConvert(_uint_of_width(wide.type.dtype)), normal)
+    biased = apply(ShiftRightLogical(), bits, bits.full_like(mantissa_bits)) & (2 * bias + 1)
+    exponent = apply(Convert(np.dtype(np.int32)), biased) - (bias - 1)
+    exponent = where(is_subnormal, exponent - (mantissa_bits + 1), exponent)
+    is_finite_nonzero = (value != 0) & (magnitude < np.inf)
+    exponent = where(is_finite_nonzero, exponent, 0)
+    scaled = Expr(_scale_by_power_of_two(wide, (0 - exponent).array))
+    mantissa = where(is_finite_nonzero, scaled, value)
+    return [astype_weak(mantissa.array, x.type.dtype, False), exponent.array]
 
 
 @documented(REAL_TO_FLOAT)
@@ -376,7 +376,7 @@ def _modf(x: ArrayLike) -> list[Any]:
     (x,) = _real_floats("modf", x)
     integral = trunc(x)
     # An infinity minus itself would be NaN; its fraction is 0.
-    return [Select()(isinf(x), full_like(x, 0), Sub()(x, integral)), integral]
+    return [where(Expr(isinf(x)), 0, Expr(x) - Expr(integral)).array, integral]
 
 
 @documented(REAL_TO_FLOAT, returns="The fractional and the integral parts, as floats with the signs of `x`.")

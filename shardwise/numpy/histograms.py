@@ -26,9 +26,9 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import DType, is_inexact, is_integer
-from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.scatter import Scatter
@@ -171,7 +171,7 @@ def _digitize(x: ArrayLike, bins: ArrayLike, *, right: bool, method: str) -> Any
     in_reversed = searchsorted(Reverse((0,))(edges), values, side=side, method=method)
     first, last = (Reshape(())(slice_along(edges, 0, start, start + 1)) for start in (0, size - 1))
     is_ascending = broadcast_to_shape(Compare("GE")(last, first), if_ascending.type.shape)
-    return Select()(is_ascending, if_ascending, Sub()(full_like(in_reversed, size), in_reversed))
+    return where(Expr(is_ascending), Expr(if_ascending), size - Expr(in_reversed)).array
 
 
 @documented(_HISTOGRAM, returns="The edges, one more than there are bins.")
@@ -294,7 +294,8 @@ def _bin_indices(x: Array, edges: Array) -> Any:
     size = edges.type.size
     insertion = searchsorted(edges, x, side="right")
     last_edge = broadcast_to_shape(Reshape(())(slice_along(edges, 0, size - 1, size)), x.type.shape)
-    return subtract(insertion, Select()(Compare("EQ")(x, last_edge), full_like(insertion, 2), full_like(insertion, 1)))
+    edges_before = where(Expr(x) == Expr(last_edge), 2, Expr(insertion).full_like(1))
+    return subtract(insertion, edges_before.array)
 
 
 @documented(_MULTIDIMENSIONAL)

@@ -12,10 +12,11 @@ from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, promote_and_broadcast, type_of
 from shardwise.compiler.dtypes import is_integer
-from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Rem
+from shardwise.compiler.ops.elementwise.arithmetic import Mul, Rem
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, PopulationCount, ShiftRightLogical, bit_width
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.sum import Sum
@@ -91,9 +92,10 @@ def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
 def _lcm(x1: ArrayLike, x2: ArrayLike) -> Any:
     x, y = _promote_integers("lcm", x1, x2)
     divisor = _euclid(x, y)
-    both_zero = Compare("EQ")(divisor, full_like(divisor, 0))
-    quotient = Div()(y, Select()(both_zero, full_like(divisor, 1), divisor))
-    return Select()(both_zero, full_like(x, 0), absolute(Mul()(x, quotient)))
+    divisor = Expr(divisor)
+    both_zero = divisor == 0
+    quotient = Expr(y) / where(both_zero, 1, divisor)
+    return where(both_zero, 0, Expr(absolute((Expr(x) * quotient).array))).array
 
 
 @compiled_function

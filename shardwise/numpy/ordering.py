@@ -26,10 +26,11 @@ from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, r
 from shardwise.compiler.arrays.reductions import reduced_dims, sum_dtype
 from shardwise.compiler.dtypes import is_float, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or
+from shardwise.compiler.ops.elementwise.bitwise import Not
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.elementwise.min_max import Clamp, Max
 from shardwise.compiler.ops.elementwise.rounding import Ceil, Floor, Round
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -398,10 +399,10 @@ def _binary_search(row: Array, queries: Array, right: bool) -> Any:
     size = row.type.size
 
     def step(_: Any, interval: Any) -> Any:
-        low, high = interval
-        middle = Div()(Add()(low, high), full_like(low, 2))
-        in_upper_half = And()(_is_before(gather_1d(row, middle), queries, right), Compare("LT")(low, high))
-        return Select()(in_upper_half, Add()(middle, full_like(middle, 1)), low), Select()(in_upper_half, high, middle)
+        low, high = map(Expr, interval)
+        middle = (low + high) / 2
+        in_upper_half = Expr(_is_before(gather_1d(row, middle.array), queries, right)) & (low < high)
+        return where(in_upper_half, middle + 1, low).array, where(in_upper_half, high, middle).array
 
     interval = tuple(full(queries.type.shape, end, np.int32) for end in (0, size))
     return fori_loop(0, size.bit_length(), step, interval)[0]
@@ -426,7 +427,7 @@ def _is_before(x: Array, y: Array, or_equal: bool) -> Any:
     if not is_float(x.type.dtype):
         return result
     y_is_nan = Compare("NE")(y, y)
-    return Or()(result, y_is_nan if or_equal else And()(y_is_nan, Compare("EQ")(x, x)))
+    return result | (y_is_nan if or_equal else y_is_nan & Compare("EQ")(x, x))
 
 
 @documented(QUANTILE, returns="The quantiles, with the dims of `q` first; NaN where any element is NaN.")
@@ -611,7 +612,7 @@ def _interpolate(sorted_rows: Array, counts: Array, probabilities: Array, method
     weight = position - Floor()(position)
     interpolated = low * (1 - weight) + high * weight
     # If the weight of `high` is 0 and `high` is infinite, the product would be NaN.
-    return Select()(Compare("EQ")(weight, full_like(weight, 0)), low, interpolated)
+    return where(Expr(weight) == 0, Expr(low), Expr(interpolated)).array
 
 
 def _inverted_weighted_cdf(sorted_rows: Array, cumulative: Array, total: Array, probabilities: Array) -> Any:

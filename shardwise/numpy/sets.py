@@ -299,7 +299,7 @@ def _sort_and_mark_first(ar: ArrayLike, *, dim: int | None, equal_nan: bool) -> 
     differs = None
     for key in ordered:
         key_differs = _differs(slice_along(key, 0, 1, size), slice_along(key, 0, 0, size - 1), equal_nan)
-        differs = key_differs if differs is None else Not()(And()(Not()(differs), Not()(key_differs)))
+        differs = key_differs if differs is None else ~(~differs & ~key_differs)
     is_first = Concatenate(0)(full((1,), True, np.bool_), differs)
     if dim is None:
         return [ordered[0], is_first, order]
@@ -310,7 +310,7 @@ def _sort_and_mark_first(ar: ArrayLike, *, dim: int | None, equal_nan: bool) -> 
 def _differs(x: Array, y: Array, equal_nan: bool) -> Any:
     differs = Compare("NE")(x, y)
     if equal_nan and is_inexact(x.type.dtype):
-        return And()(differs, Not()(And()(isnan(x), isnan(y))))
+        return differs & ~(isnan(x) & isnan(y))
     return differs
 
 

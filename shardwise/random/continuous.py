@@ -10,14 +10,14 @@ from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.elementwise.bitwise import And, BitcastConvert, Clz, Not, Or, ShiftLeft, ShiftRightLogical
+from shardwise.compiler.ops.elementwise.bitwise import BitcastConvert, Clz, ShiftLeft, ShiftRightLogical
 from shardwise.compiler.ops.elementwise.complex_parts import Abs, Sign
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr, apply, where
 from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.elementwise.transcendental import Exp, Log, Log1p, Tan
+from shardwise.compiler.ops.elementwise.transcendental import Exp, Log, Log1p, Tan, log, log1p
 from shardwise.compiler.samplers import distributions
 from shardwise.compiler.samplers.distributions import mantissa_bits, scale_uniform
 from shardwise.compiler.samplers.prng import random_bits
@@ -189,33 +189,24 @@ def sample_gumbel(key: Array, *, shape: StaticShape, dtype: DType, mode: str | N
 def _gumbel_from_64_bits(key: Array, shape: StaticShape) -> Any:
     """Sample from the Gumbel distribution, from uniform fixed-point numbers of 64 bits each."""
     pair = random_bits(key, (2, *shape), 32)
-    high, low = pair[0], pair[1]
-    is_small = Compare("LT")(high, full_like(high, 2**31))
+    high, low = Expr(pair[0]), Expr(pair[1])
+    is_small = high < 2**31
     # 1 - x in fixed point is the two's complement of x.
-    carry = Convert(high.type.dtype)(Compare("EQ")(low, full_like(low, 0)))
-    complement = Add()(Not()(high), carry), Add()(Not()(low), full_like(low, 1))
-    x = _fixed_point_to_float(
-        *(Select()(is_small, word, other) for word, other in zip((high, low), complement, strict=True))
-    )
-    log_if_small, log_if_large = Log1p()(-x), Log()(x)
-    return -Log()(-Select()(is_small, log_if_small, log_if_large))
+    carry = apply(Convert(high.dtype), low == 0)
+    x = _fixed_point_to_float(where(is_small, high, ~high + carry), where(is_small, low, ~low + 1))
+    return (-log(-where(is_small, log1p(-x), log(x)))).array
 
 
-def _fixed_point_to_float(high: Array, low: Array) -> Any:
+def _fixed_point_to_float(high: Expr, low: Expr) -> Expr:
     """Convert a fixed-point number, 64 bits after the binary point, to f32, rounding down."""
-    high_zeros, low_zeros = Clz()(high), Clz()(low)
-    high_is_zero = Compare("EQ")(high_zeros, full_like(high_zeros, 32))
-    from_low = Select()(
-        high_is_zero,
-        ShiftLeft()(low, low_zeros),
-        ShiftRightLogical()(low, Sub()(full_like(high_zeros, 32), high_zeros)),
-    )
-    mantissa = ShiftRightLogical()(Or()(ShiftLeft()(high, high_zeros), from_low), full_like(high, 8))
-    mantissa = And()(mantissa, full_like(mantissa, 2**23 - 1))
-    leading_zeros = Select()(high_is_zero, Add()(low_zeros, full_like(low_zeros, 32)), high_zeros)
-    exponent = ShiftLeft()(Sub()(full_like(leading_zeros, 126), leading_zeros), full_like(leading_zeros, 23))
-    exponent = And()(exponent, full_like(exponent, 2**30 - 2**22))
-    return BitcastConvert(np.dtype(np.float32))(Or()(exponent, mantissa))
+    high_zeros, low_zeros = apply(Clz(), high), apply(Clz(), low)
+    high_is_zero = high_zeros == 32
+    from_low = where(high_is_zero, apply(ShiftLeft(), low, low_zeros), apply(ShiftRightLogical(), low, 32 - high_zeros))
+    mantissa = apply(ShiftRightLogical(), apply(ShiftLeft(), high, high_zeros) | from_low, high.full_like(8))
+    leading_zeros = where(high_is_zero, low_zeros + 32, high_zeros)
+    exponent = apply(ShiftLeft(), 126 - leading_zeros, leading_zeros.full_like(23))
+    bits = (exponent & (2**30 - 2**22)) | (mantissa & (2**23 - 1))
+    return apply(BitcastConvert(np.dtype(np.float32)), bits)
 
 
 @documented(_SAMPLE)

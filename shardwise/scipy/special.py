@@ -18,7 +18,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.elementwise.formula import Expr
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.special import approximations, gamma_erf, hypergeometric, incomplete
 from shardwise.numpy.elementwise import promote_inexact

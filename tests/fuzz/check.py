@@ -395,7 +395,7 @@ def check_pins(problem: LayoutProblem, plan: LayoutPlan) -> None:
     pairs = [(layout, pin) for layout, pin in zip(plan.outputs, problem.out_pins, strict=True) if pin]
     for equation, choice in plan.choices.items():
         if isinstance(equation.op, Constrain):
-            pairs.append((choice.results[0], equation.op.pin))
+            pairs.append((choice.results[0], equation.op.constraint))
     for layout, pin in pairs:
         closed = [dim for dim in range(len(layout.dims)) if dim not in pin.open_dims]
         if layout.partial or any(layout.dims[dim] != pin.layout.dims[dim] for dim in closed):

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from shardwise.compiler.candidates.dim_groups import DimGroups
-from shardwise.compiler.control.region_boundary import Join, Split
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.shardings.factors import FactorRule
@@ -77,7 +76,7 @@ def split_axes(
                 pinned_axes[dim_groups.find(value, dim)].add(axes)
     major_sizes: dict[str, int] = {}
     for equation, rule, values in _compound_equations(equations):
-        if isinstance(equation.op, (Split, Join)):
+        if equation.op.shard_index_factors:  # the axes of a manual region shard its compound dims
             continue
         for index, dims in enumerate((*rule.operands, *rule.results)):
             for dim, factors in enumerate(dims):

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.base.caches import registered_cache
-from shardwise.compiler.control.region_boundary import Join, Split
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.reduction import SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
-from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.layout import Layout, Pin
 
 State = int | str | Reduction  # the dim that is sharded; or REPLICATED; or the reduction that a partial value awaits
 REPLICATED = "replicated"
@@ -96,8 +94,8 @@ def candidates(
         scales: the operands that hold one finite number other than zero in all elements.
     """
     rule = factor_rule(op, types)
-    if isinstance(op, Constrain) and op.pins(axis):
-        return _pinned(op, axis, factors)
+    if (pin := op.constraint) and op.pins(axis):
+        return _pinned(pin, axis, factors)
     options = [factor_candidate(rule, factor) for factor in sorted(factors)]
     if not (options and op.is_contraction):  # a product that can be sharded is never replicated to save communication
         options.insert(0, replicated_candidate(len(types), results))
@@ -119,11 +117,11 @@ def manual_candidates(op: Op, types: tuple[ArrayType, ...], results: int, axis: 
     Each device computes with its own shards, so nothing is sharded further. At the boundary of the region, the value
     outside is sharded as the user specified.
     """
-    if isinstance(op, (Split, Join)) and (dim := op.pin.layout.dim_of(axis)) is not None:
-        return (factor_candidate(factor_rule(op, types), op.shard_index_factor(dim)),)
-    if isinstance(op, Split) and axis in op.unreduced:
+    if (factor := op.shard_index_factors.get(axis)) is not None:
+        return (factor_candidate(factor_rule(op, types), factor),)
+    if axis in op.terms_entering:
         return (Candidate((PARTIAL_SUM,), (REPLICATED,), replicated_as_partial=True),)
-    if isinstance(op, Join) and axis in op.unreduced:
+    if axis in op.terms_leaving:
         return (Candidate((REPLICATED,), (PARTIAL_SUM,)),)
     return (replicated_candidate(len(types), results),)
 
@@ -133,9 +131,9 @@ def replicated_candidate(operands: int, results: int) -> Candidate:
     return Candidate((REPLICATED,) * operands, (REPLICATED,) * results)
 
 
-def _pinned(op: Constrain, axis: str, factors: frozenset[int]) -> tuple[Candidate, ...]:
-    if axis in op.unreduced:
+def _pinned(pin: Pin, axis: str, factors: frozenset[int]) -> tuple[Candidate, ...]:
+    if pin.layout.is_partial(axis):
         return (Candidate((PARTIAL_SUM,), (PARTIAL_SUM,), replicated_as_partial=True),)
-    dim = op.pin.layout.dim_of(axis)
-    states: list[State] = [REPLICATED, *sorted(factors & op.pin.open_dims)] if dim is None else [dim]
+    dim = pin.layout.dim_of(axis)
+    states: list[State] = [REPLICATED, *sorted(factors & pin.open_dims)] if dim is None else [dim]
     return tuple(Candidate((state,), (state,), state if isinstance(state, int) else None) for state in states)

@@ -5,7 +5,6 @@ which `choose` selects one candidate per equation and axis. Candidates follow fr
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -13,38 +12,21 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.candidates.axis_seeds import DimMove, Seeds, seed_axes, split_axes
-from shardwise.compiler.candidates.candidate import (
-    PARTIAL_SUM,
-    Candidate,
-    candidates,
-    manual_candidates,
-    state_along,
-)
+from shardwise.compiler.candidates.axis_candidates import PlannedAxis, PlannedEquations, candidates_on
+from shardwise.compiler.candidates.axis_seeds import DimMove, seed_axes, split_axes
+from shardwise.compiler.candidates.candidate import PARTIAL_SUM, Candidate
 from shardwise.compiler.candidates.dim_groups import DimGroups, dim_groups
-from shardwise.compiler.candidates.explicit_axes import (
-    TypedAxis,
-    keep_typed,
-    typed_axes,
-    typed_factors,
-    typed_output_pins,
-)
+from shardwise.compiler.candidates.explicit_axes import typed_axes, typed_output_pins
 from shardwise.compiler.candidates.output_layouts import infer_output_pins
 from shardwise.compiler.candidates.refine import refine_program
 from shardwise.compiler.candidates.unfold import Unfolded, unfold
-from shardwise.compiler.control.region_boundary import Join, Split, Unstack
-from shardwise.compiler.ir.control import BoundaryOp
 from shardwise.compiler.ir.format import format_stage
-from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import refine_pin, sub_axes_of
 from shardwise.errors import ProgramError
-
-_NONE: frozenset[int] = frozenset()
 
 
 @final
@@ -93,19 +75,9 @@ class LayoutProblem:
         return dict(zip(self.program.inputs, self.in_pins, strict=True))
 
     @cached_property
-    def constrained_inputs(self) -> dict[Value, Pin]:
-        """The pin of each input, and of each result of a constraint on an input: `in_shardings` are such."""
-        constraints = {
-            equation.outputs[0]: equation.op.pin
-            for equation in self.program.equations
-            if isinstance(equation.op, Constrain) and equation.inputs[0] in self.pinned
-        }
-        return {**self.pinned, **constraints}
-
-    @cached_property
     def planned(self) -> tuple[Equation, ...]:
         """The unfolded equations whose results are not free."""
-        return tuple(e for e in self.unfolded.equations if not (e.outputs and self.free.issuperset(e.outputs)))
+        return self.unfolded.planned(self.free)
 
     @cached_property
     def reduced_for_memory(self) -> frozenset[Equation]:
@@ -143,7 +115,7 @@ def _leads_to(problem: LayoutProblem, boundaries: Iterable[Equation]) -> Iterato
         if equation not in seen and any(PARTIAL_SUM in candidate.operands for candidate in options):
             seen.add(equation)
             yield equation
-            if not isinstance(equation.op, BoundaryOp):
+            if not equation.op.is_boundary:
                 pending += [producers[value] for value in equation.inputs if value in producers]
 
 
@@ -254,23 +226,25 @@ def layout_problem(
         pins = pinned_values(program, structure.unfolded, in_pins, out_pins)
     unfolded = structure.unfolded
     free, scales = structure.free
-    problem = LayoutProblem(
+    equations = PlannedEquations.from_program(program, in_pins, unfolded, free, scales)
+    axis_seeds = seed_axes(unfolded.equations, mesh, fine, pins, structure.groups, moves)
+    return LayoutProblem(
         program,
         fine,
         tuple(in_pins),
         tuple(out_pins),
         unfolded,
         free,
-        {},
+        {
+            axis: candidates_on(equations, PlannedAxis(axis, fine.shape[axis], seeds, typed.get(axis)))
+            for axis, seeds in axis_seeds.items()
+        },
         requested_out_pins=requested,
         out_names=names,
         user_meshes=tuple(user_meshes),
         shardings=shardings,
         moves=moves,
     )
-    for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, structure.groups, moves).items():
-        problem.candidates[axis] = candidates_on(problem, axis, seeds, scales, typed.get(axis))
-    return problem
 
 
 def pinned_values(
@@ -280,113 +254,11 @@ def pinned_values(
     pins = [(value, pin) for value, pin in zip(program.inputs, in_pins, strict=True)]
     pins += [(value, pin) for value, pin in zip(program.outputs, out_pins, strict=True) if pin]
     for equation in unfolded.equations:
-        match equation.op:
-            case Constrain():
-                pins += [(value, equation.op.pin) for value in (*equation.inputs, *equation.outputs)]
-            case Split():
-                pins += [(value, equation.op.pin) for value in equation.inputs]
-            case Join():
-                pins += [(value, equation.op.pin) for value in equation.outputs]
+        if pin := equation.op.operand_pin:
+            pins += [(value, pin) for value in equation.inputs]
+        if pin := equation.op.result_pin:
+            pins += [(value, pin) for value in equation.outputs]
     return pins
-
-
-def candidates_on(
-    problem: LayoutProblem,
-    axis: str,
-    seeds: Seeds,
-    scales: frozenset[Value],
-    typed: TypedAxis | None,
-) -> dict[Equation, tuple[Candidate, ...]]:
-    """Return the candidates of all planned equations on one axis; on an Explicit axis, those that types allow."""
-    size = problem.mesh.shape[axis]
-    manual = problem.unfolded.manual
-    factors_of = {}  # for each equation, the factors that the axis may shard
-    for equation in problem.planned:
-        rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
-        values = (*equation.inputs, *equation.outputs)
-        if typed is not None and (not typed.mixed or all([typed.types(value) for value in values])):
-            factors_of[equation] = typed_factors(equation, rule, typed)
-            continue
-        # Dims that begin with the same factor are in one dim group, so the first of them stands for all. Any number of
-        # devices may shard a simple dim, which is padded; the first factor of a compound dim needs an element for each.
-        factors = seeds.minor.get(equation, frozenset()) | frozenset(
-            [
-                factor
-                for factor, ((number, dim), *_) in rule.dims_by_leading_factor
-                if seeds.has(values[number], dim)
-                and (factor not in rule.compound or rule.allows_sharding({factor: size}))
-            ]
-        )
-        if isinstance(equation.op, (Split, Join)):
-            factors -= equation.op.shard_index_factors  # the axes of the region shard them down to single elements
-        factors_of[equation] = factors
-    candidates_of: dict[Equation, tuple[Candidate, ...]] = {}
-    computed_for: dict[Equation, frozenset[int]] = {}  # the partial operands for which the candidates were computed
-    partial = {value for value, pin in problem.pinned.items() if pin.layout.is_partial(axis)}
-    fresh: set[Value] | None = None  # the values that became partial since the round before; None in the first round
-    while True:  # a carry reads a value that is defined later, so this is repeated until no value becomes partial
-        before = set(partial)
-        for equation in problem.planned:
-            inputs = equation.inputs
-            if fresh is not None and fresh.isdisjoint(inputs):
-                continue
-            reads = isinstance(equation.op, BoundaryOp) and equation.op.reads
-            partial_operands = _numbers_in(inputs, partial)
-            if typed is not None and typed.has_unreduced(equation.outputs):  # the user's types allow any factor
-                scale_operands = frozenset(range(len(inputs)))
-            else:
-                scale_operands = _numbers_in(inputs, scales)
-                # A loop would reduce a partial sum that it reads in every iteration, in place of once before it.
-                partial_operands = _NONE if reads else partial_operands
-            if computed_for.get(equation) == partial_operands:  # nothing else changes between rounds
-                continue
-            computed_for[equation] = partial_operands
-            types = tuple([value.type for value in inputs])
-            count = len(equation.outputs)
-            if axis in manual.get(equation, ()):
-                candidates_of[equation] = manual_candidates(equation.op, types, count, axis)
-                if isinstance(equation.op, Join) and axis in equation.op.unreduced:
-                    partial.update(equation.outputs)
-                continue
-            options = candidates(
-                equation.op, types, count, axis, factors_of[equation], partial_operands, scale_operands
-            )
-            if typed is not None:
-                options = keep_typed(equation, factor_rule(equation.op, types), options, typed)
-            candidates_of[equation] = (
-                _keep_pinned(problem, axis, equation, options) if isinstance(equation.op, Unstack) else options
-            )
-            if any([PARTIAL_SUM in candidate.results for candidate in candidates_of[equation]]):
-                partial.update(equation.outputs)
-                if fresh is not None:
-                    fresh.update(equation.outputs)
-        # Without loops and branches, values are defined before they are used, and the first round has seen all.
-        if len(partial) == len(before) or not problem.unfolded.boundaries:
-            return candidates_of
-        fresh = partial - before
-
-
-def _numbers_in(operands: Sequence[Value], values: AbstractSet[Value]) -> frozenset[int]:
-    """Return the numbers of the operands that are among `values`."""
-    if values.isdisjoint(operands):
-        return _NONE
-    return frozenset([index for index, value in enumerate(operands) if value in values])
-
-
-def _keep_pinned(
-    problem: LayoutProblem, axis: str, boundary: Equation, options: tuple[Candidate, ...]
-) -> tuple[Candidate, ...]:
-    """Return the candidates in which a pinned or constrained input enters the `unstack` of a loop in that layout.
-
-    The loop reshards the input slice by slice. Resharding all of it before the loop would copy all layers at once. If
-    the leading dim itself is sharded, the loop needs it replicated, and all candidates are returned.
-    """
-    pin = problem.constrained_inputs.get(boundary.inputs[0])
-    if pin is None:
-        return options
-    pinned = state_along(pin.layout, axis)
-    kept = tuple([c for c in options if c.operands[0] == pinned])
-    return kept or options
 
 
 def free_values(unfolded: Unfolded) -> tuple[frozenset[Value], frozenset[Value]]:

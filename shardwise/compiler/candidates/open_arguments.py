@@ -8,17 +8,13 @@ resharding the output costs what it costs. Every axis may shard every group of d
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from shardwise.compiler.candidates.axis_candidates import PlannedAxis, PlannedEquations, candidates_on
 from shardwise.compiler.candidates.axis_seeds import seed_axes
 from shardwise.compiler.candidates.candidate import Candidate, state_along
 from shardwise.compiler.candidates.dim_groups import DimGroups, dim_groups
-from shardwise.compiler.candidates.layout_problem import (
-    LayoutProblem,
-    candidates_on,
-    free_values,
-    pinned_values,
-)
+from shardwise.compiler.candidates.layout_problem import LayoutProblem, free_values, pinned_values
 from shardwise.compiler.candidates.unfold import Unfolded
-from shardwise.compiler.control.region_boundary import Argument, Stack, Unstack
+from shardwise.compiler.control.region_boundary import Argument
 from shardwise.compiler.ir.program import Equation, Value
 
 
@@ -62,33 +58,33 @@ def open_arguments(
         in_pins=tuple(pin for number, pin in enumerate(problem.in_pins) if number not in outputs),
         out_pins=tuple(pin for number, pin in enumerate(problem.out_pins) if number not in carried),
         unfolded=unfolded,
-        candidates={},
     )
     groups = dim_groups(unfolded.equations)
     pins = pinned_values(program, unfolded, problem.in_pins, problem.out_pins)
     free, scales = free_values(unfolded)
-    opened = replace(opened, free=free)
+    planned = PlannedEquations.from_program(opened.program, opened.in_pins, unfolded, free, scales)
     values = [equation.outputs[0] for equation in equations.values()]
     loops = loop_groups(unfolded.equations, groups)
+    candidates: dict[str, dict[Equation, tuple[Candidate, ...]]] = {}
     for axis, seeds in seed_axes(unfolded.equations, problem.mesh, problem.mesh, pins, groups).items():
         size = problem.mesh.shape[axis]
         if axis in axes:
             seeds.groups.update(_divisible_groups(values, size, groups) - loops)
-        rows = candidates_on(opened, axis, seeds, scales, None)
+        rows = candidates_on(planned, PlannedAxis(axis, size, seeds))
         for number, equation in equations.items():
             if axis in axes:
                 rows[equation] = _with_even_shards(rows[equation], equation, size)
             else:
                 pinned = state_along(problem.in_pins[number].layout, axis)
                 rows[equation] = tuple([c for c in rows[equation] if c.results[0] == pinned])
-        opened.candidates[axis] = rows
-    return opened, equations
+        candidates[axis] = rows
+    return replace(opened, free=free, candidates=candidates), equations
 
 
 def loop_groups(equations: Iterable[Equation], groups: DimGroups) -> set[int]:
     """Return the groups of dims along which loops read and write slices. Sharding these does not shard any work."""
-    stacked = [e.inputs[0] for e in equations if isinstance(e.op, Unstack)]
-    stacked += [e.outputs[0] for e in equations if isinstance(e.op, Stack)]
+    stacked = [e.inputs[0] for e in equations if e.op.reads_slices]
+    stacked += [e.outputs[0] for e in equations if e.op.writes_slices]
     return {groups.find(value, 0) for value in stacked}
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.ir.control import Control
+from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.shardings.layout import Layout, Pin
 
@@ -45,16 +45,20 @@ def infer_output_pins(
 def _visit(program: Program, nearest: _NearestPins) -> None:
     """Find the nearest pins of the values of a program, given those of its inputs."""
     for equation in program.equations:
-        op = equation.op
-        if isinstance(op, Constrain):
-            pin = op.pin if op.axes is None else _merged_pin(op.pin, op.axes, nearest.get(equation.inputs[0]))
-            nearest[equation.outputs[0]] = _Nearest(0, replace(pin, reason=op.describe(equation.source)))
-        elif isinstance(op, Control) and not isinstance(op, Manual):  # the user specifies a shard_map's results
-            _visit_control(equation, op, nearest)
-        elif isinstance(op, Elementwise):
-            (result,) = equation.outputs
-            same_type = [value for value in equation.inputs if value.type.strong() is result.type.strong()]
-            _record(result, [nearest[value] for value in same_type if value in nearest], nearest)
+        match op := equation.op:
+            case Constrain():
+                pin = op.constraint
+                if op.axes is not None:
+                    pin = _merged_pin(pin, op.axes, nearest.get(equation.inputs[0]))
+                nearest[equation.outputs[0]] = _Nearest(0, replace(pin, reason=op.describe(equation.source)))
+            case Manual():
+                pass  # the user specifies a shard_map's results
+            case Control():
+                _visit_control(equation, op, nearest)
+            case Op(is_elementwise=True):
+                (result,) = equation.outputs
+                same_type = [value for value in equation.inputs if value.type.strong() is result.type.strong()]
+                _record(result, [nearest[value] for value in same_type if value in nearest], nearest)
 
 
 def _merged_pin(pin: Pin, axes: Sequence[str], operand: _Nearest | None) -> Pin:

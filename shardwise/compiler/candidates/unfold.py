@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
-from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.ir.control import Control, Endpoint
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.ops.collective.named import Named
+from shardwise.compiler.ops.collective.named import unbound_axis_error
 
 Regions = Mapping[str, tuple[str, ...]]  # the axes of manual regions, with the mesh axes that they consist of
 ASSUMED_TRIP_COUNT = 16  # for loops of unknown length
@@ -53,6 +52,10 @@ class Unfolded:
     run_counts: dict[Equation | Value, int] = field(default_factory=dict)
     manual: dict[Equation, frozenset[str]] = field(default_factory=dict)
 
+    def planned(self, free: frozenset[Value]) -> tuple[Equation, ...]:
+        """Return the equations that are planned: those whose results are not all free."""
+        return tuple([e for e in self.equations if not (e.outputs and free.issuperset(e.outputs))])
+
 
 def unfold(program: Program) -> Unfolded:
     """Flatten a program without calls, in which no two ops hold the same program."""
@@ -70,8 +73,8 @@ def _unfold(program: Program, times: int, regions: Regions, unfolded: Unfolded) 
         if isinstance(equation.op, Control):
             _unfold_control(equation, equation.op, times, regions, unfolded)
             continue
-        if isinstance(equation.op, Named) and not equation.op.axis_names <= regions.keys():
-            raise equation.op.unbound()
+        if not equation.op.axis_names <= regions.keys():
+            raise unbound_axis_error(equation.op)
         unfolded.equations.append(equation)
         unfolded.run_counts[equation] = times
         if manual_axes:
@@ -80,7 +83,7 @@ def _unfold(program: Program, times: int, regions: Regions, unfolded: Unfolded) 
 
 def _unfold_control(equation: Equation, op: Control, times: int, regions: Regions, unfolded: Unfolded) -> None:
     """Add the boundary equations of a control op and the equations of its programs."""
-    inner_regions = {**regions, **op.mesh_axes} if isinstance(op, Manual) else regions
+    inner_regions = {**regions, **op.mesh_axes}
     manual_axes = frozenset(axis for axes in inner_regions.values() for axis in axes)
     inner_times = times * max(1, ASSUMED_TRIP_COUNT if op.trip_count is None else op.trip_count)
     values = {

@@ -17,7 +17,6 @@ class DataDependentControl(ControlRules):
     may_diverge: bool
 
     def allowing_divergence(self) -> Self:
-        """Return the op with `may_diverge`."""
         raise self.missing_rule("allowing_divergence")
 
     def choice_per_device(self, shards: Sequence[NumpyArray]) -> list[int]:

@@ -10,7 +10,7 @@ Without it, a result that is not sharded along an axis is taken from any device 
 that all devices agree.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from functools import cached_property
@@ -38,6 +38,7 @@ from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.shardings.explicit import Axes, ExplicitSharding
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, mesh_context
+from shardwise.compiler.shardings.refine import refine_axis_types, sub_axes_of
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.erase_varying import erase_varying
 from shardwise.compiler.transforms.inline import inline
@@ -70,6 +71,7 @@ class Manual(ControlRules):
 
     name = "manual"
     is_manual = True
+    user_function = "shard_map"
     program: Program
     mesh: Mesh | AbstractMesh
     axes: tuple[str, ...]
@@ -93,6 +95,10 @@ class Manual(ControlRules):
         """Return the region with these specs of its operands and results."""
         region = Manual(program, mesh, axes, (), (), tracked)
         return region.with_program(program, in_specs, out_specs)
+
+    @property
+    def user_mesh(self) -> Mesh | AbstractMesh:
+        return self.mesh
 
     @cached_property
     def in_specs(self) -> tuple[ShardSpec, ...]:
@@ -182,12 +188,13 @@ class Manual(ControlRules):
             out_sums=_sums(out_specs),
         )
 
-    def on_refined_mesh(
-        self, mesh: Mesh | AbstractMesh, sub_axes: Mapping[str, tuple[str, ...]], program: Program
-    ) -> "Manual":
-        """Return the region on a finer mesh. `sub_axes`: for each axis of the present mesh, its axes in that mesh."""
+    def refine(self, mesh: Mesh | AbstractMesh, refine_program: Callable[[Program], Program]) -> "Manual":
+        coarse, fine = self.mesh.abstract, mesh.abstract
+        sub_axes = sub_axes_of(coarse, fine)
+        typed = refine_axis_types(coarse, fine)  # the types of results depend on the axis types
+        region_mesh = mesh.with_axes(typed) if isinstance(mesh, Mesh) and not typed.manual_axes else typed
         parts = tuple(tuple(fine for part in self.mesh_axes[axis] for fine in sub_axes[part]) for axis in self.axes)
-        return replace(self, program=program, mesh=mesh, parts=parts)
+        return replace(self, program=refine_program(self.program), mesh=region_mesh, parts=parts)
 
     def mesh_inside(self, mesh: AbstractMesh) -> AbstractMesh:
         return mesh.update_axis_types(dict.fromkeys(self._parts(self.axes), AxisType.Manual))

@@ -14,7 +14,7 @@ Boundary ops exist for planning and never run. Layouts are chosen in one flat li
 of a control op is an equation with a boundary op. Its factor rule connects the dims outside and inside.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, ClassVar, NamedTuple, final
 
@@ -50,7 +50,7 @@ class Enter(_SameType):
     """An operand that `results` programs read."""
 
     name = "enter"
-    reads = True
+    reduces_operands_first = True
     results: int
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -70,6 +70,7 @@ class Carry(_SameType):
     """
 
     name = "carry"
+    accumulates = True
     results: int
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -98,7 +99,7 @@ class Unstack(BoundaryOp):
 
     name = "unstack"
     leading = 1
-    reads = True
+    reduces_operands_first = reads_slices = True
     length: int
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -127,6 +128,7 @@ class Stack(BoundaryOp):
 
     name = "stack"
     leading = 1
+    writes_slices = accumulates = True
     length: int
 
     def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
@@ -207,14 +209,9 @@ class _ShardBoundary(BoundaryOp):
     def pin(self) -> Pin:
         return Pin(Layout(self.dims, tuple((axis, SUM) for axis in self.unreduced)))
 
-    def shard_index_factor(self, dim: int) -> int:
-        """Return the factor of a sharded dim that is the index of the shard."""
-        return 2 * dim
-
     @property
-    def shard_index_factors(self) -> frozenset[int]:
-        """All factors that are indices of shards."""
-        return frozenset(self.shard_index_factor(dim) for dim, axes in enumerate(self.dims) if axes)
+    def shard_index_factors(self) -> Mapping[str, int]:
+        return {axis: 2 * dim for dim, axes in enumerate(self.dims) for axis in axes}
 
     def factor_dims(self, shard_shape: tuple[int, ...]) -> tuple[Dims, Dims, tuple[int, ...]]:
         """Return the factors of the array, the factors of the shard, and the sizes of all factors."""
@@ -247,6 +244,14 @@ class Split(_ShardBoundary):
     unreduced: Axes = field(default=(), repr=False)
     reduced: Axes = field(default=(), repr=False)
     tracked: bool = field(default=True, repr=False)
+
+    @property
+    def operand_pin(self) -> Pin:
+        return self.pin
+
+    @property
+    def terms_entering(self) -> Axes:
+        return self.unreduced
 
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         if len(self.dims) != x.ndim or any(size % count for size, count in zip(x.shape, self.counts, strict=True)):
@@ -285,12 +290,21 @@ class Join(_ShardBoundary):
     """
 
     name = "join"
+    leaves_region = True
     dims: tuple[Axes, ...]
     counts: tuple[int, ...]
     names: Axes = ()
     mesh: Mesh | AbstractMesh | None = field(default=None, repr=False)
     unreduced: Axes = field(default=(), repr=False)
     reduced: Axes = field(default=(), repr=False)
+
+    @property
+    def result_pin(self) -> Pin:
+        return self.pin
+
+    @property
+    def terms_leaving(self) -> Axes:
+        return self.unreduced
 
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         if len(self.dims) != x.ndim:

@@ -5,13 +5,13 @@ Result types and the numpy reference follow from the bindings. `control/control_
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import NumpyArray, Op, Shards
+from shardwise.compiler.ir.op import NumpyArray, Op, ProgramRunner, Shards
 from shardwise.compiler.ir.program import Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -46,13 +46,11 @@ class BoundaryOp(Op):
 
     Attributes:
         leading: the number of leading dims that values outside have and values inside lack.
-        reads: whether programs only read the operand. Then it is partial only if its type is unreduced: a program in a
-            loop would reduce a partial sum in every iteration.
     """
 
     single = False
     leading: ClassVar[int] = 0
-    reads: ClassVar[bool] = False
+    is_boundary = True
 
     def outer_varying(self, varying: tuple[str, ...]) -> tuple[str, ...]:
         """Return the axes over which an operand varies if the program's input varies over `varying`."""
@@ -126,9 +124,13 @@ class Control(Op):
         raise self.missing_rule("with_programs")
 
     @property
-    def trip_count(self) -> int | None:
-        """How often the programs run; None if unknown."""
-        return 1
+    def mesh_axes(self) -> Mapping[str, tuple[str, ...]]:
+        """For each axis of the manual region, the mesh axes that it consists of; empty if the op is not one."""
+        return {}
+
+    def allowing_divergence(self) -> Self:
+        """Return the op with devices allowed to decide differently, as in a manual region."""
+        return self
 
     @property
     def stack_length(self) -> int | None:
@@ -288,6 +290,9 @@ class Control(Op):
                 if end.kind == "operand" and inner:
                     axes[end.number] = binding.boundary.outer_varying(inner[0].varying)
         return tuple(axes)
+
+    def run_on_shards(self, mesh: AbstractMesh, operands: list[Shards], run: ProgramRunner) -> list[Shards]:
+        return self.interpret(run, operands, mesh.device_count)
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         def run(n: int, args: list[Shards]) -> list[Shards]:

@@ -27,13 +27,13 @@ from shardwise.compiler.ir.explicit_rule import with_result_shardings
 from shardwise.compiler.ir.format import format_op, reserved_words
 from shardwise.compiler.ir.fusion import OWN_KERNEL, Fusion
 from shardwise.compiler.ir.operand import Operand
-from shardwise.compiler.ir.program import Program, strongest_effect
+from shardwise.compiler.ir.program import Program, Source, strongest_effect
 from shardwise.compiler.ir.types import ArrayType, ScalarLike
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.factors import FactorRule
-from shardwise.compiler.shardings.layout import Layout
-from shardwise.compiler.shardings.mesh import AbstractMesh, mesh_context, mesh_of_types
+from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context, mesh_of_types
 from shardwise.errors import MissingRuleError, ShardingTypeError
 
 NumpyArray = np.ndarray[Any, Any]
@@ -207,13 +207,30 @@ class Op:
         cheap_to_recompute: whether recomputing the result costs less than moving or storing it.
         fusion: how XLA groups the op with others into kernels.
         is_contraction: whether the op does one multiplication and one addition per iteration of its factors.
+        is_constant: whether the op has no operands, and its result is known when it is compiled.
+        is_elementwise: whether each element of the result depends on one element of each operand, at the same position.
+        only_moves: whether the elements of the result are elements of the operands, at other positions.
         is_call: whether the op holds one program that `inline` replaces it by before layouts are planned.
         opaque: of a call, whether transformations use its own rules and do not inline it.
+        user_function: of an op with a `user_mesh`, the function that the user calls, for messages.
+        requested_by: of a constraint, the parameter of `jit` that requests it, or `reshard`; else empty.
         infers_varying: whether `out_types` computes the axes over which results vary; else `result_varying` does.
         infers_sharding: whether `out_types` computes the shardings along Explicit axes; else the factor rule does.
         casts_sums: whether `result_sums` changes the Manual axes along which the results are unreduced or reduced.
         irreversible: why the op has no transpose, and what to use instead; empty if the usual error says enough.
+        reduces_across_devices: whether the op is a collective that reduces.
+        removed_on_one_device: whether XLA removes a collective of one device that returns the type of its operand.
+        lowers_narrow: whether XLA compiles the op for 2-bit integers.
         registry: all op classes by name.
+
+    Boundary ops connect the programs of a control op with the values outside. Other ops keep these defaults:
+        is_boundary: whether the op is one.
+        reduces_operands_first: whether partial operands are reduced before the op, although it is linear in them: a
+            program in a loop would reduce them in every iteration.
+        reads_slices: whether a loop reads the operand one slice per iteration.
+        writes_slices: whether a loop writes the result one slice per iteration.
+        accumulates: whether a loop may leave the result unreduced until its last iteration.
+        leaves_region: whether the operand is in a manual region, and the result outside.
     """
 
     name: ClassVar[str]
@@ -222,12 +239,26 @@ class Op:
     cheap_to_recompute: ClassVar[bool] = False
     fusion: ClassVar[Fusion] = OWN_KERNEL
     is_contraction: ClassVar[bool] = False
+    is_constant: ClassVar[bool] = False
+    is_elementwise: ClassVar[bool] = False
+    only_moves: ClassVar[bool] = False
     is_call: ClassVar[bool] = False
     opaque: ClassVar[bool] = False
+    user_function: ClassVar[str] = ""
+    requested_by: str = ""
     infers_varying: ClassVar[bool] = False
     infers_sharding: ClassVar[bool] = False
     casts_sums: ClassVar[bool] = False
     irreversible: ClassVar[str] = ""
+    reduces_across_devices: ClassVar[bool] = False
+    removed_on_one_device: ClassVar[bool] = False
+    lowers_narrow: ClassVar[bool] = True
+    is_boundary: ClassVar[bool] = False
+    reduces_operands_first: ClassVar[bool] = False
+    reads_slices: ClassVar[bool] = False
+    writes_slices: ClassVar[bool] = False
+    accumulates: ClassVar[bool] = False
+    leaves_region: ClassVar[bool] = False
     registry: ClassVar[dict[str, type["Op"]]] = {}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -241,6 +272,15 @@ class Op:
     def flops(self, *types: ArrayType) -> float:
         """Return the flops of products of operands of these types; 0 if the op is not a contraction."""
         return 2.0 * math.prod(factor_rule(self, types).sizes) if self.is_contraction else 0.0
+
+    def keys_per_query(self, *types: ArrayType) -> float | None:
+        """Return the mean number of keys that a query attends to; None if the op is not an attention."""
+        return None
+
+    @property
+    def reduced_dims(self) -> tuple[int, ...] | None:
+        """The dims of the operand along which the op reduces; None if it is not a reduction along dims."""
+        return None
 
     def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
         """Return the bytes of memory traffic that the op adds to a program, for the planner.
@@ -274,6 +314,15 @@ class Op:
         return self.with_programs(programs)
 
     @property
+    def trip_count(self) -> int | None:
+        """How often the programs that the op holds run; None if unknown."""
+        return 1
+
+    def refine(self, mesh: Mesh | AbstractMesh, refine_program: Callable[[Program], Program]) -> "Op":
+        """Return the op on a finer mesh, given the function that refines the programs that it holds."""
+        return self.map_programs(refine_program)
+
+    @property
     def effect(self) -> str:
         """The side effect of the op: "" (none), "unordered" or "ordered" (with respect to other ordered effects)."""
         return strongest_effect(program.effect for program in self.programs)
@@ -286,6 +335,63 @@ class Op:
     @property
     def communicates_along(self) -> tuple[str, ...]:
         """The mesh axes whose devices communicate when the op runs in a local program."""
+        return ()
+
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        """Return the bytes that each device sends when the op runs in a local program."""
+        return 0
+
+    @property
+    def user_mesh(self) -> Mesh | AbstractMesh | None:
+        """The mesh that the user names in a constraint, a reshard or a manual region; None for other ops."""
+        return None
+
+    @property
+    def constraint(self) -> Pin | None:
+        """The layout to which the user pins the operand and the result; None if the op is not a constraint."""
+        return None
+
+    @property
+    def is_in_sharding(self) -> bool:
+        """Whether the op constrains an input to its `in_shardings`."""
+        return self.requested_by.startswith("in_shardings")
+
+    @property
+    def is_reshard(self) -> bool:
+        """Whether the constraint was a `reshard` before Explicit shardings were erased from types."""
+        return self.requested_by == "reshard"
+
+    def pins(self, axis: str) -> bool:
+        """Return whether the constraint decides along this axis."""
+        return False
+
+    def describe(self, source: Source) -> str:
+        """Return the op and the user's line in words, for messages."""
+        return f"{self.name} at {source}"
+
+    @property
+    def operand_pin(self) -> Pin | None:
+        """The layout that the user specifies for the operand; None if the planner chooses."""
+        return self.constraint
+
+    @property
+    def result_pin(self) -> Pin | None:
+        """The layout that the user specifies for the result; None if the planner chooses."""
+        return self.constraint
+
+    @property
+    def shard_index_factors(self) -> Mapping[str, int]:
+        """For each axis of a manual region that shards a dim at this boundary, the factor that is the shard's index."""
+        return {}
+
+    @property
+    def terms_entering(self) -> tuple[str, ...]:
+        """The axes along which each device of a manual region reads its term of an unreduced operand."""
+        return ()
+
+    @property
+    def terms_leaving(self) -> tuple[str, ...]:
+        """The axes along which each device of a manual region returns a term of an unreduced result."""
         return ()
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
@@ -354,6 +460,20 @@ class Op:
 
     def reference(self, *operands: Any, **_: Any) -> Any:
         raise self.missing_rule("reference")
+
+    def run_on_shards(self, mesh: AbstractMesh, operands: list[Shards], run: ProgramRunner) -> list[Shards]:
+        """Compute the results on all devices, in numpy. By default, each device computes `reference` on its shards.
+
+        Args:
+            mesh: the mesh.
+            operands: for each operand, its shards on all devices.
+            run: runs one of the op's programs, by its index.
+
+        Returns:
+            For each result, its shards on all devices.
+        """
+        by_device = [self.reference(*(shards[device] for shards in operands)) for device in range(mesh.device_count)]
+        return [by_device] if self.single else list(map(list, zip(*by_device, strict=True)))
 
     def interpret(self, run: ProgramRunner, operands: list[Shards], devices: int = 1) -> list[Shards]:
         """Compute the results of an op that holds programs, in numpy: its `reference`.

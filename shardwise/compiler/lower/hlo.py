@@ -12,9 +12,7 @@ from shardwise.compiler.ir.op import HloValue, NumpyArray
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType, ScalarLike
 from shardwise.compiler.ops.collective.collectives import Collective, CollectivePermute
-from shardwise.compiler.ops.elementwise.identities import Barrier
 from shardwise.compiler.ops.shape.movement import i64_array_attribute
-from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -317,7 +315,7 @@ class Builder:
         """Append a program, by the `lower` rules of its ops, and return its results."""
         env: dict[Value, HloValue] = dict(zip(program.inputs, operands, strict=True))
         for group in _group_barriers(program):
-            if isinstance(group[0].op, Barrier):
+            if group[0].op.fusion.is_barrier:
                 self.at(group[0].source, "barrier")
                 inputs = [env[equation.inputs[0]] for equation in group]
                 results = self.many("stablehlo.optimization_barrier", inputs, [x.type for x in inputs])
@@ -421,11 +419,11 @@ def _group_barriers(program: Program) -> Iterator[list[Equation]]:
     """Yield equations one by one, and adjacent barriers together: they become one op, which waits for all operands."""
     barriers: list[Equation] = []
     for equation in program.equations:
-        joins = isinstance(equation.op, Barrier) and all(equation.inputs[0] not in b.outputs for b in barriers)
+        joins = equation.op.fusion.is_barrier and all(equation.inputs[0] not in b.outputs for b in barriers)
         if barriers and not joins:
             yield barriers
             barriers = []
-        if isinstance(equation.op, Barrier):
+        if equation.op.fusion.is_barrier:
             barriers.append(equation)
         else:
             yield [equation]
@@ -434,9 +432,10 @@ def _group_barriers(program: Program) -> Iterator[list[Equation]]:
 
 
 def _is_narrow(equation: Equation) -> bool:
-    """Return whether an equation moves 2-bit integers."""
-    moves = equation.op.single and isinstance(equation.op, (Collective, Concatenate))
-    return moves and bool(equation.inputs) and short_name(equation.inputs[0].type.dtype) in ("i2", "u2")
+    """Return whether an equation has 2-bit integers, for which XLA does not compile it."""
+    if equation.op.lowers_narrow or not equation.op.single or not equation.inputs:
+        return False
+    return short_name(equation.inputs[0].type.dtype) in ("i2", "u2")
 
 
 def tensor_type(type: ArrayType) -> str:

@@ -1,6 +1,5 @@
 """Common-subexpression elimination of collectives: equal collectives on the same operands run once."""
 
-from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
@@ -23,8 +22,7 @@ def merge_equal_collectives(program: Program) -> Program:
                 replaced.update(zip(equation.outputs, first, strict=True))
                 changed = True
                 continue
-        elif isinstance(op, Control):
-            op = op.map_programs(merge_equal_collectives)
+        op = op.map_programs(merge_equal_collectives)
         if op is equation.op and inputs == equation.inputs:
             kept.append(equation)
         else:

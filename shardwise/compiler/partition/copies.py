@@ -14,12 +14,7 @@ from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ir.types import ArrayType, ScalarLike
 from shardwise.compiler.ops.collective.collectives import Collective, LocalSlice, PadOrTrim, ToPartial
-from shardwise.compiler.ops.collective.named import Named
 from shardwise.compiler.ops.collective.take_window import TakeWindow
-from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.reduce.broadcast import Broadcast
-from shardwise.compiler.ops.shape.constants import Full
-from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.partition.local_context import Scope, Shape, ShardView
 from shardwise.compiler.partition.padding import (
     Fills,
@@ -159,10 +154,15 @@ class Copies:
 
     def _is_zero(self, value: Value) -> bool:
         """Return whether a free value is a constant of zeros, such as the initial value of a sum."""
+        fill = self._fill(value)
+        return fill is not None and bool(fill == 0)
+
+    def _fill(self, value: Value) -> Any:
+        """Return the scalar that all elements of a free value hold; None if that is unknown."""
         equation = self.producers[value]
-        if isinstance(equation.op, Full):
-            return bool(equation.op.value.array == 0)
-        return isinstance(equation.op, (Broadcast, Convert, Reshape)) and self._is_zero(equation.inputs[0])
+        if len(equation.inputs) > 1:
+            return None
+        return equation.op.padding([self._fill(operand) for operand in equation.inputs])
 
     def _route(
         self, type: ArrayType, copy: ShardedCopy, layout: Layout, padded_shape: Shape
@@ -276,7 +276,7 @@ def localize(
     )
     exchange_axes = _exchange_axes(rule, [operand.layout for operand in operands], layouts)
     reason: Exchange | UserCollective | None = None
-    if isinstance(op, Named):
+    if op.axis_names:
         reason = UserCollective(tuple(sorted(op.axis_names, key=repr)))
     elif exchange_axes:
         reason = Exchange(OpSite.from_equation(equation), exchange_axes)
@@ -325,9 +325,10 @@ def _apply_step(
         mesh: the mesh.
     """
     moved = replace(copy, tracer=op(copy.tracer), layout=reached or copy.layout)
-    if reached is None or not isinstance(op, (PadOrTrim, TakeWindow, LocalSlice)):
+    dim = op.resized_dim
+    if reached is None or dim is None:
         return moved
-    dim, before = op.dim, copy.padded_shape[op.dim]
+    before = copy.padded_shape[dim]
     after = moved.tracer.type.shape[dim] * mesh.extent(reached.dims[dim])
     if after == before:
         return moved
@@ -340,9 +341,9 @@ def _fuse_resize_and_slice(steps: Sequence[Step]) -> list[Step]:
     """Replace a resize and the local slice of its result by one op, which does not write the resized array."""
     fused: list[Step] = []
     for op, reached in steps:
-        before = fused[-1][0] if fused else None
-        if isinstance(op, LocalSlice) and isinstance(before, PadOrTrim) and before.dim == op.dim:
-            fused[-1] = (replace(op, padded_size=before.size), reached)
-        else:
-            fused.append((op, reached))
+        match fused[-1][0] if fused else None, op:
+            case PadOrTrim() as resize, LocalSlice() if resize.dim == op.dim:
+                fused[-1] = (replace(op, padded_size=resize.size), reached)
+            case _:
+                fused.append((op, reached))
     return fused

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.dtypes import is_inexact
-from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.program import Program, Value
-from shardwise.compiler.ops.collective.collectives import Collective, zero_term
+from shardwise.compiler.ops.collective.collectives import zero_term
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
@@ -32,18 +31,10 @@ def evaluate_shards(local: LocalProgram, args: Sequence[NumpyArray]) -> tuple[Nu
 def _run(program: Program, mesh: AbstractMesh, args: Sequence[list[NumpyArray]]) -> list[list[NumpyArray]]:
     """Return the outputs of a program on all devices. A value is the list of its shards, one per device."""
     env: dict[Value, list[NumpyArray]] = dict(zip(program.inputs, args, strict=True))
-    devices = range(mesh.device_count)
     for equation in program.equations:
         op = equation.op
         operands = [env[value] for value in equation.inputs]
-        if isinstance(op, Collective):
-            exchanged = op.exchange(mesh, *(operands or [[]]))
-            results: list[Any] = [exchanged] if op.single else exchanged
-        elif isinstance(op, Control):
-            results = op.interpret(lambda n, args, op=op: _run(op.programs[n], mesh, args), operands, mesh.device_count)  # type: ignore[misc]
-        else:
-            by_device = [op.reference(*(shards[device] for shards in operands)) for device in devices]
-            results = [by_device] if op.single else list(map(list, zip(*by_device, strict=True)))
+        results = op.run_on_shards(mesh, operands, lambda n, args, op=op: _run(op.programs[n], mesh, args))  # type: ignore[misc]
         for value, shards in zip(equation.outputs, results, strict=True):
             env[value] = [np.asarray(shard, value.type.dtype) for shard in shards]
     return [env[value] for value in program.outputs]

@@ -17,13 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from shardwise.compiler.control.callback import CallOnce
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.collective.collectives import Collective, PPermute
-from shardwise.compiler.ops.elementwise.identities import Barrier
-from shardwise.compiler.ops.reduce.base import Reduce
-from shardwise.compiler.ops.shape.constants import Nullary
-from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _MAX_OPERANDS = 16  # of a fused expression; a longer one is stored in between
@@ -132,7 +126,7 @@ class _Grouping:
 
     def _add(self, equation: Equation) -> None:
         op = equation.op
-        if isinstance(op, Barrier):
+        if op.fusion.is_barrier:
             self._share_storage(equation)
             self.complete.update(equation.outputs)
         elif self._is_view(equation):
@@ -147,7 +141,7 @@ class _Grouping:
     def _is_view(self, equation: Equation) -> bool:
         if equation.inputs and equation.inputs[0] in self.fused:
             return False
-        if isinstance(equation.op, Transpose):
+        if equation.op.fusion.is_view_in_products:
             uses = self.uses.get(equation.outputs[0], [])
             return bool(uses) and all(use.op.is_contraction for use in uses)
         return equation.op.fusion.is_view or self._is_removed(equation)
@@ -155,14 +149,14 @@ class _Grouping:
     def _is_removed(self, equation: Equation) -> bool:
         """Return whether an equation is a collective along axes of size one, which XLA removes."""
         op = equation.op
-        if not isinstance(op, Collective) or isinstance(op, (CallOnce, PPermute)) or len(equation.inputs) != 1:
+        if not op.removed_on_one_device or len(equation.inputs) != 1:
             return False
         (operand,), (result,) = equation.inputs, equation.outputs
         return operand.type == result.type and self.mesh.extent(op.communicates_along) == 1
 
     def _is_literal(self, equation: Equation) -> bool:
         """Return whether an equation is a constant of one element in the code of its consumers, not in memory."""
-        is_scalar = isinstance(equation.op, Nullary) and equation.outputs[0].type.size == 1
+        is_scalar = equation.op.is_constant and equation.outputs[0].type.size == 1
         return is_scalar and equation.outputs[0] not in self.outputs
 
     def _share_storage(self, equation: Equation) -> None:
@@ -199,7 +193,7 @@ class _Grouping:
     def _record(self, root: Equation, number: int) -> None:
         for value in root.outputs:
             self.producer[value] = number
-            if isinstance(root.op, Reduce) and not _is_along_minor_dims(root):
+            if not _is_complete_per_row(root):
                 self.complete.add(value)
 
     def _reads(self, equation: Equation) -> Reads:
@@ -218,7 +212,7 @@ class _Grouping:
         """Return whether a result is computed inside its consumers and never stored."""
         (value,) = equation.outputs
         uses = self._consumers(value)
-        if not uses or isinstance(equation.op, Reduce):
+        if not uses or equation.op.reduced_dims is not None:
             return False
         if not all(use.op.fusion.fuses for use in uses):
             return False
@@ -229,10 +223,10 @@ class _Grouping:
         return are_cheap and rereads <= value.type.nbytes
 
     def _consumers(self, value: Value) -> list[Equation]:
-        """Return the equations that use a value or a reshape of it; none if the value or a reshape is an output."""
+        """Return the equations that use a value or a view of it; none if the value or a view is an output."""
         consumers: list[Equation] = []
         for use in [] if value in self.outputs else self.uses.get(value, []):
-            if not isinstance(use.op, Reshape):
+            if not use.op.fusion.is_view:
                 consumers.append(use)
             elif further := self._consumers(use.outputs[0]):
                 consumers += further
@@ -268,7 +262,7 @@ def _bytes_written(equation: Equation, value: Value) -> int:
 
 def _loop_shape(equation: Equation) -> tuple[int, ...]:
     """Return the shape that the kernel of an equation loops over, without dims of size one."""
-    value = equation.inputs[0] if isinstance(equation.op, Reduce) else equation.outputs[0]
+    value = equation.outputs[0] if equation.op.reduced_dims is None else equation.inputs[0]
     return _without_ones(value.type.shape)
 
 
@@ -276,8 +270,10 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
-def _is_along_minor_dims(equation: Equation) -> bool:
-    """Return whether a reduction is along the last dims of its operand."""
-    assert isinstance(equation.op, Reduce)
+def _is_complete_per_row(equation: Equation) -> bool:
+    """Return whether no result is a reduction along dims other than the last ones: a kernel can use its rows."""
+    dims = equation.op.reduced_dims
+    if dims is None:
+        return True
     rank = equation.inputs[0].type.ndim
-    return sorted(equation.op.dims) == list(range(rank - len(equation.op.dims), rank))
+    return sorted(dims) == list(range(rank - len(dims), rank))

@@ -11,7 +11,6 @@ from typing import NamedTuple, final
 
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
-from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.partition.local_program import LocalProgram
 
 
@@ -158,7 +157,7 @@ def _reused_operand(
     place: int,
 ) -> Value | None:
     """Return the operand whose buffer an elementwise result reuses."""
-    if not isinstance(equation.op, Elementwise):
+    if not equation.op.is_elementwise:
         return None
     reusable = (
         value

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
-from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.format import format_stage
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
@@ -64,9 +63,7 @@ class LocalProgram:
 
     def bytes_sent(self, equation: Equation) -> float:
         """Return the bytes that each device sends when the equation runs once."""
-        if not isinstance(equation.op, Collective) or not equation.inputs:
-            return 0
-        return equation.op.bytes_sent(equation.inputs[0].type, self.mesh)
+        return equation.op.bytes_sent(equation.inputs[0].type, self.mesh) if equation.inputs else 0
 
     def collective_seconds(self, equation: Equation, chip: Chip) -> float:
         """Return the estimated seconds of a collective that runs once."""
@@ -107,9 +104,8 @@ def _with_times(program: Program, times: int) -> Iterator[tuple[Equation, int]]:
     """Yield every equation, in nested programs too, and how often it runs."""
     for equation in program.equations:
         yield equation, times
-        if isinstance(equation.op, Control):
-            for inner in equation.op.programs:
-                yield from _with_times(inner, times * (1 if equation.op.trip_count is None else equation.op.trip_count))
+        for inner in equation.op.programs:
+            yield from _with_times(inner, times * (1 if equation.op.trip_count is None else equation.op.trip_count))
 
 
 def verify_local(local: LocalProgram) -> LocalProgram:

@@ -7,7 +7,6 @@ from typing import Any, final
 
 from shardwise.compiler.ir.program import Equation, Reason, Source, Value
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.trace.provenance import provenance
@@ -38,9 +37,8 @@ class OpSite:
     def from_equation(
         equation: Equation, is_output: bool = False, after_loop: bool = False, exceeds_memory: bool = False
     ) -> "OpSite":
-        requested_by = equation.op.requested_by if isinstance(equation.op, Constrain) else ""
         return OpSite(
-            requested_by or equation.op.name,
+            equation.op.requested_by or equation.op.name,
             equation.source,
             is_output,
             after_loop,

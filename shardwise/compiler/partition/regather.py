@@ -18,7 +18,6 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_float
-from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.collective.collectives import AllGather
@@ -125,7 +124,6 @@ def _drop_idle_copies(local: LocalProgram, levels: Sequence[Level], excess: int)
 def _replace_inner(program: Program, place: int, new: Program, levels: Sequence[Level]) -> Program:
     """Return the program with the nested program of the equation at `place` replaced, if it is one of `levels`."""
     equation = program.equations[place]
-    assert isinstance(equation.op, Control)
     old = {id(level.program) for level in levels}
     op = equation.op.with_programs([new if id(inner) in old else inner for inner in equation.op.programs])
     equations = list(program.equations)

@@ -105,7 +105,7 @@ def step_cost(op: Collective, shard: ArrayType, costs: Costs) -> float:
     if not any(sent for sent, _ in traffic):
         return FREE_STEP
     ring = costs.ring(*op.communicates_along)
-    return costs.price(ring, traffic, reduces=isinstance(op, (AllReduce, ReduceScatter)))
+    return costs.price(ring, traffic, reduces=op.reduces_across_devices)
 
 
 def _moves(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:

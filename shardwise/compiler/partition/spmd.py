@@ -10,12 +10,10 @@ from typing import Any
 from shardwise.base.config import config
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.candidates.unfold import BoundarySlot
-from shardwise.compiler.control.data_dependent import DataDependentControl
 from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.collective_cse import merge_equal_collectives
 from shardwise.compiler.partition.copies import Copies, ShardedCopy, localize
 from shardwise.compiler.partition.local_context import Scope
@@ -96,13 +94,15 @@ class _Partitioner:
             is_loop = False
             if equation in self.plan.choices:
                 results = self._emit(equation, self.plan.choices[equation], scope)
-            elif isinstance(equation.op, Manual):
-                results = self._emit_manual(equation, equation.op, scope)
-            elif isinstance(equation.op, Control):
-                results = self._emit_control(equation, equation.op, scope)
-                is_loop = equation.op.trip_count != 1
             else:
-                continue
+                match op := equation.op:
+                    case Manual():
+                        results = self._emit_manual(equation, op, scope)
+                    case Control():
+                        results = self._emit_control(equation, op, scope)
+                        is_loop = op.trip_count != 1
+                    case _:
+                        continue
             for value, copy in zip(equation.outputs, results, strict=True):
                 self.copies.add(value, copy, OpSite.from_equation(equation, after_loop=is_loop))
 
@@ -123,8 +123,6 @@ class _Partitioner:
                     neutral = rule.reduce[factors[0]].neutral_scalar(value.type.dtype)
                     copy = self.copies.mask(value, copy, dim, neutral, consumer)
             operands.append(copy)
-        if isinstance(equation.op, Constrain):
-            return operands
         padded_shapes = [
             self.padding.padded_shape(value, rule, dims, layout, factor_sizes)
             for value, dims, layout in zip(equation.outputs, rule.results, choice.results, strict=True)
@@ -179,9 +177,7 @@ class _Partitioner:
                 ]
                 programs.append(inner.frame.program([inner.frame.lift(output) for output in outputs]))
         local_op = op.with_programs(programs)
-        if scope.manual_axes and isinstance(local_op, DataDependentControl):
-            local_op = local_op.allowing_divergence()
-        results = local_op(*operands)
+        results = (local_op.allowing_divergence() if scope.manual_axes else local_op)(*operands)
         provenance.source = equation.source
         return [
             receive_result(value, slot, tracer, scope)

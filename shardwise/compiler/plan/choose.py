@@ -447,7 +447,7 @@ def _order(
     """
     known = [layouts[value] for value in equation.inputs if value in layouts]
     known += [out_layouts[value] for value in equation.outputs if value in out_layouts]
-    pin = getattr(equation.op, "pin", None)
+    pin = equation.op.operand_pin or equation.op.result_pin
     pinned: tuple[tuple[str, ...], ...] = pin.layout.dims if pin else ()
     orders = [*pinned, *(dim for layout in known for dim in layout.dims if _in_order(dim, pinned))]
     pinned_axes = [axis for dim in pinned for axis in dim]

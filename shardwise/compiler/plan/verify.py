@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 from shardwise.compiler.candidates.candidate import PARTIAL_SUM
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
-from shardwise.compiler.control.region_boundary import Join, Split
-from shardwise.compiler.ir.op import factor_rule
+from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
@@ -32,7 +30,7 @@ def verify_plan(problem: LayoutProblem, plan: LayoutPlan) -> LayoutPlan:
         message = (
             ("" if key in verified else _factor_error(rule, choice, problem.mesh))
             or _partial_error(equation, rule, choice)
-            or (_constraint_error(choice.results[0], equation.op) if isinstance(equation.op, Constrain) else "")
+            or (_constraint_error(choice.results[0], equation.op, pin) if (pin := equation.op.constraint) else "")
         )
         if message:
             where = f"{problem.program.name}, equation {index} ({equation.op.name}, {equation.source})"
@@ -88,10 +86,8 @@ def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
         if factors[0] in rule.reduce
     }
     entering = {term for layout in choice.operands for term in layout.partial}
-    if isinstance(equation.op, Split):  # terms of an unreduced operand are the shards inside
-        entering -= set(equation.op.pin.layout.partial)
-    if isinstance(equation.op, Join):
-        reduced |= set(equation.op.pin.layout.partial)
+    entering -= {(axis, PARTIAL_SUM) for axis in equation.op.terms_entering}  # they are the shards in a manual region
+    reduced |= {(axis, PARTIAL_SUM) for axis in equation.op.terms_leaving}
     for axis, reduction in sorted(entering, key=str):
         numbers = {n for n, layout in enumerate(choice.operands) if (axis, reduction) in layout.partial}
         are_addends = (axis, reduction) in reduced and numbers <= rule.addends
@@ -105,11 +101,13 @@ def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
     return ""
 
 
-def _constraint_error(layout: Layout, op: Constrain) -> str:
-    """Return that a layout differs from a constraint along the axes that it pins; empty if it does not."""
-    pinned = Layout(tuple(tuple(axis for axis in axes if op.pins(axis)) for axes in layout.dims), layout.partial)
-    wanted = Layout(tuple(tuple(axis for axis in axes if op.pins(axis)) for axes in op.dims), op.pin.layout.partial)
-    return _pin_error(pinned, Pin(wanted, op.pin.open_dims))
+def _constraint_error(layout: Layout, op: Op, pin: Pin) -> str:
+    """Return that a layout differs from the pin of a constraint along the axes that it pins; empty if it does not."""
+
+    def along_pinned_axes(layout: Layout) -> Layout:
+        return Layout(tuple(tuple(axis for axis in axes if op.pins(axis)) for axes in layout.dims), layout.partial)
+
+    return _pin_error(along_pinned_axes(layout), Pin(along_pinned_axes(pin.layout), pin.open_dims))
 
 
 def _pin_error(layout: Layout, pin: Pin) -> str:

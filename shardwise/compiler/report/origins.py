@@ -12,7 +12,6 @@ from shardwise.compiler.candidates.explicit_axes import decided_by_type, typed_a
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
-from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.reason import Conversion
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.shardings.factors import Dims
@@ -74,12 +73,13 @@ def layout_origins(problem: LayoutProblem, plan: LayoutPlan, names: Sequence[str
     for equation in equations:
         for index, value in enumerate(equation.inputs):
             origins.consumers.setdefault(value, []).append((equation, index))
-        kind = CONSTRAINT if isinstance(equation.op, Constrain) else CHOSEN
+        constraint = equation.op.constraint
+        kind = CONSTRAINT if constraint else CHOSEN
         for value, layout in zip(equation.outputs, plan.choices[equation].results, strict=True):
             origins.layouts[value] = layout
             origins.kinds[value] = TYPE if typed and decided_by_type(value, mesh_axes, typed) else kind
-        if isinstance(equation.op, Constrain):
-            _add_pin(origins, equation.outputs[0], equation.op.describe(equation.source), equation.op.pin.layout)
+        if constraint:
+            _add_pin(origins, equation.outputs[0], equation.op.describe(equation.source), constraint.layout)
     for equation in equations:
         _propagate_pins(equation, plan, origins, equation.inputs, equation.outputs)
     for index, (value, out_pin) in enumerate(zip(problem.program.outputs, problem.out_pins, strict=True)):

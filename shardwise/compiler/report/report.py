@@ -13,8 +13,6 @@ from typing import final
 from shardwise.compiler.candidates.explicit_axes import TypedAxis, typed_axes
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
-from shardwise.compiler.ops.collective.collectives import Collective
-from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.partition.reason import is_inserted
 from shardwise.compiler.plan.chip import Chip
@@ -298,7 +296,6 @@ def _collective_row(
     problem: LayoutProblem,
     typed: Mapping[str, TypedAxis],
 ) -> CollectiveRow:
-    assert isinstance(equation.op, Collective)
     times, sent, axes = local.times[equation], local.bytes_sent(equation), equation.op.communicates_along
     typed_reason = format_typed_reason(equation, axes, typed, problem)
     pins = () if typed_reason else origins.conflicting_pins(equation, axes)
@@ -334,7 +331,7 @@ def _value_rows(problem: LayoutProblem, origins: LayoutOrigins, input_names: Seq
         for equation in program.equations:
             op, source = equation.op, equation.source
             operands = tuple(names[value] for value in equation.inputs)
-            op_name = op.requested_by if isinstance(op, Constrain) and op.is_reshard else op.name
+            op_name = op.requested_by if op.is_reshard else op.name
             rows.extend(row(value, op_name, operands, source, depth) for value in equation.outputs)
             for inner in op.programs:
                 rows.extend(row(value, f"body input of {op.name}", (), source, depth + 1) for value in inner.inputs)

@@ -13,10 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
-from shardwise.compiler.ops.contract.fused_attention import Attention
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.liveness import Held, Sweep
 from shardwise.compiler.partition.local_program import LocalProgram
@@ -186,7 +184,7 @@ class _Schedule:
     def _part(self, kernel: Kernel, depth: int) -> _Level:
         """Return the step of a kernel, or the steps of one run of the programs that a control op holds."""
         op = kernel.root.op
-        if isinstance(op, Control):
+        if op.programs:
             part = _Level([], {})
             for inner in (self.level(program, depth + 1) for program in op.programs):
                 offset = len(part.steps)
@@ -213,14 +211,14 @@ class _Schedule:
         if not op.is_contraction:
             return self.chip.memory_time(accessed)
         dtype = kernel.root.inputs[0].type.dtype
-        if isinstance(op, Attention):
-            keys = op.keys_per_query(*(value.type for value in kernel.root.inputs))
+        keys = op.keys_per_query(*(value.type for value in kernel.root.inputs))
+        if keys is not None:
             return self.chip.attention_time(flops, keys, accessed, dtype)
         return self.chip.product_time(*product_shape(kernel.root), accessed, dtype)
 
     def _trip_count(self, kernel: Kernel) -> int:
-        op = kernel.root.op
-        return op.trip_count if isinstance(op, Control) and op.trip_count is not None else 1
+        count = kernel.root.op.trip_count
+        return 1 if count is None else count
 
     def _starts(self, kernels: Sequence[Kernel], parts: Sequence[_Level]) -> list[float]:
         """Return when each kernel starts."""

@@ -14,14 +14,15 @@ from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.elementwise.bitwise import And, BitcastConvert, Or, ShiftRightLogical
+from shardwise.compiler.ops.elementwise.bitwise import BitcastConvert, Or, ShiftRightLogical
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr, apply, where
 from shardwise.compiler.ops.elementwise.min_max import Max
-from shardwise.compiler.ops.elementwise.powers import Pow, Sqrt
+from shardwise.compiler.ops.elementwise.powers import Pow, sqrt
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.elementwise.transcendental import Exp, Log, Log1p
+from shardwise.compiler.ops.elementwise.transcendental import exp, log, log1p
 from shardwise.compiler.ops.random.counter_based import WIDTHS
 from shardwise.compiler.ops.random.key_data import WrapKeyData
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
@@ -52,7 +53,7 @@ def bits_to_uniform(bits: Operand, dtype: DType) -> Any:
     fraction = ShiftRightLogical()(bits, full_like(bits, width - mantissa_bits(dtype)))
     one_bits = int(np.asarray(1).astype(dtype).view(word))
     from_one_to_two = BitcastConvert(dtype)(Or()(fraction, full_like(bits, one_bits)))
-    return Sub()(from_one_to_two, full_like(from_one_to_two, 1))
+    return (Expr(from_one_to_two) - 1).array
 
 
 def uniform(key: Operand, shape: tuple[int, ...], dtype: DType) -> Any:
@@ -62,7 +63,8 @@ def uniform(key: Operand, shape: tuple[int, ...], dtype: DType) -> Any:
 
 def scale_uniform(unit: Operand, low: Operand, high: Operand) -> Any:
     """Scale uniform floats in [0, 1) to the interval [low, high)."""
-    return Max()(low, Add()(Mul()(unit, Sub()(high, low)), low))
+    scaled = Expr(unit) * (Expr(high) - Expr(low)) + Expr(low)
+    return Max()(low, scaled.array)
 
 
 def normal(key: Operand, shape: tuple[int, ...], dtype: DType) -> Any:
@@ -70,7 +72,7 @@ def normal(key: Operand, shape: tuple[int, ...], dtype: DType) -> Any:
     unit = uniform(key, shape, dtype)
     lowest = np.nextafter(np.asarray(-1).astype(dtype), np.asarray(0).astype(dtype))
     symmetric = scale_uniform(unit, full_like(unit, lowest), full_like(unit, 1))
-    return Mul()(full_like(unit, math.sqrt(2)), ErfInv()(symmetric))
+    return (math.sqrt(2) * Expr(ErfInv()(symmetric))).array
 
 
 def where_leading(condition: Operand, x: Operand, y: Operand) -> Any:
@@ -118,27 +120,26 @@ class RandomGamma(Sampler):
         result = self(*primals)
         if not self.log:
             return result, Mul()(da, RandomGammaGrad()(a, result))
-        sample = Exp()(result)
-        tiny = full_like(sample, float(ml_dtypes.finfo(sample.type.dtype).tiny))  # type: ignore[no-untyped-call]
-        sample = Select()(Compare("EQ")(sample, full_like(sample, 0)), tiny, sample)
-        return result, Mul()(da, Div()(RandomGammaGrad()(a, sample), sample))
+        sample = exp(Expr(result))
+        tiny = float(ml_dtypes.finfo(sample.dtype).tiny)  # type: ignore[no-untyped-call]
+        sample = where(sample == 0, tiny, sample)
+        return result, (Expr(da) * (apply(RandomGammaGrad(), Expr(a), sample) / sample)).array
 
     def sample(self, key: Operand, a: Operand) -> list[Any]:
         key = WrapKeyData(self.impl)(key)
         # d, c, x, v and u are the names of the paper; a proposal is d * v with v = (1 + c * x)**3.
         dtype = a.type.dtype
-        zero, one = full_like(a, 0), full_like(a, 1)
-        is_large = Compare("GE")(a, one)
-        d = Sub()(Select()(is_large, a, Add()(a, one)), full_like(a, 1 / 3))
-        c = Div()(full_like(a, 1 / 3), Sqrt()(d))
+        alpha = Expr(a)
+        zero, one = alpha.full_like(0), alpha.full_like(1)
+        is_large = alpha >= one
+        d = where(is_large, alpha, alpha + one) - 1 / 3
+        c = 1 / 3 / sqrt(d)
 
-        def is_rejected(key: Operand, x_squared: Operand, v: Operand, u: Operand, d: Operand, c: Operand) -> Any:
-            squeeze = Sub()(full_like(u, 1), Mul()(full_like(u, 0.0331), Mul()(x_squared, x_squared)))
-            bound = Add()(
-                Mul()(x_squared, full_like(x_squared, 0.5)),
-                Mul()(d, Add()(Sub()(full_like(v, 1), v), Log()(v))),
-            )
-            return And()(Compare("GE")(u, squeeze), Compare("GE")(Log()(u), bound))
+        def is_rejected(key: Operand, *operands: Operand) -> Any:
+            x_squared, v, u, d, _ = map(Expr, operands)
+            squeeze = 1 - 0.0331 * (x_squared * x_squared)
+            bound = x_squared * 0.5 + d * (1 - v + log(v))
+            return ((u >= squeeze) & (log(u) >= bound)).array
 
         def propose(key: Operand, x_squared: Operand, v: Operand, u: Operand, d: Operand, c: Operand) -> list[Any]:
             next_key, normal_key, uniform_key = split_key(key, 3)
@@ -149,25 +150,25 @@ class RandomGamma(Sampler):
             def sample_normal(key: Operand, x: Operand, root: Operand, c: Operand) -> list[Any]:
                 next_key, normal_key = split_key(key, 2)
                 new_x = normal(normal_key, (), dtype)
-                new = [next_key, new_x, Add()(full_like(new_x, 1), Mul()(new_x, c))]
+                new = [next_key, new_x, (1 + Expr(new_x) * Expr(c)).array]
                 old = (key, x, root)
                 is_active = is_negative(*old, c)
                 return [*(where_leading(is_active, y, before) for y, before in zip(new, old, strict=True)), c]
 
             start = [normal_key, full_like(c, 0), full_like(c, -1), c]
             _, x, root, _ = while_any("positive", start, is_negative, sample_normal)
-            new = [next_key, Mul()(x, x), Mul()(Mul()(root, root), root), uniform(uniform_key, (), dtype)]
+            new = [next_key, x * x, root * root * root, uniform(uniform_key, (), dtype)]
             old = (key, x_squared, v, u)
             is_active = is_rejected(*old, d, c)
             return [*(where_leading(is_active, y, before) for y, before in zip(new, old, strict=True)), d, c]
 
         loop_key, boost_key = split_key(key, 2)
-        start = [loop_key, zero, one, full_like(a, 2), d, c]
-        _, _, v, _, _, _ = while_any("accepted", start, is_rejected, propose)
+        start = [loop_key, *(x.array for x in (zero, one, alpha.full_like(2), d, c))]
+        v = Expr(while_any("accepted", start, is_rejected, propose)[2])
+        unit = Expr(uniform(boost_key, (), dtype))
         if self.log:
-            log_uniform = Log1p()(Neg()(uniform(boost_key, (), dtype)))
-            has_no_boost = Or()(is_large, Compare("EQ")(log_uniform, zero))
-            log_boost = Select()(has_no_boost, zero, Mul()(log_uniform, Div()(one, a)))
-            return [Add()(Add()(Log()(d), Log()(v)), log_boost)]
-        boost = Select()(is_large, one, Pow()(Sub()(one, uniform(boost_key, (), dtype)), Div()(one, a)))
-        return [Mul()(Mul()(d, v), boost)]
+            log_uniform = log1p(-unit)
+            log_boost = where(is_large | (log_uniform == zero), zero, log_uniform * (one / alpha))
+            return [(log(d) + log(v) + log_boost).array]
+        boost = where(is_large, one, apply(Pow(), one - unit, one / alpha))
+        return [(d * v * boost).array]

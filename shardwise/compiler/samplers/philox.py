@@ -21,7 +21,8 @@ from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, MulHigh, Or, ShiftLeft, ShiftRightLogical, Xor
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.expr import Expr, where
+from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.random.counter_based import (
     COUNTER,
     WIDTHS,
@@ -89,7 +90,7 @@ class PhiloxBits(CounterBased, Sampler):
         position = per_element(first)
         for dim, stride in enumerate(self.strides):
             index = Iota(shape, batch + dim, COUNTER)()
-            position = Add()(position, Mul()(index, full_like(index, stride)))
+            position = (Expr(position) + Expr(index) * stride).array
         block = ShiftRightLogical()(position, full_like(position, 1 if self.width == 64 else 2))
         start = _join_words(word(2), word(3))
         counter = Add()(start, block)
@@ -166,10 +167,10 @@ def _select_element(words: Sequence[Any], position: Operand, width: int) -> Any:
     """Return the element of a block at a position: two words, or the low bits of one."""
     if width == 64:
         words = [_join_words(*words[:2]), _join_words(*words[2:])]
-    number = And()(position, full_like(position, len(words) - 1))
+    number = Expr(position) & (len(words) - 1)
     element = words[-1]
     for candidate, word in enumerate(words[:-1]):
-        element = Select()(Compare("EQ")(number, full_like(number, candidate)), word, element)
+        element = where(number == candidate, Expr(word), Expr(element)).array
     if width >= 32:
         return element
     return Convert(WIDTHS[width])(And()(element, full_like(element, 2**width - 1)))

@@ -18,13 +18,9 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
-from shardwise.compiler.ir.control import BoundaryOp
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.collective.collectives import AllGather
-from shardwise.compiler.ops.elementwise.base import Elementwise
-from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.ops.shape.movement import MovementOp
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Reshard
 from shardwise.compiler.plan.plan import LayoutPlan
@@ -157,7 +153,7 @@ def _shardable_dims(
         visited.add((equation, number))
         choice = plan.choices[equation]
         used_axes = {axis for layout in (*choice.operands, *choice.results) for axis in layout.axes}
-        if isinstance(equation.op, (Constrain, BoundaryOp)) or used_axes & set(axes):
+        if equation.op.constraint or equation.op.is_boundary or used_axes & set(axes):
             return None, set()
         rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
         factors = {dim: rule.operands[number][moved] for dim, moved in moved_dims.items()}
@@ -166,7 +162,7 @@ def _shardable_dims(
             for dim, dim_factors in factors.items()
             if len(dim_factors) != 1 or dim_factors[0] in rule.need_replication or dim_factors[0] in rule.exchange
         }
-        if not isinstance(equation.op, (MovementOp, Elementwise)):
+        if not (equation.op.only_moves or equation.op.is_elementwise):
             worker = worker or equation
             continue
         for value, result in zip(equation.outputs, rule.results, strict=True):

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
 from shardwise.compiler.candidates.layout_problem import reduce_in_loops
-from shardwise.compiler.control.region_boundary import Carry, Stack
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.partition.liveness import peak, total_bytes
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
@@ -65,7 +64,7 @@ def _reductions_in_loops(
     """Yield the program without unreduced stacks; then without its largest unreduced sums, more of them each time."""
     excess = peak(program.local, donated)[0] - limit
     unreduced = _unreduced_bytes(program, excess)
-    if stacks := [equation for equation in unreduced if isinstance(equation.op, Stack)]:
+    if stacks := [equation for equation in unreduced if equation.op.writes_slices]:
         yield _replan(program, stacks, cache)
     while unreduced:
         program = _replan(program, _largest(unreduced, excess), cache)
@@ -89,7 +88,7 @@ def _unreduced_bytes(program: PartitionedProgram, excess: int) -> dict[Equation,
     problem, mesh = program.problem, program.problem.mesh
     bytes_of = {}
     for equation in problem.planned:
-        if isinstance(equation.op, (Carry, Stack)):
+        if equation.op.accumulates:
             layout = program.plan.choices[equation].results[-1]
             if layout.partial:
                 scattered_bytes = equation.outputs[-1].type.nbytes / mesh.extent(layout.axes)

@@ -7,7 +7,6 @@ the consumer and the operands of the producer in such layouts.
 from collections.abc import Iterator, Mapping
 
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
-from shardwise.compiler.control.region_boundary import Join
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Conversion, Exchange, is_inserted
@@ -60,7 +59,7 @@ def _manual_axes(problem: LayoutProblem) -> dict[Value, frozenset[str]]:
     """Return for each value inside a `shard_map` the axes that are manual there: no constraint can name them."""
     inside: dict[Value, frozenset[str]] = {}
     for equation, axes in problem.unfolded.manual.items():
-        values = equation.inputs if isinstance(equation.op, Join) else equation.outputs
+        values = equation.inputs if equation.op.leaves_region else equation.outputs
         inside.update(dict.fromkeys(values, axes))
     return inside
 

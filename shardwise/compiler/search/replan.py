@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from shardwise.compiler.candidates.layout_problem import LayoutProblem, layout_problem
-from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Value
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.local_program import LocalProgram
@@ -47,9 +46,9 @@ def replan_with_inputs(problem: LayoutProblem, layouts: Mapping[Value, Layout], 
     ]
     equations = []
     for equation in program.equations:
-        op = equation.op
-        if isinstance(op, Constrain) and is_in_sharding(equation) and equation.inputs[0] in layouts:
-            op = replace(op, dims=layouts[equation.inputs[0]].dims)
+        match op := equation.op:
+            case Constrain(is_in_sharding=True) if equation.inputs[0] in layouts:
+                op = replace(op, dims=layouts[equation.inputs[0]].dims)
         equations.append(equation.replace(op=op))
     replanned = layout_problem(
         program.with_equations(equations),
@@ -63,11 +62,6 @@ def replan_with_inputs(problem: LayoutProblem, layouts: Mapping[Value, Layout], 
     return partition(replanned, choose(replanned, chip))
 
 
-def is_in_sharding(equation: Equation) -> bool:
-    """Return whether an equation constrains an input to its `in_shardings`."""
-    return isinstance(equation.op, Constrain) and equation.op.requested_by.startswith("in_shardings")
-
-
 def _constrain_value(program: Program, value: Value, constrain: Constrain) -> Program:
     """Return the program in which all consumers of `value` use a constrained copy, in nested programs too."""
     constrained = Value(value.type)
@@ -76,9 +70,7 @@ def _constrain_value(program: Program, value: Value, constrain: Constrain) -> Pr
         source = next((equation.source for equation in program.equations if value in equation.inputs), NOWHERE)
         equations.append(Equation(constrain, [value], [constrained], source))
     for equation in program.equations:
-        op = equation.op
-        if isinstance(op, Control):
-            op = op.map_programs(lambda inner: _constrain_value(inner, value, constrain))
+        op = equation.op.map_programs(lambda inner: _constrain_value(inner, value, constrain))
         inputs = [constrained if operand is value else operand for operand in equation.inputs]
         equations.append(equation.replace(op=op, inputs=inputs))
         if value in equation.outputs:

@@ -17,33 +17,18 @@ import numpy as np
 
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.op import NumpyArray
-from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub
-from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.elementwise.complex_parts import Sign
-from shardwise.compiler.ops.elementwise.formula import (
-    Expr,
-    absolute,
-    cos,
-    exp,
-    floor,
-    log,
-    log1p,
-    maximum,
-    minimum,
-    sin,
-    sqrt,
-    unary_function,
-    where,
-)
-from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.elementwise.transcendental import Cos, Exp, Log1p, Sin
+from shardwise.compiler.ops.elementwise.complex_parts import absolute, sign
+from shardwise.compiler.ops.elementwise.expr import Expr, apply, unary_function, where
+from shardwise.compiler.ops.elementwise.formula import maximum, minimum
+from shardwise.compiler.ops.elementwise.powers import sqrt
+from shardwise.compiler.ops.elementwise.rounding import floor
+from shardwise.compiler.ops.elementwise.transcendental import cos, exp, log, log1p, sin
 from shardwise.compiler.special.gamma_erf import CompositeFunction, ErfInv, SpecialFunction
 
 scipy = lazy_module("scipy")
 
-erf_inv = unary_function(ErfInv())
+erf_inv = unary_function(ErfInv)
 
 Curve = Callable[[NumpyArray], NumpyArray]
 
@@ -109,8 +94,8 @@ class BesselI0e(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.i0e(x)
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Sub()(BesselI1e()(x), Mul()(Sign()(x), y)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (apply(BesselI1e(), x) - sign(x) * y)
 
 
 def _i0e_far(u: NumpyArray) -> NumpyArray:
@@ -127,10 +112,10 @@ class BesselI1e(SpecialFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.i1e(x)
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        is_zero = Compare("EQ")(x, full_like(x, 0))
-        per_x = Select()(is_zero, full_like(x, 0.5), Div()(y, Select()(is_zero, full_like(x, 1), x)))
-        return Mul()(dx, Sub()(Sub()(BesselI0e()(x), Mul()(Sign()(x), y)), per_x))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        is_zero = x == 0
+        per_x = where(is_zero, 0.5, y / where(is_zero, 1, x))
+        return dx * (apply(BesselI0e(), x) - sign(x) * y - per_x)
 
 
 @final
@@ -152,8 +137,8 @@ class Dawsn(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.dawsn(x)
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Sub()(full_like(x, 1), Mul()(full_like(x, 2), Mul()(x, y))))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (1 - 2 * (x * y))
 
 
 def _dawsn_near(u: NumpyArray) -> NumpyArray:
@@ -185,9 +170,8 @@ class Erfcx(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erfcx(x)
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        slope = Sub()(Mul()(Mul()(full_like(x, 2), x), y), full_like(x, 2 / math.sqrt(math.pi)))
-        return Mul()(dx, slope)
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (2 * x * y - 2 / math.sqrt(math.pi))
 
 
 def _round_to_sixteenth(x: Expr) -> Expr:
@@ -225,8 +209,8 @@ class Ndtri(CompositeFunction):
     def numpy_function(self, p: NumpyArray) -> Any:
         return scipy.special.ndtri(p)
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Mul()(full_like(y, math.sqrt(2 * math.pi)), Exp()(Mul()(Mul()(y, y), full_like(y, 0.5)))))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (math.sqrt(2 * math.pi) * exp(y * y * 0.5))
 
 
 def _ndtri_tail(depth: NumpyArray) -> NumpyArray:
@@ -251,8 +235,8 @@ class Expi(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.expi(x)
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Div()(Mul()(dx, Exp()(x)), x)
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * exp(x) / x
 
 
 @final
@@ -269,8 +253,8 @@ class Exp1(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x >= 0, scipy.special.exp1(np.where(x >= 0, x, 1)), np.nan)
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Div()(Mul()(dx, Exp()(-x)), -x)
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * exp(-x) / -x
 
 
 def _exp1(x: Expr) -> Expr:
@@ -329,10 +313,10 @@ class SineIntegral(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.sici(x)[0]
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        is_zero = Compare("EQ")(x, full_like(x, 0))
-        at = Select()(is_zero, full_like(x, 1), x)
-        return Mul()(dx, Select()(is_zero, at, Div()(Sin()(at), at)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        is_zero = x == 0
+        at = where(is_zero, 1, x)
+        return dx * where(is_zero, at, sin(at) / at)
 
 
 @final
@@ -353,8 +337,8 @@ class CosineIntegral(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x >= 0, scipy.special.sici(np.abs(x))[1], np.nan)
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Div()(Cos()(x), x))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (cos(x) / x)
 
 
 def _auxiliary_functions(y: Expr) -> tuple[Expr, Expr, Expr]:
@@ -427,9 +411,9 @@ class Fresnel(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.fresnel(x)[int(self.cosine)]
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        angle = Mul()(Mul()(x, x), full_like(x, math.pi / 2))
-        return Mul()(dx, Cos()(angle) if self.cosine else Sin()(angle))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        angle = x * x * (math.pi / 2)
+        return dx * (cos(angle) if self.cosine else sin(angle))
 
 
 _FRESNEL = 2.0  # above it the auxiliary functions are used
@@ -491,11 +475,11 @@ class Spence(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x == np.inf, -np.inf, scipy.special.spence(x))
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        away = Sub()(x, full_like(x, 1))
-        is_one = Compare("EQ")(away, full_like(x, 0))
-        at = Select()(is_one, full_like(x, 1), away)
-        return Mul()(dx, Select()(is_one, full_like(x, -1), -Div()(Log1p()(at), at)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        away = x - 1
+        is_one = away == 0
+        at = where(is_one, 1, away)
+        return dx * where(is_one, -1, -(log1p(at) / at))
 
 
 _TINY = 1e-37

@@ -14,16 +14,16 @@ from shardwise.base.caches import registered_cache
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
-from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Mul, Neg, add_tangents
-from shardwise.compiler.ops.elementwise.base import FLOATS, Unary, full_like
-from shardwise.compiler.ops.elementwise.formula import Expr, exp, log, log1p, where
-from shardwise.compiler.ops.elementwise.powers import Square
+from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
+from shardwise.compiler.ops.elementwise.base import FLOATS
+from shardwise.compiler.ops.elementwise.expr import Expr, apply, where
+from shardwise.compiler.ops.elementwise.powers import square
 from shardwise.compiler.ops.elementwise.select import lower_compare
-from shardwise.compiler.ops.elementwise.transcendental import Exp
+from shardwise.compiler.ops.elementwise.transcendental import exp, log, log1p
+from shardwise.compiler.ops.elementwise.unary import Unary
 from shardwise.compiler.trace.build import rewrite
 
 scipy = lazy_module("scipy")  # importing it takes a third of a second, and few programs need it
@@ -66,7 +66,8 @@ class MultiOperandFunction(SpecialFunction):
             if tangent is not None:
                 if index in self.nondifferentiable:
                     raise NotImplementedError(f"{self.name}: {self.nondifferentiable_reason}")
-                total = add_tangents(total, Mul()(tangent, self.partial_derivative(index, *map(Expr, primals)).array))
+                term = Expr(tangent) * self.partial_derivative(index, *map(Expr, primals))
+                total = add_tangents(total, term.array)
         return self(*primals), total
 
     @ignore_float_errors
@@ -108,8 +109,8 @@ class Erf(SpecialFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erf(x)
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, _gaussian(x, 2 / math.sqrt(math.pi)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (2 / math.sqrt(math.pi) * exp(-square(x)))
 
 
 @final
@@ -123,8 +124,8 @@ class Erfc(SpecialFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erfc(x)
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, _gaussian(x, -2 / math.sqrt(math.pi)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (-2 / math.sqrt(math.pi) * exp(-square(x)))
 
 
 @final
@@ -137,8 +138,8 @@ class ErfInv(SpecialFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erfinv(x)
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Mul()(full_like(y, math.sqrt(math.pi) / 2), Exp()(Square()(y))))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (math.sqrt(math.pi) / 2 * exp(square(y)))
 
 
 @final
@@ -151,8 +152,8 @@ class Lgamma(SpecialFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(np.isinf(x), np.inf, scipy.special.gammaln(x))
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Digamma()(x))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * apply(Digamma(), x)
 
 
 @final
@@ -165,8 +166,8 @@ class Digamma(SpecialFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x == 0, np.nan, scipy.special.digamma(x))
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Polygamma()(full_like(x, 1), x))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * apply(Polygamma(), x.full_like(1), x)
 
 
 @final
@@ -185,7 +186,7 @@ class Polygamma(MultiOperandFunction):
 
     def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         m, x = operands
-        return Expr(self((m + 1).array, x.array))
+        return apply(self, m + 1, x)
 
     def lower_wide(self, hlo: Hlo, *operands: HloValue) -> Any:
         m, x = operands
@@ -219,7 +220,7 @@ class Zeta(MultiOperandFunction):
         """Differentiate the Euler-Maclaurin formula term by term along x."""
         x, q = operands
         if number == 1:
-            return -x * Expr(self((x + 1).array, q.array))
+            return -x * apply(self, x + 1, q)
         total = x.full_like(0)
         for n in range(10):
             total = total - log(q + n) * exp(-x * log(q + n))
@@ -307,13 +308,8 @@ class Entr(CompositeFunction):
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.entr(x)
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, (-1 - log(Expr(x))).array)
-
-
-def _gaussian(x: Operand, height: float) -> Any:
-    """`height · exp(-x²)`."""
-    return Mul()(full_like(x, height), Exp()(Neg()(Square()(x))))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (-1 - log(x))
 
 
 def _constant(hlo: Hlo, x: HloValue, number: float) -> Any:

@@ -18,18 +18,11 @@ from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.formula import (
-    Expr,
-    absolute,
-    exp,
-    floor,
-    log,
-    log1p,
-    maximum,
-    minimum,
-    unary_function,
-    where,
-)
+from shardwise.compiler.ops.elementwise.complex_parts import absolute
+from shardwise.compiler.ops.elementwise.expr import Expr, apply, unary_function, where
+from shardwise.compiler.ops.elementwise.formula import maximum, minimum
+from shardwise.compiler.ops.elementwise.rounding import floor
+from shardwise.compiler.ops.elementwise.transcendental import exp, log, log1p
 from shardwise.compiler.special.gamma_erf import CompositeFunction, Lgamma, MultiOperandFunction
 from shardwise.compiler.special.while_any import while_any
 from shardwise.compiler.trace.build import rewrite
@@ -38,7 +31,7 @@ from shardwise.compiler.transforms.jvp import jvp_program
 
 scipy = lazy_module("scipy")
 
-lgamma = unary_function(Lgamma())
+lgamma = unary_function(Lgamma)
 
 _FAR = 50.0  # above it the asymptotic expansion of Kummer's function may be used
 _MAX_ITERATIONS = 20000  # more than any element needs that converges
@@ -81,8 +74,8 @@ class Hyp1f1(_Hypergeometric):
     def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         a, b, x = operands
         if number == 2:
-            return a / b * Expr(self((a + 1).array, (b + 1).array, x.array))
-        return Expr(Hyp1f1GradParameter(number)(a.array, b.array, x.array))
+            return a / b * apply(self, a + 1, b + 1, x)
+        return apply(Hyp1f1GradParameter(number), a, b, x)
 
     def formula(self, *operands: Expr) -> Expr:
         return _kummer(*operands, with_slopes=False)
@@ -126,8 +119,8 @@ class Hyp2f1(_Hypergeometric):
     def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         a, b, c, x = operands
         if number == 3:
-            return a * b / c * Expr(self((a + 1).array, (b + 1).array, (c + 1).array, x.array))
-        return Expr(Hyp2f1GradParameter(number)(a.array, b.array, c.array, x.array))
+            return a * b / c * apply(self, a + 1, b + 1, c + 1, x)
+        return apply(Hyp2f1GradParameter(number), a, b, c, x)
 
     def formula(self, *operands: Expr) -> Expr:
         return _gauss(*operands, with_slopes=False)

@@ -14,27 +14,19 @@ import numpy as np
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.ops.elementwise.formula import (
-    Expr,
-    absolute,
-    exp,
-    floor,
-    log,
-    log1p,
-    maximum,
-    minimum,
-    polynomial,
-    sqrt,
-    unary_function,
-    where,
-)
+from shardwise.compiler.ops.elementwise.complex_parts import absolute
+from shardwise.compiler.ops.elementwise.expr import Expr, apply, unary_function, where
+from shardwise.compiler.ops.elementwise.formula import maximum, minimum, polynomial
+from shardwise.compiler.ops.elementwise.powers import sqrt
+from shardwise.compiler.ops.elementwise.rounding import floor
+from shardwise.compiler.ops.elementwise.transcendental import exp, log, log1p
 from shardwise.compiler.special.gamma_erf import CompositeFunction, Digamma, Erfc, Lgamma, MultiOperandFunction
 from shardwise.compiler.special.while_any import while_any
 
 fractions = lazy_module("fractions")
 scipy = lazy_module("scipy")
 
-lgamma, digamma, erfc = unary_function(Lgamma()), unary_function(Digamma()), unary_function(Erfc())
+lgamma, digamma, erfc = unary_function(Lgamma), unary_function(Digamma), unary_function(Erfc)
 
 _LARGE = 10.0  # above it Stirling's series has full precision
 _UNIFORM = 100.0  # above it Temme's expansion has full precision, if the relative difference is below `_CLOSE`
@@ -59,7 +51,7 @@ class Igamma(IncompleteGamma):
     name = "igamma"
 
     def partial_derivative(self, number: int, *operands: Expr) -> Expr:
-        return self.derivative_along_x(*operands) if number else Expr(IgammaGradA()(*(x.array for x in operands)))
+        return self.derivative_along_x(*operands) if number else apply(IgammaGradA(), *operands)
 
     def formula(self, *operands: Expr) -> Expr:
         return _regularized_gamma(*operands)[0]
@@ -76,7 +68,7 @@ class Igammac(IncompleteGamma):
     name = "igammac"
 
     def partial_derivative(self, number: int, *operands: Expr) -> Expr:
-        return -(self.derivative_along_x(*operands) if number else Expr(IgammaGradA()(*(x.array for x in operands))))
+        return -(self.derivative_along_x(*operands) if number else apply(IgammaGradA(), *operands))
 
     def formula(self, *operands: Expr) -> Expr:
         return _regularized_gamma(*operands)[1]
@@ -190,7 +182,7 @@ class Expn(CompositeFunction, MultiOperandFunction):
     def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         """Return minus the integral of order n - 1; for order 0, minus the integral of t exp(-xt)."""
         n, x = operands
-        before = Expr(self(maximum(n - 1, 0).array, x.array))
+        before = apply(self, maximum(n - 1, 0), x)
         return where(n == 0, -exp(-x) * (1 + x) / (x * x), -before)
 
     def formula(self, *operands: Expr) -> Expr:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from shardwise.compiler.control import while_loop
-from shardwise.compiler.ops.elementwise.formula import Expr
+from shardwise.compiler.ops.elementwise.expr import Expr
 
 
 def while_any(

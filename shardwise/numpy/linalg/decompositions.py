@@ -7,9 +7,8 @@ from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.dtypes import is_inexact
-from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
-from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.indexing.sort import Sort
 from shardwise.compiler.ops.linalg.batched import INDEX, adjoint, matrix_transpose, permute_along, scale_columns
 from shardwise.compiler.ops.linalg.eigen import Eigh
@@ -235,7 +234,7 @@ def _hermitian_svd(a: ArrayLike, *, vectors: bool) -> list[Any]:
     if not vectors:
         return [singular_values]
     u = permute_along(u, order, last + 1)
-    signs = Select()(Compare("LT")(values, full_like(values, 0)), full_like(values, -1), full_like(values, 1))
+    signs = where(Expr(values) < 0, -1, Expr(values).full_like(1)).array
     return [u, adjoint(scale_columns(u, signs)), singular_values]
 
 

@@ -22,11 +22,12 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
-from shardwise.compiler.ops.elementwise.base import INEXACT, full_like
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
+from shardwise.compiler.ops.elementwise.base import INEXACT
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Log
 from shardwise.compiler.ops.linalg.batched import (
@@ -48,7 +49,7 @@ from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceProd
 from shardwise.compiler.ops.reduce.sum import Sum
-from shardwise.compiler.ops.shape.constants import full, zeros_like
+from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import slice_along
@@ -168,12 +169,8 @@ def _slogdet(a: ArrayLike) -> list[Any]:
     parity, u_diagonal = _lu_parity_and_diagonal(a)
     last = u_diagonal.type.ndim - 1
     magnitudes = Abs()(u_diagonal)
-    signs = Select()(
-        Compare("EQ")(magnitudes, full_like(magnitudes, 0)),
-        zeros_like(u_diagonal),
-        Div()(u_diagonal, as_dtype(magnitudes, a.type.dtype)),
-    )
-    return [Mul()(parity, ReduceProd((last,))(signs)), Sum((last,))(Log()(magnitudes))]
+    signs = where(Expr(magnitudes) == 0, 0, Expr(u_diagonal) / Expr(as_dtype(magnitudes, a.type.dtype)))
+    return [parity * ReduceProd((last,))(signs.array), Sum((last,))(Log()(magnitudes))]
 
 
 def _lu_parity_and_diagonal(a: Array) -> tuple[Any, Any]:
@@ -276,14 +273,14 @@ def _lu_det_tangent(a: Array, da: Array) -> Any:
     ndim = a.type.ndim
     largest = ReduceMax((ndim - 2, ndim - 1))(Abs()(lu))
     machine_epsilon = epsilon(a.type.dtype)
-    tiny = Mul()(largest, full_like(largest, machine_epsilon))
-    tiny = Select()(Compare("EQ")(tiny, full_like(tiny, 0)), full_like(tiny, machine_epsilon), tiny)
-    replacement = as_dtype(Broadcast(a.type.shape, tuple(range(ndim - 2)))(tiny), a.type.dtype)
-    is_zero_pivot = And()(row_column_mask(a.type.shape, "EQ"), Compare("EQ")(lu, full_like(lu, 0)))
-    lu = Select()(is_zero_pivot, replacement, lu)
+    tiny = Expr(largest) * machine_epsilon
+    tiny = where(tiny == 0, machine_epsilon, tiny)
+    replacement = as_dtype(Broadcast(a.type.shape, tuple(range(ndim - 2)))(tiny.array), a.type.dtype)
+    is_zero_pivot = Expr(row_column_mask(a.type.shape, "EQ")) & (Expr(lu) == 0)
+    lu = Select()(is_zero_pivot.array, replacement, lu)
     solution = solve_factored(lu, PivotsToPermutation(size)(pivots), da)
-    det = Mul()(_parity(pivots, a.type.dtype), ReduceProd((ndim - 2,))(diagonal(lu)))
-    return Mul()(det, Sum((ndim - 2,))(diagonal(solution)))
+    det = _parity(pivots, a.type.dtype) * ReduceProd((ndim - 2,))(diagonal(lu))
+    return det * Sum((ndim - 2,))(diagonal(solution))
 
 
 @documented(MATRICES, returns="The pseudo-inverses, of shape (..., N, M).")
@@ -335,8 +332,8 @@ def _pinv_primal(a: Array, rtol: ArrayLike, *, hermitian: bool) -> Any:
     largest = ReduceMax((s.type.ndim - 1,))(magnitudes)
     bound = Mul()(largest, broadcast_to_shape(astype_weak(as_operand(rtol), s.type.dtype, False), largest.type.shape))
     kept = Compare("GT")(magnitudes, Broadcast(s.type.shape, tuple(range(s.type.ndim - 1)))(bound))
-    inverted = Select()(kept, Div()(full_like(s, 1), s), full_like(s, 0))
-    return batched_matmul(scale_columns(v, inverted), adjoint(u))
+    inverted = where(Expr(kept), 1 / Expr(s), 0)
+    return batched_matmul(scale_columns(v, inverted.array), adjoint(u))
 
 
 @_pinv.defjvp
@@ -350,11 +347,10 @@ def _pinv_jvp(hermitian: bool, primals: tuple[Any, Any], tangents: tuple[Any, An
 def _pinv_tangent(a: Array, p: Array, da: Array) -> Any:
     """Compute -P dA P + P P* dA* (I - A P) + (I - P A) dA* P* P, which holds where the rank of A is constant."""
     da_adjoint, p_adjoint = adjoint(da), adjoint(p)
-    tangent = Neg()(_cheapest_product(p, da, p))
-    right = Sub()(da_adjoint, _cheapest_product(da_adjoint, a, p))
-    tangent = Add()(tangent, _cheapest_product(p, p_adjoint, right))
+    right = da_adjoint - _cheapest_product(da_adjoint, a, p)
     left = _cheapest_product(da_adjoint, p_adjoint, p)
-    return Add()(tangent, Sub()(left, _cheapest_product(p, a, left)))
+    tangent = -_cheapest_product(p, da, p) + _cheapest_product(p, p_adjoint, right)
+    return tangent + (left - _cheapest_product(p, a, left))
 
 
 def _cheapest_product(x: Array, y: Array, z: Array) -> Any:
@@ -413,7 +409,7 @@ def _lstsq(a: ArrayLike, b: ArrayLike, *, rcond: float | None) -> list[Any]:
     rows, columns = a.type.shape
     if not a.type.size:
         magnitude = Abs()(b)
-        residuals = Sum((0,))(Mul()(magnitude, magnitude))
+        residuals = Sum((0,))(magnitude * magnitude)
         return [
             full((columns, *shape[1:]), 0, dtype),
             residuals,
@@ -426,13 +422,13 @@ def _lstsq(a: ArrayLike, b: ArrayLike, *, rcond: float | None) -> list[Any]:
     elif rcond < 0:
         rcond = epsilon(dtype)
     largest = _broadcast_first(s)
-    kept = Compare("GE")(s, Mul()(largest, full_like(s, rcond)))
-    kept = And()(kept, Compare("GT")(s, full_like(s, 0)))
-    inverted = Select()(kept, Div()(full_like(s, 1), Select()(kept, s, full_like(s, 1))), full_like(s, 0))
-    x = batched_matmul(adjoint(vh), scale_rows(batched_matmul(adjoint(u), b), inverted))
-    magnitude = Abs()(Sub()(b, batched_matmul(a, x)))
-    residuals = Sum((0,))(Mul()(magnitude, magnitude))
-    rank = Sum((0,))(Convert(INDEX)(kept))
+    values = Expr(s)
+    kept = (values >= Expr(largest) * rcond) & (values > 0)
+    inverted = where(kept, 1 / where(kept, values, 1), 0)
+    x = batched_matmul(adjoint(vh), scale_rows(batched_matmul(adjoint(u), b), inverted.array))
+    magnitude = Abs()(b - batched_matmul(a, x))
+    residuals = Sum((0,))(magnitude * magnitude)
+    rank = Sum((0,))(Convert(INDEX)(kept.array))
     return [x if len(shape) == 2 else Reshape((columns,))(x), residuals, rank, s]
 
 

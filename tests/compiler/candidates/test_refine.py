@@ -29,8 +29,8 @@ def test_the_axis_has_two_parts():
 def test_constraints_name_the_parts_of_their_axis():
     _, fine = refined(lambda x: [Constrain((("data",), ()), COARSE, (1,))(x)], "f32[8,4]")
     (equation,) = fine.equations
-    assert equation.op.pin.layout.dims == (PARTS, ())
-    assert equation.op.pin.open_dims == {1}
+    assert equation.op.constraint.layout.dims == (PARTS, ())
+    assert equation.op.constraint.open_dims == {1}
     assert equation.op.mesh == FINE
 
 
@@ -46,7 +46,7 @@ def test_constraints_inside_of_control_flow_are_refined():
     _, fine = refined(lambda x: [lax.scan(body, x, None, length=2)[0]], "f32[8]")
     (scan,) = fine.equations
     (inner,) = [equation for program in scan.op.programs for equation in program.equations]
-    assert inner.op.pin.layout.dims == (PARTS,)
+    assert inner.op.constraint.layout.dims == (PARTS,)
 
 
 def test_manual_regions_are_manual_along_the_parts_of_their_axis():

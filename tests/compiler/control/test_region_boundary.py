@@ -88,7 +88,8 @@ def test_carries_stacks_and_merged_results_may_be_partial():
     assert Merge().linear_in(MATRIX, MATRIX, MATRIX) == ((0, 1, 2),)
     assert Stack(2).linear_in(MATRIX) == ((0,),)
     # A program in a loop would reduce what it reads in every iteration, unless its type is unreduced.
-    assert Enter(1).reads and Unstack(3).reads and not (Carry(2).reads or Stack(2).reads)
+    assert all(op.reduces_operands_first for op in (Enter(1), Unstack(3)))
+    assert not any(op.reduces_operands_first for op in (Carry(2), Stack(2)))
 
 
 def test_fill_of_the_padding_after_a_boundary_op():

@@ -9,7 +9,7 @@ import shardwise  # noqa: F401  (fills the registry with every op that users can
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.collective.named import Named
-from shardwise.compiler.ops.elementwise.base import Unary
+from shardwise.compiler.ops.elementwise.unary import Unary
 from tests.compiler.ops.cases import op_cases
 from tests.compiler.ops.laws import (
     LAWS,

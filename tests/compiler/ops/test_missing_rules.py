@@ -10,8 +10,8 @@ from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.collective.collectives import Collective, CollectivePermute
 from shardwise.compiler.ops.collective.named import NamedReduction
 from shardwise.compiler.ops.collective.named_exchange import NamedExchangeOp
-from shardwise.compiler.ops.elementwise.base import Unary
 from shardwise.compiler.ops.elementwise.bitwise import Shift
+from shardwise.compiler.ops.elementwise.unary import Unary
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.ops.random.counter_based import CounterBased
 from shardwise.compiler.ops.random.threefry import Threefry

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_inexact
 from shardwise.compiler.ir.fusion import Fusion
-from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Op, ProgramRunner, Shards, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.traffic import (
@@ -36,6 +36,17 @@ Groups = tuple[tuple[int, ...], ...]  # each position occurs once; only all-redu
 
 class Collective(Op):
     """The base class of collectives."""
+
+    lowers_narrow = False
+
+    @property
+    def resized_dim(self) -> int | None:
+        """The dim whose padded size may change; None if the op keeps the padding."""
+        return None
+
+    def run_on_shards(self, mesh: AbstractMesh, operands: list[Shards], run: ProgramRunner) -> list[Shards]:
+        exchanged: Any = self.exchange(mesh, *(operands or [[]]))
+        return [exchanged] if self.single else exchanged
 
     def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
         """Return the shards of the result on all devices, given those of the operand."""
@@ -89,6 +100,7 @@ class AllReduce(Collective):
     """All-reduce: every device gets the reduction of all shards."""
 
     name = "all_reduce"
+    reduces_across_devices = removed_on_one_device = True
     axes: tuple[str, ...]
     reduction: Reduction
     groups: Groups | None = field(default=None, repr=False)
@@ -121,6 +133,7 @@ class AllGather(Collective):
     """All-gather: every device gets all shards, concatenated along `dim`."""
 
     name = "all_gather"
+    removed_on_one_device = True
     dim: int
     axes: tuple[str, ...]
     count: int
@@ -154,6 +167,7 @@ class ReduceScatter(Collective):
     """Reduce-scatter: device i of a group gets block i, along `dim`, of the reduction of all shards."""
 
     name = "reduce_scatter"
+    reduces_across_devices = removed_on_one_device = True
     dim: int
     axes: tuple[str, ...]
     count: int
@@ -193,6 +207,7 @@ class AllToAll(Collective):
     """All-to-all: device i of a group gets block i, along `split`, of every shard, concatenated along `join`."""
 
     name = "all_to_all"
+    removed_on_one_device = True
     split: int
     join: int
     axes: tuple[str, ...]
@@ -264,6 +279,7 @@ class Permute(CollectivePermute):
     """
 
     name = "permute"
+    removed_on_one_device = True
     before: tuple[str, ...]
     after: tuple[str, ...]
 
@@ -296,6 +312,7 @@ class CoarseningPermute(CollectivePermute):
     """
 
     name = "coarsening_permute"
+    removed_on_one_device = True
     old: tuple[str, ...]
     new: tuple[str, ...]
     parts: int
@@ -359,10 +376,15 @@ class LocalSlice(PositionOp):
 
     fusion = Fusion(reads_part=True)
     name = "local_slice"
+    removed_on_one_device = True
     dim: int
     axes: tuple[str, ...]
     count: int
     padded_size: int | None = field(default=None, repr=False)
+
+    @property
+    def resized_dim(self) -> int:
+        return self.dim
 
     def out_type(self, x: ArrayType) -> ArrayType:
         padded = x if self.padded_size is None else PadOrTrim(self.dim, self.padded_size).out_type(x)
@@ -397,6 +419,7 @@ class ToPartial(PositionOp):
     """
 
     name = "to_partial"
+    removed_on_one_device = True
     axes: tuple[str, ...]
 
     def out_type(self, x: ArrayType) -> ArrayType:
@@ -421,6 +444,7 @@ class ShardToPartial(PositionOp):
     """Make a shard, one of `count` along `dim` over `axes`, a term of a sum: the array with zeros around the shard."""
 
     name = "shard_to_partial"
+    removed_on_one_device = True
     dim: int
     axes: tuple[str, ...]
     count: int
@@ -460,8 +484,13 @@ class PadOrTrim(PositionOp):
     """Pad the shard at the end of `dim` with zeros to `size`, or trim it to `size`."""
 
     name = "pad_or_trim"
+    removed_on_one_device = True
     dim: int
     size: int
+
+    @property
+    def resized_dim(self) -> int:
+        return self.dim
 
     @property
     def communicates_along(self) -> tuple[str, ...]:

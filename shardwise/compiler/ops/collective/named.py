@@ -45,9 +45,10 @@ from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce, DeviceIndex, Groups
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul
+from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceMin
@@ -70,17 +71,19 @@ class Named(Op):
         return FactorRule.pointwise(types[0].shape, 1)
 
     def lower(self, hlo: Hlo, *operands: HloValue) -> NoReturn:
-        raise self.unbound()
+        raise unbound_axis_error(self)
 
     def reference(self, *operands: NumpyArray) -> NoReturn:
-        raise self.unbound()
+        raise unbound_axis_error(self)
 
-    def unbound(self) -> NameError:
-        names = ", ".join(sorted(map(repr, self.axis_names)))
-        return NameError(
-            f"{self.name}: the axis name {names} is not bound. Call it inside a function that vmap(..., axis_name=...) "
-            "or shard_map maps over that axis."
-        )
+
+def unbound_axis_error(op: Op) -> NameError:
+    """Return the error for an op that uses the names of axes where nothing binds them."""
+    names = ", ".join(sorted(map(repr, op.axis_names)))
+    return NameError(
+        f"{op.name}: the axis name {names} is not bound. Call it inside a function that vmap(..., axis_name=...) "
+        "or shard_map maps over that axis."
+    )
 
 
 @record
@@ -376,7 +379,7 @@ def flat_axis_index(axes: Sequence[Any], sizes: Sequence[int], tracked: frozense
     flat_index: Any = full((), 0, np.int32)
     for number, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
         index = NamedIndex(axis, axis in tracked)()
-        flat_index = Add()(Mul()(flat_index, full((), size, np.int32)), index) if number else index
+        flat_index = (Expr(flat_index) * size + Expr(index)).array if number else index
     return flat_index
 
 

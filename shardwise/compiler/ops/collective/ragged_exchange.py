@@ -29,6 +29,7 @@ from shardwise.compiler.ops.collective.named_exchange import NamedAllToAll, Name
 from shardwise.compiler.ops.collective.traffic import Traffic, all_to_all
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
@@ -252,7 +253,7 @@ def _constant(apply: Apply, shape: tuple[int, ...], value: int, dtype: DTypeLike
 def _shift_rows(slices: Operand, rows: int) -> Any:
     """Add to [slice, batch element] the first row of the batch element, if each has this number of rows."""
     index = Iota(slices.type.shape, 1, slices.type.dtype)()
-    return Add()(slices, Mul()(index, full(slices.type.shape, rows, slices.type.dtype)))
+    return (Expr(slices) + Expr(index) * rows).array
 
 
 def _check_types(name: str, count: int, x: ArrayType, output: ArrayType, slices: Sequence[ArrayType]) -> ArrayType:

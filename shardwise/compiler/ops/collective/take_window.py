@@ -58,6 +58,10 @@ class TakeWindow(Collective):
     width: int
     divisor: int = 1
 
+    @property
+    def resized_dim(self) -> int:
+        return self.dim
+
     def start(self, k: int) -> int:
         """Return the start of the window of device k."""
         return Window(self.offset, self.stride, self.width, self.divisor).start_of(k)

@@ -35,9 +35,9 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import DeviceIndex
 from shardwise.compiler.ops.contract.dot import sums_in
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
-from shardwise.compiler.ops.elementwise.base import NUMBERS, full_like
+from shardwise.compiler.ops.elementwise.base import NUMBERS
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.sliding_window import WindowDimension, halo_exchange
 from shardwise.compiler.ops.shape.constants import full, zeros_like
@@ -255,11 +255,11 @@ class Conv(Op):
         full_term = term(shard_size)
         if full_shards == sharding[1]:
             return full_term
-        index = Broadcast(full_term.type.shape, ())(DeviceIndex(sharding[0])())
-        last = full_like(index, full_shards)
-        zeros = zeros_like(full_term)
-        other_terms = Select()(Compare("EQ")(index, last), term(rest), zeros) if rest else zeros
-        return Select()(Compare("LT")(index, last), full_term, other_terms)
+        index = Expr(Broadcast(full_term.type.shape, ())(DeviceIndex(sharding[0])()))
+        last = index.full_like(full_shards)
+        zeros = Expr(zeros_like(full_term))
+        other_terms = where(index == last, Expr(term(rest)), zeros) if rest else zeros
+        return where(index < last, Expr(full_term), other_terms).array
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,), (1,))

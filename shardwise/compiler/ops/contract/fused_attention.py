@@ -80,7 +80,6 @@ class Attention(Op):
         return self.products * super().flops(*types) * (0.5 if self.causal else 1.0)
 
     def keys_per_query(self, *types: ArrayType) -> float:
-        """Return the mean number of keys that a query attends to."""
         keys = types[1].shape[1]
         if self.window:
             return min(self.window, keys / 2)

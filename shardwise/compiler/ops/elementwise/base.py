@@ -9,9 +9,9 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, numpy_carrier
+from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer
 from shardwise.compiler.ir.fusion import FUSED
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.op import BatchAxis, Hlo, Op
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, ScalarLike
@@ -51,7 +51,7 @@ class Elementwise(Op):
     """An op whose operands and result have the same shape."""
 
     fusion = FUSED
-    cheap_to_recompute = True
+    cheap_to_recompute = is_elementwise = True
     arity: ClassVar[int] = 2
     accepts: ClassVar[DtypeSet] = ANY
     hlo_name: ClassVar[str]
@@ -89,31 +89,6 @@ class Elementwise(Op):
         # XLA's constant folding computes true + true = false, so booleans are lowered to logical ops.
         name = BOOLEAN_HLO_NAMES.get(self.hlo_name, self.hlo_name) if out.dtype == np.bool_ else self.hlo_name
         return hlo.op(f"{self.dialect}.{name}", operands, out)
-
-
-class Unary(Elementwise):
-    """An elementwise op with one operand.
-
-    `numpy_function` computes the reference. Narrow dtypes are computed in a wide dtype and rounded once.
-    """
-
-    arity = 1
-    accepts = INEXACT
-    numpy_function: ClassVar[Any]
-
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        """Return the tangent of the result `y`, given the operand `x` and its tangent `dx`; None if it is zero."""
-        raise self.missing_rule("tangent")
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        (x,), (dx,) = primals, tangents
-        y = self(x)
-        return y, self.tangent(dx, x, y)
-
-    @ignore_float_errors
-    def reference(self, *operands: NumpyArray) -> Any:
-        (x,) = operands
-        return np.asarray(self.numpy_function(x.astype(numpy_carrier(x.dtype)))).astype(x.dtype)
 
 
 def full_like(x: Operand, number: ScalarLike) -> Any:

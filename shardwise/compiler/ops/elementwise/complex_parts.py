@@ -10,9 +10,11 @@ from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal, Undefine
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Neg
-from shardwise.compiler.ops.elementwise.base import NUMBERS, DtypeSet, Elementwise, Unary, full_like
-from shardwise.compiler.ops.elementwise.select import Compare, Select, complex_part_type
+from shardwise.compiler.ops.elementwise.arithmetic import Neg
+from shardwise.compiler.ops.elementwise.base import NUMBERS, DtypeSet, Elementwise
+from shardwise.compiler.ops.elementwise.expr import Expr, unary_function, where
+from shardwise.compiler.ops.elementwise.select import complex_part_type
+from shardwise.compiler.ops.elementwise.unary import Unary
 from shardwise.compiler.ops.shape.constants import zeros_like
 
 COMPLEX = DtypeSet("complex numbers", lambda dtype: dtype.kind == "c")
@@ -34,10 +36,10 @@ class Abs(Unary):
         type = super().result_type(*types)
         return complex_part_type(type) if type.dtype.kind == "c" else type
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        if x.type.dtype.kind == "c":
-            return Real()(Mul()(dx, Conj()(Sign()(x))))
-        return Select()(Compare("GE")(x, full_like(x, 0)), dx, Neg()(dx))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        if x.dtype.kind == "c":
+            return real(dx * conj(sign(x)))
+        return where(x >= 0, dx, -dx)
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
@@ -55,12 +57,12 @@ class Sign(Unary):
     accepts = NUMBERS
     numpy_function = np.sign
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        if x.type.dtype.kind != "c":
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr | None:
+        if x.dtype.kind != "c":
             return None
         # The magnitude is constant, so only the component of the tangent perpendicular to the direction counts.
-        perpendicular = Div()(Imag()(Mul()(Conj()(y), dx)), Abs()(x))
-        return Mul()(y, Complex()(zeros_like(perpendicular), perpendicular))
+        perpendicular = imag(conj(y) * dx) / absolute(x)
+        return y * Expr(Complex()(zeros_like(perpendicular.array), perpendicular.array))
 
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
         if is_integer(x.type.dtype) and short_name(x.type.dtype)[0] == "u":
@@ -169,3 +171,7 @@ class Complex(Elementwise):
         result = np.empty(np.shape(real), np.complex64 if real.dtype == np.float32 else np.complex128)
         result.real, result.imag = real, imag  # real + 1j * imag would turn inf * 0 into NaN
         return result
+
+
+absolute, sign = unary_function(Abs), unary_function(Sign)
+real, imag, conj = unary_function(Real), unary_function(Imag), unary_function(Conj)

@@ -1,134 +1,17 @@
-"""Operators on arrays for the formulas of rules: `(x - 1) * log(x)` for `Mul()(Sub()(x, full_like(x, 1)), Log()(x))`.
+"""Functions of `Expr` that several ops are composed of: extrema, polynomials and loops."""
 
-The operators of arrays and tracers promote according to the user's settings. Those of an `Expr` do not: a Python number
-gets the type of the other operand, and two `Expr` operands must have the same type.
-"""
+from collections.abc import Sequence
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, final
-
-from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ir.operand import Operand
-from shardwise.compiler.ir.types import ScalarLike
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
-from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or
-from shardwise.compiler.ops.elementwise.complex_parts import Abs
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
-from shardwise.compiler.ops.elementwise.powers import Sqrt
-from shardwise.compiler.ops.elementwise.rounding import Floor
-from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.elementwise.transcendental import Cos, Exp, Log, Log1p, Sin
-
-ExprLike: TypeAlias = "Expr | ScalarLike"
 
 
-@final
-class Expr:
-    """An array with operators that apply ops without promotion."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, array: Operand):
-        self.array: Any = array  # for the layers above, which know it as an `Array`
-
-    def _operand(self, other: ExprLike) -> Any:
-        return other.array if isinstance(other, Expr) else full_like(self.array, other)
-
-    def __add__(self, other: ExprLike) -> "Expr":
-        return Expr(Add()(self.array, self._operand(other)))
-
-    def __radd__(self, other: ExprLike) -> "Expr":
-        return Expr(Add()(self._operand(other), self.array))
-
-    def __sub__(self, other: ExprLike) -> "Expr":
-        return Expr(Sub()(self.array, self._operand(other)))
-
-    def __rsub__(self, other: ExprLike) -> "Expr":
-        return Expr(Sub()(self._operand(other), self.array))
-
-    def __mul__(self, other: ExprLike) -> "Expr":
-        return Expr(Mul()(self.array, self._operand(other)))
-
-    def __rmul__(self, other: ExprLike) -> "Expr":
-        return Expr(Mul()(self._operand(other), self.array))
-
-    def __truediv__(self, other: ExprLike) -> "Expr":
-        return Expr(Div()(self.array, self._operand(other)))
-
-    def __rtruediv__(self, other: ExprLike) -> "Expr":
-        return Expr(Div()(self._operand(other), self.array))
-
-    def __neg__(self) -> "Expr":
-        return Expr(Neg()(self.array))
-
-    def _compare(self, direction: str, other: ExprLike) -> "Expr":
-        return Expr(Compare(direction)(self.array, self._operand(other)))
-
-    def __eq__(self, other: ExprLike) -> "Expr":  # type: ignore[override]
-        return self._compare("EQ", other)
-
-    def __ne__(self, other: ExprLike) -> "Expr":  # type: ignore[override]
-        return self._compare("NE", other)
-
-    def __lt__(self, other: ExprLike) -> "Expr":
-        return self._compare("LT", other)
-
-    def __le__(self, other: ExprLike) -> "Expr":
-        return self._compare("LE", other)
-
-    def __gt__(self, other: ExprLike) -> "Expr":
-        return self._compare("GT", other)
-
-    def __ge__(self, other: ExprLike) -> "Expr":
-        return self._compare("GE", other)
-
-    def __and__(self, other: "Expr") -> "Expr":
-        return Expr(And()(self.array, other.array))
-
-    def __or__(self, other: "Expr") -> "Expr":
-        return Expr(Or()(self.array, other.array))
-
-    def __invert__(self) -> "Expr":
-        return Expr(Not()(self.array))
-
-    def full_like(self, number: ScalarLike) -> "Expr":
-        """Return an expression of the same type with all elements equal to `number`."""
-        return Expr(full_like(self.array, number))
-
-    @property
-    def dtype(self) -> Any:
-        return self.array.type.dtype
+def minimum(x: Expr, other: Expr | float) -> Expr:
+    return Expr(Min()(x.array, x.operand(other)))
 
 
-def unary_function(op: Op) -> Callable[[Expr], Expr]:
-    """Return an op with one operand as a function of expressions."""
-    return lambda x: Expr(op(x.array))
-
-
-absolute, floor, sqrt = unary_function(Abs()), unary_function(Floor()), unary_function(Sqrt())
-exp, log, log1p, sin, cos = (
-    unary_function(Exp()),
-    unary_function(Log()),
-    unary_function(Log1p()),
-    unary_function(Sin()),
-    unary_function(Cos()),
-)
-
-
-def minimum(x: Expr, other: ExprLike) -> Expr:
-    return Expr(Min()(x.array, x._operand(other)))
-
-
-def maximum(x: Expr, other: ExprLike) -> Expr:
-    return Expr(Max()(x.array, x._operand(other)))
-
-
-def where(condition: Expr, x: ExprLike, y: ExprLike) -> Expr:
-    """Select `x` where the condition holds, else `y`. One of the two may be a Python number."""
-    expr = x if isinstance(x, Expr) else y
-    assert isinstance(expr, Expr)
-    return Expr(Select()(condition.array, expr._operand(x), expr._operand(y)))
+def maximum(x: Expr, other: Expr | float) -> Expr:
+    return Expr(Max()(x.array, x.operand(other)))
 
 
 def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:

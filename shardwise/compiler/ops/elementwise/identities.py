@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, final
 
-from shardwise.compiler.ir.fusion import OWN_KERNEL, Fusion
+from shardwise.compiler.ir.fusion import Fusion
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -15,7 +15,7 @@ from shardwise.compiler.ops.elementwise.base import Elementwise
 class Barrier(Elementwise):
     """The identity, as an optimization barrier for XLA. Adjacent barriers are lowered as one."""
 
-    fusion = OWN_KERNEL
+    fusion = Fusion(is_barrier=True)
     name = "barrier"
     accepts_keys = True
     arity = 1

@@ -7,11 +7,10 @@ import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.ops.elementwise.arithmetic import Mul, add_tangents
-from shardwise.compiler.ops.elementwise.base import REALS, Elementwise, full_like
-from shardwise.compiler.ops.elementwise.bitwise import And, Or
-from shardwise.compiler.ops.elementwise.select import Compare, Select, lower_compare
-from shardwise.compiler.ops.shape.constants import zeros_like
+from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
+from shardwise.compiler.ops.elementwise.base import REALS, Elementwise
+from shardwise.compiler.ops.elementwise.expr import Expr, apply, where
+from shardwise.compiler.ops.elementwise.select import Compare, lower_compare
 
 
 class Extremum(Elementwise):
@@ -24,16 +23,15 @@ class Extremum(Elementwise):
     direction: ClassVar[str]  # how the result compares with the other operand
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        x, y = primals
-        z = self(x, y)
+        x, y = map(Expr, primals)
+        z = apply(self, x, y)
         # The other operand's tangent is masked by a select: a weight of zero would turn an infinite tangent into NaN.
-        weight = Select()(Compare("EQ")(x, y), full_like(x, 0.5), full_like(x, 1))
+        weight = where(x == y, x.full_like(0.5), 1)
         total = None
-        for tangent, primal in zip(tangents, primals, strict=True):
+        for tangent, operand in zip(tangents, (x, y), strict=True):
             if tangent is not None:
-                masked = Select()(Compare("EQ")(primal, z), Mul()(tangent, weight), zeros_like(x))
-                total = add_tangents(total, masked)
-        return z, total
+                total = add_tangents(total, where(operand == z, Expr(tangent) * weight, 0).array)
+        return z.array, total
 
     def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         x, y = operands
@@ -82,8 +80,8 @@ class Relu(Elementwise):
     accepts = REALS
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        (x,), (dx,) = primals, tangents
-        return self(x), Select()(Compare("GT")(x, full_like(x, 0)), dx, zeros_like(dx))
+        (x,), (dx,) = map(Expr, primals), map(Expr, tangents)
+        return self(*primals), where(x > 0, dx, 0).array
 
     def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         (x,) = operands
@@ -105,14 +103,14 @@ class Clamp(Elementwise):
     accepts = REALS
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        low, x, high = primals
-        is_low = And()(Compare("GT")(low, x), Compare("LE")(low, high))
-        inside = And()(Compare("GT")(x, low), Compare("LT")(x, high))
-        is_high = Or()(Compare("LT")(high, x), Compare("LT")(high, low))
+        low, x, high = map(Expr, primals)
+        is_low = (low > x) & (low <= high)
+        inside = (x > low) & (x < high)
+        is_high = (high < x) | (high < low)
         total = None
         for tangent, is_result in zip(tangents, (is_low, inside, is_high), strict=True):
             if tangent is not None:
-                total = add_tangents(total, Select()(is_result, tangent, zeros_like(x)))
+                total = add_tangents(total, where(is_result, Expr(tangent), 0).array)
         return self(*primals), total
 
     @ignore_float_errors

@@ -10,13 +10,13 @@ import numpy as np
 
 from shardwise.compiler.dtypes import is_inexact, numpy_carrier
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
-from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise import transcendental  # the documented pair: see above
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub, add_tangents
-from shardwise.compiler.ops.elementwise.base import FLOATS, INEXACT, NUMBERS, Elementwise, Unary, full_like
-from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
+from shardwise.compiler.ops.elementwise.base import FLOATS, INEXACT, NUMBERS, Elementwise
+from shardwise.compiler.ops.elementwise.expr import Expr, apply, unary_function, where
+from shardwise.compiler.ops.elementwise.unary import Unary
 
 
 @final
@@ -28,8 +28,8 @@ class Square(Unary):
     accepts = NUMBERS
     numpy_function = np.square
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Add()(x, x))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (x + x)
 
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return hlo.op("stablehlo.multiply", (x, x), x.type)
@@ -43,8 +43,8 @@ class Sqrt(Unary):
     name = hlo_name = "sqrt"
     numpy_function = np.sqrt
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Div()(full_like(y, 0.5), y))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (0.5 / y)
 
 
 @final
@@ -58,8 +58,8 @@ class Rsqrt(Unary):
     def numpy_function(x: NumpyArray) -> Any:
         return 1 / np.sqrt(x)
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Mul()(full_like(y, -0.5), Div()(y, x)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (-0.5 * (y / x))
 
 
 @final
@@ -71,8 +71,8 @@ class Cbrt(Unary):
     accepts = FLOATS
     numpy_function = np.cbrt
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Div()(full_like(y, 1 / 3), Square()(y)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (1 / 3 / square(y))
 
 
 @final
@@ -90,10 +90,10 @@ class IntegerPow(Unary):
             raise TypeError(f"integer_pow: integers cannot have the negative power {self.y}: {type}; convert to floats")
         return type
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr | None:
         if self.y == 0:
             return None
-        return dx if self.y == 1 else Mul()(dx, Mul()(full_like(x, self.y), IntegerPow(self.y - 1)(x)))
+        return dx if self.y == 1 else dx * (self.y * apply(IntegerPow(self.y - 1), x))
 
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
         one = hlo.constant(1, x.type)
@@ -122,23 +122,25 @@ class Pow(Elementwise):
     accepts = INEXACT  # XLA computes integer powers wrongly for large exponents
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        (x, y), (dx, dy) = primals, tangents
-        z = self(x, y)
-        one, zero = full_like(x, 1), full_like(x, 0)
+        (x, y), (dx, dy) = map(Expr, primals), tangents
+        z = apply(self, x, y)
+        one, zero = x.full_like(1), x.full_like(0)
         tangent = None
         if dx is not None:
             # x ** 0 is constant, also at x = 0, where the formula would give 0 * inf.
-            is_flat = Compare("EQ")(y, zero)
-            slope = Mul()(y, self(x, Select()(is_flat, one, Sub()(y, one))))
-            tangent = Mul()(dx, Select()(is_flat, zero, slope))
+            is_flat = y == zero
+            slope = y * apply(self, x, where(is_flat, one, y - one))
+            tangent = (Expr(dx) * where(is_flat, zero, slope)).array
         if dy is not None:
             # At x = 0 the logarithm is infinite, but the derivative is 0 for positive y.
-            at_zero = Compare("EQ")(x, zero)
-            log = transcendental.Log()(Select()(at_zero, one, x))
-            tangent = add_tangents(tangent, Mul()(dy, Mul()(z, log)))
-        return z, tangent
+            log = transcendental.log(where(x == zero, one, x))
+            tangent = add_tangents(tangent, (Expr(dy) * (z * log)).array)
+        return z.array, tangent
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         x, y = (operand.astype(numpy_carrier(operand.dtype)) for operand in operands)
         return np.asarray(np.power(x, y)).astype(operands[0].dtype)
+
+
+square, sqrt, rsqrt = unary_function(Square), unary_function(Sqrt), unary_function(Rsqrt)

@@ -10,7 +10,9 @@ from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal, ignore_f
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise, Unary
+from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise
+from shardwise.compiler.ops.elementwise.expr import Expr, unary_function
+from shardwise.compiler.ops.elementwise.unary import Unary
 
 HLO_NAMES = {"even": "round_nearest_even", "away": "round_nearest_afz"}
 
@@ -20,7 +22,7 @@ class Rounding(Unary):
 
     accepts = FLOATS
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> None:
         return None
 
 
@@ -145,3 +147,6 @@ class ReducePrecision(Elementwise):
         rounded = np.where(np.abs(rounded) > largest, np.copysign(np.inf, exact), rounded)
         rounded = np.where(np.abs(rounded) < smallest, np.copysign(0, exact), rounded)
         return np.where(np.isfinite(exact), rounded, exact).astype(x.dtype)
+
+
+floor = unary_function(Floor)

@@ -11,11 +11,12 @@ import numpy as np
 
 from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
-from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise import powers  # the documented pair: see above
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub, add_tangents
-from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise, Unary, full_like
+from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
+from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise
+from shardwise.compiler.ops.elementwise.expr import Expr, unary_function
+from shardwise.compiler.ops.elementwise.unary import Unary
 
 
 @final
@@ -27,8 +28,8 @@ class Exp(Unary):
     hlo_name = "exponential"
     numpy_function = np.exp
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, y)
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * y
 
 
 @final
@@ -39,8 +40,8 @@ class Exp2(Unary):
     name = "exp2"
     numpy_function = np.exp2
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Mul()(y, full_like(y, math.log(2))))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (y * math.log(2))
 
     def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         (x,) = operands
@@ -57,8 +58,8 @@ class Expm1(Unary):
     hlo_name = "exponential_minus_one"
     numpy_function = np.expm1
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Add()(y, full_like(y, 1)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (y + 1)
 
 
 @final
@@ -69,8 +70,8 @@ class Log(Unary):
     name = hlo_name = "log"
     numpy_function = np.log
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Div()(dx, x)
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx / x
 
 
 @final
@@ -82,8 +83,8 @@ class Log1p(Unary):
     hlo_name = "log_plus_one"
     numpy_function = np.log1p
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Div()(dx, Add()(x, full_like(x, 1)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx / (x + 1)
 
 
 @final
@@ -97,8 +98,8 @@ class Logistic(Unary):
     def numpy_function(x: NumpyArray) -> Any:
         return 1 / (1 + np.exp(-x))
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Mul()(y, Sub()(full_like(y, 1), y)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (y * (1 - y))
 
 
 @final
@@ -110,8 +111,8 @@ class Sin(Unary):
     hlo_name = "sine"
     numpy_function = np.sin
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Cos()(x))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * cos(x)
 
 
 @final
@@ -123,8 +124,8 @@ class Cos(Unary):
     hlo_name = "cosine"
     numpy_function = np.cos
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Neg()(Mul()(dx, Sin()(x)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return -(dx * sin(x))
 
 
 @final
@@ -135,8 +136,8 @@ class Tan(Unary):
     name = hlo_name = "tan"
     numpy_function = np.tan
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Add()(powers.Square()(y), full_like(y, 1)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (powers.square(y) + 1)
 
 
 @final
@@ -148,8 +149,8 @@ class Asin(Unary):
     dialect = "chlo"
     numpy_function = np.arcsin
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, powers.Rsqrt()(_one_minus_square(x)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * powers.rsqrt(_one_minus_square(x))
 
 
 @final
@@ -161,8 +162,8 @@ class Acos(Unary):
     dialect = "chlo"
     numpy_function = np.arccos
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Neg()(Mul()(dx, powers.Rsqrt()(_one_minus_square(x))))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return -(dx * powers.rsqrt(_one_minus_square(x)))
 
 
 @final
@@ -174,8 +175,8 @@ class Atan(Unary):
     dialect = "chlo"
     numpy_function = np.arctan
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Div()(dx, Add()(powers.Square()(x), full_like(x, 1)))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx / (powers.square(x) + 1)
 
 
 @final
@@ -187,10 +188,11 @@ class Atan2(Elementwise):
     accepts = FLOATS
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        (y, x), (dy, dx) = primals, tangents
-        square = Add()(powers.Square()(x), powers.Square()(y))
-        from_y = None if dy is None else Mul()(dy, Div()(x, square))
-        return self(y, x), add_tangents(from_y, None if dx is None else Mul()(dx, Neg()(Div()(y, square))))
+        (y, x), (dy, dx) = map(Expr, primals), tangents
+        square = powers.square(x) + powers.square(y)
+        from_y = None if dy is None else (Expr(dy) * (x / square)).array
+        from_x = None if dx is None else (Expr(dx) * -(y / square)).array
+        return self(*primals), add_tangents(from_y, from_x)
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
@@ -207,8 +209,8 @@ class Sinh(Unary):
     dialect = "chlo"
     numpy_function = np.sinh
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Cosh()(x))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * cosh(x)
 
 
 @final
@@ -220,8 +222,8 @@ class Cosh(Unary):
     dialect = "chlo"
     numpy_function = np.cosh
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, Sinh()(x))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * sinh(x)
 
 
 @final
@@ -232,8 +234,8 @@ class Tanh(Unary):
     name = hlo_name = "tanh"
     numpy_function = np.tanh
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, _one_minus_square(y))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * _one_minus_square(y)
 
 
 @final
@@ -245,8 +247,8 @@ class Asinh(Unary):
     dialect = "chlo"
     numpy_function = np.arcsinh
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Mul()(dx, powers.Rsqrt()(Add()(powers.Square()(x), full_like(x, 1))))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * powers.rsqrt(powers.square(x) + 1)
 
 
 @final
@@ -258,9 +260,9 @@ class Acosh(Unary):
     dialect = "chlo"
     numpy_function = np.arccosh
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
         # Not rsqrt of the product: for complex numbers left of -1 that has the opposite sign.
-        return Mul()(dx, Mul()(powers.Rsqrt()(Sub()(x, full_like(x, 1))), powers.Rsqrt()(Add()(x, full_like(x, 1)))))
+        return dx * (powers.rsqrt(x - 1) * powers.rsqrt(x + 1))
 
 
 @final
@@ -272,10 +274,15 @@ class Atanh(Unary):
     dialect = "chlo"
     numpy_function = np.arctanh
 
-    def tangent(self, dx: Operand, x: Operand, y: Operand) -> Any:
-        return Div()(dx, _one_minus_square(x))
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx / _one_minus_square(x)
 
 
-def _one_minus_square(x: Operand) -> Any:
+def _one_minus_square(x: Expr) -> Expr:
     """Return `1 - x²`, accurate where it is close to zero."""
-    return Mul()(Sub()(full_like(x, 1), x), Add()(full_like(x, 1), x))
+    return (1 - x) * (1 + x)
+
+
+exp, log, log1p = unary_function(Exp), unary_function(Log), unary_function(Log1p)
+sin, cos = unary_function(Sin), unary_function(Cos)
+sinh, cosh = unary_function(Sinh), unary_function(Cosh)

@@ -20,8 +20,8 @@ from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.bitwise import And
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.min_max import Clamp
-from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.lower_dim import lower_slice
@@ -224,8 +224,8 @@ def clamp_index(column: Operand, limit: int) -> Any:
 
 def between(column: Operand, first: int, last: int) -> Any:
     """Return whether each index is at least `first` and at most `last`."""
-    low, high = (full(column.type.shape, bound, column.type.dtype) for bound in (first, last))
-    return And()(Compare("GE")(column, low), Compare("LE")(column, high))
+    index = Expr(column)
+    return ((index >= first) & (index <= last)).array
 
 
 def both(a: Operand | None, b: Operand) -> Any:

@@ -31,9 +31,10 @@ from shardwise.compiler.ir.op import (
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub, add_tangents
+from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub, add_tangents
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And
+from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.select import Compare, Select, lower_compare
 from shardwise.compiler.ops.indexing import (
@@ -155,9 +156,10 @@ class Scatter(Indexed):
         """Return which elements of the array are replaced, and which updates replace them."""
         index_dtype = np.dtype(np.int32)
         number = Reshape(updates.shape)(Iota((updates.size,), 0, index_dtype)())
-        number = Add()(number, full_like(number, 1))
+        number = (Expr(number) + 1).array
         winner = self(full(x.shape, 0, index_dtype), indices, number)
-        return Compare("NE")(winner, zeros_like(winner)), Compare("EQ")(self._gather(winner, indices, updates), number)
+        wins = Expr(self._gather(winner, indices, updates)) == Expr(number)
+        return (Expr(winner) != 0).array, wins.array
 
     def _gather(self, x: Operand, indices: Operand, updates: ArrayType) -> Any:
         """Gather the elements of an array at the indices; zeros where a window is out of bounds."""
@@ -173,13 +175,13 @@ class Scatter(Indexed):
         if self.unique:
             return self._gather(x, indices, updates.type)
         # The update is divided out of the product; zeros are counted instead.
-        zero = Compare("EQ")(updates, zeros_like(updates))
-        divisor = Select()(zero, full_like(updates, 1), updates)
-        product = self._gather(self(x, indices, divisor), indices, updates.type)
-        ones = Select()(zero, full_like(updates, 1), zeros_like(updates))
-        zeros = self._gather(self._scatter_add(zeros_like(x), indices, ones), indices, updates.type)
-        no_other_zero = Compare("EQ")(Sub()(zeros, ones), zeros_like(zeros))
-        return Select()(no_other_zero, Div()(product, divisor), zeros_like(product))
+        factors = Expr(updates)
+        is_zero = factors == 0
+        divisor = where(is_zero, 1, factors)
+        product = Expr(self._gather(self(x, indices, divisor.array), indices, updates.type))
+        ones = where(is_zero, factors.full_like(1), 0)
+        zeros = Expr(self._gather(self._scatter_add(zeros_like(x), indices, ones.array), indices, updates.type))
+        return where(zeros - ones == 0, product / divisor, 0).array
 
     def _extremum_tangent(self, y: Operand, primals: Sequence[Any], dx: Operand | None, du: Operand | None) -> Any:
         """Return the tangent of a minimum or maximum `y`: the mean over all that attain it, and zero at NaN."""

@@ -2,6 +2,9 @@
 
 Such an op factors or solves the matrices in the last dims of its operands; the dims before are batch dims. Batch dims
 may be sharded, and each device then works on its own matrices. The matrices themselves are never sharded.
+
+Derivative rules combine matrices of one type with the operators of arrays, which then promote nothing. Formulas with a
+number or a weakly typed tangent are written with `Expr`, since promotion would depend on the user's settings.
 """
 
 from collections.abc import Sequence
@@ -15,10 +18,11 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, NumpyArray, Op, i
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
-from shardwise.compiler.ops.elementwise.base import DtypeSet, full_like
+from shardwise.compiler.ops.elementwise.arithmetic import Mul
+from shardwise.compiler.ops.elementwise.base import DtypeSet
 from shardwise.compiler.ops.elementwise.complex_parts import Conj, Imag, Real
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.linalg.lapack import LAPACK_DTYPES
@@ -191,7 +195,7 @@ def row_column_mask(shape: tuple[int, ...], direction: str, offset: int = 0) -> 
     The direction "GE" masks the lower triangle, "EQ" the diagonal.
     """
     rows, columns = (Iota(shape, len(shape) - from_end, INDEX)() for from_end in (2, 1))
-    return Compare(direction)(Add()(rows, full_like(rows, offset)) if offset else rows, columns)
+    return Compare(direction)((Expr(rows) + offset).array if offset else rows, columns)
 
 
 def lower_triangle(x: Operand, offset: int = 0) -> Any:

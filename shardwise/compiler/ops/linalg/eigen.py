@@ -10,9 +10,8 @@ from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub
-from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Conj, Imag, Real
+from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.elementwise.select import Compare, Select, complex_part_type
 from shardwise.compiler.ops.linalg.batched import (
     INDEX,
@@ -45,10 +44,10 @@ def reciprocal_differences(values: Operand) -> Any:
     batch = tuple(range(len(shape) - 2))
     row_values = Broadcast(shape, (*batch, len(shape) - 2))(values)
     column_values = Broadcast(shape, (*batch, len(shape) - 1))(values)
-    difference = Sub()(column_values, row_values)
-    on_diagonal = row_column_mask(shape, "EQ")
-    one = full_like(difference, 1)
-    return Select()(on_diagonal, zeros_like(difference), Div()(one, Select()(on_diagonal, one, difference)))
+    difference = Expr(column_values) - Expr(row_values)
+    on_diagonal = Expr(row_column_mask(shape, "EQ"))
+    one = difference.full_like(1)
+    return where(on_diagonal, 0, one / where(on_diagonal, one, difference)).array
 
 
 @final
@@ -78,7 +77,7 @@ class Eigh(BatchedMatrixOp):
         (a,), (da,) = primals, tangents
         vectors, values = self(a)
         dp = batched_matmul(adjoint(vectors), batched_matmul(da, vectors))
-        rotation = Mul()(dp, as_dtype(reciprocal_differences(values), dp.type.dtype))
+        rotation = dp * as_dtype(reciprocal_differences(values), dp.type.dtype)
         return (vectors, values), (batched_matmul(vectors, rotation), real_part(diagonal(dp)))
 
     def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:
@@ -172,16 +171,16 @@ class Eig(BatchedMatrixOp):
 def _eigenvector_tangent(vectors: Operand, values: Operand, da: Operand) -> Any:
     """Return the tangent of eigenvectors that keep the norm 1 and a real largest element."""
     inner = solve(vectors, batched_matmul(da, vectors))
-    tangent = batched_matmul(vectors, Mul()(inner, reciprocal_differences(values)))
+    tangent = batched_matmul(vectors, inner * reciprocal_differences(values))
     rows = vectors.type.ndim - 2
-    norm_change = Real()(Sum((rows,))(Mul()(conjugate(vectors), tangent)))
-    tangent = Sub()(tangent, scale_columns(vectors, norm_change))
+    norm_change = Real()(Sum((rows,))(conjugate(vectors) * tangent))
+    tangent = tangent - scale_columns(vectors, norm_change)
     shape = vectors.type.shape
     largest_row = Broadcast(shape, (*range(rows), rows + 1))(Argmax((rows,), INDEX)(Abs()(vectors)))
     is_largest = Compare("EQ")(Iota(shape, rows, INDEX)(), largest_row)
     largest, largest_tangent = (Sum((rows,))(Select()(is_largest, x, zeros_like(x))) for x in (vectors, tangent))
-    phase_change = Imag()(Div()(largest_tangent, largest))
-    return Sub()(tangent, scale_columns(vectors, Complex()(zeros_like(phase_change), phase_change)))
+    phase_change = Imag()(largest_tangent / largest)
+    return tangent - scale_columns(vectors, Complex()(zeros_like(phase_change), phase_change))
 
 
 def _complex_eigenvectors(vectors: NumpyArray, imaginary: NumpyArray) -> NumpyArray:

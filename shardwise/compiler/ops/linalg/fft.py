@@ -14,11 +14,10 @@ from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.whole_rows import RowExchange
-from shardwise.compiler.ops.elementwise.arithmetic import Mul
-from shardwise.compiler.ops.elementwise.base import DtypeSet, full_like
-from shardwise.compiler.ops.elementwise.bitwise import Or
+from shardwise.compiler.ops.elementwise.base import DtypeSet
 from shardwise.compiler.ops.elementwise.complex_parts import COMPLEX, COMPLEX_PARTS, Conj
-from shardwise.compiler.ops.elementwise.select import Compare, Select, complex_part_type
+from shardwise.compiler.ops.elementwise.expr import Expr, where
+from shardwise.compiler.ops.elementwise.select import complex_part_type
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Transpose, i64_array_attribute
@@ -99,11 +98,11 @@ class Fft(Op):
         The latter weight each half-spectrum element, as most of them stand for a conjugate pair.
         """
         if self.kind == "RFFT":
-            weighted = Mul()(Conj()(cotangent), self._spectrum_weights(cotangent, self.length, self.length / 2))
+            weighted = Conj()(cotangent) * self._spectrum_weights(cotangent, self.length, self.length / 2)
             return (Fft("IRFFT", self.dim, self.length)(weighted),)
         if self.kind == "IRFFT":
             spectrum = Conj()(Fft("RFFT", self.dim, self.length)(cotangent))
-            return (Mul()(spectrum, self._spectrum_weights(spectrum, 1 / self.length, 2 / self.length)),)
+            return (spectrum * self._spectrum_weights(spectrum, 1 / self.length, 2 / self.length),)
         return (self(cotangent),)
 
     def _spectrum_weights(self, spectrum: Operand, single: float, pair: float) -> Any:
@@ -111,11 +110,11 @@ class Fft(Op):
 
         Element 0 is single, and so is the Nyquist element of an even length.
         """
-        index = Iota(spectrum.type.shape, self.dim, np.dtype(np.int32))()
-        is_single = Compare("EQ")(index, full_like(index, 0))
+        index = Expr(Iota(spectrum.type.shape, self.dim, np.dtype(np.int32))())
+        is_single = index == 0
         if self.length % 2 == 0:
-            is_single = Or()(is_single, Compare("EQ")(index, full_like(index, self.length // 2)))
-        return Select()(is_single, full_like(spectrum, single), full_like(spectrum, pair))
+            is_single = is_single | (index == self.length // 2)
+        return where(is_single, Expr(spectrum).full_like(single), pair).array
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return Fft(self.kind, self.dim + 1, self.length)(batch_dim_at(operands[0], dims[0], 0, axis.size)), 0

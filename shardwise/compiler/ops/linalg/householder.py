@@ -13,7 +13,6 @@ from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Neg, Sub
 from shardwise.compiler.ops.elementwise.complex_parts import Complex
 from shardwise.compiler.ops.linalg.batched import (
     INDEX,
@@ -195,10 +194,8 @@ class Qr(BatchedMatrixOp):
         )
         if columns > size:  # Q does not depend on these columns
             right = (size, columns)
-            rest = Sub()(
-                batched_matmul(adjoint(q), submatrix(da, (0, rows), right)),
-                batched_matmul(rotation, submatrix(r, (0, rows), right)),
-            )
+            q_da = batched_matmul(adjoint(q), submatrix(da, (0, rows), right))
+            rest = q_da - batched_matmul(rotation, submatrix(r, (0, rows), right))
             dr = Concatenate(a.type.ndim - 1)(dr, rest)
         if self.full and rows > size:
             dq = Concatenate(a.type.ndim - 1)(dq, _complement_jvp(q, dq, size))
@@ -236,12 +233,12 @@ def _thin_qr_jvp(q: Operand, r: Operand, da: Operand) -> tuple[Any, Any, Any]:
     x = TriangularSolve(left_side=False, is_lower=False)(r, da)
     inner = batched_matmul(adjoint(q), x)
     below = lower_triangle(inner, -1)
-    rotation = Sub()(below, adjoint(below))
+    rotation = below - adjoint(below)
     if inner.type.dtype.kind == "c":
         phase = imaginary_part(diagonal_part(inner))
-        rotation = Add()(rotation, Complex()(zeros_like(phase), phase))
-    upper = Sub()(inner, rotation)
-    return Sub()(x, batched_matmul(q, upper)), rotation, batched_matmul(upper, r)
+        rotation = rotation + Complex()(zeros_like(phase), phase)
+    upper = inner - rotation
+    return x - batched_matmul(q, upper), rotation, batched_matmul(upper, r)
 
 
 def _complement_jvp(q: Operand, dq: Operand, size: int) -> Any:
@@ -254,10 +251,10 @@ def _complement_jvp(q: Operand, dq: Operand, size: int) -> Any:
     rows = q.type.shape[-1]
     above, below = (0, size), (size, rows)
     top = submatrix(q, above, above)
-    m, n = Sub()(identity(top.type.shape, q.type.dtype), top), submatrix(q, below, above)
-    dm, dn = Neg()(submatrix(dq, above, above)), submatrix(dq, below, above)
+    m, n = identity(top.type.shape, q.type.dtype) - top, submatrix(q, below, above)
+    dm, dn = -submatrix(dq, above, above), submatrix(dq, below, above)
     w = solve(adjoint(m), adjoint(n))
-    dw = solve(adjoint(m), Sub()(adjoint(dn), batched_matmul(adjoint(dm), w)))
-    upper = Add()(batched_matmul(dm, w), batched_matmul(m, dw))
-    lower = Neg()(Add()(batched_matmul(dn, w), batched_matmul(n, dw)))
+    dw = solve(adjoint(m), adjoint(dn) - batched_matmul(adjoint(dm), w))
+    upper = batched_matmul(dm, w) + batched_matmul(m, dw)
+    lower = -(batched_matmul(dn, w) + batched_matmul(n, dw))
     return Concatenate(q.type.ndim - 2)(upper, lower)

@@ -9,8 +9,9 @@ from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.base import DtypeSet
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.linalg.batched import (
@@ -60,24 +61,22 @@ class Lu(BatchedMatrixOp):
         size = min(rows, columns)
         da = permute_rows(da, PivotsToPermutation(rows)(pivots))
         square = submatrix(packed, (0, size), (0, size))
-        lower = Add()(lower_triangle(square, -1), identity(square.type.shape, a.type.dtype))
+        lower = lower_triangle(square, -1) + identity(square.type.shape, a.type.dtype)
         upper = upper_triangle(square)
         solve_lower = TriangularSolve(left_side=True, is_lower=True, unit_diagonal=True)
         solve_upper = TriangularSolve(left_side=False, is_lower=False)
         inner = solve_lower(square, solve_upper(square, submatrix(da, (0, size), (0, size))))
         d_lower = batched_matmul(lower, lower_triangle(inner, -1))
         d_upper = batched_matmul(upper_triangle(inner), upper)
-        tangent = Add()(d_lower, d_upper)
+        tangent = d_lower + d_upper
         if rows > size:
-            rest = Sub()(
-                submatrix(da, (size, rows), (0, size)),
-                batched_matmul(submatrix(packed, (size, rows), (0, size)), d_upper),
-            )
-            tangent = Concatenate(a.type.ndim - 2)(tangent, solve_upper(square, rest))
+            below = (size, rows), (0, size)
+            rest = Expr(submatrix(da, *below)) - Expr(batched_matmul(submatrix(packed, *below), d_upper))
+            tangent = Concatenate(a.type.ndim - 2)(tangent, solve_upper(square, rest.array))
         if columns > size:
-            right = (size, columns)
-            rest = Sub()(submatrix(da, (0, size), right), batched_matmul(d_lower, submatrix(packed, (0, size), right)))
-            tangent = Concatenate(a.type.ndim - 1)(tangent, solve_lower(square, rest))
+            right = (0, size), (size, columns)
+            rest = Expr(submatrix(da, *right)) - Expr(batched_matmul(d_lower, submatrix(packed, *right)))
+            tangent = Concatenate(a.type.ndim - 1)(tangent, solve_lower(square, rest.array))
         return (packed, pivots), (tangent, None)
 
     def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:

@@ -9,11 +9,10 @@ import numpy as np
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
-from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Complex
+from shardwise.compiler.ops.elementwise.expr import Expr, apply, where
 from shardwise.compiler.ops.elementwise.rounding import IsFinite
-from shardwise.compiler.ops.elementwise.select import Compare, Select, complex_part_type
+from shardwise.compiler.ops.elementwise.select import Compare, complex_part_type
 from shardwise.compiler.ops.linalg.batched import (
     BatchedMatrixOp,
     adjoint,
@@ -80,23 +79,23 @@ class Svd(BatchedMatrixOp):
         ds = real_part(diagonal(dp))
         if not self.vectors:
             return (s,), (ds,)
-        f = reciprocal_differences(Mul()(s, s))
+        f = Expr(reciprocal_differences(s * s))
         # Singular vectors of equal singular values are arbitrary: assume that they do not rotate into each other.
-        f = as_dtype(Select()(IsFinite()(f), f, full_like(f, 0)), dp.type.dtype)
+        f = as_dtype(where(apply(IsFinite(), f), f, 0).array, dp.type.dtype)
         dp_s, s_dp = scale_columns(dp, s), scale_rows(dp, s)
-        is_zero = Compare("EQ")(s, full_like(s, 0))
-        inverse_s = Select()(is_zero, full_like(s, 0), Div()(full_like(s, 1), Select()(is_zero, full_like(s, 1), s)))
-        u_rotation = Mul()(Add()(dp_s, adjoint(dp_s)), f)
-        v_rotation = Mul()(Add()(s_dp, adjoint(s_dp)), f)
+        is_zero = Expr(s) == 0
+        inverse_s = where(is_zero, 0, 1 / where(is_zero, 1, Expr(s))).array
+        u_rotation = (dp_s + adjoint(dp_s)) * f
+        v_rotation = (s_dp + adjoint(s_dp)) * f
         if a.type.dtype.kind == "c":
             phase = imaginary_part(diagonal_part(dp))
-            u_rotation = Add()(u_rotation, scale_columns(Complex()(zeros_like(phase), phase), inverse_s))
+            u_rotation = u_rotation + scale_columns(Complex()(zeros_like(phase), phase), inverse_s)
         du, dv = batched_matmul(u, u_rotation), batched_matmul(v, v_rotation)
         if rows > columns:
-            du = Add()(du, scale_columns(Sub()(da_v, batched_matmul(u, dp)), inverse_s))
+            du = du + scale_columns(da_v - batched_matmul(u, dp), inverse_s)
         if columns > rows:
             da_adjoint_u = batched_matmul(adjoint(da), u)
-            dv = Add()(dv, scale_columns(Sub()(da_adjoint_u, batched_matmul(v, adjoint(dp))), inverse_s))
+            dv = dv + scale_columns(da_adjoint_u - batched_matmul(v, adjoint(dp)), inverse_s)
         return (u, s, vh), (du, ds, adjoint(dv))
 
     def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:

@@ -12,8 +12,9 @@ from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal, known
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg, Sub
-from shardwise.compiler.ops.elementwise.base import INEXACT, full_like
+from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
+from shardwise.compiler.ops.elementwise.base import INEXACT
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.linalg.batched import (
     BatchedMatrixOp,
     adjoint,
@@ -65,8 +66,8 @@ class Cholesky(BatchedMatrixOp):
         from_left = TriangularSolve(left_side=True, is_lower=True)
         from_right = TriangularSolve(left_side=False, is_lower=True, transpose_a=True, conjugate_a=True)
         lower = lower_triangle(from_left(factor, from_right(factor, da)))
-        lower = Sub()(lower, Mul()(diagonal_part(lower), full_like(lower, 0.5)))
-        return factor, batched_matmul(factor, lower)
+        half_diagonal = Expr(diagonal_part(lower)) * 0.5
+        return factor, batched_matmul(factor, lower - half_diagonal.array)
 
     def lower_nonempty(self, hlo: Hlo, a: HloValue) -> Any:
         batch = a.type.ndim - 2
@@ -131,7 +132,7 @@ class TriangularSolve(BatchedMatrixOp):
         if da is not None:
             da = self._apply_op(self._mask_unread(da))
             da_x = batched_matmul(da, x) if self.left_side else batched_matmul(x, da)
-            right_side = Neg()(da_x) if db is None else Sub()(db, da_x)
+            right_side = (-Expr(da_x) if db is None else Expr(db) - Expr(da_x)).array
         return x, self(a, right_side)
 
     def _mask_unread(self, a: Operand) -> Any:
@@ -224,8 +225,8 @@ class TridiagonalSolve(BatchedMatrixOp):
         x = self(*primals)
         for tangent, shift in zip(diagonal_tangents, (1, 0, -1), strict=True):
             if tangent is not None:
-                term = Neg()(scale_rows(_shift(x, x.type.ndim - 2, shift), tangent))
-                right_side = term if right_side is None else Add()(right_side, term)
+                term = -scale_rows(_shift(x, x.type.ndim - 2, shift), tangent)
+                right_side = add_tangents(right_side, term)
         return x, self(*diagonals, right_side)
 
     def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
@@ -265,4 +266,4 @@ def solve_cholesky(factor: Operand, b: Operand) -> Any:
 
 def symmetrize(a: Operand) -> Any:
     """Return the mean of each matrix and its adjoint."""
-    return Mul()(Add()(a, adjoint(a)), full_like(a, 0.5))
+    return ((Expr(a) + Expr(adjoint(a))) * 0.5).array

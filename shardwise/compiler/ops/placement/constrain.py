@@ -1,17 +1,18 @@
 """constrain: pin a value to a layout (`with_sharding_constraint`)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from typing import Any, final
 
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Primal
+from shardwise.compiler.ir.op import BatchAxis, LocalContext, NumpyArray, Op, Primal
 from shardwise.compiler.ir.operand import Operand
-from shardwise.compiler.ir.program import Source
+from shardwise.compiler.ir.program import Program, Source
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin, partial_sums
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.refine import refine_pin, sub_axes_of
 from shardwise.errors import ShardingError
 
 
@@ -28,6 +29,7 @@ class Constrain(Op):
 
     name = "constrain"
     accepts_keys = True
+    user_function = "with_sharding_constraint"
     dims: tuple[tuple[str, ...], ...]
     mesh: Mesh | AbstractMesh
     open_dims: tuple[int, ...] = ()
@@ -36,21 +38,28 @@ class Constrain(Op):
     requested_by: str = field(default="", repr=False)
 
     def describe(self, source: Source) -> str:
-        """Return the constraint in words: "in_shardings for `w` at train.py:41"."""
+        # For example "in_shardings for `w` at train.py:41".
         return f"{self.requested_by or 'the constraint'} at {source}"
 
     @property
-    def pin(self) -> Pin:
-        return Pin(Layout(self.dims, partial_sums(self.unreduced)), frozenset(self.open_dims))
+    def user_mesh(self) -> Mesh | AbstractMesh:
+        return self.mesh
 
     @property
-    def is_reshard(self) -> bool:
-        """Whether the op was a `reshard` before Explicit shardings were erased from types."""
-        return self.requested_by == "reshard"
+    def constraint(self) -> Pin:
+        return Pin(Layout(self.dims, partial_sums(self.unreduced)), frozenset(self.open_dims))
 
     def pins(self, axis: str) -> bool:
-        """Return whether the layout along this axis is pinned."""
         return self.axes is None or axis in self.axes
+
+    def refine(self, mesh: Mesh | AbstractMesh, refine_program: Callable[[Program], Program]) -> "Constrain":
+        coarse, fine = self.mesh.abstract, mesh.abstract
+        sub_axes = sub_axes_of(coarse, fine)
+        axes = None if self.axes is None else tuple(part for axis in self.axes for part in sub_axes[axis])
+        return replace(self, dims=refine_pin(self.constraint, coarse, fine).layout.dims, mesh=mesh, axes=axes)
+
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        return operands[0]  # the plan has chosen the pinned layout for the operand
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if len(self.dims) != x.ndim:

@@ -28,11 +28,16 @@ class Reshard(Op):
 
     name = "reshard"
     accepts_keys = infers_sharding = True
+    user_function = "reshard"
     dims: tuple[Axes, ...]
     mesh: Mesh | AbstractMesh | None
     unreduced: Axes = ()
     reduced: Axes = ()
     scoped: bool = field(default=False, repr=False)
+
+    @property
+    def user_mesh(self) -> Mesh | AbstractMesh | None:
+        return self.mesh
 
     @staticmethod
     def to(sharding: ExplicitSharding | None, ndim: int, mesh: Mesh | AbstractMesh | None) -> "Reshard":

@@ -26,10 +26,10 @@ from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.select import Compare, Select, lower_compare
 from shardwise.compiler.ops.reduce.base import check_dims
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
@@ -169,7 +169,7 @@ class ArgExtremum(Op):
         for dim, size in zip(self.dims, sizes, strict=True):
             position = global_indices(context, shape, dim, 0)
             position = position if self._index_dtype == np.int32 else Convert(self._index_dtype)(position)
-            index = position if index is None else Add()(Mul()(index, full_like(index, size)), position)
+            index = position if index is None else (Expr(index) * size + Expr(position)).array
         pairs = ExtremumWithIndex(self.dims, self.direction)
         for dim in self.dims:
             valid = valid_mask(context, shape, dim, 0)

@@ -30,6 +30,10 @@ class Reduce(Op):
     reduction: ClassVar[Reduction]
     dims: tuple[int, ...]
 
+    @property
+    def reduced_dims(self) -> tuple[int, ...]:
+        return self.dims
+
     def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
         return sum(type.nbytes for type in operands)
 

@@ -26,16 +26,17 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, Scalar, ScalarLike
 from shardwise.compiler.ops.collective.collectives import AllGather, DeviceIndex
 from shardwise.compiler.ops.collective.take_window import TakeWindow
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub, add_tangents
 from shardwise.compiler.ops.elementwise.base import ANY, INEXACT, NUMBERS, DtypeSet, full_like
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.elementwise.transcendental import Exp, Log1p
+from shardwise.compiler.ops.elementwise.transcendental import Exp, Log1p, exp
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
-from shardwise.compiler.ops.shape.constants import Full, full, zeros_like
+from shardwise.compiler.ops.shape.constants import Full, full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice, slice_along, valid_mask
@@ -271,7 +272,8 @@ class Cumulative(PrefixScan):
         if self.reduction is PROD:
             slope, tangent = x, Mul()(dx, before)
         else:
-            slope, tangent = _exp_difference(before, y), Mul()(dx, _exp_difference(x, y))
+            slope = _exp_difference(Expr(before), Expr(y)).array
+            tangent = (Expr(dx) * _exp_difference(Expr(x), Expr(y))).array
         return y, Recurrence(self.dim, self.reverse)(slope, tangent)
 
     def _tangent_of_extremum(self, x: Operand, dx: Operand) -> Any:
@@ -283,13 +285,13 @@ class Cumulative(PrefixScan):
 
         def combine(earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
             (total,) = self.combine(_apply, earlier[:1], later[:1])
-            weight = Select()(Compare("EQ")(earlier[0], later[0]), full_like(total, 0.5), full_like(total, 1))
+            is_tie = Expr(earlier[0]) == Expr(later[0])
+            weight = where(is_tie, 0.5, Expr(total).full_like(1))
             # Select, not multiply, by zero: zero times an infinite tangent would be NaN.
-            parts = [
-                Select()(Compare("EQ")(value, total), Mul()(tangent, weight), zeros_like(tangent))
-                for value, tangent in (earlier, later)
-            ]
-            return [total, Add()(*parts)]
+            from_earlier, from_later = (
+                where(Expr(value) == Expr(total), Expr(tangent) * weight, 0) for value, tangent in (earlier, later)
+            )
+            return [total, (from_earlier + from_later).array]
 
         operands = [Reverse((self.dim,))(operand) for operand in (x, dx)] if self.reverse else [x, dx]
         _, tangent = _tree_scan(operands, self.dim, combine)
@@ -348,9 +350,9 @@ def _interleave(even: Operand, odd: Operand, dim: int) -> Any:
     return Add()(at_even, at_odd)
 
 
-def _exp_difference(x: Operand, y: Operand) -> Any:
+def _exp_difference(x: Expr, y: Expr) -> Expr:
     """Return `exp(x - y)`, and 1 where both are the same infinity."""
-    return Exp()(Select()(Compare("EQ")(x, y), zeros_like(x), Sub()(x, y)))
+    return exp(where(x == y, 0, x - y))
 
 
 @final
@@ -399,8 +401,7 @@ class Recurrence(PrefixScan):
         y = self(a, b)
         tangent = db
         if da is not None:
-            from_a = Mul()(da, self.shift(y, 0))
-            tangent = from_a if db is None else Add()(from_a, db)
+            tangent = add_tangents(Mul()(da, self.shift(y, 0)), db)
         return y, self(a, tangent)
 
     def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:

@@ -17,10 +17,11 @@ from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul
+from shardwise.compiler.ops.elementwise.arithmetic import Div
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import BITS
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.base import Reduce
@@ -135,8 +136,9 @@ class ReduceProd(GatheredReduce):
         product, tangent = (self._flatten_dims(z if wide == z.type.dtype else Convert(wide)(z)) for z in (x, dx))
         while (count := product.type.shape[-1]) > 1:
             half = -(-count // 2)
-            (left, right), (dleft, dright) = _halves(product, half, 1), _halves(tangent, half, 0)
-            product, tangent = Mul()(left, right), Add()(Mul()(dleft, right), Mul()(left, dright))
+            left, right = map(Expr, _halves(product, half, 1))
+            dleft, dright = map(Expr, _halves(tangent, half, 0))
+            product, tangent = (left * right).array, (dleft * right + left * dright).array
         tangent = Sum((tangent.type.ndim - 1,))(tangent)  # of one element or none
         return y, tangent if wide == y.type.dtype else Convert(y.type.dtype)(tangent)
 

@@ -17,7 +17,8 @@ from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.types import ScalarLike
 from shardwise.compiler.ops.collective.collectives import DeviceIndex
 from shardwise.compiler.ops.collective.take_window import TakeWindow
-from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Rem
+from shardwise.compiler.ops.elementwise.arithmetic import Rem
+from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.select import Select
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, iota_from
 from shardwise.compiler.ops.indexing.index_vectors import between
@@ -139,8 +140,8 @@ def halo_exchange(
     interior = tuple(dilation - 1 if d == dim else 0 for d in range(ndim))
     x = Pad((0,) * ndim, tuple(high), interior)(x, full((), fill, x.type.dtype, x.type.weak))
     # The start of this device's first window, relative to the element at or before it.
-    remainder = Mul()(DeviceIndex(window.axes)(), full((), window.stride % dilation, np.int32))
-    first = Rem()(Add()(remainder, full((), -window_dim.low % dilation, np.int32)), full((), dilation, np.int32))
+    position = Expr(DeviceIndex(window.axes)()) * (window.stride % dilation) + -window_dim.low % dilation
+    first = Rem()(position.array, position.operand(dilation))
     starts = [first if d == dim else full((), 0, np.int32) for d in range(ndim)]
     shape = (*x.type.shape[:dim], width, *x.type.shape[dim + 1 :])
     return DynamicSlice(shape)(x, *starts), window_dim._replace(low=0, high=0, base_dilation=1)
@@ -157,12 +158,9 @@ def _fill_outside(x: Operand, window: TakeWindow, size: int, padded: int, fill: 
     if not (reads_outside and fill != 0) and not reads_padding:  # TakeWindow fills with zeros
         return x
     shift = max(0, -min(starts))  # avoids the division of a negative number
-    start = Add()(
-        Mul()(DeviceIndex(window.axes)(), full((), window.stride, np.int32)),
-        full((), window.offset + shift * window.divisor, np.int32),
-    )
+    start = Expr(DeviceIndex(window.axes)()) * window.stride + (window.offset + shift * window.divisor)
     if window.divisor > 1:
-        start = Div()(start, full((), window.divisor, np.int32))
-    inside = between(iota_from(start, window.width), shift, shift + size - 1)
+        start = start / window.divisor
+    inside = between(iota_from(start.array, window.width), shift, shift + size - 1)
     mask = Broadcast(x.type.shape, (window.dim,))(inside)
     return Select()(mask, x, full(x.type.shape, fill, x.type.dtype, x.type.weak))

@@ -19,7 +19,7 @@ class Nullary(Op):
     """An op without operands: it has no derivative and no batch dim. It is recomputed where needed if `cheap`."""
 
     fusion = ALWAYS_FUSED
-    cheap_to_recompute = True
+    cheap_to_recompute = is_constant = True
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(), None

@@ -6,7 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.fusion import ALWAYS_FUSED, Fusion
+from shardwise.compiler.ir.fusion import Fusion
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op, Primal
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
@@ -17,7 +17,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 class MovementOp(Op):
     """An op that rearranges the elements of its operand. It is linear, and keeps the fill of the padding."""
 
-    cheap_to_recompute = accepts_keys = True
+    cheap_to_recompute = accepts_keys = only_moves = True
 
     def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
         # An estimate: most movements are views or are fused into a kernel, and write nothing of their own.
@@ -71,7 +71,7 @@ class Reshape(MovementOp):
 class Transpose(MovementOp):
     """Permute the dims: dim i of the result is dim `permutation[i]` of the operand."""
 
-    fusion = ALWAYS_FUSED
+    fusion = Fusion(fuses=True, duplicates="always", is_view_in_products=True)
     name = "transpose"
     permutation: tuple[int, ...]
 

@@ -311,6 +311,7 @@ class Concatenate(JointlyLinearMovement):
     """Concatenate the operands along `dim`."""
 
     name = "concatenate"
+    lowers_narrow = False
     dim: int
 
     def out_type(self, *types: ArrayType) -> ArrayType:

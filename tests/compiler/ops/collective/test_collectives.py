@@ -90,8 +90,9 @@ def axes_of(mesh: AbstractMesh) -> list[tuple[str, ...]]:
     return [axes for count in range(len(mesh.axis_names)) for axes in permutations(mesh.axis_names, count + 1)]
 
 
-def collectives(mesh: AbstractMesh) -> Iterator[Collective]:
-    for axes in COMPILED[mesh]:
+def collectives(mesh: AbstractMesh, choices: list[tuple[str, ...]]) -> Iterator[Collective]:
+    """Yield collectives on a mesh over each choice of axes."""
+    for axes in choices:
         count = mesh.extent(axes)
         yield from (AllReduce(axes, reduction) for reduction in (SUM, MAX, MIN))
         yield from (AllGather(dim, axes, count) for dim in (0, 1))
@@ -103,15 +104,15 @@ def collectives(mesh: AbstractMesh) -> Iterator[Collective]:
         yield DeviceIndex(axes)
         yield ToPartial(axes)
         yield from (ShardToPartial(dim, axes, count) for dim in (0, 1))
-    for before, after in axes_of_equal_extent(mesh, COMPILED[mesh]):
+    for before, after in axes_of_equal_extent(mesh, choices):
         yield Permute(before, after)
-    for axes in COMPILED[mesh]:
+    for axes in choices:
         last = mesh.extent(axes) - 1
         yield PPermute(axes, ((0, last), (last, 0)))  # the devices between get zeros
-    yield PPermute(COMPILED[mesh][0], ())
+    yield PPermute(choices[0], ())
     yield from (CoarseningPermute(old, new, mesh.extent(old) // mesh.extent(new)) for old, new in coarsening_axes(mesh))
     yield from (PadOrTrim(dim, size) for dim, size in ((0, 11), (1, 2), (2, 8), (1, 0)))
-    for axes in COMPILED[mesh]:
+    for axes in choices:
         yield from (TakeWindow(dim, axes, mesh.extent(axes), *window) for dim, window in WINDOWS)
         count = mesh.extent(axes)
         yield from (ExchangeWindows(dim, axes, count, *exchange) for dim, *exchange in exchanges(count))
@@ -142,7 +143,7 @@ def random_shards(mesh: AbstractMesh, dtype: DType) -> list[NumpyArray]:
 def collective_cases() -> list[tuple[AbstractMesh, Collective, str]]:
     cases = []
     for mesh in MESHES:
-        for number, op in enumerate(collectives(mesh)):
+        for number, op in enumerate(collectives(mesh, COMPILED[mesh])):
             # Ops take turns with the dtypes; reductions over all axes are tested with every dtype.
             names = ["f32", "i32", "bf16", "bool", "u8", "f16"]
             reduces = isinstance(op, (AllReduce, ReduceScatter)) and op.axes == mesh.axis_names[::-1]
@@ -211,9 +212,17 @@ def test_every_collective_has_cases():
     assert tested == {name for name, op in Op.registry.items() if issubclass(op, Collective)} - elsewhere
 
 
+def test_collectives_that_xla_removes_return_their_operand():
+    alone = AbstractMesh((1, 1), ("a", "b"))
+    for op in collectives(alone, axes_of(alone)):
+        shards = random_shards(alone, np.dtype(np.float32))
+        if op.removed_on_one_device and op.out_type(ArrayType(SHARD_SHAPE, np.dtype(np.float32))).shape == SHARD_SHAPE:
+            np.testing.assert_array_equal(op.exchange(alone, shards), shards, err_msg=str(op))
+
+
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_collectives_can_be_printed_and_parsed(mesh):
-    for op in collectives(mesh):
+    for op in collectives(mesh, COMPILED[mesh]):
         types = [] if isinstance(op, DeviceIndex) else [ArrayType(SHARD_SHAPE, np.float32)]
         program = one_op(op, types)
         assert parse_program(str(program)) == program

@@ -36,7 +36,7 @@ def all_layouts(ndim: int) -> list[Layout]:
 @pytest.mark.parametrize("case", constrain_cases(), ids=str)
 def test_the_result_has_the_pinned_layout_whatever_the_operand_has(case: Case):
     (arg,) = case.args
-    pin = case.op.pin
+    pin = case.op.constraint
     for before in all_layouts(arg.ndim):
         stages = run_stages(case.program, MESH, [Pin(before)], [None])
         (after,) = stages.plan.outputs
