@@ -9,8 +9,10 @@
     lower       an HLO builder, operands → HLO value
     reference   numpy arrays → numpy array: the meaning of the op
 
-An op is applied by calling it: `Sum((0,))(x)`. Rules apply ops, so they work in any frame. Rules whose operands have
-names of their own in each op have `**_: Any` in the base class, so that mypy accepts the narrower signatures.
+An op is applied by calling it: `Sum((0,))(x)`. Rules apply ops, so they work in any frame. Their operands are
+`Operand`s, in `transpose` also `UndefinedPrimal`s (`Primal`), in `lower` `HloValue`s, and in `reference` numpy arrays.
+The base class has `Any` where the operands have names of their own in each op, or the cotangent is one per result, so
+that mypy accepts the narrower signatures.
 """
 
 import math
