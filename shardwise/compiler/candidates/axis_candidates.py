@@ -165,7 +165,7 @@ def _explicit_candidates(
     values = (*equation.inputs, *equation.outputs)
     is_typed = not typed.mixed or all([typed.types(value) for value in values])
     factors = typed_factors(equation, rule, typed) if is_typed else _seeded_factors(equation, rule, axis)
-    if typed.has_unreduced(equation.outputs):  # the user asks for a partial sum, and answers for its multipliers
+    if typed.has_unreduced(equation.outputs):  # the type asks for terms of a sum, whatever they are multiplied by
         scales, reaching = frozenset(range(len(types))), partial
     else:
         scales = _indices_in(equation.inputs, program.scales)
