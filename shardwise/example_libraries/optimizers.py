@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, final
 
 import shardwise.numpy as jnp
 from shardwise import tree
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.tree_util import register_pytree_node
@@ -168,18 +169,24 @@ def _with_slots(step: Callable[..., Any], slots: Sequence[Callable[[Any], Any]] 
     return init, update, operator.itemgetter(0)
 
 
+_OPTIMIZER = Family(
+    {
+        "step_size": "a number, or a schedule: a function from the step to a number.",
+        "mass": "the factor of the velocity in every step.",
+        "momentum": "the decay of the mean of the scaled gradients.",
+        "gamma": "the decay of the mean of squared gradients.",
+        "eps": "a number that is added to this mean.",
+        "b1": "the decay of the mean of gradients.",
+    },
+    returns="The optimizer.",
+    raises=["TypeError: if `step_size` is neither a number nor a function."],
+)
+
+
 @optimizer
+@documented(_OPTIMIZER)
 def sgd(step_size: Any) -> Any:
     """Create the optimizer of gradient descent.
-
-    Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.sgd(0.5)
@@ -191,18 +198,9 @@ def sgd(step_size: Any) -> Any:
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def momentum(step_size: Any, mass: float) -> Any:
     """Create the optimizer of gradient descent with momentum.
-
-    Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        mass: the factor of the velocity in every step.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.momentum(0.5, 0.9)
@@ -219,18 +217,9 @@ def momentum(step_size: Any, mass: float) -> Any:
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def nesterov(step_size: Any, mass: float) -> Any:
     """Create the optimizer of gradient descent with Nesterov's momentum.
-
-    Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        mass: the factor of the velocity in every step.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.nesterov(0.5, 0.5)
@@ -247,18 +236,9 @@ def nesterov(step_size: Any, mass: float) -> Any:
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def adagrad(step_size: Any, momentum: float = 0.9) -> Any:
     """Create the optimizer Adagrad with momentum.
-
-    Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        momentum: the decay of the mean of the scaled gradients.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.adagrad(1.0, momentum=0.0)
@@ -282,19 +262,9 @@ def _inverse_root(squares: Any) -> Any:
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def rmsprop(step_size: Any, gamma: float = 0.9, eps: float = 1e-8) -> Any:
     """Create the optimizer RMSProp.
-
-    Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        gamma: the decay of the mean of squared gradients.
-        eps: a number that is added to this mean.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.rmsprop(1.0, gamma=0.0, eps=0.0)
@@ -311,20 +281,12 @@ def rmsprop(step_size: Any, gamma: float = 0.9, eps: float = 1e-8) -> Any:
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def rmsprop_momentum(step_size: Any, gamma: float = 0.9, eps: float = 1e-8, momentum: float = 0.9) -> Any:
     """Create the optimizer RMSProp with momentum.
 
     Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        gamma: the decay of the mean of squared gradients.
-        eps: a number that is added to this mean.
         momentum: the factor of the last displacement in every step.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.rmsprop_momentum(1.0, gamma=0.0, eps=0.0)
@@ -342,20 +304,13 @@ def rmsprop_momentum(step_size: Any, gamma: float = 0.9, eps: float = 1e-8, mome
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def adam(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Any:
     """Create the optimizer Adam.
 
     Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        b1: the decay of the mean of gradients.
         b2: the decay of the mean of squared gradients.
         eps: a number that is added to the root of the latter.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.adam(1.0, eps=0.0)
@@ -379,20 +334,13 @@ def _bias(decay: float, i: Any, like: Any) -> Any:
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def adamax(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Any:
     """Create the optimizer AdaMax, Adam with the infinity norm.
 
     Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        b1: the decay of the mean of gradients.
         b2: the decay of the largest absolute gradient.
         eps: a number that is added to the latter.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.adamax(1.0, eps=0.0)
@@ -410,18 +358,9 @@ def adamax(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def sm3(step_size: Any, momentum: float = 0.9) -> Any:
     """Create the optimizer SM3, which keeps one vector of squared gradients for each axis of an array.
-
-    Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        momentum: the decay of the mean of the scaled gradients.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.sm3(1.0, momentum=0.0)
@@ -446,17 +385,19 @@ def sm3(step_size: Any, momentum: float = 0.9) -> Any:
     return _with_slots(step, [jnp.zeros_like, vectors])
 
 
+_SCHEDULE = Family(
+    {"step_size": "the number at step 0."},
+    returns="A function from the step to a number.",
+    raises=["Nothing."],
+)
+
+
+@documented(_SCHEDULE, returns="A function from the step to `step_size`.")
 def constant(step_size: float) -> Schedule:
     """Create the schedule of a constant.
 
     Args:
         step_size: the number.
-
-    Returns:
-        A function from the step to `step_size`.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> jax.example_libraries.optimizers.constant(0.1)(7)
@@ -465,19 +406,13 @@ def constant(step_size: float) -> Schedule:
     return lambda i: step_size
 
 
+@documented(_SCHEDULE)
 def exponential_decay(step_size: float, decay_steps: float, decay_rate: float) -> Schedule:
     """Create the schedule `step_size * decay_rate ** (i / decay_steps)`.
 
     Args:
-        step_size: the number at step 0.
         decay_steps: the number of steps in which it is multiplied by `decay_rate`.
         decay_rate: the factor.
-
-    Returns:
-        A function from the step to a number.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> jax.example_libraries.optimizers.exponential_decay(1.0, 10, 0.25)(5)
@@ -486,20 +421,14 @@ def exponential_decay(step_size: float, decay_steps: float, decay_rate: float) -
     return lambda i: step_size * decay_rate ** (i / decay_steps)
 
 
+@documented(_SCHEDULE)
 def inverse_time_decay(step_size: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Schedule:
     """Create the schedule `step_size / (1 + decay_rate * i / decay_steps)`.
 
     Args:
-        step_size: the number at step 0.
         decay_steps: the number of steps after which `decay_rate` is added to the denominator.
         decay_rate: this summand.
         staircase: whether the number changes only after `decay_steps` steps each.
-
-    Returns:
-        A function from the step to a number.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> jax.example_libraries.optimizers.inverse_time_decay(1.0, 10, 1.0)(10)
@@ -510,20 +439,14 @@ def inverse_time_decay(step_size: float, decay_steps: float, decay_rate: float, 
     return lambda i: step_size / (1 + decay_rate * i / decay_steps)
 
 
+@documented(_SCHEDULE)
 def polynomial_decay(step_size: float, decay_steps: float, final_step_size: float, power: float = 1.0) -> Schedule:
     """Create a schedule that falls like a polynomial and stays constant afterwards.
 
     Args:
-        step_size: the number at step 0.
         decay_steps: the step from which on the number is `final_step_size`.
         final_step_size: the last number.
         power: the degree of the polynomial.
-
-    Returns:
-        A function from the step to a number.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> jax.example_libraries.optimizers.polynomial_decay(1.0, 10, 0.5)(20)
