@@ -9,20 +9,7 @@ from threading import Lock
 from typing import Any
 
 from shardwise.base.docstrings import Family, Parameter, documented
-from shardwise.base.lazy import set_public_names
-
-__all__ = [
-    "clear_event_listeners",
-    "record_event",
-    "record_event_duration_secs",
-    "record_scalar",
-    "register_event_duration_secs_listener",
-    "register_event_listener",
-    "register_scalar_listener",
-    "unregister_event_duration_listener",
-    "unregister_event_listener",
-    "unregister_scalar_listener",
-]
+from shardwise.base.lazy import publish
 
 _lock = Lock()
 _event_listeners: list[Callable[..., None]] = []
@@ -191,4 +178,4 @@ def _notify(listeners: list[Callable[..., None]], *args: Any, metadata: dict[str
         callback(*args, **metadata)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

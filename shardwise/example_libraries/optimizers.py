@@ -16,35 +16,9 @@ from typing import Any, NamedTuple, final
 import shardwise.numpy as jnp
 from shardwise import tree
 from shardwise.base.docstrings import Family, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.tree_util import register_pytree_node
-
-__all__ = [
-    "JoinPoint",
-    "Optimizer",
-    "OptimizerState",
-    "adagrad",
-    "adam",
-    "adamax",
-    "clip_grads",
-    "constant",
-    "exponential_decay",
-    "inverse_time_decay",
-    "l2_norm",
-    "make_schedule",
-    "momentum",
-    "nesterov",
-    "optimizer",
-    "pack_optimizer_state",
-    "piecewise_constant",
-    "polynomial_decay",
-    "rmsprop",
-    "rmsprop_momentum",
-    "sgd",
-    "sm3",
-    "unpack_optimizer_state",
-]
 
 Schedule = Callable[[Any], Any]
 
@@ -624,4 +598,4 @@ def pack_optimizer_state(marked_pytree: Any) -> OptimizerState:
     return _pack(structure, [leaf.subtree for leaf in leaves])
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 
 from shardwise.api.control import fori_loop
 from shardwise.base.docstrings import Family, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -35,32 +35,11 @@ from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve, symmetrize
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import slice_along
+from shardwise.lax import qdwh_polar
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
-from shardwise.lax.qdwh_polar import qdwh
 from shardwise.typing import ArrayLike
 
-__all__ = [
-    "EigImplementation",
-    "EighImplementation",
-    "SvdAlgorithm",
-    "cholesky",
-    "cholesky_update",
-    "eig",
-    "eigh",
-    "hessenberg",
-    "householder_product",
-    "lu",
-    "lu_pivots_to_permutation",
-    "ormqr",
-    "qdwh",
-    "qr",
-    "schur",
-    "svd",
-    "symmetric_product",
-    "triangular_solve",
-    "tridiagonal",
-    "tridiagonal_solve",
-]
+qdwh = qdwh_polar.qdwh
 
 
 class EigImplementation(enum.Enum):
@@ -694,4 +673,4 @@ def _tridiagonal_solve(dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike)
     return TridiagonalSolve()(*(as_operand(x, "tridiagonal_solve") for x in (dl, d, du, b)))
 
 
-set_public_names(__name__, __all__)
+publish(__name__, "qdwh")

@@ -15,36 +15,13 @@ import shardwise.numpy as jnp
 from shardwise import random
 from shardwise.api.meshes.out_sharding import constrain_sharding
 from shardwise.base.docstrings import Family, Parameter, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, is_float, is_inexact
 from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 Axes = int | Sequence[int]
-
-__all__ = [
-    "Initializer",
-    "constant",
-    "delta_orthogonal",
-    "glorot_normal",
-    "glorot_uniform",
-    "he_normal",
-    "he_uniform",
-    "kaiming_normal",
-    "kaiming_uniform",
-    "lecun_normal",
-    "lecun_uniform",
-    "normal",
-    "ones",
-    "orthogonal",
-    "truncated_normal",
-    "uniform",
-    "variance_scaling",
-    "xavier_normal",
-    "xavier_uniform",
-    "zeros",
-]
 
 
 @runtime_checkable
@@ -529,4 +506,4 @@ def delta_orthogonal(scale: ArrayLike = 1.0, column_axis: int = -1, dtype: DType
     return _initializer(fill, dtype)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -11,15 +11,12 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise.base.docstrings import Family, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, astype_weak, canonical_axes, compiled_function, type_of
 from shardwise.compiler.dtypes import DType, numpy_carrier
 from shardwise.lax.elementwise import complex as complex_from_parts
 from shardwise.typing import ArrayLike
-
-__all__ = ["dct", "dctn", "idct", "idctn"]
-
 
 _TRANSFORM = Family(
     {
@@ -200,4 +197,4 @@ def _orthogonal_scale(n: int, dtype: DType) -> Any:
     return jnp.where(jnp.arange(n) == 0, 0.5, math.sqrt(0.5)).astype(dtype) / math.sqrt(n)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

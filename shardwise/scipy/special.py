@@ -13,7 +13,7 @@ import scipy
 import shardwise.numpy as jnp
 from shardwise import nn
 from shardwise.base.docstrings import Family, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
@@ -22,65 +22,12 @@ from shardwise.compiler.ops.elementwise.formula import Expr
 from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.ops.special import approximations, gamma_erf, hypergeometric, incomplete
 from shardwise.numpy.elementwise import promote_inexact
-from shardwise.scipy.recurrences import bessel_jn, loggamma, sph_harm_y
+from shardwise.scipy import recurrences
 from shardwise.typing import ArrayLike, Axes
 
-__all__ = [
-    "bernoulli",
-    "bessel_jn",
-    "beta",
-    "betainc",
-    "betaln",
-    "boxcox",
-    "boxcox1p",
-    "comb",
-    "dawsn",
-    "digamma",
-    "entr",
-    "erf",
-    "erfc",
-    "erfcx",
-    "erfinv",
-    "exp1",
-    "expi",
-    "expit",
-    "expn",
-    "factorial",
-    "fresnel",
-    "gamma",
-    "gammainc",
-    "gammaincc",
-    "gammaln",
-    "gammasgn",
-    "hyp1f1",
-    "hyp2f1",
-    "i0",
-    "i0e",
-    "i1",
-    "i1e",
-    "kl_div",
-    "log_ndtr",
-    "log_softmax",
-    "loggamma",
-    "logit",
-    "logsumexp",
-    "multigammaln",
-    "ndtr",
-    "ndtri",
-    "owens_t",
-    "poch",
-    "polygamma",
-    "rel_entr",
-    "sici",
-    "softmax",
-    "spence",
-    "sph_harm_y",
-    "wofz",
-    "xlog1py",
-    "xlogy",
-    "zeta",
-]
-
+bessel_jn = recurrences.bessel_jn
+loggamma = recurrences.loggamma
+sph_harm_y = recurrences.sph_harm_y
 
 _REAL_ARGUMENT = Family(
     {
@@ -1162,4 +1109,4 @@ def _all_axes(x: ArrayLike, axis: Axes) -> Any:
     return tuple(range(type_of(x, "softmax").ndim)) if axis is None else axis
 
 
-set_public_names(__name__, __all__)
+publish(__name__, "bessel_jn", "loggamma", "sph_harm_y")

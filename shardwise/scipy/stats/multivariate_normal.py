@@ -9,15 +9,12 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise.base.docstrings import Family, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.scipy import linalg
 from shardwise.typing import ArrayLike
-
-__all__ = ["logpdf", "pdf"]
-
 
 _MULTIVARIATE_NORMAL = Family(
     {
@@ -101,4 +98,4 @@ def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
     return jnp.exp(logpdf(x, mean, cov))
 
 
-set_public_names(__name__, __all__)
+publish(__name__)
