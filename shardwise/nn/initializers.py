@@ -126,7 +126,10 @@ _INITIALIZER_FACTORY = Family(
             "ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis`\nis -2.",
         ),
         "out_axis": "the axis or axes of the outputs.",
-        "batch_axis": "the axis or axes that count neither as inputs nor as outputs.",
+        "batch_axis": Parameter(
+            "the axis or axes that count neither as inputs nor as outputs.",
+            "IndexError: when the initializer is called, if an axis does not exist in the shape.",
+        ),
     },
     returns="The initializer.",
 )
@@ -228,7 +231,6 @@ def variance_scaling(
     Raises:
         ValueError: when the initializer is called, if `mode` or `distribution` is unknown, or if the shape has fewer
             than two dims and `in_axis` is -2.
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
         >>> jax.nn.initializers.variance_scaling(1.0, "fan_in", "normal")(jax.random.PRNGKey(0), (4, 3)).shape
@@ -333,9 +335,6 @@ def glorot_uniform(
 
     The variance is `1 / fan_avg`, the mean number of inputs and outputs: see `variance_scaling`.
 
-    Raises:
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
-
     Example:
         >>> jax.nn.initializers.glorot_uniform()(jax.random.PRNGKey(0), (4, 3)).shape
         (4, 3)
@@ -352,9 +351,6 @@ def glorot_normal(
     The distribution is a truncated normal with variance `1 / fan_avg`, the mean number of inputs and outputs: see
     `variance_scaling`.
 
-    Raises:
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
-
     Example:
         >>> jax.nn.initializers.glorot_normal()(jax.random.PRNGKey(0), (4, 3)).shape
         (4, 3)
@@ -369,9 +365,6 @@ def lecun_uniform(
     """Return a LeCun uniform initializer.
 
     The variance is `1 / fan_in`, the number of inputs: see `variance_scaling`.
-
-    Raises:
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
         >>> jax.nn.initializers.lecun_uniform()(jax.random.PRNGKey(0), (4, 3)).shape
@@ -388,9 +381,6 @@ def lecun_normal(
 
     The distribution is a truncated normal with variance `1 / fan_in`, the number of inputs: see `variance_scaling`.
 
-    Raises:
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
-
     Example:
         >>> jax.nn.initializers.lecun_normal()(jax.random.PRNGKey(0), (4, 3)).shape
         (4, 3)
@@ -405,9 +395,6 @@ def he_uniform(
     """Return a He uniform initializer, also known as Kaiming uniform.
 
     The variance is `2 / fan_in`, where fan_in is the number of inputs: see `variance_scaling`.
-
-    Raises:
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
         >>> jax.nn.initializers.he_uniform()(jax.random.PRNGKey(0), (4, 3)).shape
@@ -424,9 +411,6 @@ def he_normal(
 
     The distribution is a truncated normal with variance `2 / fan_in`, where fan_in is the number of inputs: see
     `variance_scaling`.
-
-    Raises:
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
         >>> jax.nn.initializers.he_normal()(jax.random.PRNGKey(0), (4, 3)).shape
