@@ -272,6 +272,7 @@ def _hessenberg(a: ArrayLike) -> list[Any]:
     return list(Hessenberg()(as_operand(a, "hessenberg")))
 
 
+@compiled_function
 def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
     """Compute the product of elementary Householder reflectors `I - tau v v*`: the first columns of Q.
 
@@ -292,11 +293,6 @@ def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
         Array([[ 0.],
                [-1.]], dtype=float32)
     """
-    return _householder_product(a, taus)
-
-
-@compiled_function
-def _householder_product(a: ArrayLike, taus: ArrayLike) -> Any:
     return HouseholderProduct()(as_operand(a, "householder_product"), as_operand(taus, "householder_product"))
 
 

@@ -172,11 +172,6 @@ def log_sigmoid(x: ArrayLike) -> Array:
 
 
 @compiled_function
-def _squareplus(x: ArrayLike, b: ArrayLike) -> Any:
-    x, b = as_operand(x, "squareplus"), as_operand(b, "squareplus")
-    return (x + jnp.sqrt(jnp.square(x) + b)) / 2
-
-
 def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
     """Compute `(x + sqrt(x² + b)) / 2`, a smooth approximation of `relu` without exponentials.
 
@@ -194,7 +189,8 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
         >>> jax.nn.squareplus(jnp.array([-3.0, 0.0]), 16.0)
         Array([1., 2.], dtype=float32)
     """
-    return _squareplus(x, b)
+    x, b = as_operand(x, "squareplus"), as_operand(b, "squareplus")
+    return (x + jnp.sqrt(jnp.square(x) + b)) / 2
 
 
 @compiled_function
@@ -259,13 +255,6 @@ def mish(x: ArrayLike) -> Array:
 
 
 @compiled_function
-def _elu(x: ArrayLike, alpha: ArrayLike) -> Any:
-    x = as_operand(x, "elu")
-    # `where` also differentiates the branch that is not selected: without the inner `where`, an overflow of `expm1`
-    # there would make the derivative NaN.
-    return jnp.where(x > 0, x, alpha * jnp.expm1(jnp.where(x > 0, 0.0, x)))
-
-
 @documented(_ACTIVATION)
 def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """Compute the exponential linear unit.
@@ -282,7 +271,10 @@ def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
         >>> jax.nn.elu(jnp.array([-1.0, 2.0]))
         Array([-0.63212...,  2. ...], dtype=float32)
     """
-    return _elu(x, alpha)
+    x = as_operand(x, "elu")
+    # `where` also differentiates the branch that is not selected: without the inner `where`, an overflow of `expm1`
+    # there would make the derivative NaN.
+    return jnp.where(x > 0, x, alpha * jnp.expm1(jnp.where(x > 0, 0.0, x)))
 
 
 @compiled_function
@@ -296,14 +288,10 @@ def selu(x: ArrayLike) -> Array:
         >>> jax.nn.selu(jnp.array([-1.0, 1.0]))
         Array([-1.11133...,  1.0507...], dtype=float32)
     """
-    return 1.0507009873554804934193349852946 * _elu(x, 1.6732632423543772848170429916717)
+    return 1.0507009873554804934193349852946 * elu(x, 1.6732632423543772848170429916717)
 
 
 @compiled_function
-def _celu(x: ArrayLike, alpha: ArrayLike) -> Any:
-    return jnp.maximum(x, 0.0) + alpha * jnp.expm1(jnp.minimum(x, 0.0) / alpha)
-
-
 @documented(_ACTIVATION)
 def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """Compute the continuously differentiable exponential linear unit.
@@ -321,15 +309,10 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
         >>> jax.nn.celu(jnp.array([-1.0, 2.0]), 2.0)
         Array([-0.7869...,  2. ...], dtype=float32)
     """
-    return _celu(x, alpha)
+    return jnp.maximum(x, 0.0) + alpha * jnp.expm1(jnp.minimum(x, 0.0) / alpha)
 
 
 @compiled_function
-def _leaky_relu(x: ArrayLike, slope: ArrayLike) -> Any:
-    x = as_operand(x, "leaky_relu")
-    return jnp.where(x >= 0, x, slope * x)
-
-
 def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Array:
     """Compute the leaky rectified linear unit.
 
@@ -349,7 +332,8 @@ def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Array:
         >>> jax.nn.leaky_relu(jnp.array([-1.0, 2.0]))
         Array([-0.01,  2.  ], dtype=float32)
     """
-    return _leaky_relu(x, negative_slope)
+    x = as_operand(x, "leaky_relu")
+    return jnp.where(x >= 0, x, negative_slope * x)
 
 
 @compiled_function
